@@ -3,32 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.broker.bulkload import rules
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import Committed
-from octavo.broker.bulkload.rules import Caller
+from octavo.broker.bulkload.driver import ANYBODY, BulkLoads, Committed
+from octavo.broker.bulkload.rules import Caller, Standing
 from octavo.broker.errors import (
+    BatchOutOfOrder,
     BrokerError,
     BulkLoadAborted,
     BulkLoadNotFound,
     BulkLoadUnfinished,
+    ForeignBulkLoad,
     InvalidBulkLoad,
     TopicNotFound,
 )
 from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.partition import Partition
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.types import PartitionName, SubscriptionSettings
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.write.writer import LedgerWriter
-from octavo.metadata.bulk_loads import PrivateLedger
+from octavo.metadata.bulk_loads import BulkLoadRecord, BulkLoadStore, PrivateLedger
+from octavo.metadata.one_record import ABSENT
+from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
-from tests.support.cluster import TOPIC, Cluster, RunningBroker, batch, make_topic, owned, values
+from octavo.protocol.records import Record, build_batch
+from octavo.spark import commit as sink
+from octavo.spark.cluster import connected
+from octavo.spark.orphans import collect_orphans
+from octavo.spark.sink_ledgers import TaskLedgers
+from octavo.spark.sink_rows import Target
+from tests.support.cluster import (
+    TOPIC,
+    Cluster,
+    RunningBroker,
+    batch,
+    make_topic,
+    owned,
+    running_cluster,
+    until,
+    values,
+)
+from tests.support.fake_broker import Answer
 
 
 async def private(
@@ -506,3 +534,305 @@ async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
     assert not done.repeated
     assert await values(first) == ["old0-0", "old0-1", "new0-0"]
     assert await values(second) == ["new0-0"]
+
+
+# Every broker read every bulk load's record again every ten seconds, one after the other.
+#
+# An id is remembered for seven days, and nearly all of them rest: thousands of synced reads a
+# round and broker, for nothing. And one whose partition was slow held up all that came after it.
+# Now what has changed is read, by watches, and each is finished by itself. Found by reading.
+
+ROUND_MS = 20
+IDS = [f"t{number:02}" for number in range(30)]
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    monkeypatch.setattr("octavo.broker.bulkload.driver._SWEEP_AFTER_MS", 50)
+    async with running_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+async def none(*_: object) -> int | None:
+    raise BrokerError("nobody answers")
+
+
+async def test_only_what_has_changed_is_read(
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: Counter[str] = Counter()
+    read = BulkLoadStore.read
+
+    async def counted(store: BulkLoadStore, bulk_load: str) -> tuple[BulkLoadRecord, int]:
+        reads[bulk_load] += 1
+        return await read(store, bulk_load)
+
+    running = await brokers.start("A", trim_interval_ms=ROUND_MS)
+    records = BulkLoadStore(running.store)
+    resting = BulkLoadRecord(batch=0, since_ms=1, changed_ms=brokers.clock.now_ms)
+    for one in IDS:
+        await records.write(one, resting, ABSENT)
+    monkeypatch.setattr(BulkLoadStore, "read", counted)
+    await asyncio.sleep(5 * ROUND_MS / 1000)
+    reads.clear()
+    await asyncio.sleep(20 * ROUND_MS / 1000)
+    assert sum(reads.values()) < len(IDS), "less than once each in 20 rounds"
+    reads.clear()
+    _, version = await read(records, IDS[7])
+    await records.write(IDS[7], replace(resting, batch=1), version)
+    await until(lambda: reads[IDS[7]] > 0, "it has changed, and is read again")
+
+
+async def test_what_changes_while_it_is_read_is_read_again() -> None:
+    """The alarm comes between the store's answer and its arrival."""
+    store: Any = Mock(list=AsyncMock(return_value=["q"]))
+
+    async def read(_: str) -> tuple[BulkLoadRecord, int]:
+        store.watch.call_args.args[1]()
+        return BulkLoadRecord(batch=0, changed_ms=1), 0
+
+    store.read = read
+    unused: Any = None
+    bulk_loads = BulkLoads(store, unused, unused, lambda: 1, lambda: None)
+    assert await bulk_loads.due() == ["q"]
+    await bulk_loads.sweep("q", unused)
+    assert await bulk_loads.due() == ["q"]
+    store.read = AsyncMock(return_value=(BulkLoadRecord(batch=0, changed_ms=1), 0))
+    await bulk_loads.sweep("q", unused)
+    assert await bulk_loads.due() == []
+
+
+async def test_a_slow_partition_holds_up_no_other_bulk_load(
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await brokers.start("A", trim_interval_ms=ROUND_MS)
+    slow = await make_topic(running.broker, partitions=2)
+    quick = slow.topic_name.partition(1)
+    for name in (slow, quick):
+        await owned(running.broker, name)
+    bulk_loads = running.broker.bulk_loads
+    load_part = Partition.load_part
+
+    async def hangs(partition: Partition, bulk_load: str, number: int) -> int | None:
+        if partition.name == slow:
+            await asyncio.Event().wait()
+        return await load_part(partition, bulk_load, number)
+
+    monkeypatch.setattr(Partition, "load_part", hangs)
+    for one, name in (("a", slow), ("b", quick)):
+        ledger = await private(running, name, one, 0, [2])
+        with pytest.raises(BulkLoadUnfinished):
+            await bulk_loads.commit(one, 0, [Offer(name, (ledger,))], none)
+    async with asyncio.timeout(10):
+        while not (await bulk_loads.newest("b")).complete:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert not (await bulk_loads.newest("a")).complete
+
+
+async def test_another_broker_finishes_what_one_that_died_had_committed(
+    brokers: Cluster,
+) -> None:
+    """It learns of the batch by the watch alone: it knew the bulk load, complete, before."""
+    first = await brokers.start("A", trim_interval_ms=600_000)
+    second = await brokers.start("B", trim_interval_ms=ROUND_MS)
+    name = await make_topic(first.broker)
+    await owned(second.broker, name)
+
+    async def offer(number: int) -> list[Offer]:
+        ledger = await private(first, name, "q", number, [1], f"n{number}-")
+        return [Offer(PartitionName(*name), (ledger,))]
+
+    await commit(second, "q", 0, await offer(0))
+    seen = second.broker.bulk_loads
+    await until(lambda: "q" in seen.known and seen._seen["q"].complete, "known, complete")
+    offers = await offer(1)
+    with pytest.raises(BulkLoadUnfinished):
+        await first.broker.bulk_loads.commit("q", 1, offers, none)
+    await first.vanish()
+    async with asyncio.timeout(10):
+        while not (await seen.newest("q")).complete:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert await values(await owned(second.broker, name)) == ["n0-0-0", "n1-0-0"]
+
+
+# A commit with number 2⁶³−1 made every later batch of its id a repeat: dropped, and answered 200.
+#
+# Anybody could do it to any id, also with the very next number and nothing in it; and a `begin`
+# with junk blocked an id for ever. Batches follow one another now, and an id is bound to the token
+# that its first batch came with.
+
+HUGE = 2**63 - 1
+FAR_TOPIC = "/v1/topics/public/one"
+MINE = {"Bulk-Load-Token": "only I know this"}
+TARGET = Target("public/one", 0)
+SHARE = {"topic": "one", "partition": 0, "content": "1-1-a"}
+
+
+@pytest.fixture
+async def far_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
+        assert (await cluster.api.put(FAR_TOPIC)).status == 201
+        yield cluster
+
+
+async def ask(
+    cluster: Cluster, call: str, batch_id: int, body: dict[str, Any], token: Any = None
+) -> Answer:
+    path = f"/v1/bulk-loads/t/batches/{batch_id}/{call}"
+    return await cluster.api.call("POST", path, json=body, headers=token or {})
+
+
+async def test_a_number_far_ahead_is_refused_with_the_next_one(far_cluster: Cluster) -> None:
+    nothing: dict[str, Any] = {"parts": []}
+    for expected in (0, 1):
+        for call in ("begin", "commit"):
+            for batch_id in (expected + 1, HUGE):
+                said = await ask(far_cluster, call, batch_id, nothing)
+                assert (said.status, said.json()["code"]) == (409, "batch-out-of-order"), said
+                assert said.json()["expected_batch"] == expected
+                assert f"is {expected};" in said.json()["detail"]
+        said = await ask(far_cluster, "commit", expected, nothing)
+        assert (said.status, said.json()["repeated"]) == (200, False), said
+    # Numbers that have gaps on purpose say so, and are held to it.
+    said = await ask(far_cluster, "commit", 9, {**nothing, "after": 0})
+    assert (said.status, said.json()["expected_batch"]) == (409, 2), said
+    said = await ask(far_cluster, "commit", 9, {**nothing, "after": 9})
+    assert (said.status, said.json()["code"]) == (422, "invalid-body"), said
+    said = await ask(far_cluster, "commit", 9, {**nothing, "after": 1})
+    assert (said.status, said.json()["repeated"]) == (200, False), said
+    said = await ask(far_cluster, "commit", 9, {**nothing, "after": 1})
+    assert (said.status, said.json()["repeated"]) == (200, True), said
+
+
+async def test_an_id_is_its_owners(far_cluster: Cluster) -> None:
+    nothing: dict[str, Any] = {"parts": []}
+    said = await ask(far_cluster, "begin", 0, {"parts": [SHARE]}, MINE)
+    assert said.status == 200, said
+    for token in ({}, {"Bulk-Load-Token": "guessed"}, {"Bulk-Load-Token": "n\udce9"}):
+        for call, batch_id, body in (
+            ("begin", 0, {"parts": [SHARE]}),
+            ("commit", 0, {**nothing, "published": True}),
+            ("commit", 1, nothing),
+            ("abort", 0, {"ledgers": [3]}),
+            ("begin", HUGE, {"parts": []}),
+        ):
+            said = await ask(far_cluster, call, batch_id, body, token)
+            assert (said.status, said.json()["code"]) == (403, "foreign-bulk-load"), said
+    said = await ask(far_cluster, "commit", 0, {**nothing, "published": True}, MINE)
+    assert (said.status, said.json()["repeated"]) == (200, False), said
+    said = await ask(far_cluster, "commit", 1, nothing, {"Bulk-Load-Token": "x" * 201})
+    assert (said.status, said.json()["code"]) == (400, "invalid-header"), said
+    shown = (await far_cluster.api.get("/v1/bulk-loads/t")).body
+    assert b"only I know" not in shown
+
+
+@pytest.mark.parametrize(
+    "share", [{**SHARE, "topic": "none"}, {**SHARE, "partition": 7}], ids=["topic", "partition"]
+)
+async def test_what_cannot_be_published_is_not_begun(
+    far_cluster: Cluster, share: dict[str, Any]
+) -> None:
+    said = await ask(far_cluster, "begin", 0, {"parts": [SHARE | {"partition": 0}, share]})
+    assert said.status == 404, said
+    assert (await ask(far_cluster, "commit", 0, {"parts": []})).status == 200
+
+
+async def test_the_sinks_id_is_the_clusters(far_cluster: Cluster) -> None:
+    """Whoever reads an id in a ledger's metadata cannot commit, begin or abort under it."""
+    node = next(iter(far_cluster.brokers.values()))
+    service = far_cluster.store.url
+    async with connected(service) as spark:
+        for batch_id in (7, 8, 12):  # after an id that was forgotten; after batches without a task
+            task = TaskLedgers(spark, "t", batch_id, "0")
+            await task.write([(TARGET, build_batch([Record(None, b"%d" % batch_id)]))])
+            written = list(await task.close())
+            assert await sink.commit(service, "t", batch_id, written, 30_000)
+            for call, number, body in (
+                ("commit", batch_id + 1, {"parts": []}),
+                ("begin", batch_id + 1, {"parts": []}),
+                ("abort", batch_id, {"ledgers": [written[0].ledger_id]}),
+            ):
+                said = await ask(far_cluster, call, number, body)
+                assert said.status == 403, said
+        numbers = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+        content = {TARGET: ("1-1-a", build_batch([Record(None, b"published")], **numbers))}
+        assert await sink.publish(service, "t", 20, content, 30_000)
+        assert not await sink.publish(service, "t", 20, content, 30_000)
+    found, _ = await BulkLoadStore(node.store).read("t")
+    assert (found.batch, found.complete) == (20, True)
+    values = []
+    for offset in range(4):
+        shown = (await far_cluster.api.get(f"{FAR_TOPIC}/messages?from={offset}&limit=1")).json()
+        (one,) = shown["messages"]
+        values.append(one["value_text"] if "value_text" in one else one["value"])
+    assert values == [7, 8, 12, "published"]
+
+
+def test_ids_of_older_versions_are_bound_by_the_first_token() -> None:
+    old = BulkLoadRecord(3, since_ms=1)
+    assert decode_record(BulkLoadRecord, "r", encode_record(old)).token_digest == ""
+    for caller in (ANYBODY, Caller("mine")):
+        rules.check_caller(old, caller)
+    bound = rules.committing(old, 4, (), 5, digest="mine")
+    rules.check_caller(bound, Caller("mine"))
+    for other in (ANYBODY, Caller("other")):
+        with pytest.raises(ForeignBulkLoad):
+            rules.check_caller(bound, other)
+    later = rules.committing(bound, 5, (), 6, digest="mine")
+    assert later.token_digest == "mine"
+    assert rules.committing(old, 4, (), 5).token_digest == ""
+    begun = rules.beginning(old, 4, {}, 5, "mine")
+    assert begun is not None
+    assert begun.token_digest == "mine"
+
+
+numbers = st.one_of(st.integers(0, 6), st.integers(0, HUGE))
+
+
+@given(st.lists(st.tuples(numbers, st.one_of(st.none(), st.integers(-1, 6)))))
+def test_no_batch_is_skipped_that_its_writer_did_not_skip(
+    calls: list[tuple[int, int | None]],
+) -> None:
+    record = BulkLoadRecord()
+    for batch_id, after in calls:
+        before = record.batch
+        try:
+            rules.check_order(record, batch_id, after)
+        except BatchOutOfOrder as error:
+            expected: int | None = error.expected
+        else:
+            expected = None
+        if expected is not None:
+            assert batch_id > expected == before + 1
+            continue
+        if rules.standing(record, batch_id) is Standing.REPEATED:
+            assert batch_id <= before
+            continue
+        assert batch_id == before + 1 or after == before or (before == -1 and after is not None)
+        record = rules.committing(record, batch_id, (), 1)
+
+
+def test_the_batch_that_was_begun_may_go_on_without_after() -> None:
+    begun = rules.beginning(BulkLoadRecord(), 7, {}, 1)
+    assert begun is not None
+    rules.check_order(begun, 7, None)
+    with pytest.raises(BatchOutOfOrder):
+        rules.check_order(begun, 8, None)
+
+
+async def test_orphans_of_a_foreign_id_hold_up_nobody(far_cluster: Cluster) -> None:
+    node = next(iter(far_cluster.brokers.values()))
+    assert (await ask(far_cluster, "commit", 0, {"parts": []}, MINE)).status == 200
+    for bulk_load in ("t", "u"):
+        writer = await node.ledgers.create(
+            custom={
+                rules.KIND_KEY: rules.KIND,
+                rules.PARTITION_KEY: b"public/one/0",
+                rules.BULK_LOAD_KEY: bulk_load.encode(),
+                rules.BATCH_KEY: b"1",
+            }
+        )
+        await writer.close()
+    found = await collect_orphans(far_cluster.store.url, grace_ms=-60_000)
+    assert {one.bulk_load: len(one.deleted) for one in found} == {"t": 0, "u": 1}
+    assert [one.transaction for one in found] == ["t", "u"], "by its name of 0.1, until 0.3"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
 from octavo.protocol.batch import HEADER_BYTES, with_base_offset
-from tests.support.cluster import Cluster, batch, make_topic, owned, until
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
 
 async def subscribed(
@@ -288,3 +290,76 @@ async def test_redeliveries_that_lie_far_apart(cluster: Cluster) -> None:
     assert [one.record.value for one in again] == [got[offset].record.value for offset in far]
     assert await subscription.acknowledge(ids(again)) == 5
     assert subscription.stats().committed_offset == 1000
+
+
+# An ack id of one subscription acked the same message of another one.
+#
+# Leases are numbered in each subscription from 1 on, and what told ack ids apart, the epoch, was
+# that of the partition: the first id that `a` gave out was also the first one that `b` did. A
+# program that mixed them up, or kept ids of a subscription that was deleted and made anew, was
+# answered 200, and nobody processed the message. Found as a user, with curl.
+
+TOPIC = "/v1/topics/public/orders"
+BATCHES = {"Accept": "application/vnd.kafka.recordbatch.v2"}
+
+
+@pytest.fixture
+async def foreign_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=1) as found:
+        yield found
+
+
+async def foreign_received(cluster: Cluster, name: str) -> str:
+    answer = await cluster.api.post(f"{TOPIC}/subscriptions/{name}/receive")
+    (message,) = answer.json()["messages"]
+    return str(message["ack_id"])
+
+
+async def make(cluster: Cluster, name: str) -> None:
+    answer = await cluster.api.put(f"{TOPIC}/subscriptions/{name}", json={"type": "shared"})
+    assert answer.status == 201, answer
+
+
+async def refused(cluster: Cluster, name: str, ack_id: str) -> None:
+    for word in ("ack_ids", "nack", "extend", "release"):
+        answer = await cluster.api.post(f"{TOPIC}/subscriptions/{name}/ack", json={word: [ack_id]})
+        assert (answer.status, answer.json()["code"]) == (409, "stale-lease"), answer
+    figures = (await cluster.api.get(f"{TOPIC}/subscriptions/{name}")).json()
+    assert figures["backlog"] == 1
+
+
+async def test_an_ack_id_is_good_for_its_own_subscription_alone(foreign_cluster: Cluster) -> None:
+    await foreign_cluster.api.put(TOPIC, json={})
+    await foreign_cluster.api.post(f"{TOPIC}/messages", json={"value": 1})
+    for name in ("a", "b"):
+        await make(foreign_cluster, name)
+    of_a, of_b = (
+        await foreign_received(foreign_cluster, "a"),
+        await foreign_received(foreign_cluster, "b"),
+    )
+    assert of_a != of_b
+    await refused(foreign_cluster, "b", of_a)
+
+    answer = await foreign_cluster.api.post(
+        f"{TOPIC}/subscriptions/b/ack", json={"ack_ids": [of_b]}
+    )
+    assert answer.json() == {"acked": 1}
+    await foreign_cluster.api.call("DELETE", f"{TOPIC}/subscriptions/a")
+    await make(foreign_cluster, "a")
+    await foreign_received(foreign_cluster, "a")
+    await refused(foreign_cluster, "a", of_a)
+
+
+async def test_one_that_came_with_batches_too(foreign_cluster: Cluster) -> None:
+    await foreign_cluster.api.put(TOPIC, json={})
+    await foreign_cluster.api.post(f"{TOPIC}/messages", json={"value": 1})
+    for name in ("a", "b"):
+        await make(foreign_cluster, name)
+    answer = await foreign_cluster.api.post(f"{TOPIC}/subscriptions/a/receive", headers=BATCHES)
+    lease = answer.headers["Octavo-Lease"]
+    await foreign_received(foreign_cluster, "b")
+    await refused(foreign_cluster, "b", f"0-0-{lease}")
+    answer = await foreign_cluster.api.post(
+        f"{TOPIC}/subscriptions/a/ack", json={"ack_ids": [f"0-0-{lease}"]}
+    )
+    assert answer.json() == {"acked": 1}

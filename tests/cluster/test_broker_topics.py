@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +21,8 @@ from octavo.broker.errors import (
     TopicNotFound,
 )
 from octavo.broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
-from tests.support.cluster import Cluster, batch, owned, until
+from octavo.cli.main import run
+from tests.support.cluster import Cluster, batch, owned, running_cluster, until
 
 NAME = TopicName("public", "flights")
 
@@ -156,3 +159,135 @@ async def test_a_topic_has_a_bounded_number_of_subscriptions(cluster: Cluster) -
         await a.topics.create_subscription(NAME, "s2", settings)
     await a.topics.delete_subscription(NAME, "s0")
     await a.topics.create_subscription(NAME, "s2", settings)
+
+
+# A topic or subscription with other settings was told as the program's own objects.
+#
+# `policies is Policies(retention_ms=None, …), not Policies(…)`, and of a subscription all that it
+# has, not what differs: `SubscriptionSettings(type='shared', …)`. And a field of another name was
+# answered without those that there are; one that is out of bounds had the core's name and unit,
+# `ack_timeout_ms`. Found as a user, with curl.
+
+TOPIC = "/v1/topics/public/orders"
+
+
+@pytest.fixture
+async def conflict_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=1) as found:
+        yield found
+
+
+async def test_a_conflict_names_the_settings_that_differ(conflict_cluster: Cluster) -> None:
+    await conflict_cluster.api.put(TOPIC, json={"ttl": "7d", "backlog_quota": {"size": "1GB"}})
+    answer = await conflict_cluster.api.put(
+        TOPIC, json={"partitions": 2, "backlog_quota": {"size": "1GB"}}
+    )
+    assert (answer.status, answer.json()["code"]) == (409, "settings-conflict")
+    assert answer.json()["detail"] == (
+        "topic public/orders exists with other settings: partitions is 1, not 2, "
+        "ttl is 604800, not null; an update changes them (octavo topic update, or PATCH)"
+    )
+    await conflict_cluster.api.put(f"{TOPIC}/subscriptions/s", json={"type": "shared"})
+    answer = await conflict_cluster.api.put(
+        f"{TOPIC}/subscriptions/s", json={"type": "exclusive", "filter": {"key_prefix": "eu-"}}
+    )
+    assert answer.json()["detail"] == (
+        "subscription 's' of public/orders exists with other settings: type is \"shared\", not "
+        '"exclusive", filter is null, not {"headers":{},"key_prefix":"eu-"}; a subscription keeps '
+        "those that it was made with: use it as it is, or another name, or delete it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ({"typo": 1}, "type, start, ack_timeout, "),
+        ({"filter": {"key": "x"}}, "headers, key_prefix"),
+        ({"retry_backoff": {"max": "1m"}}, "first, most, factor"),
+    ],
+)
+async def test_a_field_of_another_name_is_answered_with_those_there_are(
+    conflict_cluster: Cluster, body: dict[str, object], known: str
+) -> None:
+    await conflict_cluster.api.put(TOPIC, json={})
+    answer = await conflict_cluster.api.put(f"{TOPIC}/subscriptions/s", json=body)
+    assert (answer.status, answer.json()["code"]) == (422, "invalid-body")
+    assert f"; known here: {known}" in answer.json()["detail"]
+
+
+async def test_also_in_a_list(conflict_cluster: Cluster) -> None:
+    await conflict_cluster.api.put(TOPIC, json={})
+    await conflict_cluster.api.put(f"{TOPIC}/subscriptions/s", json={"type": "shared"})
+    nack = {"nack": [{"ack_id": "0-0-1-1", "after": 3}]}
+    answer = await conflict_cluster.api.post(f"{TOPIC}/subscriptions/s/ack", json=nack)
+    assert answer.json()["detail"].endswith("; known here: ack_id, delay"), answer
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "told"),
+    [
+        ("", {"ttl": 0}, "ttl is 0 s; it must be between 0.001 and "),
+        ("", {"backlog_quota": {"policy": "drop"}}, "backlog_quota.policy is 'drop'; it must be"),
+        ("", {"compaction": {"dirty_ratio": 7}}, "compaction.dirty_ratio is 7.0; it must be"),
+        (
+            "/subscriptions/s",
+            {"ack_timeout": "0s"},
+            "ack_timeout is 0 s; it must be between 0.001 and 86400 s",
+        ),
+    ],
+)
+async def test_a_setting_is_called_as_it_was_given(
+    conflict_cluster: Cluster, where: str, body: dict[str, object], told: str
+) -> None:
+    await conflict_cluster.api.put(TOPIC, json={})
+    answer = await conflict_cluster.api.put(f"{TOPIC}{where}", json=body)
+    assert answer.status == 422
+    assert answer.json()["detail"].startswith(told), answer
+
+
+async def test_what_would_help_is_of_the_call_that_was_made(conflict_cluster: Cluster) -> None:
+    await conflict_cluster.api.put(TOPIC, json={"partitions": 2, "message_bytes_max": 2_000_000})
+    answer = await conflict_cluster.api.call("DELETE", f"{TOPIC}/messages?before=1")
+    assert answer.status == 422
+    assert "/partitions/0/messages?before=" in answer.json()["detail"], answer
+    answer = await conflict_cluster.api.put(f"{TOPIC}/large", data=bytes(3_000_000))
+    assert answer.status == 413
+    assert "message_bytes_max" in answer.json()["detail"], answer
+
+
+@pytest.fixture
+async def hidden_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=1) as found:
+        yield found
+
+
+async def test_all_settings_are_shown_and_can_be_said(
+    hidden_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`octavo topic describe` did not show settings that have parts: no backlog quota, no
+    compaction.
+
+    Whoever pasted the guide set a quota and saw none. `octavo subscription create` showed such
+    settings as Python writes them, and had no way to say most of them: filter, limits, durable.
+    Found as a user.
+    """
+
+    async def octavo(*arguments: str) -> dict[str, str]:
+        capsys.readouterr()
+        assert await asyncio.to_thread(run, [*arguments, "--url", hidden_cluster.api.url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.split()}
+
+    await octavo("topic", "create", "orders", "--set", 'backlog_quota={"size": "1GB"}')
+    await octavo("topic", "update", "orders", "--set", 'compaction={"delete_raw": true}')
+    shown = await octavo("topic", "describe", "orders")
+    assert shown["backlog_quota"] == "size 1,000,000,000"
+    assert shown["compaction"].endswith("delete_raw yes")
+    assert "retention" not in shown
+    shown = await octavo(
+        "subscription", "create", "orders", "eu", "--type", "shared", "--backoff", "1s,5m",
+        "--set", 'filter={"key_prefix": "eu-"}', "--set", "durable=false",
+    )  # fmt: skip
+    assert shown["retry_backoff"] == "first 1, most 300, factor 2.0"
+    assert shown["filter"].endswith("key_prefix eu-")
+    assert shown["durable"] == "no"

@@ -10,7 +10,7 @@ import pytest
 from octavo.broker.errors import BrokerDraining, BrokerNotFound, NoOtherBroker, NotOwner
 from octavo.broker.types import PartitionName
 from octavo.metadata.store import RecordNotFound
-from tests.issues.test_partitions_pile_up import QUICK, serve, share
+from tests.cluster.test_balance import QUICK, serve, share
 from tests.support.cluster import (
     TOPIC,
     Cluster,

@@ -12,8 +12,8 @@ import pytest
 from octavo import AsyncClient
 from octavo.cli.explained import show_explained
 from octavo.client.errors import NotFound
+from tests.cluster.test_balance import share
 from tests.cluster.test_drain import SLOW, spread
-from tests.issues.test_partitions_pile_up import share
 from tests.support.cluster import TOPIC, Cluster, make_topic, owned, running_cluster, until
 
 TOPIC_PATH = "/v1/topics/public/orders"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 from crc32c import crc32c
 
 from octavo.broker.log.leftover import label_of, may_go, named_ledgers
-from octavo.metadata.topics import TopicStore
+from octavo.broker.types import TopicName
+from octavo.metadata.store import MetadataUnavailable
+from octavo.metadata.topics import PartitionRecord, TopicStore
 from octavo.protocol.batch import split_batches
 from octavo.protocol.large import PIECE_BYTES
 from octavo.protocol.records import read_records
 from tests.cluster.test_forks import BATCH, forked
-from tests.support.cluster import Cluster, running_cluster
+from tests.support.cluster import Cluster, owned, running_cluster
 from tests.support.keys import key_file, key_of
 
 ONE = "/v1/topics/public/one"
@@ -438,3 +441,101 @@ async def test_a_topics_own_bound_holds(cluster: Cluster) -> None:
         assert answer.status == 413, answer
         assert answer.json()["bytes_max"] == 2 * PIECE_BYTES
     assert (await cluster.api.get(path + "/messages")).status == 204
+
+
+Make = Callable[[PartitionRecord], PartitionRecord]
+
+
+@pytest.fixture
+async def copy_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=1) as found:
+        assert (await found.api.put(ONE)).status == 201
+        yield found
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_copy_that_is_given_up_amid_its_insertion_is_there(
+    copy_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """A copy of a large message that was given up amid its insertion had its ledger deleted.
+
+    Dead letters and retries of large messages are given so much time. What was under way when it
+    was over was cut off, but not the insertion, which goes on by itself: the record came to name a
+    ledger that whoever had been cut off threw away. The copy was lost, the next attempt took it for
+    stored, and nobody could read beyond it. Seeds of profile `large` found it as soon as they had
+    such copies.
+    """
+    first = (await uploaded(copy_cluster))["offset"]
+    (broker,) = copy_cluster.brokers.values()
+    partition = await owned(broker.broker, TopicName("public", "one").partition(0))
+    reached, released = asyncio.Event(), asyncio.Event()
+    change = partition._record.change
+
+    async def slow(make: Make) -> PartitionRecord:
+        found = await change(make) if applied else None
+        reached.set()
+        await released.wait()
+        return found or await change(make)
+
+    monkeypatch.setattr(partition._record, "change", slow)
+    reader = await partition.body(first)
+
+    async def copies() -> None:
+        async with aclosing(reader.pieces()) as pieces:
+            await partition.copy_large("letter:1", reader.record, pieces)
+
+    copying = asyncio.create_task(copies())
+    async with asyncio.timeout(20):
+        await reached.wait()
+    copying.cancel()
+    await asyncio.wait((copying,))
+    await asyncio.sleep(0.2)
+    released.set()
+    last = await plain(copy_cluster, "behind it")
+    copy = last - 1
+    assert await shown(copy_cluster) == [(first, len(BODY)), (copy, len(BODY)), (last, "behind it")]
+    assert await body_at(copy_cluster, copy) == BODY
+    again = await partition.begin_large("letter:1")
+    assert getattr(again, "first_offset", None) == copy
+
+
+@pytest.fixture
+async def repeated_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=1) as found:
+        assert (await found.api.put(ONE)).status == 201
+        yield found
+
+
+async def test_an_insertion_without_an_answer_takes_nothing_away(
+    repeated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who repeated an upload while its partition was opened anew was told that there is no such
+    offset.
+
+    An insertion without an answer has the partition opened anew, and the call is to be repeated.
+    The record says at once where the message is, but nothing of it can be read before the opening
+    is done: `416 offset-beyond-end`, not to be repeated, for a message that was stored.
+    """
+    await plain(repeated_cluster, "before")
+    owner = repeated_cluster.brokers[await repeated_cluster.owner_of(ONE + "/partitions/0")].broker
+    partition = await owned(owner, TopicName("public", "one").partition(0))
+    change = partition._record.change
+
+    async def lost(make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
+        await change(make)
+        monkeypatch.undo()
+        raise MetadataUnavailable("the answer is lost")
+
+    monkeypatch.setattr(partition._record, "change", lost)
+    headers = {"Octavo-Upload": "film-1"}
+    answer = await repeated_cluster.api.call(
+        "POST", ONE + "/large", data=in_parts(BODY), headers=headers
+    )
+    assert answer.json()["code"] == "outcome-unknown", answer
+    while answer.status in (503, 504):
+        answer = await repeated_cluster.api.call("POST", ONE + "/large", data=BODY, headers=headers)
+    found = answer.json()
+    assert found.get("duplicate"), "whoever repeats it is told to, and where it is in the end"
+    await asyncio.sleep(0.2)
+    assert await body_at(repeated_cluster, found["offset"]) == BODY
+    assert await shown(repeated_cluster) == [(0, "before"), (found["offset"], len(BODY))]

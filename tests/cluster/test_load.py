@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, Work
-from tests.issues.test_partitions_pile_up import serve, share
+from tests.cluster.test_balance import serve, share
 from tests.support.cluster import TOPIC, Cluster, RunningBroker, batch, make_topic, until, values
 
 BY_LOAD: dict[str, Any] = {

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from octavo.bookie.ledgers.rules import Likeness, likeness
+from octavo.bookie.node import BookieNode
+from octavo.cli.main import app
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerError
 from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.secret import cluster_secret
-from octavo.protocol.codes import OctavoError, Unauthorized
+from octavo.protocol.answers import AddRefused
+from octavo.protocol.codes import Code, OctavoError, Unauthorized
+from octavo.protocol.entry import (
+    Digest,
+    DigestType,
+    digest_for,
+    master_key,
+    pack_entry,
+    unpack_entry,
+)
 from octavo.protocol.extension import Op
+from octavo.protocol.frames import Flag, read_request
 from octavo.spark.cluster import Cluster as SparkCluster
 from octavo.spark.cluster import connected
 from octavo.spark.sink import batch_writer
 from octavo.spark.splits import Piece
-from tests.support.cluster import Cluster, add_many, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.raw_bookie import (
+    CRC32C,
+    KEY,
+    OURS,
+    RawClient,
+    add_of,
+    adds_of,
+    entry_of,
+    running_bookie,
+)
 from tests.support.sink_tasks import SCHEMA, TOPIC, messages, options, rows, task
 
 
@@ -117,3 +142,224 @@ async def test_the_source_reads_what_a_topic_holds(cluster: Cluster) -> None:
         piece = Piece(view.topic, 0, span.ledger_id, span.base, 0, 3)
         found = [batch async for batch in service.entries(piece)]
         assert found
+
+
+# Ledgers were anyone's: all had the empty password, and a bookie believed whatever came with it.
+#
+# Without a credential, at a bookie's port, acked entries were overwritten (`orig0` was read back
+# as `EVIL0`), entries were put into fenced ledgers by recovery adds, and one add that claimed a
+# LAC of a million made its ledger unrecoverable. Now the cluster's ledgers have a key that is made
+# of its secret; and a bookie keeps what it has, whoever asks, and believes no LAC at or above the
+# entry that brings it. Found by attacking from outside: no test had ever spoken to a bookie as a
+# stranger.
+
+STRANGER = master_key(b"")
+RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
+
+
+@contextlib.asynccontextmanager
+async def speaking_to(node: BookieNode) -> AsyncIterator[RawClient]:
+    """A connection of whoever reaches the port."""
+    client = await RawClient.connect(node)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+async def payloads(client: LedgerClient, ledger_id: int) -> list[bytes]:
+    """All of a closed ledger."""
+    reader = await client.open(ledger_id, recover=True)
+    found = await reader.read(0, reader.last_add_confirmed)
+    await reader.close()
+    return [bytes(entry.payload) for entry in found]
+
+
+# -- the key
+
+
+async def test_a_stranger_can_neither_overwrite_nor_forge_nor_fence(plain_cluster: Cluster) -> None:
+    client = await plain_cluster.client()
+    writer = await client.create()
+    ledger = writer.ledger_id
+    await add_many(writer, 5)
+    for node in plain_cluster.nodes.values():
+        async with speaking_to(node) as stranger:
+            for flags in (OURS, RECOVERY, 0):
+                for entry_id in (0, 4, 5, 1_000_000):
+                    frame = add_of(ledger, entry_id, b"EVIL", flags=flags, key=STRANGER)
+                    assert await stranger.add(frame) is Code.UNAUTHORIZED
+            fencing = await stranger.read(ledger, 0, int(Flag.FENCE), STRANGER)
+            assert fencing is Code.UNAUTHORIZED
+    await add_many(writer, 5)  # nobody has fenced it
+    await writer.close()
+    for node in plain_cluster.nodes.values():
+        async with speaking_to(node) as stranger:
+            frame = add_of(ledger, 10, b"EVIL", flags=RECOVERY, key=STRANGER)
+            assert await stranger.add(frame) is Code.UNAUTHORIZED
+    assert await payloads(client, ledger) == [payload_of(n) for n in range(10)]
+
+
+async def test_all_processes_of_a_cluster_use_one_key(plain_cluster: Cluster) -> None:
+    one, other = await plain_cluster.client(1), await plain_cluster.client(2)
+    password = (await cluster_secret(plain_cluster.store)).ledger_password
+    writers = [await client.create() for client in (one, other)]
+    assert {writer.metadata.password for writer in writers} == {password}
+    assert password.decode() not in repr(writers[0].metadata)
+    await add_many(writers[0], 3)
+    # As a foreign client does it that was configured with the password, and with another.
+    await (await other.open(writers[0].ledger_id, password=password)).close()
+    with pytest.raises(Unauthorized):
+        await other.open(writers[0].ledger_id, password=b"")
+    with pytest.raises(Unauthorized):
+        await other.recover(writers[0].ledger_id, password=b"another")
+    assert await payloads(other, writers[0].ledger_id) == [payload_of(n) for n in range(3)]
+
+
+async def test_ledgers_that_an_older_version_made_stay_what_they_were(
+    plain_cluster: Cluster,
+) -> None:
+    client = await plain_cluster.client()
+    writer = await client.create(password=b"")  # as every ledger was made
+    await add_many(writer, 5)
+    assert await payloads(client, writer.ledger_id) == [payload_of(n) for n in range(5)]
+    metadata = await client.metadata(writer.ledger_id)
+    assert (metadata.password, metadata.last_entry) == (b"", 4)
+
+
+async def test_the_command_that_prints_the_password_for_foreign_clients(
+    plain_cluster: Cluster,
+) -> None:
+    made = await (await plain_cluster.client()).create()
+    url = f"file://{plain_cluster.folder}/metadata.db"
+    command = ["ledger", "password", "--metadata", url]
+    said = await asyncio.to_thread(CliRunner().invoke, app, command)
+    assert said.stdout.encode() == made.metadata.password + b"\n"
+
+
+# -- other bytes, false LACs
+
+
+def digests(kind: DigestType) -> Digest:
+    return digest_for(kind, b"secret")
+
+
+def packed(kind: DigestType, entry_id: int, payload: bytes, lac: int, length: int = 100) -> bytes:
+    return pack_entry(digests(kind), 7, entry_id, lac, length, payload)
+
+
+@pytest.mark.parametrize("kind", list(DigestType))
+def test_what_makes_an_entry_is_all_but_its_lac_and_its_digest(kind: DigestType) -> None:
+    here = packed(kind, 5, b"payload" * 9, 3)
+    assert likeness(here, here) is Likeness.SAME
+    assert likeness(here, packed(kind, 5, b"payload" * 9, 4)) is Likeness.SAME
+    assert likeness(here, packed(kind, 5, b"PAYLOAD" * 9, 3)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 8 + b"PAYLOAD", 4)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 8, 3)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 9, 3, length=101)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 9, 4, length=101)) is Likeness.OTHER
+
+
+@pytest.mark.parametrize("kind", [DigestType.CRC32C, DigestType.CRC32])
+def test_a_copy_that_does_not_match_its_digest_is_mended_by_one_that_does(kind: DigestType) -> None:
+    good = packed(kind, 5, b"payload", 3)
+    bad = bytes([*good[:-1], good[-1] ^ 1])
+    assert likeness(bad, good) is Likeness.MENDS
+    assert likeness(good, bad) is Likeness.OTHER
+
+
+PLACES = ["journal", "cache", "log", "restart"]
+"""Where the entry is when other bytes come for it."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("flags", [OURS, RECOVERY, 0], ids=["ours", "recovery", "foreign"])
+async def test_a_bookie_keeps_the_entry_that_it_has(tmp_path: Path, place: str, flags: int) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        first = adds_of(1, range(6), b"orig")
+        forged = adds_of(1, [4], b"EVIL", flags=flags) + add_of(1, 4, b"longer", flags=flags)
+        if place == "journal":
+            client.send(first + forged)
+            await client.acked(6)
+        else:
+            client.send(first)
+            await client.acked(6)
+            if place == "log":
+                await node.storage.checkpoint()
+            client.send(forged)
+        for _ in range(2):
+            answer = await client.answer()
+            assert isinstance(answer, AddRefused)
+            assert (answer.ledger_id, answer.code) == (1, Code.BAD_REQUEST)
+        assert await client.read(1, 4) == entry_of(1, 4, b"orig")
+        # The same again is a success, with another LAC too, alone and beside new ones.
+        for frame in (add_of(1, 4, b"orig", flags=flags), add_of(1, 4, b"orig", lac=0)):
+            assert await client.add(frame) is Code.OK
+        client.send(adds_of(1, range(3, 9), b"orig"))
+        await client.acked(6)
+        assert await client.read(1, 8) == entry_of(1, 8, b"orig")
+    if place == "restart":
+        async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+            assert await client.add(add_of(1, 4, b"EVIL", flags=flags)) is Code.BAD_REQUEST
+            assert await client.add(add_of(1, 9, b"new", flags=flags)) is Code.OK
+            assert await client.read(1, 4) == entry_of(1, 4, b"orig")
+
+
+async def test_holes_below_the_highest_entry_are_filled(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        client.send(adds_of(1, [10, 11, 20, 21]))
+        await client.acked(4)
+        await node.storage.checkpoint()
+        client.send(adds_of(1, range(22)))  # a copy of all
+        await client.acked(22)
+        assert await client.read_all(1, 21) == [entry_of(1, n) for n in range(22)]
+        assert await client.add(add_of(1, 15, b"EVIL")) is Code.BAD_REQUEST
+
+
+async def test_a_fence_between_arrival_and_comparison_holds(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        client.send(adds_of(1, [5]))
+        await client.acked(1)
+        # In one piece: the add has to be compared first, and the fence is quicker.
+        client.send(add_of(1, 3) + read_request(1, 5, int(Flag.FENCE), KEY))
+        answers = [await client.answer(), await client.answer()]
+        refused = next(answer for answer in answers if isinstance(answer, AddRefused))
+        assert refused.code == Code.FENCED
+        assert await client.read(1, 3) is Code.NO_ENTRY
+
+
+@pytest.mark.parametrize("lac", [0, 5, 6, 10**6, 2**63 - 1])
+async def test_an_add_cannot_claim_that_it_is_confirmed_itself(tmp_path: Path, lac: int) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        entry_id = min(lac, 5)
+        batch = adds_of(1, range(entry_id)) + add_of(1, entry_id, lac=lac)
+        client.send(batch)
+        for flags in (OURS, 0):
+            assert await client.add(add_of(1, entry_id, lac=lac, flags=flags)) is Code.BAD_REQUEST
+
+
+async def test_copies_of_closed_ledgers_may_have_their_last_lac(tmp_path: Path) -> None:
+    """Apache's replicator packs each entry with the ledger's last LAC: taken, and not believed."""
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        client.send(b"".join(add_of(1, n, flags=RECOVERY, lac=9) for n in range(3)))
+        await client.acked(3)
+        assert node.storage.control.last_add_confirmed(1) == 1
+        assert unpack_entry(CRC32C, 1, 2, await client.read(1, 2)).known_lac == 1
+
+
+async def test_what_claims_a_lac_of_a_million_does_not_end_a_ledger(plain_cluster: Cluster) -> None:
+    """Also one that a bookie of an older version has taken."""
+    client = await plain_cluster.client()
+    writer = await client.create()
+    await add_many(writer, 5)
+    key = master_key(writer.metadata.password)
+    for node in plain_cluster.nodes.values():
+        async with speaking_to(node) as bold:
+            frame = add_of(writer.ledger_id, 5, b"EVIL", flags=RECOVERY, key=key, lac=10**6)
+            assert await bold.add(frame) is Code.OK
+    other = await plain_cluster.client(2)
+    reader = await other.open(writer.ledger_id)
+    assert await reader.refresh() <= 4
+    await reader.close()
+    found = await payloads(other, writer.ledger_id)
+    assert found[:5] == [payload_of(n) for n in range(5)]

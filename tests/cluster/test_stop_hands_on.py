@@ -13,9 +13,9 @@ from octavo.broker.errors import PartitionMoving
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import BrokerInfo, PartitionName
 from octavo.metadata.store import RecordNotFound
+from tests.cluster.test_balance import serve, share
 from tests.cluster.test_drain import SLOW, spread
 from tests.cluster.test_hand_over import one_partition, whole
-from tests.issues.test_partitions_pile_up import serve, share
 from tests.support.cluster import TOPIC, Cluster, batch, make_topic, owned, until, values
 
 

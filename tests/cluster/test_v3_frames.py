@@ -21,6 +21,19 @@ from octavo.protocol.entry import DigestType, digest_for
 from octavo.protocol.frames import LENGTH, Flag, read_request
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.v3 import STATUS, Op
+from tests.fuzz.test_v3_by_hand import (
+    ADD_BODY,
+    BODY,
+    ENTRY,
+    HEADER,
+    LEDGER,
+    MASTER_KEY,
+    Field,
+    add_fields,
+    frame,
+    header,
+    message,
+)
 from tests.support.raw_bookie import (
     KEY,
     RawClient,
@@ -565,3 +578,35 @@ def test_every_code_has_a_status_of_its_own() -> None:
     assert set(STATUS) == set(Code)
     assert len(set(STATUS.values())) == len(Code)
     assert v3.VERSION == 3
+
+
+HEAD = header(v3.Op.ADD, 9)
+FIELDS = {field.number: field for field in add_fields(7, 5)}
+LONG = Field(BODY, 2, FIELDS[BODY].value, padded=5)
+KEYLESS_BROKEN = {
+    "no key": frame(HEAD, [FIELDS[n] for n in (LEDGER, ENTRY, ENTRY, ENTRY, BODY)]),
+    "no key, five ledger ids": frame(HEAD, [FIELDS[n] for n in (*[LEDGER] * 5, ENTRY, BODY)]),
+    "an entry's length in six bytes": frame(
+        HEAD, [*(FIELDS[n] for n in (LEDGER, ENTRY, MASTER_KEY)), LONG]
+    ),
+    "an add's length in six bytes": framed(
+        Field(HEADER, 2, message(HEAD)).encoded
+        + Field(ADD_BODY, 2, message(add_fields(7, 5)), padded=5).encoded
+    ),
+}
+
+
+@pytest.mark.parametrize("what", KEYLESS_BROKEN)
+async def test_it_ends_its_connection_and_nothing_is_stored(tmp_path: Path, what: str) -> None:
+    """A v3 add without a master key, its entry id there three times, was taken: the id counted for
+    the field that was missing. It was stored under a key of zeros, acked, and the ledger's own
+    writer found the ledger taken. A length in six bytes, which protobuf does not read, was read.
+    """
+    async with running_bookie(tmp_path) as bookie:
+        stranger = await V3Client.connect(bookie)
+        stranger.send(KEYLESS_BROKEN[what])
+        assert await stranger.is_closed()
+        writer = await V3Client.connect(bookie)
+        assert (await writer.read(7, 5)).status == v3.STATUS[Code.NO_LEDGER]
+        assert await writer.add(7, 5) == v3.STATUS[Code.OK]
+        writer.close()

@@ -7,14 +7,26 @@ registered. Nothing that it does after it woke may harm what happened meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from octavo import AsyncClient
+from octavo.client.producer import Producer
+from octavo.metadata.embedded import LOCK_TIMEOUT_MS, EmbeddedStore
 from octavo.metadata.lock_holder import describe_holder
+from octavo.metadata.store import MetadataUnavailable, SessionState
 from tests.support.processes.chaos import SESSION_MS, Breaker, run_round
+from tests.support.processes.chaos import SESSION_MS as CLUSTER_SESSION_MS
 from tests.support.processes.failpoints import Failpoint
 from tests.support.processes.kills import LaunchedSupervisor, is_stopped
 from tests.support.processes.users import Record
@@ -149,3 +161,166 @@ async def test_in_the_middle_of_a_change_in_zookeeper(
 ) -> None:
     """Nobody waits for who sleeps."""
     await check_middle(tmp_path / "data", zookeeper.new_url())
+
+
+# A process stopped (SIGSTOP) inside a metadata transaction ended the sessions of healthy ones.
+#
+# Found from outside: heartbeats needed the write lock that the stopped process held. With 15 s of
+# SIGSTOP a healthy broker's session expired, it lost 79 partitions, and a publisher stalled 37 s.
+
+ROOT = Path(__file__).parents[2]
+LOCK_SESSION_MS = 2000
+SLEEPER = textwrap.dedent(
+    """
+    import asyncio, contextlib, os, signal, sys
+    from octavo.metadata.embedded import EmbeddedStore
+    from octavo.metadata.record_file import RecordFile
+    from octavo.metadata.store import MetadataError
+
+    log = RecordFile._log
+
+    def log_then_sleep(self, path, *, names_changed):
+        log(self, path, names_changed=names_changed)
+        if path == "/sleep":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    RecordFile._log = log_then_sleep
+
+    async def main():
+        store = EmbeddedStore(sys.argv[1], session_timeout_ms=600)
+        store.on_session(lambda state: print(state.value, flush=True))
+        await store.start()
+        await store.create("/e/sleeper", b"", ephemeral=True)
+        with contextlib.suppress(MetadataError):  # it may hear of it by this call first
+            await store.create("/sleep", b"")
+        print("awake", flush=True)
+        await asyncio.sleep(60)
+
+    asyncio.run(main())
+    """
+)
+
+
+def lock_is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@contextlib.asynccontextmanager
+async def asleep_inside_a_transaction(path: Path) -> AsyncIterator[subprocess.Popen[str]]:
+    """A process that stops; the loop turns meanwhile, for the sessions that live on it."""
+    process = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", SLEEPER, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        while not lock_is_stopped(process.pid):
+            assert process.poll() is None
+            await asyncio.sleep(0.01)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
+    store = EmbeddedStore(str(tmp_path / "metadata.db"), session_timeout_ms=LOCK_SESSION_MS)
+    await store.start()
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize("ends_by", [signal.SIGCONT, signal.SIGKILL], ids=lambda s: s.name)
+async def test_the_others_keep_their_sessions_and_read(
+    tmp_path: Path, store: EmbeddedStore, ends_by: signal.Signals
+) -> None:
+    states: list[SessionState] = []
+    await store.create("/e/healthy", b"x", ephemeral=True)
+    store.on_session(states.append)
+    async with asleep_inside_a_transaction(tmp_path / "metadata.db") as sleeper:
+        writing = asyncio.create_task(store.create("/mine", b""))
+        end = time.monotonic() + 4 * LOCK_SESSION_MS / 1000
+        slowest_s = 0.0
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            assert (await store.get("/e/healthy")).value == b"x"
+            slowest_s = max(slowest_s, time.monotonic() - begun)
+            await asyncio.sleep(0.01)
+        assert slowest_s < LOCK_TIMEOUT_MS / 1000, "reads stood behind a write that waited"
+        # What cannot be done says so, and whose fault it is.
+        with pytest.raises(MetadataUnavailable, match=rf"process {sleeper.pid} \(.*, stopped\)"):
+            await writing
+        assert await store.children("/e") == ["healthy", "sleeper"]
+        os.kill(sleeper.pid, ends_by)
+        async with asyncio.timeout(60):
+            # The dead one's session ends; the one that woke has lost its own, and says so.
+            while "sleeper" in await store.children("/e"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await store.create("/mine", b"")
+        if ends_by is signal.SIGCONT:
+            assert sleeper.stdout is not None
+            async with asyncio.timeout(60):
+                while await asyncio.to_thread(sleeper.stdout.readline) != "expired\n":
+                    pass
+    assert states == []
+    assert store.session_state is SessionState.CONNECTED
+
+
+STEADY = "steady"
+"""A topic with long ledgers: nothing in it needs a change of metadata."""
+PAUSE_S_MAX = CLUSTER_SESSION_MS / 1000
+"""A session, of which the bug cost several: most of it is for a busy machine."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ends_by", [signal.SIGCONT, signal.SIGKILL], ids=lambda s: s.name)
+async def test_a_healthy_broker_keeps_its_partitions_and_acks(
+    tmp_path: Path, ends_by: signal.Signals
+) -> None:
+    async def trouble(breaker: Breaker, record: Record) -> None:
+        supervisor = breaker.supervisor
+        assert isinstance(supervisor, LaunchedSupervisor)
+        brokers = supervisor.cluster.of_kind("broker")
+        async with contextlib.AsyncExitStack() as stack:
+            clients = {
+                one.name: await stack.enter_async_context(AsyncClient(one.address))
+                for one in brokers
+            }
+            any_client = clients[brokers[0].name]
+            await any_client.create_topic(STEADY, partitions=8)
+            for partition in range(8):
+                await any_client.publish(STEADY, b"", partition=partition)
+            producers = {name: await one.producer(STEADY) for name, one in clients.items()}
+            await more_acked(record, 100)
+            name = await stopped_owner(supervisor, Failpoint("transaction", "half", action="stop"))
+            (healthy,) = (one.name for one in brokers if one.name != name)
+            served = await publish_meanwhile(clients[healthy], producers[healthy])
+            supervisor.signal(name, ends_by)
+            if ends_by is signal.SIGKILL:
+                assert await supervisor.until_dead(name)
+                await supervisor.resume(name)
+            assert served <= set((await clients[healthy].cluster())["partitions_here"])
+        await more_acked(record, 200)
+        await everybody_registered(supervisor.cluster.urls)
+
+    outcome = await run_round(
+        tmp_path / "data", random.Random(7), trouble, make_supervisor=LaunchedSupervisor
+    )
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+
+
+async def publish_meanwhile(client: AsyncClient, producer: Producer) -> set[str]:
+    """Three sessions long to what this broker serves, which is what it returns."""
+    served = set((await client.cluster())["partitions_here"])
+    own = [int(one.rpartition("/")[2]) for one in served if f"/{STEADY}/" in one]
+    assert own, f"it serves none of the steady ones, but {served}"
+    end = time.monotonic() + 3 * CLUSTER_SESSION_MS / 1000
+    count = 0
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        await (await producer.send(b"x", partition=own[count % len(own)]))
+        assert time.monotonic() - begun < PAUSE_S_MAX, f"message {count}"
+        assert served <= set((await client.cluster())["partitions_here"]), "partitions were lost"
+        await asyncio.sleep(0.01)
+        count += 1
+    return served

@@ -142,7 +142,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.partition.opening:_LONGER_MAX
     """,
     "thousands of requests at once, which no seed sends; "
-    "issues/test_a_turn_of_the_loop_without_end does": """
+    "unit/bookie/test_bounds_of_requests does": """
         octavo.bookie.back_pressure:REQUESTS_PER_TURN octavo.bookie.back_pressure:_READ_PER_TURN
         octavo.bookie.back_pressure:REQUESTS_PER_CHUNK
     """,
@@ -182,11 +182,10 @@ KEPT: Mapping[str, str] = {
         octavo.client.handing:EXTEND_SHARE octavo.client.handing:_PACE_KEPT
         octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
     """,
-    "no bookie of the simulator is one of Apache's: "
-    "issues/test_end_of_an_idle_ledger_on_apaches_bookies draws it": """
+    "no bookie of the simulator is one of Apache's: cluster/test_apaches_bookies draws it": """
         octavo.ledger.write.ensemble_writer:_TELL_AGAIN_S
     """,
-    "nobody in the simulator takes the ids of others: issues/test_squatted_ledger_ids does": """
+    "nobody in the simulator takes the ids of others: cluster/test_squatted_ledgers does": """
         octavo.ledger.client:_ASK_FOR_ID_S octavo.ledger.write.taken_ids:*
         octavo.metadata.ledger_ids:_HIGH_END octavo.bookie.ledgers.newcomers:_BETWEEN_LISTINGS_S
     """,

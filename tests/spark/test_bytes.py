@@ -1,7 +1,7 @@
 """Spark's columns have the bytes that were published, whatever they are.
 
 Spark reads batches as they lie at the bookies, so nothing parses a value on the way; that it stays
-so is held here, with the values that JSON would change (`issues/test_bytes_changed_by_json`).
+so is held here, with the values that JSON would change (`unit/octavo/test_client_values`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 
 from octavo import Client
 from octavo.client.types import Message
-from tests.issues.test_bytes_changed_by_json import CHANGED
 from tests.support.published import seen_by_readers
+from tests.unit.octavo.test_client_values import CHANGED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -102,7 +102,7 @@ BUGS = (
         "a failed background task counts as running, and never runs again",
         "It is never begun again.",
         "Q1",
-        "issues/test_one_partition_ends_all_maintenance.py::test_a_bug_in_one_partition_leaves_the_others_maintained",
+        "cluster/test_partition_faults.py::test_a_bug_in_one_partition_leaves_the_others_maintained",
         (
             "octavo.broker.cluster.chores:Chores._do",
             "    finally:\n        del self._under_way[piece]",
@@ -350,7 +350,7 @@ BUGS = (
         "dead letters that could not be sent go before all others",
         "One that is never stored holds the others up.",
         "order",
-        "issues/test_dead_letters_behind_those_that_never_fit.py::test_what_cannot_be_stored_is_tried_after_the_others",
+        "unit/broker/test_dead_letters.py::test_what_cannot_be_stored_is_tried_after_the_others",
         (
             "octavo.broker.subscriptions.dead_letters:SpentMessages.not_sent",
             "self._waiting[offset] = None",

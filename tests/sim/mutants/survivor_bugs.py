@@ -84,7 +84,7 @@ BUGS = (
         store. A subscription that seeks back meanwhile loses its messages. The edit does not
         ask again.""",
         "S9 (no message is trimmed that a subscription needs)",
-        "issues/test_trim_forgets_a_seek.py",
+        "cluster/test_retention.py",
         (
             Edit(
                 "octavo.broker.partition.maintenance:Maintenance._trim",
@@ -104,7 +104,7 @@ BUGS = (
         """A similar name: the first offset that exists now, not the first that will. The answer
         names an offset that is about to be removed.""",
         "S9 (no message is trimmed that a subscription needs)",
-        "issues/test_trim_forgets_a_seek.py",
+        "cluster/test_retention.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:Subscription.seek",

@@ -31,7 +31,7 @@ BUGS = (
         """What the index goes beyond was synced: a bad record there is damage, and good ones
         behind it are the only copies of this bookie.""",
         "P41, P45",
-        "issues/test_damaged_log_cut_when_the_mark_is_lost.py",
+        "unit/bookie/test_lost_mark.py",
         (
             Edit(
                 "octavo.bookie.startup.opening:indexed_up_to",
@@ -307,7 +307,7 @@ BUGS = (
         have its name: a replay then finds a file without an end before another one, and calls it
         damage.""",
         "P40, P7",
-        "issues/test_written_behind_a_newer_journal.py",
+        "unit/bookie/test_start_after_power_loss.py",
         (
             Edit(
                 "octavo.bookie.journal.journal:JournalWriter.write",
@@ -398,7 +398,7 @@ BUGS = (
         """A fence is of a ledger that is being recovered, so there is a record of it: that is what
         those who keep to the rules do. Others fence what nobody made, and memory grows.""",
         "memory (unlisted_ledgers_max)",
-        "issues/test_squatters_fill_a_bookie.py",
+        "cluster/test_squatted_ledgers.py",
         (
             Edit(
                 "octavo.bookie.ledgers.control:LedgerControl._authorized",
@@ -413,7 +413,7 @@ BUGS = (
         """It is made when there is need of one, and then it is there. Ledgers made later begin
         nowhere any more where it matters.""",
         "S8",
-        "issues/test_squatters_fill_a_bookie.py",
+        "cluster/test_squatted_ledgers.py",
         (
             Edit(
                 "octavo.bookie.ledgers.newcomers:Newcomers._renew",
@@ -428,7 +428,7 @@ BUGS = (
         """A journal that is damaged ends the start, and the next one is told to accept the loss: of
         entries that the logs had, until the start that refused cut them.""",
         "what is not vouched for is kept",
-        "issues/test_logs_cut_though_the_journal_is_damaged.py",
+        "unit/bookie/test_damage.py",
         (
             Edit(
                 "octavo.bookie.startup.opening:open_files",

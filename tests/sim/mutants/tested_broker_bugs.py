@@ -47,7 +47,7 @@ BUGS = (
         """What it says was true once, and nothing is added by which it would find out. Meanwhile
         the topic was deleted and made again, and its maker begins at sequence 0.""",
         "X13 (nothing is acked into a topic that is gone)",
-        "issues/test_delete_and_create_again.py",
+        "cluster/test_namesakes.py",
         (
             Edit(
                 "octavo.broker.partition.partition:Partition._proved",
@@ -169,7 +169,7 @@ BUGS = (
         """What is cut off is there for others; the consumer, who has the first answer as well, is
         at work on it.""",
         "X12",
-        "issues/test_receive_reads_longer_than_anybody_waits.py",
+        "unit/broker/test_receive_of_subscription.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:_read_until_s",
@@ -184,7 +184,7 @@ BUGS = (
         """As a first one does, of which nobody has seen anything. A consumer that has the first
         answer is at work on them.""",
         "X12",
-        "issues/test_receive_reads_longer_than_anybody_waits.py",
+        "unit/broker/test_receive_of_subscription.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:Subscription._hand_out",
@@ -335,7 +335,7 @@ BUGS = (
         """Two lines in the other order: when the write fails the next call does not repeat it, and
         messages that nobody had are trimmed.""",
         "S9",
-        "issues/test_subscription_kept_in_memory_only.py",
+        "unit/broker/test_subscriptions_made.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
@@ -354,7 +354,7 @@ BUGS = (
         """Who finds a claim under way takes it for its own. What was opened meanwhile may be of
         another incarnation.""",
         "X13",
-        "issues/test_bound_to_a_topic_and_stored_in_its_namesake.py",
+        "cluster/test_namesakes.py",
         (
             Edit(
                 "octavo.broker.cluster.ownership:OwnershipManager._here",
@@ -368,7 +368,7 @@ BUGS = (
         "a receive reads without a limit of time",
         """Its caller has given up by then, and begins anew.""",
         "S8 (a subscription drains)",
-        "issues/test_receive_reads_longer_than_anybody_waits.py",
+        "unit/broker/test_receive_of_subscription.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:_delivered",
@@ -383,7 +383,7 @@ BUGS = (
         """Its cursor was forgotten while it was on the way to the state ledger. Who gets the
         subscription receives and acks over a cursor that no snapshot has.""",
         "S9",
-        "issues/test_subscription_deleted_while_it_is_made.py",
+        "unit/broker/test_subscriptions_made.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
@@ -461,7 +461,7 @@ BUGS = (
         """It lives through its owner's opening anew, and may be made meanwhile. By its label it is
         left over by then: a sweep deletes what the record names a moment later.""",
         "P46",
-        "issues/test_ledgers_that_nobody_names.py",
+        "cluster/test_orphan_ledgers.py",
         (
             Edit(
                 "octavo.broker.state.log:StateLog._renew",
@@ -491,7 +491,7 @@ BUGS = (
         """What stood before. By a clock that is behind every message is from the future, and gets
         the date of that clock: days ago, when the clock is right again.""",
         "P60",
-        "issues/test_a_wrong_clock_deletes_everything.py",
+        "cluster/test_retention.py",
         (
             Edit(
                 "octavo.broker.log.ledger_list:is_older",
@@ -506,7 +506,7 @@ BUGS = (
         """Each entry has a checksum, and the index found the right one. A gap, or an entry that
         somebody forged, is passed over in silence.""",
         "S9 (none skipped)",
-        "issues/test_forged_entries_skip_offsets.py",
+        "cluster/test_forged_entries.py",
         (
             Edit(
                 "octavo.ledger.read.continuity:Continuity.follow",
@@ -521,7 +521,7 @@ BUGS = (
         """Who asked for the same entries once more would get them from another replica, one thinks;
         but readers stay with the one that answered.""",
         "S8 (one bad copy of three)",
-        "issues/test_forged_entries_skip_offsets.py",
+        "cluster/test_forged_entries.py",
         (
             Edit(
                 "octavo.ledger.read.reader:LedgerReader.turn_away",
@@ -536,7 +536,7 @@ BUGS = (
         """A flag says whether the record may name the new ledger: it begins with the wrong value.
         One ledger for each failure, until a sweep finds it.""",
         "P62",
-        "issues/test_half_made_ledgers_stay.py",
+        "cluster/test_orphan_ledgers.py",
         (
             Edit(
                 "octavo.broker.state.log:StateLog._renew",
@@ -551,7 +551,7 @@ BUGS = (
         """The watch says that a record is out of date, a reading says that it is not: the second is
         noted when the reading is done, as one would write it at first.""",
         "X3 (complete means everywhere)",
-        "issues/test_all_bulk_loads_read_again_and_again.py",
+        "cluster/test_broker_bulk_loads.py",
         (
             Edit(
                 "octavo.broker.bulkload.driver:BulkLoads._read_watched",
@@ -567,7 +567,7 @@ BUGS = (
         """It was cut off, and has not heard yet that its session is over. A refusal adds nothing to
         a ledger, so nothing tells it; the edit does not ask.""",
         "S9 (a producer goes on)",
-        "issues/test_deposed_owner_refuses_for_good.py",
+        "cluster/test_broker_takeover.py",
         (
             Edit(
                 "octavo.broker.partition.partition:Partition._publish",
@@ -581,7 +581,7 @@ BUGS = (
         "a replaced owner says that an existing offset is beyond the end",
         """The same for whoever reads: the edit answers by what is here.""",
         "S9 (a reader goes on)",
-        "issues/test_deposed_owner_refuses_for_good.py",
+        "cluster/test_broker_takeover.py",
         (
             Edit(
                 "octavo.broker.operations.routing:with_owner",
@@ -596,7 +596,7 @@ BUGS = (
         """Its end is where the ledger ended then. The edit asks whether it has entries and not
         whether it is closed: the last entries of a ledger are not there.""",
         "S9",
-        "issues/test_open_ledger_closed_twice_over_while_it_is_read.py",
+        "unit/broker/test_log_reader.py",
         (
             Edit(
                 "octavo.broker.log.reader:LogReader._closed_reader",
@@ -611,7 +611,7 @@ BUGS = (
         """Its timestamp is -1, and now less -1 is more than any retention. The edit takes the
         number for a time.""",
         "P60",
-        "issues/test_a_wrong_clock_deletes_everything.py",
+        "cluster/test_retention.py",
         (
             Edit(
                 "octavo.broker.log.ledger_list:is_older",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.sim.mutants.planting import Edit
 from tests.sim.mutants.tested import TestedBug
 
-_BATCHES = "issues/test_batch_far_ahead_drops_all_others.py"
-_RECOVER = "issues/test_recover_in_a_loop_stops_a_topic.py"
+_BATCHES = "cluster/test_broker_bulk_loads.py"
+_RECOVER = "cluster/test_partition_faults.py"
 _FOLLOW = "cluster/test_follow.py"
 _PUSH = "cluster/test_push.py"
 _GATHERING = "unit/broker/test_gathering.py"
-_FORGED = "issues/test_forged_calls_between_brokers.py"
+_FORGED = "cluster/test_forged_calls.py"
 
 BUGS = (
     TestedBug(
@@ -186,7 +186,7 @@ BUGS = (
         it asks for one more. A program that ends in the midst of its work has lost a message
         then.""",
         "at least once",
-        "issues/test_slow_consumer_repeats_for_ever.py",
+        "cluster/test_receive.py",
         (
             Edit(
                 "octavo.client.handing:Handing.notice",

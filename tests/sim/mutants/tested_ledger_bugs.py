@@ -125,7 +125,7 @@ BUGS = (
         """The run before was thought dead. It lives, has its object written after this, and dies
         before it hears that nobody needs it: no intent names the object, and it stays for ever.""",
         "S8",
-        "issues/test_object_that_no_intent_names.py",
+        "cluster/test_offloaded.py",
         (
             Edit(
                 "octavo.pipeline.offload:_remove_copy",
@@ -181,7 +181,7 @@ BUGS = (
         "a ledger is written although it was recovered before its creator knew of it",
         """The token says that it is ours, so its state looks redundant.""",
         "S2, S3",
-        "issues/test_created_ledger_was_recovered_meanwhile.py",
+        "cluster/test_ledger_edges.py",
         (
             Edit(
                 "octavo.metadata.ledgers:LedgerStore._made",
@@ -250,7 +250,7 @@ BUGS = (
         """Nothing was heard of it, for nothing was asked. Without the two lines an idle ledger
         replaces all its bookies when it goes on.""",
         "S8, copies",
-        "issues/test_striped_ledger_waits_for_nothing.py",
+        "unit/ledger/test_writer_state.py",
         (
             Edit(
                 "octavo.ledger.write.bookie_channel:BookieChannel.push",
@@ -266,7 +266,7 @@ BUGS = (
         """Who has confirmed it is kept by name. The edit does not begin anew with a new LAC: a
         reader at the end never sees the last entry of an idle ledger.""",
         "S6, S8",
-        "issues/test_last_entry_never_seen.py",
+        "cluster/test_ledger_edges.py",
         (
             Edit(
                 "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
@@ -281,7 +281,7 @@ BUGS = (
         """All that live have confirmed it. The one that comes back knows nothing of it, and may be
         the one that a reader asks.""",
         "S6, S8",
-        "issues/test_last_entry_never_seen.py",
+        "cluster/test_ledger_edges.py",
         (
             Edit(
                 "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
@@ -356,7 +356,7 @@ BUGS = (
         """It may have had the ledger under that key, and acked. A recovery takes the refusal for a
         denial and closes the ledger before what was acked.""",
         "P29",
-        "issues/test_squatted_ledger_ids.py",
+        "cluster/test_squatted_ledgers.py",
         (
             Edit(
                 "octavo.bookie.ledgers.control:LedgerControl._authorized",
@@ -467,7 +467,7 @@ BUGS = (
         """It is sent no more: it counts anew when it comes back. The edit waits for it; with no
         spare the writer's memory fills up, and it takes no more adds.""",
         "S8, memory",
-        "issues/test_drain_waits_for_ever_after_a_return.py",
+        "unit/ledger/test_writer_state.py",
         (
             Edit(
                 "octavo.ledger.write.ensemble_writer:EnsembleWriter._release",

@@ -16,7 +16,7 @@ BUGS = (
         """All bookies were gone for a while and nobody published. What they had not confirmed is
         confirmed by nobody now, and its readers get a 503 until somebody publishes.""",
         "S8",
-        "issues/test_writer_that_ended_between_messages.py",
+        "cluster/test_partition_faults.py",
         (
             Edit(
                 "octavo.broker.partition.publisher:Publisher._writer_told",
@@ -57,7 +57,7 @@ BUGS = (
         """The store has a clock, told its time, and was away since. Without the question the
         broker's own is written down, an hour ahead, and retention of all goes by it.""",
         "P60",
-        "issues/test_a_wrong_clock_deletes_everything.py",
+        "cluster/test_retention.py",
         (
             Edit(
                 "octavo.broker.clock.timekeeper:Timekeeper.now",
@@ -72,7 +72,7 @@ BUGS = (
         """It begins at the beginning. What takes a little longer than that, a long state ledger on
         slow bookies, takes too long each time: nobody serves the partition any more.""",
         "S8",
-        "issues/test_opening_given_up_for_ever.py",
+        "cluster/test_broker_takeover.py",
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._in_time",
@@ -192,7 +192,7 @@ BUGS = (
         """The producers were made durable as of a moment; what was published since a take-over has
         to scan. The edit goes by what subscriptions need alone, as if that moment were now.""",
         "S9 (none twice)",
-        "issues/test_trimmed_producers_store_twice.py",
+        "cluster/test_retention.py",
         (
             Edit(
                 "octavo.broker.partition.maintenance:Maintenance._trim",
@@ -285,7 +285,7 @@ BUGS = (
         broker that the record names, and this one sends them on: nobody serves the partition for
         as long as its session lives.""",
         "S8",
-        "issues/test_release_that_failed_is_for_ever.py",
+        "cluster/test_broker_takeover.py",
         (
             Edit(
                 "octavo.broker.cluster.claims:route",
@@ -301,7 +301,7 @@ BUGS = (
         that look like a repeat claim it first. Without them a topic cannot be deleted for as long
         as the session lives.""",
         "S8",
-        "issues/test_release_that_failed_is_for_ever.py",
+        "cluster/test_broker_takeover.py",
         (
             Edit(
                 "octavo.broker.cluster.ownership:OwnershipManager._release",
@@ -317,7 +317,7 @@ BUGS = (
         """Lengths that fit look like records that can be read. Damage behind comes to light
         when the message is delivered.""",
         "a packed batch holds what it says",
-        "issues/test_batches_are_proved_at_the_door.py::test_damage_behind_the_first_window_is_refused",
+        "unit/broker_http/test_batch_proofs.py::test_damage_behind_the_first_window_is_refused",
         (
             Edit(
                 "octavo.broker.operations.batch_proofs:_prove",
@@ -332,7 +332,7 @@ BUGS = (
         """A line of all keys that are alike still looks like a fair one. One peer that sends a
         hundred of them keeps the others out until theirs are refused.""",
         "nobody else waits for whoever meets a bound (docs/limits.md)",
-        "issues/test_one_peer_holds_up_all_proofs.py::test_peers_take_turns",
+        "unit/broker_http/test_batch_proofs.py::test_peers_take_turns",
         (
             Edit(
                 "octavo.broker.operations.batch_proofs:_Line.enter",
@@ -347,7 +347,7 @@ BUGS = (
         """The overhead alone is added up, as for one that could not be opened. Sixteen batches of
         megabytes are kept as if they were none.""",
         "memory has a bound (GUARANTEES.md)",
-        "issues/test_batches_are_proved_at_the_door.py::test_the_cache_counts_what_it_holds",
+        "unit/broker_http/test_batch_proofs.py::test_the_cache_counts_what_it_holds",
         (
             Edit(
                 "octavo.broker.log.open_batches:_cost_bytes",
@@ -594,7 +594,7 @@ BUGS = (
         JSON is refused for good. The first version was so. A seed would need a fork of JSON without
         an offset, passed on before a watch comes, and an append to its source in between.""",
         "X20",
-        "issues/test_stream_that_its_broker_has_not_heard_of.py",
+        "cluster/test_durable_streams.py",
         (
             Edit(
                 "octavo.broker.http.api.durable_making:_topic",
@@ -625,7 +625,7 @@ BUGS = (
         """The record says where it is before anything of it can be read. Its first version looked
         for the body there, and told who repeats as it was told to that there is no such offset.""",
         "X23",
-        "issues/test_upload_repeated_while_it_is_opened_anew.py",
+        "cluster/test_large_messages.py",
         (
             Edit(
                 "octavo.broker.partition.partition:Partition.begin_large",
@@ -641,7 +641,7 @@ BUGS = (
         profile `large` one in some hundreds sees it: it wants a record that is written, an answer
         that does not come, and a broker that goes on.""",
         "P46, X23",
-        "issues/test_upload_repeated_while_it_is_opened_anew.py",
+        "cluster/test_large_messages.py",
         (
             Edit(
                 "octavo.broker.partition.large:LargeUpload.finish",

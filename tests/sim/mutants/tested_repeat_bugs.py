@@ -15,7 +15,7 @@ BUGS = (
         """What stood before. It is idempotent for whoever keeps to the protocol; whoever does not
         changes what was acked.""",
         "P7 (S4)",
-        "issues/test_ledgers_are_not_anyones.py",
+        "cluster/test_secured_ledgers.py",
         (
             Edit(
                 "octavo.bookie.ledgers.control:LedgerControl.admit",
@@ -30,7 +30,7 @@ BUGS = (
         """That one is in no cache yet, so nothing is there to compare with, and both are
         stored.""",
         "P7 (S4)",
-        "issues/test_ledgers_are_not_anyones.py",
+        "cluster/test_secured_ledgers.py",
         (
             Edit(
                 "octavo.bookie.write.repeats:Repeats._work_off",
@@ -44,7 +44,7 @@ BUGS = (
         "an add is stored after its comparison although a fence came first",
         """It was admitted when it came, so asking again looks redundant.""",
         "P24 (S5)",
-        "issues/test_ledgers_are_not_anyones.py",
+        "cluster/test_secured_ledgers.py",
         (
             Edit(
                 "octavo.bookie.write.repeats:Repeats._store",
@@ -59,7 +59,7 @@ BUGS = (
         """The entry is durable, so nothing is lost by it; but nobody may be told of a success after
         that.""",
         "P38",
-        "issues/test_same_entry_after_a_failed_sync.py",
+        "unit/bookie/test_failed_sync.py",
         (
             Edit(
                 "octavo.bookie.write.repeats:_kept",
@@ -74,7 +74,7 @@ BUGS = (
         """The journal has not stopped yet, as far as the loop knows: the disk has failed, and its
         answer is on the way.""",
         "P38",
-        "issues/test_same_entry_after_a_failed_sync.py",
+        "unit/bookie/test_failed_sync.py",
         (
             Edit(
                 "octavo.bookie.write.repeats:Repeats._store",
@@ -88,7 +88,7 @@ BUGS = (
         "an entry may claim a LAC equal to its own id",
         """An off-by-one: the LAC of an entry is below its own id.""",
         "P8 (S6)",
-        "issues/test_ledgers_are_not_anyones.py",
+        "cluster/test_secured_ledgers.py",
         (
             Edit(
                 "octavo.bookie.adds:split_adds",
@@ -103,7 +103,7 @@ BUGS = (
         """A checkpoint that waits while the state ledger is replaced stands behind a snapshot that
         is newer. What the snapshot says beyond it is never said again.""",
         "a repeat is known after a take-over",
-        "issues/test_old_checkpoint_behind_a_snapshot.py",
+        "unit/broker/test_state_log.py",
         (
             Edit(
                 "octavo.broker.state.format:State._apply",
@@ -118,7 +118,7 @@ BUGS = (
         """Behind a snapshot it says less than is known; what it leaves out is scanned again, for as
         long as its ledgers are there.""",
         "a repeat is known after a take-over",
-        "issues/test_old_checkpoint_behind_a_snapshot.py",
+        "unit/broker/test_state_log.py",
         (
             Edit(
                 "octavo.broker.state.format:State._apply",

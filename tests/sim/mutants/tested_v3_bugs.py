@@ -27,7 +27,7 @@ BUGS = (
         """They take it in v3 frames alone. Until the next add nobody but the writer knows that the
         ledger's last entries are confirmed: readers leave them out, brokers answer 503.""",
         "what is confirmed can be read",
-        "issues/test_end_of_an_idle_ledger_on_apaches_bookies.py",
+        "cluster/test_apaches_bookies.py",
         (
             Edit(
                 "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
@@ -41,7 +41,7 @@ BUGS = (
         "an explicit LAC from an Apache bookie is believed without its signature",
         """A bit that falls over makes entries readable that were never confirmed.""",
         "P2",
-        "issues/test_end_of_an_idle_ledger_on_apaches_bookies.py",
+        "cluster/test_apaches_bookies.py",
         (
             Edit(
                 "octavo.protocol.entry:unpack_lac",
@@ -115,7 +115,7 @@ BUGS = (
         """Places for long polls are few. Clients that come, ask and go take all of them for a
         minute.""",
         "S6, a bound",
-        "issues/test_long_polls_cost_before_they_are_refused.py",
+        "unit/bookie/test_bounds_of_requests.py",
         (
             Edit(
                 "octavo.bookie.wire.in_flight:InFlight.cancel",
@@ -129,7 +129,7 @@ BUGS = (
         "long polls are counted only after each has cost a task",
         """Each has cost a task by then: one client has a bookie make as many as it can name.""",
         "a bound of memory",
-        "issues/test_long_polls_cost_before_they_are_refused.py",
+        "unit/bookie/test_bounds_of_requests.py",
         (
             Edit(
                 "octavo.bookie.wire.in_flight:InFlight._wait",
@@ -192,7 +192,7 @@ BUGS = (
         "lists of entries are made while answers wait to be taken",
         """Each may have megabytes; requests for it have 30 bytes.""",
         "a bound of memory",
-        "issues/test_lists_of_entries_pile_up.py",
+        "unit/bookie/test_bounds_of_requests.py",
         (
             Edit(
                 "octavo.bookie.read.path:ReadPath.entries",
@@ -206,7 +206,7 @@ BUGS = (
         "one turn of the loop reads from all sockets",
         """With small requests it lasts for seconds, and everybody else waits.""",
         "service under load",
-        "issues/test_a_turn_of_the_loop_without_end.py",
+        "unit/bookie/test_bounds_of_requests.py",
         (
             Edit(
                 "octavo.bookie.back_pressure:Flow.get_buffer",

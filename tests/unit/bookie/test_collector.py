@@ -17,7 +17,7 @@ from octavo.bookie.gc import deletion_proof
 from octavo.bookie.gc.collector import Collector, _Due
 from octavo.bookie.gc.compaction import Pace
 from octavo.bookie.gc.deletion_proof import DeletionProof
-from octavo.bookie.gc.rules import Quarantine
+from octavo.bookie.gc.rules import Action, Quarantine, Rules, plan
 from octavo.bookie.ledgers.rules import Fate
 from octavo.bookie.storage import Storage
 from octavo.metadata.embedded import EmbeddedStore
@@ -25,7 +25,7 @@ from octavo.metadata.ledger_record import Fragment, LedgerMetadata
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import Code, NoSuchLedger, ReadOnly
-from tests.support.storage_support import entry_bytes, eventually, make_run
+from tests.support.storage_support import CONFIG, Bench, entry_bytes, eventually, make_run
 
 PAYLOAD = b"x" * 4000
 ENTRIES = 60
@@ -359,3 +359,60 @@ async def test_the_pace_is_kept(world: World) -> None:
     assert loop.time() - started_s > 0.28
     pace.hurry()
     await pace.spend(10**9)
+
+
+SMALL = replace(CONFIG, entry_log_bytes_max=16 * 1024)
+EVERYTHING = Rules(0.2, 0.8, minor_due=True, major_due=True, room_bytes=2**40)
+LEDGERS = 400
+
+
+async def test_what_is_all_live_stays() -> None:
+    """Entry logs in which everything was live were rewritten at every major compaction, for ever.
+
+    How much of a log is live was told by the bytes of its live entries as a share of the whole
+    file. In a log of many small ledgers each record's header and the ledgers map take more than the
+    fifth that a major compaction allows to be dead. So such a log was copied to the current one,
+    which came out the same, at each round when space was short, and gave nothing back. Found by
+    reading the engine.
+    """
+    async with Bench(SMALL) as bench:
+        for ledger_id in range(LEDGERS):
+            assert await bench.add(ledger_id, 0, b"x") is Code.OK
+        await bench.storage.checkpoint()
+        await bench.storage.compactor.renew_current()
+        counted = await bench.storage.compactor.log_metadata({})
+        assert len(counted.logs) > 2
+        decisions = plan(counted.logs, EVERYTHING)
+        assert [one.action for one in decisions] == [Action.KEEP] * len(decisions)
+        sealed = counted.logs[0]
+        assert sealed.ratio == 1
+
+        for ledger_id in range(LEDGERS // 2):
+            await bench.storage.delete_ledger(ledger_id)
+        await bench.storage.checkpoint()
+        decisions = plan((await bench.storage.compactor.log_metadata({})).logs, EVERYTHING)
+        assert decisions[0].action is Action.UNLINK
+
+
+CENSUS_SMALL = replace(CONFIG, entry_log_bytes_max=4096)
+
+
+async def test_it_looks_at_no_further_log() -> None:
+    """A bookie that was told to stop looked at all its entry logs first.
+
+    The collector ends a round between two slices of a log, but its census went through the map of
+    each log to the end: on a bookie with tens of thousands of them that is longer than a stop may
+    take. Found by reading the engine.
+    """
+    async with Bench(CENSUS_SMALL) as bench:
+        for ledger_id in range(4):
+            assert await bench.add(ledger_id, 0, b"x" * 3000) is Code.OK
+            await bench.storage.checkpoint()
+        compactor = bench.storage.compactor
+        whole = await compactor.log_metadata({})
+        assert whole.complete
+        assert len(whole.logs) == 4
+        compactor.stop()
+        cut = await compactor.log_metadata({})
+        assert not cut.complete, "no marker of a deletion goes by it"
+        assert not cut.logs

@@ -6,13 +6,19 @@ Each answer says which bound it was, and what is just within it is served.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import Callable
+import random
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from octavo import AsyncClient
 from octavo.broker.http.api import deliveries as api_deliveries
+from octavo.broker.http.api import topics as api_topics
 from octavo.broker.http.api.acks import ACK_IDS_MAX, NACK_DELAY_MS_MAX
 from octavo.broker.http.api.cluster import LEDGERS_SHOWN_MAX
 from octavo.broker.http.api.deliveries import CONSUMER_CHARS_MAX, REQUEST_CHARS_MAX
@@ -263,3 +269,229 @@ async def test_an_idle_connection_is_closed() -> None:
             assert b"200" in await reader.readuntil(b"\r\n")
             await reader.read()
         writer.close()
+
+
+# `GET` of a namespace with 10,000 topics gave all of them at once, with no way to ask for less.
+
+TOPICS = "/v1/topics/public"
+COUNT = 25
+
+
+@pytest.fixture
+async def list_one() -> AsyncIterator[Running]:
+    async with running(1) as one:
+        for number in range(COUNT):
+            assert (await one.api.put(f"{TOPICS}/t{number:02}")).status == 201
+        yield one
+
+
+async def test_a_page_says_where_to_go_on(list_one: Running) -> None:
+    seen, path = [], f"{TOPICS}?limit=10"
+    for wanted in (10, 10, 5):
+        answer = await list_one.api.get(path)
+        page = answer.json()
+        assert len(page["topics"]) == wanted
+        seen += page["topics"]
+        if page["next"] is None:
+            assert "Link" not in answer.headers
+        else:
+            assert page["next"] == seen[-1]
+            link, rel = answer.headers["Link"].split("; ")
+            assert rel == 'rel="next"'
+            path = link.strip("<>")
+    assert seen == [f"t{number:02}" for number in range(COUNT)]
+    assert page["next"] is None
+
+
+async def test_a_place_to_go_on_need_not_exist_any_more(list_one: Running) -> None:
+    answer = await list_one.api.get(f"{TOPICS}?after=t225&limit=1")
+    assert answer.json()["topics"] == ["t23"]
+    answer = await list_one.api.get(f"{TOPICS}?after=z")
+    assert answer.json() == {"namespace": "public", "topics": [], "next": None}
+    assert (await list_one.api.get(f"{TOPICS}?limit=0")).status in (400, 422)
+
+
+async def test_without_a_limit_there_is_one(
+    list_one: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_topics, "TOPICS_SHOWN", 7)
+    assert len((await list_one.api.get(TOPICS)).json()["topics"]) == 7
+
+
+async def test_the_client_asks_for_all_pages(
+    list_one: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.client.topic_list.TOPICS_AT_ONCE", 10)
+    async with AsyncClient(list_one.api.url) as client:
+        assert await client.topics() == [f"t{number:02}" for number in range(COUNT)]
+
+
+# Times, sizes and ids beyond what a record can hold were answered with 500.
+
+TOPIC = "/v1/topics/public/one"
+LEDGER = {"id": 7, "messages": 3, "bytes": 90, "first_ms": 1, "last_ms": 2}
+BULK_LOAD = "/v1/bulk-loads/t/batches/0"
+
+
+def part(**changes: Any) -> dict[str, Any]:
+    return {"parts": [{"topic": "one", "partition": 0, "ledgers": [LEDGER], **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", TOPIC, {"retention": {"time": "999999999999d"}}),
+        ("PUT", TOPIC, {"retention": {"size": "999999999999TB"}}),
+        ("PUT", TOPIC, {"rollover": {"time": "999999999999d"}}),
+        ("PUT", TOPIC, {"rollover": {"size": "999999999999TiB"}}),
+        ("PUT", TOPIC, {"rollover": {"entries": 2**63}}),
+        ("POST", f"{BULK_LOAD}/abort", {"ledgers": [-1]}),
+        ("POST", f"{BULK_LOAD}/abort", {"ledgers": [10**23]}),
+        ("POST", f"{BULK_LOAD}/abort", {"ledgers": [7] * 100_000}),
+        ("POST", f"{BULK_LOAD}/commit", part(partition=-1)),
+        ("POST", f"{BULK_LOAD}/commit", part(partition=10**12)),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[{**LEDGER, "id": -1}])),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[{**LEDGER, "messages": 10**23}])),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[{**LEDGER, "last_ms": 10**23}])),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[LEDGER] * 4_001)),
+        ("POST", f"{BULK_LOAD}/begin",
+         {"parts": [{"topic": "one", "partition": -1, "content": "x"}]}),
+        ("POST", f"{TOPIC}/subscriptions/s/ack", {"up_to": "9" * 5_000}),
+        ("POST", f"{TOPIC}/subscriptions/s/ack", {"up_to": 10**30}),
+    ],
+)  # fmt: skip
+async def test_refused_with_what_was_wrong(method: str, path: str, body: dict[str, Any]) -> None:
+    async with running(1) as one:
+        if path != TOPIC:
+            assert (await one.api.put(TOPIC)).status == 201
+            assert (await one.api.put(f"{TOPIC}/subscriptions/s")).status == 201
+        answer = await one.api.call(method, path, json=body)
+        assert answer.status in (400, 422), answer
+        assert answer.json()["detail"]
+
+
+async def test_millions_of_blank_lines_are_not_read_to_their_end() -> None:
+    async with running(1) as one:
+        assert (await one.api.put(TOPIC)).status == 201
+        answer = await one.api.post(
+            f"{TOPIC}/messages",
+            gzip.compress(b'{"value":1}\n' + b"\n" * 130_000_000, compresslevel=1),
+            headers={"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"},
+        )
+        assert answer.status in (413, 422), answer
+        assert answer.json()["stored"]["count"] == 1
+
+
+# A body that broke off in the middle of its encoding was stored as a whole message, with 200.
+
+GZIP_TOPIC = "/v1/topics/public/one"
+TEXT = random.Random(1).randbytes(40_000)
+LINES = b"".join(b'{"value":%d}\n' % number for number in range(200_000))
+
+
+async def publish(one: Running, broker: int, body: bytes, kind: str, encoding: str):
+    headers = {"Content-Encoding": encoding, "Content-Type": kind}
+    return await one.apis[broker].call("POST", GZIP_TOPIC + "/messages", data=body, headers=headers)
+
+
+@pytest.mark.parametrize("broker", [0, 1], ids=["at the owner", "elsewhere"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/x-ndjson"])
+async def test_every_encoding_must_end(kind: str, encoding: str, broker: int) -> None:
+    content = {"text/plain": TEXT, "application/json": b'{"value":"' + b"x" * 900 + b'"}'}
+    plain = content.get(kind, LINES)
+    packed = gzip.compress(plain) if encoding == "gzip" else zlib.compress(plain)
+    async with running(2) as two:
+        assert (await two.api.put(GZIP_TOPIC)).status == 201
+        partition = two.partition("public/one")
+        for length in (len(packed) // 2, len(packed) - 1, 3):
+            answer = await publish(two, broker, packed[:length], kind, encoding)
+            assert answer.status == 400, answer
+            assert answer.json()["code"] == "broken-content-encoding"
+            if kind != "application/x-ndjson":
+                assert not partition.batches, "nothing of a body that is not whole is stored"
+        stored = partition.next_offset
+        answer = await publish(two, broker, packed, kind, encoding)
+        assert answer.status == 200, answer
+        assert partition.next_offset - stored == answer.json()["count"]
+
+
+async def test_large_stream_that_breaks_off_elsewhere_is_named() -> None:
+    """Longer than what a broker holds before it passes it on: the owner gets a part of it."""
+    packed = gzip.compress(random.Random(2).randbytes(30_000_000).hex().encode()[:20_000_000])
+    async with running(2) as two:
+        assert (await two.api.put(GZIP_TOPIC)).status == 201
+        answer = await publish(two, 1, packed[:3_000_000], "application/x-ndjson", "gzip")
+        assert answer.status in (400, 413), answer
+        assert answer.json()["code"] in ("broken-content-encoding", "message-too-long")
+
+
+# Heads that announced 8 MiB each, with no byte of body, took all room for bodies for a minute.
+
+ANNOUNCED_TOPIC = "/v1/topics/public/one"
+MESSAGES = f"{ANNOUNCED_TOPIC}/messages"
+
+
+@asynccontextmanager
+async def senders(one: Running, count: int, announced: int, sent: int) -> AsyncIterator[None]:
+    """So many publishes that announce `announced` bytes, send `sent` of them, and then nothing."""
+    host, _, port = one.api.url.removeprefix("http://").partition(":")
+    writers = []
+    for _ in range(count):
+        _, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {MESSAGES} HTTP/1.1\r\nHost: x\r\nContent-Length: {announced}\r\n\r\n"
+        writer.write(head.encode() + bytes(sent))
+        writers.append(writer)
+    server = one.servers[0]
+    await until(lambda: server._services.in_hand.count >= count)
+    await until(lambda: server._services.held._held >= sent * count * 9 // 10)
+    try:
+        yield
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+async def announced_publish(one: Running) -> int:
+    async with asyncio.timeout(10):
+        return (await one.api.post(MESSAGES, b"x" * 1000, "text/plain")).status
+
+
+async def test_what_is_announced_takes_no_room() -> None:
+    async with running(1, bodies_bytes_max=1_000_000, body_bytes_max=100_000) as one:
+        assert (await one.api.put(ANNOUNCED_TOPIC)).status == 201
+        async with senders(one, 32, announced=100_000, sent=0):
+            assert one.servers[0]._services.held._held == 0
+            assert await announced_publish(one) == 200
+
+
+async def test_who_stands_still_loses_its_place() -> None:
+    async with running(1, bodies_bytes_max=1_000_000, body_bytes_max=100_000) as one:
+        assert (await one.api.put(ANNOUNCED_TOPIC)).status == 201
+        held = one.servers[0]._services.held
+        # Their peer may take 750,000 bytes: the next one has to wait for the first to be cut off.
+        async with senders(one, 10, announced=100_000, sent=74_900):
+            assert held.pressed
+            # The broker looks every two seconds, and who is told to come back comes back.
+            while await announced_publish(one) != 200:
+                pass
+            await until(lambda: not held.pressed, 20)
+
+
+async def test_another_peer_has_room_while_one_takes_all_it_can() -> None:
+    from octavo.broker.errors import Overloaded
+    from octavo.broker.http.held_bytes import HeldBytes
+
+    held = HeldBytes(1_000)
+    await held.take("a", 750)
+    taking = asyncio.ensure_future(held.take("a", 1))
+    await held.take("b", 250)
+    held.give_back("b", 250)
+    assert not taking.done()
+    held.give_back("a", 750)
+    await taking
+    held.give_back("a", 1)
+    assert not held._by_peer
+    await held.take("a", 700)
+    refused = await asyncio.gather(held.take("a", 100), return_exceptions=True)
+    assert isinstance(refused[0], Overloaded)

@@ -6,11 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.ledger.actions import Done, EndFound, Failed, FenceHolds, Read, WriteMetadata
-from octavo.ledger.errors import RecoveryFailed
+from octavo.ledger.actions import (
+    ChooseReplacements,
+    Done,
+    EndFound,
+    Failed,
+    Fence,
+    FenceHolds,
+    Read,
+    WriteBack,
+    WriteMetadata,
+)
+from octavo.ledger.errors import BookieUnavailable, RecoveryFailed
 from octavo.ledger.recover.recovery_state import RecoveryState
+from octavo.ledger.write.writer_state import State
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from octavo.protocol.codes import Unauthorized
+from octavo.protocol.codes import BookieIOError, Unauthorized
 from tests.support.ledger_world import Recoverer, World, content, new_ledger
 
 
@@ -451,3 +462,102 @@ def test_who_acked_all_but_the_last_still_owes() -> None:
     core.acked("a", 2, 2)
     assert not core.is_owing("a", 2)
     assert core.is_owing("b", 2)
+
+
+# A recovery never ended when the failure of a fence came after the write-back had begun.
+#
+# It wrote back to a bookie whose fence was still unanswered. Then the fence failed: the bookie was
+# noted as down, but nothing replaced it; and when the write-back failed as well, that was no news
+# any more. With Qa = Qw the entry could never reach its ack quorum, and nobody was told.
+#
+# Found by the model check (M2): from that state no end could be reached.
+
+DOWN = BookieUnavailable("a", "down")
+
+
+def recovering() -> RecoveryState:
+    """E = Qw = Qa = 2: b has answered the fence, a has not."""
+    core = RecoveryState(7)
+    core.metadata_read(new_ledger(2, 2, 2), 0)
+    core.written(1)
+    core.fenced("b", -1)
+    return core
+
+
+def test_a_late_fence_failure_replaces_the_bookie_that_is_written_back_to() -> None:
+    core = recovering()
+    written = [a for a in core.entry_found(0, b"e0", 10) if isinstance(a, WriteBack)]
+    assert [action.bookie_id for action in written] == ["a", "b"]
+    assert ChooseReplacements((0,), ("a", "b")) in core.fence_failed("a", DOWN)
+    assert WriteBack(0, "c", 0, 0) in core.chosen({0: "c"})
+    assert core.failed("a", DOWN) == [], "it is no member any more"
+
+
+def test_a_late_fence_failure_alone_replaces_nothing() -> None:
+    """Before there is anything to write back no bookie is needed."""
+    core = recovering()
+    assert core.fence_failed("a", DOWN) == []
+    assert core._writing is not None
+    assert core._writing.state is State.OPEN
+    actions = core.entry_found(0, b"e0", 10)
+    assert ChooseReplacements((0,), ("a", "b")) in actions
+
+
+def test_an_error_in_an_answer_replaces_nobody() -> None:
+    """A recovery with Qa = Qw never ended because one bookie could not read its own last entry.
+
+    Found by the simulator (seed 2029358): the bookie answered the fencing read with an I/O error.
+    Since a bookie known to be down is replaced before it is written back to, that answer replaced
+    it too, or ended the recovery when there was no other bookie; yet it answers, and takes what is
+    written back.
+    """
+    core = recovering()
+    written = [a for a in core.entry_found(0, b"e0", 10) if isinstance(a, WriteBack)]
+    assert [action.bookie_id for action in written] == ["a", "b"]
+    assert core.fence_failed("a", BookieIOError("last entry unreadable")) == []
+    down = core.fence_failed("a", BookieUnavailable("a", "down"))
+    assert ChooseReplacements((0,), ("a", "b")) in down
+
+
+# Answers to an earlier attempt of a recovery counted for whoever stands at that position now.
+#
+# When the newest fragment changed under a recovery, it starts over with another ensemble. A fence
+# answer that was still under way then was counted by position, and a denial without asking who
+# denied: a bookie that was never fenced, or never asked, could be taken for one that was. An end
+# proved that way may lie before an acked entry. Found by reading.
+
+
+def in_recovery(*bookies: str) -> LedgerMetadata:
+    return LedgerMetadata(7, 3, 3, 2, (Fragment(0, bookies),), state=LedgerState.IN_RECOVERY)
+
+
+def restarted() -> RecoveryState:
+    """A recovery that found an empty ledger, and then that its newest fragment had changed."""
+    core = RecoveryState(7)
+    assert core.metadata_read(in_recovery("a", "b", "c"), 1) == [Fence("a"), Fence("b"), Fence("c")]
+    core.fenced("a", -1)
+    core.fenced("b", -1)
+    core.entry_absent(0, "a")
+    (*_, close) = core.entry_absent(0, "b")
+    assert isinstance(close, WriteMetadata)
+    again = core.conflict(in_recovery("a", "d", "e"), 2)
+    assert again == [Fence("a"), Fence("d"), Fence("e")]
+    return core
+
+
+def test_a_fence_of_before_does_not_cover_the_new_ensemble() -> None:
+    core = restarted()
+    assert core.fenced("a", -1) == []
+    assert core.fenced("c", -1) == [], "c stood where e stands now; e is not fenced"
+    assert core.fence_failed("b", Unauthorized("late")) == [], "and b's word ends nothing"
+    assert Read(0, ("a", "d", "e")) in core.fenced("d", -1)
+
+
+def test_a_denial_counts_only_from_who_was_asked() -> None:
+    core = restarted()
+    core.fenced("a", -1)
+    core.fenced("d", -1)
+    core.entry_absent(0, "a")
+    assert core.entry_absent(0, "c") == [], "c is not in the write set any more"
+    core.entry_unknown(0, "b", "late")
+    assert EndFound(-1) in core.entry_absent(0, "e")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,9 +23,16 @@ from octavo.ledger.actions import (
 )
 from octavo.ledger.actions import WriterAction as Action
 from octavo.ledger.errors import BookieUnavailable, LedgerFenced, NotEnoughBookies
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.bookie_channel import BookieChannel
+from octavo.ledger.write.ensemble_writer import EnsembleWriter, WriterEvent
+from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import State, WriterState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import OctavoError, Unauthorized
+from tests.support.cluster import Cluster
+from tests.support.cluster import cluster as cluster
+from tests.support.ledger_world import new_ledger
 
 
 def down(bookie_id: str) -> BookieUnavailable:
@@ -421,3 +432,199 @@ def test_closing_after_a_change_whose_answer_never_came() -> None:
         (again,) = core.conflict(current, 1)
         assert isinstance(again, WriteMetadata)
         assert again.metadata.fragments == current.fragments
+
+
+# `drain` waited for ever when the last acks were given while the writer was stalled.
+#
+# What two bookies had stored was confirmed at the moment when one that was down came back: nothing
+# was owed any more, and nobody let go of what was held, for that was done only when an add was
+# answered. Found by the simulation, seed 1363: E 3, Qw 2, Qa 2, no spare, tiny bounds.
+
+
+class _Owner:
+    def __init__(self) -> None:
+        self.last_confirmed = -1
+        self.held_bytes: Callable[[], int] = lambda: -1
+        self.held_when_released = -1
+
+    def confirmed(self, last_entry: int) -> None:
+        self.last_confirmed = last_entry
+
+    def written(self, last_entry: int) -> None: ...
+
+    def released(self) -> None:
+        self.held_when_released = self.held_bytes()
+
+    def tell(self, event: WriterEvent) -> None: ...
+
+
+def _bookie(bookie_id: str) -> Any:
+    """One without a connection."""
+
+    def nothing(_: object) -> None: ...
+
+    return SimpleNamespace(
+        bookie_id=bookie_id, connection=None, is_up=True, listen=nothing, unlisten=nothing
+    )
+
+
+def _client() -> Any:
+    """One with three bookies and no spare."""
+    bookies = {name: _bookie(name) for name in "abc"}
+    return SimpleNamespace(
+        options=LedgerOptions(),
+        bookies=SimpleNamespace(
+            get=lambda name, _class: bookies[name],
+            suspect=lambda _name: None,
+            probe=lambda: None,
+            on_change=lambda _listener: lambda: None,
+        ),
+        replacements=lambda _wish, _metadata: {},
+        keep_ticking=lambda _ensemble_writer: None,
+        stop_ticking=lambda _ensemble_writer: None,
+    )
+
+
+@pytest.mark.parametrize("found_by", ["connection", "retry"])
+async def test_what_a_return_confirms_is_let_go(found_by: str) -> None:
+    owner = _Owner()
+    replication = EnsembleWriter(_client(), new_ledger(3, 2, 2), 0, owner)
+    owner.held_bytes = lambda: replication.pending.held_bytes
+    replication.push([b"x" * 100])
+    assert replication.pending.held_bytes
+    replication.bookie_down("c", BookieUnavailable("c", "gone"))
+    assert replication.core.state is State.STALLED
+    replication.added("a", 0, 0)
+    replication.added("b", 0, 0)
+    assert owner.last_confirmed == -1, "P14: the change is unresolved"
+    if found_by == "connection":
+        replication.bookie_up("c")
+    else:
+        replication._retry_failed()
+    replication.stop()
+    assert owner.last_confirmed == 0
+    assert owner.held_when_released == 0
+
+
+async def test_nothing_is_held_for_a_bookie_that_is_down() -> None:
+    """What it misses it is sent no more: it counts anew from where it comes back."""
+    owner = _Owner()
+    replication = EnsembleWriter(_client(), new_ledger(3, 3, 2), 0, owner)
+    replication.bookie_down("c", BookieUnavailable("c", "gone"))
+    for entry_id in range(3):
+        replication.push([b"x" * 100])
+        replication.added("a", entry_id, entry_id)
+        assert replication.pending.held_bytes
+        replication.added("b", entry_id, entry_id)
+        assert owner.last_confirmed == entry_id
+        assert replication.pending.held_bytes == 0
+    replication.stop()
+
+
+class _Connection:
+    """Takes everything."""
+
+    writable = True
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def attach(self, ledger_id: int, sink: object) -> None: ...
+
+    def send_adds(self, frames: object, size: int) -> None:
+        self.sent += size
+
+
+class _Bookie:
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self.connection: _Connection | None = _Connection()
+
+
+def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
+    """A bookie that failed while an ensemble change was being written was still sent to.
+
+    The writer's core has nothing to do about a second failure until the first change is through, so
+    it asked for no action, and only an action told the bookie's channel that it was down. What the
+    bookie missed was let go, as of one that is down; when its connection came back, the channel
+    wanted to send it: an assertion ended the task that keeps that bookie connected, and it was
+    never tried again. Found by the simulator, seed 40174.
+    """
+    core = WriterState(new_ledger(3, 3, 2), 0)
+    first, second, third = core.ensemble
+    pending = Pending(core.metadata, core.quorum)
+    sink: Any = None
+    bookie: Any = _Bookie(second)
+    channel = BookieChannel(sink, core, pending, 1, bookie, LedgerOptions())
+    channel.attach(0.0)
+    for _ in range(3):
+        pending.encode([b"x"], 0, core.lac)
+        core.push(1)
+    core.acked(first, 0, 1)
+    core.acked(third, 0, 1)
+    assert core.lac == 1
+
+    [asked] = core.failed(third, BookieUnavailable(third, "the first failure"))
+    assert isinstance(asked, ChooseReplacements)
+    [change] = core.chosen({2: "spare"})
+    assert isinstance(change, WriteMetadata)
+    assert core.state is State.PUBLISHING
+    assert core.failed(second, BookieUnavailable(second, "the second")) == []
+    pending.release(core.lac)  # nobody that is up misses it
+
+    bookie.connection = _Connection()  # it comes back
+    channel.attach(1.0)
+    assert core.returned(second) == []
+    channel.pump()
+    assert bookie.connection.sent == 0
+    assert not channel.owes()
+
+
+# In a ledger with E > Qw, entries that a bookie does not hold counted as owed by it.
+#
+# A bookie whose next entry had yet to be written looked behind: what all others had acked was kept
+# for it, so that `drain` could wait for ever; and after an idle hour its first add was found
+# overdue at the next tick, the bookie was replaced and its connection dropped. Found by reading.
+
+
+async def test_drain_ends_when_every_holder_has_acked(cluster: Cluster) -> None:
+    client = await cluster.client(pending_bytes_max=1)
+    writer = await client.create(ensemble_size=3, write_quorum=2, ack_quorum=2)
+    async with asyncio.timeout(10):
+        for entry_id in range(7):
+            assert await writer.append(b"x" * 100) == entry_id
+        await writer.drain()
+        assert writer.pending_bytes == 0
+
+
+class _StripedBookie:
+    """One without a connection: nothing can be sent to it, nor acked by it."""
+
+    bookie_id = "a"
+    connection = None
+
+
+def test_a_bookie_is_not_overdue_for_the_time_in_which_it_was_owed_nothing() -> None:
+    core = WriterState(new_ledger(3, 2, 2), 0)
+    pending = Pending(core.metadata, core.quorum)
+    options = LedgerOptions()
+    sink: Any = None
+    bookie: Any = _StripedBookie()
+    channel = BookieChannel(sink, core, pending, 0, bookie, options)
+    channel.attach(0.0)
+
+    def push(now: float) -> None:
+        chunk, _ = pending.encode([b"x"], 0, core.lac)
+        core.push(1)
+        channel.push(chunk, None, now)
+
+    push(0.0)
+    push(0.0)
+    for position, first, last in ((0, 0, 0), (1, 0, 1), (2, 1, 1)):
+        core.acked(core.ensemble[position], first, last)
+    assert core.lac == 1
+    assert not channel.owes()  # position 0 does not hold entry 1
+    push(3_600.0)
+    assert channel.owes()
+    assert not channel.overdue(3_600.1)
+    assert channel.overdue(3_600.0 + options.add_timeout_s)

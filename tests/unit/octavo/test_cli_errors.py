@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import random
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,7 +18,16 @@ from typing import Any
 import pytest
 import typer
 
+from octavo.broker.http.api import topics as api_topics
+from octavo.broker.operations import control
 from octavo.cli.main import app, run
+from octavo.cli.publish import BadLine, _arguments, _Reading
+from octavo.client import transport
+from octavo.client.errors import Unreachable
+from octavo.client.transport import Transport
+from octavo.metadata.store import SessionState
+from tests.support.cluster import Cluster, RunningBroker, running_cluster
+from tests.support.fake_broker import Answer
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -169,3 +184,370 @@ def test_bad_line_of_ndjson_is_named(capsys: pytest.CaptureFixture[str], tmp_pat
     assert next(lines).key == "1"
     with pytest.raises(BadLine, match="line 2 is not JSON"):
         next(lines)
+
+
+# Errors of what was typed ended with 1 here and with 2 there: scripts took them for failures.
+#
+# Every command is found by walking the tree: a new one is held to it without a line here.
+
+ASKS_FIRST = {
+    "topic delete",
+    "ledger delete",
+    "user delete",
+    "security open",
+    "subscription delete",
+    "stream delete",
+}
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    children = getattr(command, "commands", {})
+    if path and (not children or command.callback is not None):
+        yield " ".join(path), command
+    for name, child in children.items():
+        yield from commands(child, (*path, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+LEAVES = {name: one for name, one in COMMANDS.items() if not hasattr(one, "commands")}
+
+
+def is_option(parameter: Any) -> bool:
+    return parameter.opts[0].startswith("-")
+
+
+def kind(parameter: Any) -> object:
+    """Of its value: `int`, `str`, …"""
+    return parameter.type_descriptor.annotation
+
+
+@pytest.fixture
+def _usage_plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("OCTAVO_URL", "OCTAVO_DATA", "OCTAVO_METADATA_URL", "OCTAVO_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def options(name: str) -> set[str]:
+    return {flag for one in COMMANDS[name].params for flag in one.opts}
+
+
+def filled(name: str) -> list[str]:
+    """The command with something in place of each argument that it must have."""
+    words = name.split()
+    for one in COMMANDS[name].params:
+        if not is_option(one) and one.required:
+            words += ["1" if kind(one) is int else "some"]
+            words += ["0"] * (one.nargs - 1 if one.nargs > 1 else 0)
+    return words
+
+
+def check(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(arguments)
+    out, err = capsys.readouterr()
+    assert code == 2, (arguments, code, err)
+    assert "Traceback" not in err
+    assert "should not have happened" not in err
+    assert err.strip(), arguments
+    assert not out.strip() or "Usage" in out, arguments
+
+
+@pytest.mark.usefixtures("_usage_plain")
+def test_the_walk_finds_commands_of_every_depth() -> None:
+    assert {"standalone", "bookie", "bookie forget", "topic create", "pipeline verify"} <= set(
+        COMMANDS
+    )
+    assert len(LEAVES) > 40
+
+
+@pytest.mark.usefixtures("_usage_plain")
+@pytest.mark.parametrize("name", LEAVES)
+def test_an_option_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check([*filled(name), "--no-such-option"], capsys)
+
+
+@pytest.mark.usefixtures("_usage_plain")
+@pytest.mark.parametrize("name", LEAVES)
+def test_an_argument_too_few_or_too_many(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [one for one in COMMANDS[name].params if not is_option(one)]
+    if any(one.required for one in arguments):
+        check(name.split(), capsys)
+    if all(one.nargs == 1 for one in arguments):
+        check([*filled(name), *["more"] * (len(arguments) + 1)], capsys)
+
+
+WRONG_VALUES = [
+    (name, one.opts[0])
+    for name, command in COMMANDS.items()
+    for one in command.params
+    if is_option(one) and kind(one) in (int, float)
+]
+
+
+@pytest.mark.usefixtures("_usage_plain")
+@pytest.mark.parametrize(("name", "option"), WRONG_VALUES)
+def test_a_value_of_the_wrong_kind(
+    name: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check([*filled(name), option, "nonsense"], capsys)
+
+
+@pytest.mark.usefixtures("_usage_plain")
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "--config" in options(name)])
+def test_a_settings_file_that_is_missing_or_no_toml(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    check([*filled(name), "--config", "none.toml"], capsys)
+    (tmp_path / "bad.toml").write_text("port = = 1")
+    check([*filled(name), "--config", "bad.toml"], capsys)
+
+
+@pytest.mark.usefixtures("_usage_plain")
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "--set" in options(name)])
+def test_a_setting_without_a_value(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check([*filled(name), "--set", "nonsense"], capsys)
+
+
+@pytest.mark.usefixtures("_usage_plain")
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "--metadata" in options(name)])
+def test_a_metadata_url_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--data", "folder"] if name in ("bookie", "standalone") else []
+    more += ["--yes"] if name in ASKS_FIRST else []
+    check([*filled(name), *more, "--metadata", "redis://x"], capsys)
+
+
+@pytest.mark.usefixtures("_usage_plain")
+@pytest.mark.parametrize("name", [name for name in LEAVES if name not in ("standalone",)])
+def test_a_url_or_a_folder_of_no_cluster(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name.startswith(("pipeline", "demo", "inspect", "zookeeper")):
+        pytest.skip("its arguments come first: tests of its own")
+    more = ["--yes"] if name in ASKS_FIRST else []
+    more += ["--set", "x=1"] if name == "topic update" else []
+    more += ["message"] if name == "publish" else []
+    if "--url" in options(name):
+        check([*filled(name), *more, "--url", "ftp://x"], capsys)
+    if "--data" in options(name):
+        check([*filled(name), *more, "--data", "no-such-folder"], capsys)
+
+
+@pytest.mark.usefixtures("_usage_plain")
+def test_a_bare_bookie_asks_for_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bookie"]) == 2
+    assert "give --data DIR" in capsys.readouterr().err
+    assert run(["bookie", "--metadata", "file:///tmp/x.db"]) == 2
+    assert "give --data DIR" in capsys.readouterr().err
+
+
+# A mistyped host name was tried for 60 s before anybody was told.
+
+
+@pytest.fixture
+def no_such_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = asyncio.base_events.BaseEventLoop.getaddrinfo
+
+    async def getaddrinfo(self: Any, host: Any, *args: Any, **named: Any) -> Any:
+        if host == "brokr":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return await real(self, host, *args, **named)
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(transport, "HOPELESS_RETRY_S", 0.2)
+
+
+@pytest.mark.usefixtures("no_such_host")
+async def test_it_is_named_soon() -> None:
+    calls = Transport("http://brokr:8080", attempt_s=5, retry_s=60, rng=random.Random(1))
+    async with asyncio.timeout(20):
+        with pytest.raises(Unreachable, match="there is no host named 'brokr'"):
+            await calls.call("GET", "/v1/cluster")
+    await calls.close()
+
+
+@pytest.mark.usefixtures("no_such_host")
+async def test_with_another_broker_that_may_come_back_there_is_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        other = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        calls = Transport(
+            ["http://brokr:8080", other], attempt_s=5, retry_s=1.5, rng=random.Random(1)
+        )
+        begun = time.monotonic()
+        with pytest.raises(Unreachable):
+            await calls.call("GET", "/v1/cluster")
+        assert time.monotonic() - begun > 0.5
+        await calls.close()
+
+
+@pytest.mark.usefixtures("no_such_host")
+def test_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    assert run(["topic", "list", "--url", "http://brokr:8080"]) == 1
+    assert time.monotonic() - begun < 15
+    assert "there is no host named 'brokr'" in capsys.readouterr().err
+
+
+# With the metadata store dead, `/v1/cluster` and `/`, the runbook's beginning, took 10 s: 503.
+#
+# And with a broker asleep `GET` of a topic, which every new producer begins with, had no end at
+# all.
+
+AT_ONCE_S = 0.1
+BUSY_MACHINE_S = 0.4
+TOPIC = "/v1/topics/public/orders"
+
+
+@contextlib.asynccontextmanager
+async def dead_store(node: RunningBroker) -> AsyncIterator[None]:
+    """Nothing that this broker asks of its store is answered, and its session is in doubt."""
+    store: Any = node.store
+    dead, alive = threading.Event(), threading.Event()
+
+    def die() -> None:
+        dead.set()
+        alive.wait()
+
+    store._executor.submit(die)
+    await asyncio.to_thread(dead.wait)
+    # A poll that was answered just before tells of a store that lives: let it tell first.
+    await asyncio.sleep(0.01)
+    store._set_state(SessionState.SUSPENDED)
+    store._watches.notify_all()  # what was known is in doubt as well
+    try:
+        yield
+    finally:
+        alive.set()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
+        assert (await cluster.api.put(TOPIC, json={"partitions": 2})).status == 201
+        assert (await cluster.api.get(TOPIC)).status == 200
+        yield cluster
+
+
+async def at_once(asked: Any) -> Answer:
+    begun = time.monotonic()
+    answer: Answer = await asked
+    took_s = time.monotonic() - begun
+    assert took_s < AT_ONCE_S + BUSY_MACHINE_S, f"{took_s:.3f} s"
+    return answer
+
+
+async def test_the_cluster_is_shown_as_last_known_and_says_so(cluster: Cluster) -> None:
+    node, api = cluster.brokers["broker-0"], cluster.apis["broker-0"]
+    before = (await api.get("/v1/cluster")).json()
+    assert before["stale"] is None
+    assert before["metadata"]["out_of_reach_since"] is None
+    assert len(before["bookies"]) == 3
+    assert before["topics"] == ["public/orders"]
+    now_ms = time.time() * 1000
+    async with dead_store(node):
+        for _ in range(3):
+            answer = await at_once(api.get("/v1/cluster"))
+            assert answer.status == 200
+            found = answer.json()
+            assert found["stale"]["what"] == ["bookies", "brokers", "topics"]
+            assert abs(found["stale"]["since"] - now_ms) < 5000
+            assert found["metadata"]["session"] == "suspended"
+            assert found["metadata"]["out_of_reach_since"] == found["stale"]["since"]
+            for name in ("bookies", "topics", "partitions_here"):
+                assert found[name] == before[name]
+            for broker, same in zip(found["brokers"], before["brokers"], strict=True):
+                age_s = same["age"] if broker["age"] is None else broker["age"]
+                assert broker == {**same, "age": age_s}, "its figures grow old, and stay"
+        page = await at_once(api.get("/"))
+        assert page.status == 200
+        assert "has not confirmed bookies, brokers and topics for" in page.body.decode()
+        bookies = await at_once(api.get("/v1/bookies"))
+        assert len(bookies.json()["bookies"]) == 3
+        assert bookies.json()["stale"]["what"] == ["bookies"]
+        assert (await at_once(api.get("/v1/brokers"))).status == 200
+        assert (await at_once(api.get(TOPIC))).status == 200
+        ready = await at_once(api.get("/readyz"))
+        assert ready.status == 503
+        assert "out of reach" in ready.json()["detail"]
+
+    async with asyncio.timeout(10):
+        while (await api.get("/v1/cluster")).json()["stale"] is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_what_only_the_store_knows_is_refused_soon(cluster: Cluster) -> None:
+    node, api = cluster.brokers["broker-0"], cluster.apis["broker-0"]
+    async with dead_store(node):
+        for path in ("/v1/ledgers", "/v1/ledgers/0", "/v1/topics/public", "/v1/namespaces"):
+            async with asyncio.timeout(8):  # it was 10; a busy machine needs some of it
+                answer = await api.get(path)
+            assert answer.status == 503, path
+            assert answer.json()["code"] == "metadata-unavailable"
+            assert "/v1/cluster" in answer.json()["detail"]
+
+
+@pytest.mark.long
+async def test_a_topic_is_shown_although_an_owner_sleeps(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_topics, "FIGURES_WITHIN_S", 0.3)
+    owners = [await cluster.owner_of(f"{TOPIC}/partitions/{n}") for n in range(2)]
+    asleep = owners[0]
+    asked = next(api for name, api in cluster.apis.items() if name != asleep)
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    real = control.run
+
+    async def run(broker: Any, partition: Any, operation: Any, rules: Any) -> Any:
+        if partition.stats().broker_id == asleep:
+            await never()
+        return await real(broker, partition, operation, rules)
+
+    monkeypatch.setattr(control, "run", run)
+    async with asyncio.timeout(5):
+        found = (await asked.get(TOPIC)).json()
+    assert found["settings"]["partitions"] == 2
+    for number, owner in enumerate(owners):
+        shown = found["partitions"][number]
+        if owner == asleep:
+            assert shown["problem"]["code"] == "no-figures-in-time"
+        else:
+            assert shown["owner"] == owner
+
+
+# `octavo publish --ndjson|--envelope|--key-field` ignored those options for messages given as
+# arguments: they were stored as text, without a key, and nothing said so.
+
+
+def test_arguments_are_read_as_lines_are() -> None:
+    keyed = _Reading(None, "who", ndjson=True, envelope=False)
+    assert [tuple(line) for line in _arguments(['{"who": "a", "n": 1.50}'], keyed)] == [
+        ("a", b'{"who": "a", "n": 1.50}', ())
+    ]
+    envelope = _Reading("k", None, ndjson=False, envelope=True)
+    messages = ['{"key": "a", "value": "x"}', '{"value_text": "x"}', '{"key": null, "value": null}']
+    assert [tuple(line) for line in _arguments(messages, envelope)] == [
+        (b"a", b'"x"', ()), ("k", b"x", ()), (None, None, ()),
+    ]  # fmt: skip
+    with pytest.raises(BadLine, match="message 2 is not JSON"):
+        _arguments(["1", "x"], _Reading(None, None, ndjson=True, envelope=False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["publish", "t", "x", "--ndjson", "--url", NOBODY], "message 1 is not JSON"),
+        (["publish", "t", "[]", "--key-field", "a", "--url", NOBODY], "is no JSON object"),
+        (["publish", "t", "{}", "--envelope", "--url", NOBODY], "neither value"),
+        (["publish", "t", "{}", "--envelope", "--ndjson"], "an envelope says all"),
+    ],
+)
+def test_bad_messages_are_named_before_anything_is_sent(
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("octavo.cli.publish.RETRY_S", 0.1)
+    assert run(arguments) != 0
+    assert said in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from octavo.process import life as life_module
-from octavo.process.life import Life, run_process
+from octavo.process.life import Life, allow_open_files, run_process
 from octavo.process.spec import ProcessSpec
 from octavo.protocol.codes import OctavoError
 
@@ -127,3 +128,19 @@ def test_a_stop_that_takes_too_long(spec: ProcessSpec, monkeypatch: pytest.Monke
 
     assert run_process(main, spec) == 2
     assert "did not stop within" in str(events(spec)[-1]["reason"])
+
+
+def test_it_takes_what_the_system_allows() -> None:
+    """A bookie kept to the 1,024 open files that a shell gives, and promised 10,000 connections.
+
+    Each entry log that was read once stays open too, so one of half a terabyte had none left for
+    its next journal file, and called its logs unreadable. Found by reading the engine; the tests of
+    overload had raised the limit themselves.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

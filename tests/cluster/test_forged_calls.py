@@ -1,0 +1,179 @@
+"""Calls that pretend to come from another broker."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from octavo.broker.cluster.registry import encode_broker
+from octavo.broker.http.broker_calls import (
+    ESCAPED_HEADER,
+    FORWARDED_HEADER,
+    KEY_USE,
+    PROOF_HEADER,
+    SEAL_HEADER,
+    TARGET_HEADER,
+    BrokerProof,
+)
+from octavo.broker.http.former_names import FormerNames
+from octavo.broker.http.routes import ROUTES
+from octavo.broker.types import BrokerInfo, TopicName
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.topics import owner_path
+from octavo.security.principal import ANONYMOUS
+from tests.support.cluster import Cluster, running_cluster
+
+# `Octavo-Forwarded-By: anything` made a broker claim a partition that was another's to serve, and
+# whoever could write one owner's record had a broker send its callers' requests to any host.
+
+TOPIC = "/v1/topics/public/flights"
+PARTITION = f"{TOPIC}/partitions/0"
+NAME = TopicName("public", "flights").partition(0)
+KEY = b"k" * 32
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as brokers:
+        for number in range(2):
+            await brokers.start_broker(f"broker-{number}", moving_wait_ms=1_000)
+        await brokers.api.put(TOPIC)
+        yield brokers
+
+
+def preferred(brokers: Cluster) -> tuple[str, str]:
+    """Who should serve the partition, and who should not."""
+    any_broker = next(iter(brokers.brokers.values())).broker
+    (first,) = any_broker.registry.preferred(NAME.topic_name, 1)
+    return first.broker_id, next(one for one in brokers.brokers if one != first.broker_id)
+
+
+async def proof_of(brokers: Cluster) -> BrokerProof:
+    store = next(iter(brokers.brokers.values())).store
+    return BrokerProof((await cluster_secret(store)).key(KEY_USE), secrets.token_hex(8))
+
+
+def call_of(proof: BrokerProof, target: str, method: str = "GET", path: str = PARTITION) -> Any:
+    headers: dict[str, str] = {}
+    proof.enter(headers, "broker-9", target, method, path, ANONYMOUS)
+    return headers
+
+
+def forged_proof(right: Any, proof: str) -> Any:
+    return {**right, PROOF_HEADER: proof, SEAL_HEADER: proof}
+
+
+async def test_who_only_says_that_it_is_a_broker_moves_nothing(brokers: Cluster) -> None:
+    first, other = preferred(brokers)
+    right = call_of(await proof_of(brokers), other)
+    for forged in (
+        {FORWARDED_HEADER: first},
+        forged_proof(right, "0" * 64),
+        forged_proof(right, "\udcff"),
+        forged_proof(right, right[SEAL_HEADER].upper() + "\xe9"),
+        {**right, FORWARDED_HEADER: first},
+        {**right, ESCAPED_HEADER: "octavo-key"},
+        call_of(BrokerProof(KEY, "9"), other),
+        call_of(await proof_of(brokers), other, "HEAD"),
+        call_of(await proof_of(brokers), other, path=PARTITION + "?x=1"),
+    ):
+        answer = await brokers.apis[other].get(PARTITION, headers=forged)
+        assert answer.status == 200, (forged, answer)
+        assert answer.json()["owner"] == first, forged
+
+
+async def test_a_broker_that_proves_it_is_believed(brokers: Cluster) -> None:
+    _, other = preferred(brokers)
+    answer = await brokers.apis[other].get(
+        PARTITION, headers=call_of(await proof_of(brokers), other)
+    )
+    assert (answer.status, answer.json()["owner"]) == (200, other)
+
+
+async def test_a_call_for_another_broker_is_sent_back(brokers: Cluster) -> None:
+    """Else two brokers behind one changed address would pass it to each other without end."""
+    first, other = preferred(brokers)
+    answer = await brokers.apis[other].get(
+        PARTITION, headers=call_of(await proof_of(brokers), first)
+    )
+    assert (answer.status, answer.json()["code"]) == (503, "not-owner")
+
+
+INNER = [route for route in FormerNames().routes(ROUTES) if route.inner]
+
+
+def test_calls_from_broker_to_broker_say_that_they_are() -> None:
+    assert {route.name for route in INNER} == {
+        route.name for route in ROUTES if route.summary.startswith("From broker to broker")
+    }
+    assert INNER
+
+
+@pytest.mark.parametrize("route", INNER, ids=lambda route: f"{route.method} {route.path}")
+async def test_nobody_else_may_make_them(brokers: Cluster, route: Any) -> None:
+    path = route.path.format(namespace="public", topic="flights", partition=0)
+    first, _ = preferred(brokers)
+    for headers in ({}, {FORWARDED_HEADER: first}, call_of(BrokerProof(KEY, "9"), first)):
+        answer = await brokers.apis[first].call(route.method, path, headers=headers)
+        assert (answer.status, answer.json()["code"]) == (403, "brokers-only")
+        assert not answer.json()["retryable"]
+
+
+async def test_what_counts_between_brokers_is_not_passed_on(brokers: Cluster) -> None:
+    """A client that names escaped headers is told the same by the owner and by any other."""
+    first, other = preferred(brokers)
+    sent = {
+        ESCAPED_HEADER: "octavo-key", "Octavo-Key": "%41", TARGET_HEADER: first,
+        FORWARDED_HEADER: other, PROOF_HEADER: "x", "Content-Type": "text/plain",
+    }  # fmt: skip
+    for broker in (first, other):
+        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # an operation, a call passed on
+            answer = await brokers.apis[broker].post(path, b"x", headers=sent)
+            assert answer.status == 200, answer
+    found = (await brokers.api.get(f"{PARTITION}/messages?from=earliest")).json()["messages"]
+    assert [one["key"] for one in found] == ["%41"] * 4
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a broker's name", "a foreign name"])
+async def test_a_forged_owner_is_sent_nothing(brokers: Cluster, known: bool) -> None:
+    first, other = preferred(brokers)
+    visits: list[bytes] = []
+
+    async def visited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.append(await reader.read(4096))
+        writer.close()
+
+    trap = await asyncio.start_server(visited, "127.0.0.1", 0)
+    port = trap.sockets[0].getsockname()[1]
+    forged = BrokerInfo(first if known else "../evil", f"http://127.0.0.1:{port}")
+    store = brokers.brokers[other].store
+    await store.create(owner_path(*NAME), encode_broker(forged, "run"))
+    with capture_logs() as lines:
+        for headers in ({}, {"Prefer": "redirect"}):
+            answer = await brokers.apis[other].post(
+                f"{PARTITION}/messages", b"x", headers={"Content-Type": "text/plain", **headers}
+            )
+            assert (answer.status, answer.json()["code"]) == (503, "owner-not-registered"), answer
+            assert answer.json()["retryable"]
+            assert str(port) not in answer.headers["Octavo-Owner"]
+    assert not visits
+    assert [line["event"] for line in lines].count("owner_not_registered") == 1
+    record = await store.get(owner_path(*NAME))
+    await store.delete(owner_path(*NAME), record.version)
+    answer = await brokers.apis[other].get(PARTITION)
+    assert (answer.status, answer.json()["owner"]) == (200, first), "served as before"
+    trap.close()
+
+
+async def test_a_broker_of_which_nothing_was_heard_yet_is_registered(brokers: Cluster) -> None:
+    """The watch on the brokers may be late; the record of one is there before it owns anything."""
+    first, other = preferred(brokers)
+    assert (await brokers.apis[first].get(PARTITION)).status == 200
+    del brokers.brokers[other].broker.registry.live[first]
+    assert (await brokers.apis[other].get(PARTITION)).json()["owner"] == first

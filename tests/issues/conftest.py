@@ -1,1 +1,0 @@
-from tests.support.cluster import cluster as cluster

@@ -1,0 +1,507 @@
+"""Options of the Spark source and sink, as a user gives them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs octavo[spark]")
+pytest.importorskip("pyarrow", reason="needs octavo[spark]")
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from octavo.spark.columns import checked_schema, schema_of
+from octavo.spark.options import InvalidOption, source_options
+from octavo.spark.source import OctavoStreamReader
+from octavo.spark.splits import Minimum
+from tests.support.published import seen_by_readers
+from tests.support.spark_place import ROWS, WHOLE, Place, running_place
+
+pytest.importorskip("pyspark", reason="needs octavo[spark]")
+pytest.importorskip("pyarrow", reason="needs octavo[spark]")
+import json
+from functools import partial
+
+import pytest
+
+from octavo.spark.sink_options import sink_options
+
+pytest.importorskip("pyspark", reason="needs octavo[spark]")
+pytest.importorskip("pyarrow", reason="needs octavo[spark]")
+import pytest
+
+from octavo.broker.types import TopicName, TopicSettings
+from octavo.pipeline.replay import ReplayOptions, replay
+from octavo.pipeline.runner import run_job
+from octavo.spark.splits import DataLost
+
+pytest.importorskip("pyspark", reason="needs octavo[spark]")
+pytest.importorskip("pyarrow", reason="needs octavo[spark]")
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from octavo.client.types import TopicName as ColumnsTopicName
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import build_batch, read_records
+from octavo.spark import commit
+from octavo.spark.cluster import connected
+from octavo.spark.columns import EVERY, ArrowBuilder, StoredBatch, shown
+from octavo.spark.reading import Split
+from octavo.spark.sink_options import checked_columns
+from octavo.spark.sink_rows import RowRouter, Target
+from octavo.spark.source import OctavoDataSource
+from tests.support.cluster import TOPIC, batch, make_topic, owned, running_cluster
+from tests.support.spark_place import values_of
+from tests.support.vanished_host import vanished_host
+
+# `minOffsetsPerTrigger` alone did nothing; with a maximum, AvailableNow ended with 0 of 20 rows.
+#
+# Now as in Kafka's source: a micro-batch waits for so many rows, at most `maxTriggerDelay` after
+# the one before; the first does not wait, nor does what AvailableNow found when it began. Found
+# from outside. The option had been tested as text, and in no query.
+
+MORE = str(2 * len(WHOLE))
+"""A minimum that is not met."""
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with running_place(tmp_path) as found:
+        yield found
+
+
+def stream_of(place: Place, **given: str) -> OctavoStreamReader:
+    asked = {"service": place.service, "subscribe": "flights", "startingOffsets": "earliest"}
+    options = source_options({**asked, **given}, streaming=True)
+    return OctavoStreamReader(options, checked_schema(schema_of(options), options))
+
+
+async def batches(stream: OctavoStreamReader, *, now: bool) -> list[int]:
+    """The sizes of the micro-batches, as Spark asks for them, until there is no new offset."""
+
+    def all_of_them() -> list[int]:
+        if now:
+            stream.prepareForTriggerAvailableNow()
+        begin = stream.initialOffset()
+        sizes = []
+        while (end := stream.latestOffset(begin, stream.getDefaultReadLimit())) != begin:
+            sizes.append(sum_of(end) - sum_of(begin))
+            begin = end
+        return sizes
+
+    try:
+        return await asyncio.to_thread(all_of_them)
+    finally:
+        await asyncio.to_thread(stream.stop)
+
+
+def sum_of(offsets: dict[str, Any]) -> int:
+    (by_partition,) = offsets.values()
+    return int(by_partition["0"])
+
+
+@pytest.mark.timeout(600)
+async def test_available_now_reads_to_its_end(place: Place) -> None:
+    both = stream_of(place, minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100")
+    assert await batches(both, now=True) == [100, 100, len(WHOLE) - 200]
+    alone = stream_of(place, minOffsetsPerTrigger=MORE)
+    assert await batches(alone, now=True) == [len(WHOLE)]
+
+
+@pytest.mark.timeout(600)
+async def test_the_first_does_not_wait_and_the_next_does(place: Place) -> None:
+    stream = stream_of(place, minOffsetsPerTrigger="15")
+
+    def step(begin: dict[str, Any]) -> dict[str, Any]:
+        return stream.latestOffset(begin, stream.getDefaultReadLimit())
+
+    try:
+        begin = await asyncio.to_thread(stream.initialOffset)
+        end = await asyncio.to_thread(step, begin)
+        assert sum_of(end) == len(WHOLE)
+        for due in (False, True):
+            seen = seen_by_readers(place.service, "flights", ROWS)
+            await asyncio.to_thread(seen.__enter__)
+            await place.publish(100, 1)
+            await asyncio.to_thread(seen.__exit__, None, None, None)
+            reached = await asyncio.to_thread(step, end)
+            assert (reached != end) is due, "10 rows are too few, 20 are not"
+            everything = await asyncio.to_thread(stream.latestOffset, end, ReadAllAvailable())
+            assert sum_of(everything) > sum_of(end), "Trigger.Once takes what there is"
+    finally:
+        await asyncio.to_thread(stream.stop)
+
+
+@pytest.mark.timeout(600)
+async def test_a_bound_is_what_spark_is_told(place: Place) -> None:
+    assert stream_of(place, minOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMinRows(7)
+    both = stream_of(place, minOffsetsPerTrigger="7", maxOffsetsPerTrigger="9")
+    assert both.getDefaultReadLimit() == ReadMaxRows(9)
+    with pytest.raises(InvalidOption, match="is 9, above maxOffsetsPerTrigger, 7"):
+        stream_of(place, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="7")
+
+
+@pytest.mark.timeout(600)
+def test_a_delay_counts_from_the_batch_before() -> None:
+    minimum = Minimum(10, 1000)
+    asked = [(0, 5), (100, 5), (999, 9), (1000, 1), (1500, 9), (1600, 10), (2599, 9), (2600, 9)]
+    met = [now for now, rows in asked if minimum.is_met(rows, now)]
+    assert met == [0, 1000, 1600, 2600]
+    assert all(Minimum(None, 1000).is_met(0, now) for now in range(3)), "without one: always"
+
+
+# `CREATE TABLE … USING octavo OPTIONS (…)` failed on options that Spark itself had added.
+#
+# Of a table Spark hands over each option twice, once with `option.` before it, and its properties
+# besides. Ours are told apart now, and a mistyped one is still named, with what was meant. Found
+# from outside; only temporary views had been tried.
+
+SEEN = {"provider": "octavo", "owner": "root", "team.name": "x", "location": "file:/w/t"}
+"""Beside the options; seen with Spark 4.3."""
+
+
+def table(**options: str) -> dict[str, str]:
+    lower = {name.lower(): value for name, value in options.items()}
+    return {**SEEN, **lower, **{f"option.{name}": value for name, value in lower.items()}}
+
+
+def test_what_spark_adds_is_passed_over() -> None:
+    given = table(service="http://x", subscribe="a", startingOffsets="latest")
+    found = source_options(given, streaming=False)
+    assert (found.selection.topics, found.starting.offset) == (("public/a",), -1)
+    plain = {"service": "http://x", "subscribe": "a", "path": "/w", "serialization.format": "1"}
+    assert source_options(plain, streaming=False).selection.topics == ("public/a",)
+
+
+def test_a_table_is_read_and_written() -> None:
+    given = table(service="http://x", subscribe="a", topic="b", startingOffsets="latest")
+    assert source_options(given, streaming=False).selection.topics == ("public/a",)
+    assert sink_options(given, streaming=False).topic == "public/b"
+    for read in (source_options, sink_options):
+        with pytest.raises(InvalidOption, match="unknown option"):
+            read({"service": "http://x", "subscribe": "a", "topic": "b"}, streaming=False)
+
+
+def test_one_query_goes_before_its_table() -> None:
+    given = {**table(service="http://x", subscribe="a"), "subscribe": "b"}
+    assert source_options(given, streaming=False).selection.topics == ("public/b",)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (table(service="http://x", subscribe="a", startingOfsets="0"), "meant: startingOffsets?"),
+        ({**table(service="http://x", subscribe="a"), "startingofsets": "0"}, "startingofsets"),
+        ({"service": "http://x", "subscribe": "a", "owner": "me"}, "unknown option owner;"),
+        ({"service": "http://x", "subscribe": "a", "option.": "1"}, "unknown option ;"),
+        ({"service": "http://x", "kafka.bootstrap.servers": "h"}, "kafka.bootstrap.servers"),
+        (SEEN | {"subscribe": "a"}, "unknown option location, owner, provider, team.name"),
+        ({}, "use CREATE TEMPORARY VIEW"),
+    ],
+)
+def test_what_is_not_ours_nor_sparks_is_named(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        source_options(given, streaming=False)
+    assert said in str(refused.value)
+
+
+# A batch that starts behind the end of its topic had no rows, and no error.
+#
+# So a query of offsets that a topic does not have any more, made again as it was, seemed to be
+# done. Now it is lost data, named, as it would be to Kafka's source, or passed over with
+# `failOnDataLoss=false`. Bounds that are the wrong way round are refused. Found from outside.
+
+END = len(WHOLE)
+SAID = rf"public/flights partition 0: .* offset {END + 1}, but the partition ends at {END}"
+
+
+def at(offset: int) -> str:
+    return json.dumps({"flights": {"0": offset}})
+
+
+@pytest.mark.timeout(600)
+async def test_a_batch(place: Place) -> None:
+    with pytest.raises(DataLost, match=SAID):
+        await place.planned(startingOffsets=at(END + 1))
+    for start, options in ((END, {}), (END + 1, {"failOnDataLoss": "false"})):
+        _, splits = await place.planned(startingOffsets=at(start), **options)
+        assert not any(split.parts for split in splits), "at the end there is nothing, and no error"
+
+
+@pytest.mark.timeout(600)
+async def test_a_stream(place: Place) -> None:
+    def initial(**given: str) -> dict[str, object]:
+        asked = {"service": place.service, "subscribe": "flights", **given}
+        options = source_options(asked, streaming=True)
+        stream = OctavoStreamReader(options, checked_schema(schema_of(options), options))
+        try:
+            return stream.initialOffset()
+        finally:
+            stream.stop()
+
+    with pytest.raises(DataLost, match=SAID):
+        await asyncio.to_thread(initial, startingOffsets=at(END + 1))
+    given = {"startingOffsets": at(END + 1), "failOnDataLoss": "false"}
+    begin = await asyncio.to_thread(partial(initial, **given))
+    assert f'"0": {END}' in json.dumps(begin)
+
+
+@pytest.mark.timeout(600)
+async def test_bounds_that_are_the_wrong_way_round(place: Place) -> None:
+    with pytest.raises(InvalidOption, match="starting offset 9 is after the ending offset 3"):
+        await place.planned(startingOffsets=at(9), endingOffsets=at(3))
+    with pytest.raises(
+        InvalidOption, match=r"startingTimestamp \(9\) is after endingTimestamp \(3\)"
+    ):
+        await place.planned(startingTimestamp="9", endingTimestamp="3")
+    _, splits = await place.planned(startingOffsets=at(9), endingOffsets=at(9))
+    assert not any(split.parts for split in splits)
+
+
+@pytest.mark.timeout(600)
+async def test_a_replay(place: Place) -> None:
+    await place.broker.topics.create(TopicName("public", "again"), TopicSettings(partitions=1))
+    options = ReplayOptions("flights", "again", {"startingOffsets": at(END + 1)})
+    work = partial(replay, options=options)
+    with pytest.raises(DataLost, match=SAID):
+        await asyncio.to_thread(run_job, "replay", work, service=place.service, say=print)
+
+
+# What the source gave could not be written: `offset` and `timestampType` were unknown to the sink.
+#
+# The topic came back as `public/mixed` to who had subscribed to `mixed`; `headers` was `[]` where
+# Kafka's source gives null; and a target that does not exist failed in the tasks, with pages of
+# two languages' traces. Found from outside, by a query that had worked with Kafka. The tests
+# selected key and value before they wrote.
+
+ALL = StructType([StructField(*one) for one in EVERY.items()])
+VALUE = StructType([StructField("value", BinaryType())])
+
+
+def test_every_column_of_the_source_may_come() -> None:
+    options = sink_options({"service": "http://x"}, streaming=False)
+    checked_columns(ALL, options)
+    with pytest.raises(InvalidOption, match=r"unknown column ofset: the sink knows"):
+        checked_columns(StructType([*ALL.fields, StructField("ofset", LongType())]), options)
+
+
+@pytest.mark.parametrize(("topic", "name"), [("public/mixed", "mixed"), ("lab/a", "lab/a")])
+def test_a_message_comes_back_as_it_went(topic: str, name: str) -> None:
+    records: list[Any] = [(b"k", b"v", [("h", b"1")], 7, 0), (b"", None, [], 8, 1)]
+    data = build_batch(records)
+    builder = ArrowBuilder(tuple(EVERY))
+    builder.add(StoredBatch(topic, 2, 5, 0, 100, read_header(data), data), 100, 102)
+    rows = builder.take()
+    assert rows.column("topic").to_pylist() == [name, name] == 2 * [shown(topic)]
+    assert str(ColumnsTopicName.of(name)) == topic, "the same topic to whoever writes it"
+    assert rows.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
+    options = sink_options({"service": "http://x"}, streaming=False)
+    router = RowRouter(options, lambda _: 3, 0, 0)
+    router.add(rows)
+    ((target, again),) = router.rest()
+    assert target == Target(topic, 2)
+    told = [
+        (one.key, one.value, list(one.headers), one.timestamp_ms) for one in read_records(again)
+    ]
+    assert told == [tuple(one[:4]) for one in records]
+
+
+async def test_a_missing_target_is_told_by_the_driver(place: Place) -> None:
+    """Before any task runs, in a batch as in a stream."""
+
+    async def made(topic: str, **options: str) -> None:
+        sink = OctavoDataSource({"service": place.service, "topic": topic, **options})
+        await asyncio.to_thread(sink.writer, VALUE, overwrite=False)
+        await asyncio.to_thread(sink.streamWriter, VALUE, overwrite=False)
+
+    await made("flights")
+    await made("flights", partition="0")
+    with pytest.raises(
+        InvalidOption, match="no topic public/nix; PUT /v1/topics/public/nix creates"
+    ):
+        await made("nix")
+    with pytest.raises(InvalidOption, match="topic public/flights has partitions 0 to 0"):
+        await made("flights", partition="1")
+
+
+def test_a_cluster_that_does_not_answer_is_not_one_without_the_topic() -> None:
+    """The tasks ask again; it may be there by then."""
+    sink = OctavoDataSource({"service": "http://127.0.0.1:1", "topic": "flights"})
+    sink.streamWriter(VALUE, overwrite=False)
+
+
+# A Spark stream at offset 20 of a deleted topic took the new one of the name for its own.
+#
+# With 12 messages in the new topic it gave 0 rows and no error, with 25 it gave 5; a running query
+# saw 52 of 72. Offsets in checkpoints carry the topic's incarnation.
+
+
+@pytest.fixture
+async def renewed_place(tmp_path: Path) -> AsyncIterator[Place]:
+    """Twenty messages."""
+    async with running_cluster(tmp_path, session_timeout_ms=60_000) as cluster:
+        broker = await cluster.start("A")
+        name = await make_topic(broker.broker)
+        made = Place(cluster, broker, name)
+        await publish(made, 20, "old")
+        yield made
+
+
+async def publish(place: Place, count: int, tag: str) -> None:
+    partition = await owned(place.broker, place.name)
+    await partition.publish(batch(count, tag=tag))
+    async with asyncio.timeout(15), connected(place.service) as cluster:
+        # What is confirmed, bookies learn a moment later.
+        while (await cluster.view(str(TOPIC), 0)).end < partition.next_offset:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def made_anew(place: Place, count: int) -> None:
+    await place.broker.topics.delete(TOPIC)
+    await place.broker.topics.create(TOPIC, TopicSettings())
+    await publish(place, count, "new")
+
+
+class Stream:
+    """What Spark's driver and tasks call."""
+
+    def __init__(self, place: Place, **given: str) -> None:
+        options = source_options(
+            {
+                "service": place.service, "subscribe": "flights", "columns": "value,offset",
+                "startingOffsets": "earliest", **given,
+            },
+            streaming=True,
+        )  # fmt: skip
+        self.reader = OctavoStreamReader(options, checked_schema(schema_of(options), options))
+
+    async def first(self) -> dict[str, Any]:
+        return await asyncio.to_thread(self.reader.initialOffset)
+
+    async def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+        limit = self.reader.getDefaultReadLimit()
+        found = await asyncio.to_thread(self.reader.latestOffset, start, limit)
+        return json.loads(json.dumps(found))  # as a checkpoint keeps it
+
+    async def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+        def read() -> list[str]:
+            splits = self.reader.partitions(start, end)
+            return [one for split in splits for one in values_of(list(self.reader.read(split)))]
+
+        return await asyncio.to_thread(read)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.reader.stop)
+
+
+@pytest.mark.parametrize("count", [12, 25])
+async def test_it_fails_and_says_why(renewed_place: Place, count: int) -> None:
+    stream = Stream(renewed_place)
+    try:
+        begin = await stream.first()
+        seen = await stream.latest(begin)
+        assert len(await stream.rows(begin, seen)) == 20
+        await made_anew(renewed_place, count)
+        with pytest.raises(DataLost, match="deleted and created again; it was at offset 20"):
+            await stream.latest(seen)
+        with pytest.raises(DataLost, match="deleted and created again"):
+            await stream.rows(begin, seen)  # a batch that was planned before and not committed
+    finally:
+        await stream.stop()
+
+
+@pytest.mark.parametrize("count", [12, 25])
+async def test_without_fail_on_data_loss_it_begins_anew(renewed_place: Place, count: int) -> None:
+    stream = Stream(renewed_place, failOnDataLoss="false")
+    try:
+        begin = await stream.first()
+        seen = await stream.latest(begin)
+        await made_anew(renewed_place, count)
+        after = await stream.latest(seen)
+        assert await stream.rows(seen, after) == [f"new-{n}" for n in range(count)]
+        assert await stream.rows(begin, seen) == [], "nothing is left of the old one"
+        await publish(renewed_place, 7, "more")
+        more = await stream.latest(after)
+        assert await stream.rows(after, more) == [f"more-{n}" for n in range(7)]
+    finally:
+        await stream.stop()
+
+
+async def test_a_checkpoint_of_an_older_version_is_read(renewed_place: Place) -> None:
+    stream = Stream(renewed_place)
+    try:
+        old = {"public/flights": {"0": 15}}
+        after = await stream.latest(old)
+        assert await stream.rows(old, after) == [f"old-{n}" for n in range(15, 20)]
+        assert await stream.rows(old, {"public/flights": {"0": 18}}) == [
+            "old-15",
+            "old-16",
+            "old-17",
+        ]
+    finally:
+        await stream.stop()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_a_batch_read_that_was_planned_before(
+    renewed_place: Place, fail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.spark.reading._PAUSE_S", 0.01)
+    async with asyncio.timeout(15):
+        while True:
+            reader, splits = await renewed_place.planned(failOnDataLoss=fail)
+            if sum(piece.end - piece.start for split in splits for piece in split.parts) == 20:
+                break
+    ledgers = [piece.ledger_id for split in splits for piece in split.parts]
+    await made_anew(renewed_place, 25)
+    for ledger_id in ledgers:
+        await renewed_place.forget(ledger_id)
+
+    def read(split: Split) -> list[str]:
+        return values_of(list(reader.read(split)))
+
+    if fail == "false":
+        assert [await asyncio.to_thread(read, split) for split in splits] == [[]]
+    else:
+        with pytest.raises(DataLost, match="deleted and created again"):
+            await asyncio.to_thread(read, splits[0])
+
+
+async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark driver waited a minute for a broker whose host had vanished, though others were
+    there.
+
+    The metadata names a broker until its session ends, and a host without power refuses nothing.
+    The driver's call had one bound, of 60 s, for connecting and answer together: asked first, the
+    vanished broker took half of the `commitTimeout`, and two of them took all of it: the query
+    failed. A host that takes no connection is left after a few seconds now, as the client leaves
+    it.
+    """
+    asked: list[str] = []
+
+    async def abort(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"ledgers": [7]})
+
+    app = web.Application()
+    app.router.add_post("/v1/bulk-loads/t/batches/0/abort", abort)
+    async with TestServer(app) as live:
+        with vanished_host() as vanished:
+
+            async def urls(_: str) -> list[str]:
+                return [vanished, str(live.make_url("")).rstrip("/")]
+
+            async def token(*_: object) -> str:
+                return ""
+
+            monkeypatch.setattr(commit, "_urls", urls)
+            monkeypatch.setattr(commit, "_token", token)
+            # Half of what one answer may take: with one bound for all, the time is over.
+            assert await commit.give_up("octavo.db", "t", 0, [7], 30_000) == [7]
+    assert len(asked) == 1
