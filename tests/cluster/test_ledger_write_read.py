@@ -117,7 +117,9 @@ async def test_close_waits_for_what_is_under_way_and_refuses_more(cluster: Clust
 
 async def test_fewer_bookies_than_an_ensemble_names_who_is_up(cluster: Cluster) -> None:
     client = await cluster.client()
-    with pytest.raises(TooFewBookies, match=r"of 4 .* this cluster has 3 \(b1, b2, b3\), 3 of"):
+    with pytest.raises(
+        TooFewBookies, match=r"4 bookies, but this cluster has 3 \(b1, b2, b3\), 3 of"
+    ):
         await client.create(ensemble_size=4)
 
 

@@ -387,7 +387,7 @@ async def test_a_call_says_which_topic_it_means(cluster: Cluster) -> None:
     await owned(owner, NAME)
     await owner.topics.delete(TOPIC)
     second, _ = await owner.topics.create(TOPIC, TopicSettings())
-    with pytest.raises(TopicChanged, match="created again") as refused:
+    with pytest.raises(TopicChanged, match="another one was made in its place") as refused:
         await owner.ownership.owner_of(NAME, forwarded=True, incarnation=first.incarnation)
     assert refused.value.looked
     await owned(owner, NAME)

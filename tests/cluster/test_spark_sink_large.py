@@ -113,7 +113,7 @@ async def test_a_body_is_never_left_behind(cluster: Cluster) -> None:
     where = [{"topic": "one", "partition": 0, "offset": other}]
     swapped = batch.set_column(4, "origin", pa.array(where))
     before = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
-    with pytest.raises(BodyNotCopied, match=f"offset {other} of one/0 is a large one"):
+    with pytest.raises(BodyNotCopied, match=f"offset {other} of one/0 is a large message"):
         await task(writer, swapped)
     # The empty ledger between two bodies is deleted in the background, before or after this.
     assert set((await cluster.api.get("/v1/ledgers")).json()["ledgers"]) <= before

@@ -41,25 +41,38 @@ PRIVATES = {
 NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 
-def used_in(tree: ast.Module) -> Iterator[str]:
-    """Private names of others: of any object but `self`, and of `self` where aiohttp made it."""
-    ours = {
-        node.attr: None
+def made_in(tree: ast.Module) -> set[str]:
+    """Names of attributes and functions that a module makes."""
+    return {
+        node.attr
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    }
-    defined = {
+    } | {
         node.name
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
+
+
+def bases_of(tree: ast.Module) -> Iterator[ast.Module]:
+    """The modules of ours that a module imports: its classes may extend theirs."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("octavo."):
+            path = ROOT / "octavo" / str(node.module).removeprefix("octavo.").replace(".", "/")
+            if path.with_suffix(".py").exists():
+                yield ast.parse(path.with_suffix(".py").read_text())
+
+
+def used_in(tree: ast.Module) -> Iterator[str]:
+    """Private names of others: of any object but `self`, and of `self` where aiohttp made it."""
+    ours = made_in(tree).union(*map(made_in, bases_of(tree)))
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
             continue
         if node.attr.startswith("__") or node.attr in NAMED_TUPLES:
             continue
         of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-        if not of_self or (node.attr not in ours and node.attr not in defined):
+        if not of_self or node.attr not in ours:
             yield node.attr
 
 

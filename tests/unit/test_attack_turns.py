@@ -33,9 +33,9 @@ async def test_a_busy_turn_is_measured_and_a_sleeping_one_is_not() -> None:
 
 def test_the_longest_turn_is_found(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "broker-1").write_text("[1.0, 9.0]\n[5.0, 0.03]\n[6.0, 0.3")
-    (tmp_path / FOLDER / "broker-2").write_text("[5.5, 0.07]\n")
-    (tmp_path / FOLDER / "bookie-1").write_text("[5.5, 0.9]\n")
+    (tmp_path / FOLDER / "broker-1").write_text("[1.0, 9.0, 0]\n[5.0, 0.03, 0]\n[6.0, 0.3")
+    (tmp_path / FOLDER / "broker-2").write_text("[5.5, 0.07, 0.05]\n")
+    (tmp_path / FOLDER / "bookie-1").write_text("[5.5, 0.9, 0]\n")
     turn = Turns(tmp_path).longest(2.0, "broker")
     assert turn is not None
     assert (turn.process, turn.processor_s) == ("broker-2", 0.07)

@@ -13,7 +13,14 @@ import pytest
 from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.forwarding import Peers
-from octavo.broker.operations.kinds import Caller, FindOffset, Publish, Read, Request
+from octavo.broker.operations.kinds import (
+    Caller,
+    DescribeAccess,
+    FindOffset,
+    Publish,
+    Read,
+    Request,
+)
 from octavo.broker.operations.serving import Serving
 from octavo.broker.types import Owner
 from octavo.protocol.records import Record, build_batch
@@ -248,8 +255,9 @@ async def test_who_asks_travels_and_what_they_showed_does_not(
     for _ in range(3):  # the last of these on the short way
         answer = await api.post(f"{TOPIC}/messages", b"x", "text/plain", headers=bob)
         assert answer.status == 200
+    assert (await api.post(f"{TOPIC}/large", b"x", "text/plain", headers=bob)).status == 200
     asked = [type(one.operation) for one in operations]
-    assert asked == [Read, Read, FindOffset, Publish, Publish, Publish]
+    assert asked == [Read, Read, FindOffset, DescribeAccess, Publish, Publish, Publish]
     for request in operations:
         assert request.caller == Caller("user:bob", ["group:staff"], "token", 1_700_000_060.0)
     assert len(seen) == 1

@@ -401,7 +401,7 @@ def test_every_job_says_it() -> None:
         input="\n".join(COMMANDS),
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         timeout=120,
         check=True,
     )
@@ -428,7 +428,7 @@ def test_without_java_it_is_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # docs/spark.md had no session, and ran in an active environment only, which it did not say. Found
 # from outside.
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def pyspark_likes(version: str, monkeypatch: pytest.MonkeyPatch) -> bool:

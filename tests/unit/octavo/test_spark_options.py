@@ -143,7 +143,7 @@ async def test_a_bound_is_what_spark_is_told(place: Place) -> None:
     assert stream_of(place, minOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMinRows(7)
     both = stream_of(place, minOffsetsPerTrigger="7", maxOffsetsPerTrigger="9")
     assert both.getDefaultReadLimit() == ReadMaxRows(9)
-    with pytest.raises(InvalidOption, match="is 9, above maxOffsetsPerTrigger, 7"):
+    with pytest.raises(InvalidOption, match=r"\(9\) is above maxOffsetsPerTrigger \(7\)"):
         stream_of(place, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="7")
 
 
