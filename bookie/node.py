@@ -138,7 +138,7 @@ class BookieNode:
         self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
         self._free_told = 0
-        """What its registration says of its free bytes."""
+        """The free bytes that its registration shows."""
         self._stopping = False
         self._version = _version()
         self.metrics.writing.observe_disk(disk)

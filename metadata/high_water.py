@@ -24,7 +24,7 @@ HIGH_WATER_ROOT = "/octavo/high-water"
 
 @dataclass(frozen=True, slots=True)
 class HighWater:
-    """What a bookie has seen of the metadata."""
+    """How far the metadata had progressed when a bookie last saw it."""
 
     seen: int
     """How often it raised its mark."""

@@ -1,4 +1,4 @@
-"""Say why a bookie is short of space, and whether to tell its free space anew. Pure."""
+"""Say why a bookie is short of space, and when to report its free space. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 TOLD = "the setting bookie.read_only says so"
 _SHARE_TOLD = 20
-"""Free space is told anew when it has changed by this part of all, or …"""
+"""A bookie reports its free space when it has changed by one twentieth of the disk, …"""
 _LEAST_TOLD = 1000
-"""… has doubled or halved and changed by at least this part of all."""
+"""… or has doubled or halved, and changed by a thousandth of the disk at least."""
 
 
 def has_changed(told: int, free: int, total: int) -> bool:
-    """Whether `free` bytes of `total` differ so much from those told that placement should know."""
+    """Whether placement should hear that `told` bytes of `total` have become `free`."""
     changed = abs(free - told)
     if changed * _SHARE_TOLD >= total:
         return changed > 0

@@ -4,8 +4,8 @@ A denial has the same words whether the resource exists or not. No client may wr
 that brokers write for themselves, whatever the rules say, in an unsecured cluster as well
 (internal_topics.py). In an unsecured cluster every caller may do everything else.
 
-Who the caller is comes from outside: each protocol has its own way to find out. Keeps only
-counters; a crash loses nothing else.
+Each protocol has its own way to identify the caller. The state is counters alone, which a crash
+may lose.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Authorizer:
             )
         what = f"any {resource.kind}" if some else str(resource)
         if not is_known:
-            raise Unauthenticated(f"to {operation} {what} one has to say who one is")
+            raise Unauthenticated(f"an anonymous caller may not {operation} {what}: sign in first")
         ask = f"explain {identity.name} {operation} {resource}"
         if some:
             ask = f"list --principal {identity.name}"

@@ -160,10 +160,8 @@ async def _access(
 async def _explain(
     broker: Broker, partition: Partition, operation: Explain, rules: Charges
 ) -> Explanation:
-    place, rates = (
-        broker.balance.place_of(partition.name),
-        rules.rates_of(operation.name.topic_name),
-    )
+    place = broker.balance.place_of(partition.name)
+    rates = rules.rates_of(operation.name.topic_name)
     explained = None
     if operation.subscription:
         subscription = await partition.subscription(operation.subscription)

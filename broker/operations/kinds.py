@@ -227,7 +227,7 @@ class Unload(msgspec.Struct, frozen=True, array_like=True, tag="unload"):
 
     name: PartitionName
     to: str = ""
-    """Which broker; empty: the one that should have it."""
+    """The id of that broker; empty: the preferred broker."""
 
 
 class AcquireAccess(msgspec.Struct, frozen=True, array_like=True, tag="acquire"):
@@ -456,7 +456,7 @@ class ExplainedSubscription(msgspec.Struct, frozen=True, array_like=True):
     unacked_max: int
     unacked_of_consumer_max: int | None
     held_back: list[str]
-    """What holds all consumers back, in words."""
+    """Reasons why all consumers wait, in words."""
     consumers_held_back: list[str | None]
     """For each consumer of `stats`, why it gets nothing."""
     waiting: list[str]
@@ -495,7 +495,7 @@ class AccessNow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to operations of which nothing is to be told but that they are done."""
+    """The answer to operations that return nothing."""
 
 
 class ForkPlace(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,7 @@ from octavo.security.principal import Identity
 
 
 class ProducerIds:
-    """Derive the stored ids and names of producers from those that clients give."""
+    """Derive the stored ids and names of producers from the ids that clients give."""
 
     def __init__(self, key: bytes, secured: Callable[[], bool]) -> None:
         """`key`: shared by the brokers of the cluster. `secured`: whether callers are known."""

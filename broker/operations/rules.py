@@ -2,7 +2,7 @@
 
 `begin` and `end` are for the clients of this broker, whatever their protocol. `admit` checks the
 clients of other brokers again, at the partition's owner; the rest is charged where the partition is
-open (`octavo.broker.operations.local`). Keeps nothing of its own; a crash loses no promise.
+open (`octavo.broker.operations.local`). It has no state, so a crash loses nothing.
 """
 
 from __future__ import annotations
@@ -202,7 +202,9 @@ def _needed(operation: AnyOperation) -> Iterator[tuple[Operation, Resource]]:
 def _check_inner(identity: Identity, operation: AnyOperation) -> None:
     """Refuse a client that asks for an operation of brokers. Raises `Forbidden`."""
     if RULES[type(operation)].is_inner and not identity.is_node:
-        raise Forbidden(f"{type(operation).__name__} is for brokers; {identity.name} is none")
+        raise Forbidden(
+            f"{type(operation).__name__} is for brokers alone, and {identity.name} is a client"
+        )
 
 
 def check_whole(batch: bytes) -> BatchHeader:

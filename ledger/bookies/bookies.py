@@ -45,7 +45,8 @@ log = structlog.get_logger()
 
 CLOSING = "this client is closing"
 _LOOK_AGAIN_S = 60.0
-"""Registrations are read again after so long: no watch tells that a bookie's free space changed."""
+"""Seconds between two readings of all registrations. A watch does not tell that a bookie's free
+space changed."""
 
 
 class RequestClass(enum.Enum):

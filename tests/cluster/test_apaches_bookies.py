@@ -1,4 +1,4 @@
-"""Ledgers on Apache's bookies, played by a bookie with their rules."""
+"""Ledgers on bookies that behave as Apache's do."""
 
 from __future__ import annotations
 

@@ -55,12 +55,22 @@ def made_in(tree: ast.Module) -> set[str]:
 
 
 def bases_of(tree: ast.Module) -> Iterator[ast.Module]:
-    """The modules of ours that a module imports: its classes may extend theirs."""
+    """The modules of ours whose classes are extended in a module."""
+    bases = {
+        base.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+        if isinstance(base, ast.Name)
+    }
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("octavo."):
-            path = ROOT / "octavo" / str(node.module).removeprefix("octavo.").replace(".", "/")
-            if path.with_suffix(".py").exists():
-                yield ast.parse(path.with_suffix(".py").read_text())
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("octavo."):
+            continue
+        if bases.isdisjoint(alias.asname or alias.name for alias in node.names):
+            continue
+        path = (ROOT / str(node.module).replace(".", "/")).with_suffix(".py")
+        if path.exists():
+            yield ast.parse(path.read_text())
 
 
 def used_in(tree: ast.Module) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A sync that failed stops the bookie, is not tried again, and is what it says at the end."""
+"""A failed sync stops the bookie, which names it as the reason and does not try it again."""
 
 from __future__ import annotations
 

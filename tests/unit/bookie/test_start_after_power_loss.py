@@ -1,4 +1,4 @@
-"""A bookie that starts after the power failed: only what was synced counts."""
+"""A bookie starts after a power failure, and counts only synced bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of a partition's ledgers, which are closed and let go meanwhile."""
+"""Readers of a partition whose ledgers are closed or released during a read."""
 
 from __future__ import annotations
 

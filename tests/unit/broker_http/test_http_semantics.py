@@ -1,4 +1,4 @@
-"""Heads, repeated headers and long polls, at a broker that is not the owner too."""
+"""HEAD, repeated headers and long polls, at the owner and at another broker."""
 
 from __future__ import annotations
 

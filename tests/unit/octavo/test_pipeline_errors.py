@@ -1,4 +1,4 @@
-"""What `octavo pipeline` says when it is used wrongly, interrupted, or without Spark."""
+"""The errors of `octavo pipeline` for wrong use, an interruption, and a missing Spark."""
 
 from __future__ import annotations
 
