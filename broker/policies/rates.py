@@ -16,7 +16,13 @@ _Bounds = tuple[int | None, ...]
 
 def has_rates(policies: Policies) -> bool:
     """Whether anything bounds how fast messages go in or out."""
-    return any(getattr(policies, name) is not None for name in (*INTO, *OUT_OF))
+    # Asked for every message, so it is spelled out: a generator costs nine calls in place of one.
+    return not (
+        policies.publish_bytes is None
+        and policies.publish_messages is None
+        and policies.dispatch_bytes is None
+        and policies.dispatch_messages is None
+    )
 
 
 class Rates:

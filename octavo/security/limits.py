@@ -190,6 +190,8 @@ class Limits:
         asked: list[tuple[Bucket, float]] = []
         for subject in (principal, namespace and f"namespace:{namespace}"):
             buckets = self._of(subject, now_s)
+            if not buckets:
+                continue
             for name, amount in zip(RATES, amounts, strict=True):
                 bucket = None if amount is None else buckets.get(name)
                 if bucket is None or amount is None:
