@@ -17,17 +17,18 @@ from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
 from octavo.standalone.ports import free_port
 from tests.support.zookeeper_server import ZooKeeperRun, ZooKeeperServer, running_zookeeper
 
-# A test is right or wrong, not late: machines that run tests are busy with others.
+# Never fail a test for being late: machines that run tests are busy with other work.
 hypothesis.settings.register_profile("octavo", deadline=None)
 hypothesis.settings.load_profile("octavo")
 
 SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
-"""Folders whose tests share something dear, or the machine's network: one worker runs each."""
+"""Folders whose tests share an expensive cluster or the machine's network. One worker runs each."""
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`--dist loadgroup` then hands out single tests, and the folders named above as a whole."""
+    """Let `--dist loadgroup` spread single tests, but keep each folder named above on one
+    worker."""
     for item in items:
         if item.path.parent.name in SHARED_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
@@ -36,14 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """CI has a time to keep: what would begin after it is skipped, and says so."""
+    """Skip tests that would start after CI's time limit, `SKIP_AFTER`."""
     if time.time() > float(os.environ.get("SKIP_AFTER", "inf")):
         pytest.skip("CI's time is over; `make test-all` runs it")
 
 
 @pytest.fixture(autouse=True)
 def logs_as_they_were() -> Iterator[None]:
-    """What a test had done to the logs of this process, the next one must not find."""
+    """Reset logging after each test, so that the next test does not inherit its settings."""
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
@@ -51,14 +52,15 @@ def logs_as_they_were() -> Iterator[None]:
 
 @pytest.fixture
 def zookeeper_of_ones_own(tmp_path: Path) -> Callable[[], ZooKeeperRun]:
-    """Runs a server on one port and folder, again and again: for tests that kill it."""
+    """Return a function that runs a server on the same port and folder each time, for tests that
+    kill it."""
     port = free_port()
     return lambda: running_zookeeper(tmp_path, port)
 
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """One real ZooKeeper per test run (per worker of a parallel run)."""
+    """Run one real ZooKeeper per test run (per worker of a parallel run)."""
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(

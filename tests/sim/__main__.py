@@ -41,14 +41,15 @@ SITUATIONS = (
     *("compacted.published", "compacted.page_of_view", "compacted.page_over_the_horizon"),
     *("compacted.pass", "compacted.retired_deleted", "compacted.lost_to_another_run"),
 )
-"""Probes that some thousand seeds must reach: where one is not, the simulator has gone blind."""
+"""Probes that a few thousand seeds must reach. If one is not reached, the simulator has gone
+blind."""
 
 _CHUNK = 50
 _PROGRESS_S = 5.0
 
 
 def main() -> int:
-    """The exit code."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="one seed, with its trace hash")
@@ -92,7 +93,7 @@ def main() -> int:
         return _many(args)
     if args.command == "digest":
         return _digest(args)
-    from tests.sim.mutants.search import main as search  # the rest does without it
+    from tests.sim.mutants.search import main as search  # only this command needs it
 
     return search(args)
 
@@ -113,7 +114,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def explain(result: SeedResult, mutant: str | None = None) -> str:
-    """A failed seed for the person who has to find out why."""
+    """Print a failed seed for the person who has to find the cause."""
     more = f" --profile {result.profile}" + (f" --mutant {mutant}" if mutant else "")
     return "\n".join(
         [
@@ -175,14 +176,14 @@ def _results(args: argparse.Namespace) -> Iterator[list[SeedResult]]:
 
 
 def run_chunk(job: tuple[list[int], str | None, str | None]) -> list[SeedResult]:
-    """Some seeds, in a worker process of their own: its end is quicker than collecting garbage."""
+    """Run some seeds in a worker process: ending it is quicker than collecting its garbage."""
     gc.disable()
     seeds, mutant, profile = job
     return [run_seed(seed, mutant=mutant, profile=profile) for seed in seeds]
 
 
 class Total:
-    """What many seeds came by."""
+    """The sums over many seeds."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -194,7 +195,7 @@ class Total:
         self.failures: list[SeedResult] = []
 
     def take(self, results: list[SeedResult]) -> None:
-        """Add some."""
+        """Add some seeds."""
         for result in results:
             self.seeds += 1
             self.steps += result.steps
@@ -207,7 +208,7 @@ class Total:
                 print(explain(result), file=sys.stderr, flush=True)
 
     def as_dict(self, wall_s: float) -> dict[str, Any]:
-        """For machines."""
+        """Return the sums as a dict."""
         return {
             "seeds": self.seeds,
             "wall_s": round(wall_s, 1),
@@ -223,7 +224,8 @@ class Total:
 
     @property
     def blind_spots(self) -> list[str]:
-        """What no seed came by: faults, pairs of a fault and what clients were at, situations."""
+        """Return what no seed reached: faults, pairs of a fault and a client's activity,
+        situations."""
         wanted = [f"{kind} × {activity}" for kind in FAULTS for activity in ACTIVITIES]
         wanted += SITUATIONS
         return [
@@ -232,7 +234,7 @@ class Total:
         ]
 
     def show(self, wall_s: float) -> None:
-        """For people."""
+        """Print the sums."""
         print(
             f"{self.seeds} seeds in {wall_s:.1f} s: {self.seeds / wall_s:.1f} seeds/s, "
             f"{self.seeds / self.cpu_s:.1f} a core; {self.steps} steps, "

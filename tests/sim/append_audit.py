@@ -1,9 +1,10 @@
-"""Append times in the simulator: drawn for a seed, and the referee of what messages are shown with.
+"""Append times in the simulator: the options of a seed, and the referee of the times that readers
+see.
 
-P66: of a topic with `message_time: append` each message has one time, which every reader sees, in
-the log, in its copies and in its views: no earlier than its sending, no later than its ack, by the
-clocks that its owners may have had, and never earlier than that of a message before it. Of one
-without, none has.
+P66: in a topic with `message_time: append`, each message has one append time. Every reader sees the
+same time, in the log, in its copies and in its views. By the clocks that the owners may have had,
+it is not before the message's sending and not after its ack. It is never before the time of an
+earlier message. In a topic without this setting, no message has an append time.
 """
 
 from __future__ import annotations
@@ -23,32 +24,28 @@ if TYPE_CHECKING:
     from tests.sim.topic_load import TopicLoad
 
 _SLACK_MS = 150
-"""What clocks may wander in a seed without having been set."""
+"""How far clocks may drift in a seed without being set."""
 _PAUSE_S = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """One seed's."""
-
     how: str
-    """`create`; `append`; `changes`: now this, now that."""
+    """`create`; `append`; `changes`: the setting changes during the seed."""
 
     def over(self, settings: TopicSettings) -> TopicSettings:
-        """The topic's settings with it."""
+        """Return the topic's settings with this one added."""
         if self.how == "create":
             return settings
         return replace(settings, policies=replace(settings.policies, message_time="append"))
 
 
 def draw(rng: random.Random) -> AppendOptions:
-    """From a stream of their own: a seed that draws none is the run that it was without."""
+    """Draw the options from a separate stream, so that other seeds stay as they were."""
     return AppendOptions(how=rng.choices(("create", "append", "changes"), (5, 2, 1))[0])
 
 
 class AppendAudit:
-    """One seed's."""
-
     def __init__(
         self,
         how: str,
@@ -65,7 +62,7 @@ class AppendAudit:
         self._fail = fail
 
     def shown(self, log: LogHistory, offset: int, time_ms: int | None, who: str) -> None:
-        """Somebody was given the message there with this append time, or without any."""
+        """Note that a reader got the message with this append time, or without any."""
         where = f"P66 {log.name} offset {offset}: {who} sees append time {time_ms}"
         if (time_ms is None) != (self.how == "create") and self.how != "changes":
             self._fail(f"{where}, the topic says {self.how}")
@@ -77,7 +74,7 @@ class AppendAudit:
             self._trace.probe(f"append.seen_by_{who.split()[0]}")
 
     def check(self, log: LogHistory) -> None:
-        """All that was ever seen of a log, in its order."""
+        """Check every append time that was seen of a log, in order of offsets."""
         slack_ms = _SLACK_MS + (self.now_ms() - self._began_ms) // 50
         least_ms, most_ms = self._clocks.least_ms - slack_ms, self._clocks.most_ms + slack_ms
         last_ms = -1
@@ -92,7 +89,8 @@ class AppendAudit:
                 )
                 return
             last_ms = time_ms
-            repeated = log.repeats_allowed and message.place[0] == -1  # this may be the second one
+            # the time may be that of the second copy
+            repeated = log.repeats_allowed and message.place[0] == -1
             late = message.acked_ms and not repeated and time_ms > message.acked_ms + most_ms
             if late or (message.sent_ms and time_ms < message.sent_ms + least_ms):
                 self._fail(
@@ -104,7 +102,7 @@ class AppendAudit:
 
 
 async def change_policy(load: TopicLoad, client: TopicClient) -> None:
-    """A client's life: now the messages are to have this time, now that."""
+    """Change the topic's setting again and again, as a client."""
     name, said = load.partitions[0].topic_name, load.options.settings
     while not load.over:
         await client.pause(_PAUSE_S)

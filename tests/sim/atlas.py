@@ -1,10 +1,10 @@
-"""Keeps faults survivable: which copies are lost for good, and how many may be.
+"""Keeps faults survivable: which copies are lost for good, and how many may be lost.
 
-A promise of the ledger protocol: what was acked survives the loss of Qa − 1 copies. Power losses,
-failed syncs, partitions and all the rest lose no copy of anything acked, however many there are;
-bit rot and a wiped disk do. Nothing re-replicates yet, so a lost copy stays lost, and the losses of
-a seed add up: together they hit fewer bookies than the smallest ack quorum. Beyond that (the
-profile `beyond`) nothing has to survive, but nobody may lie.
+The ledger protocol promises that an acked entry survives the loss of Qa − 1 copies. Power losses,
+failed syncs, partitions and most other faults lose no copy of an acked entry, however often they
+happen. Bit rot and a wiped disk do. Lost copies stay lost, so the losses of a seed add up: together
+they hit fewer bookies than the smallest ack quorum. In the profile `beyond` more may be lost; then
+nothing has to survive, but no bookie may lie.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from tests.sim.ledger_audit import LedgerHistory
 
 
 class Atlas:
-    """What is lost for good."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._damaged = cluster.audit.damaged
 
     def is_whole(self, bookie: SimBookie) -> bool:
-        """Whether a bookie has all that it ever promised, and did promise something."""
+        """Whether a bookie has made promises and can keep all of them."""
         return bookie.name not in self._damaged and bookie.was_ready
 
     def may_damage(self, bookie: SimBookie) -> bool:
@@ -43,7 +41,7 @@ class Atlas:
         return others < self._cluster.options.damage_max
 
     def damaged(self, bookie: SimBookie, how: str) -> None:
-        """This bookie has lost something: of a folder or the whole disk ("wiped"), or bytes."""
+        """Note a loss: of a folder or the whole disk ("wiped"), or of bytes."""
         self._damaged[bookie.name] = how
         if how == "wiped":
             self._cluster.audit.disk_lost(bookie.name)
@@ -51,20 +49,20 @@ class Atlas:
             self._cluster.audit.rotten.add(bookie.name)
 
     def rot_is_gone(self, bookie: SimBookie) -> None:
-        """Its disk is a new one."""
+        """Note that its disk was replaced."""
         self._cluster.audit.rotten.discard(bookie.name)
 
     def whole_again(self, bookie: SimBookie) -> None:
-        """What was taken from it came back."""
+        """Note that its lost copies are restored."""
         self._damaged.pop(bookie.name, None)
 
     def rot_at(
         self, bookie: SimBookie, path: str, rng: random.Random
     ) -> tuple[str, int, int] | None:
-        """Synced data that may change: (file, first byte, end): one byte, or most of a sector.
+        """Choose synced data to change: (file, first byte, end): one byte, or most of a sector.
 
-        The last group of a journal is left alone: nothing was written after it, so that damage
-        there looks like a write that a power failure tore, and no journal can tell the two apart.
+        The last group of a journal is left alone. Nothing was written after it, so damage there
+        looks like a write that a power failure tore, and no journal can tell the two apart.
         """
         found = [
             (name, len(inode.durable))
@@ -85,8 +83,8 @@ class Atlas:
     def must_close(self, history: LedgerHistory) -> bool:
         """Whether a recovery has all it needs: answers from each write set, and room to write back.
 
-        A bookie that refused to start is gone for good, and one that lost what it held of this
-        ledger denies nothing; whoever serves takes its place if it can.
+        A bookie that refused to start is gone for good, and a bookie that lost its part of this
+        ledger answers "unknown". Another live bookie takes its place if there is one.
         """
         lost_by = self._cluster.audit.lost
         up = [
@@ -102,7 +100,8 @@ class Atlas:
 
 
 def _last_group(path: str, data: bytes, end: int) -> int:
-    """Where the last group of a journal file begins; `end` when the file was sealed behind it."""
+    """Return where the last group of a journal file begins, or `end` when the file was sealed after
+    it."""
     file_id = file_id_of(path.rpartition("/")[2]) or 0
     last = at = FILE_HEADER_BYTES
     while (block := decode_block_header(data, at, file_id, at)) is not None:

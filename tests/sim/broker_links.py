@@ -1,8 +1,8 @@
 """Operations between simulated brokers: production code from the upgrade to the partition.
 
-Left away is HTTP around it: the head of the upgrade is read here, and answered as a broker does. A
-broker's identity and its caller's go with each operation; the referee compares what the owner sees
-with what was asked.
+Only the HTTP around it is missing: this module reads the head of the upgrade and answers it as a
+broker does. The broker's identity and the caller's travel with each operation. The referee compares
+the caller that the owner sees with the expected caller.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _BY_NAME = {
     if isinstance(kind, type)
     and issubclass(kind, broker_errors.BrokerError)
     and "http_status" in vars(kind)
-    and kind.name != broker_errors.PublishOutcomeUnknown.name  # ledgers have one, too
+    # ledgers have an error of that name too
+    and kind.name != broker_errors.PublishOutcomeUnknown.name
 }
-"""If two classes have a name, the first and more general class."""
+"""If two classes share a name: the first, more general class."""
 
 
 class SimSettings:
@@ -59,16 +60,17 @@ class SimSettings:
 
 
 class SimRules:
-    """Quotas and rights are for other loads; here the referee looks at who asks."""
+    """Rules without quotas and permissions, which other loads test. Here the referee checks the
+    caller."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Have the referee compare the caller with the one that asked."""
+        """Compare the operation's caller with the expected caller."""
         self._cluster.trace.probe("operations.served")
         wanted = caller_of(operation)
-        if isinstance(operation, Settle) and operation.unread:  # by the broker, for itself
+        if isinstance(operation, Settle) and operation.unread:  # a broker's own call
             self._cluster.trace.probe("operations.unread")
             wanted = identity if identity.is_node else Identity("node:of the broker that asks")
         if identity != wanted:
@@ -77,46 +79,43 @@ class SimRules:
     async def measured(
         self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
     ) -> AnyAnswer:
-        """Nothing is charged."""
         return await work
 
     def owned(self, namespace: str) -> None:
-        """Nothing is charged."""
+        """Charge nothing."""
 
     def may_publish(self, topic: TopicName) -> None:
-        """Nothing is charged."""
+        """Charge nothing."""
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Nothing is charged."""
+        """Charge nothing."""
 
     def published(self, size: int, messages: int) -> None:
-        """Nothing is counted."""
+        """Count nothing."""
 
     def may_read(self, topic: TopicName) -> None:
-        """Nothing is charged."""
+        """Charge nothing."""
 
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
-        """Nothing is charged."""
+        """Charge nothing."""
 
     def delivered(self, topic: TopicName, leases: Leases) -> None:
-        """Nothing is charged."""
+        """Charge nothing."""
 
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """Nothing is charged."""
+        """Charge nothing."""
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
-        """None is set."""
         del topic
         return SlowedBy((), ())
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
-        """The batch."""
         del identity
         return batch
 
 
 def caller_of(operation: AnyOperation) -> Identity:
-    """The identity with which this operation has to be asked for: it follows from what it is."""
+    """Return the identity that has to ask for this operation. It follows from the operation."""
     mark = "reader"
     if isinstance(operation, Publish):
         mark = f"publisher-{len(operation.batches[0])}"
@@ -128,7 +127,7 @@ def caller_of(operation: AnyOperation) -> Identity:
 
 
 def new_remote(process: Process, name: str) -> Remote:
-    """A broker's connections to all others."""
+    """Make a broker's connections to all others."""
     proof = BrokerProof(_KEY, f"{process.number:x}")
     own = Identity(f"node:{name}", source="node")
 
@@ -146,7 +145,7 @@ def new_remote(process: Process, name: str) -> Remote:
 
 
 class WatchedServing(Serving):
-    """Tells the referees of each operation that was done, in the same step of the loop."""
+    """Tells the referees of each finished operation, in the same step of the loop."""
 
     told: list[Callable[[Partition, AnyOperation, AnyAnswer], None]]
 
@@ -160,7 +159,7 @@ class WatchedServing(Serving):
 
 
 class Door:
-    """Where a broker takes the connections of others."""
+    """The place where a broker accepts other brokers' connections."""
 
     def __init__(self, cluster: Cluster, process: Process, name: str, broker: Broker) -> None:
         self._process = process
@@ -174,17 +173,15 @@ class Door:
         self.serving.told = cluster.on_operation
 
     async def open(self) -> None:
-        """Listen."""
         await asyncio.get_running_loop().create_server(lambda: _Upgrade(self), self._name, PORT)
 
     def close(self) -> None:
-        """End all connections."""
         self.serves = False
         for link in self._links:
             link.end("this broker stops")
 
     def accept(self, head: bytes, transport: asyncio.Transport) -> asyncio.Protocol | None:
-        """The end of the connection that answers; None when no broker asks for one."""
+        """Return the answering end of the connection, or None when the caller is not a broker."""
         lines = (line.partition(": ") for line in head.decode().split("\r\n")[1:])
         headers = {name: value for name, _, value in lines}
         found = self._proof.look(headers, "GET", PATH)
@@ -204,7 +201,7 @@ class Door:
 
 
 class _Upgrade(asyncio.Protocol):
-    """A connection until its head has come."""
+    """A connection until its head has arrived."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -231,7 +228,7 @@ class _Upgrade(asyncio.Protocol):
 
 
 def error_of(refusal: Refusal) -> Exception:
-    """The error that the owner raised, as far as its problem tells; clients go by its class."""
+    """Rebuild the owner's error from its problem. Clients check its class."""
     kind = _BY_NAME.get(refusal.code)
     if kind is None:
         return problem_from(refusal)

@@ -1,8 +1,8 @@
-"""Brokers in the simulator: the production core, and for HTTP a call between processes.
+"""Brokers in the simulator: the production core, with a call between processes in place of HTTP.
 
 `publish`, `read`, `receive` and `settle` go to an owner as operations, by production code over the
-simulated network (broker_links.py). `at_owner` is for all other work: it asks its broker who the
-owner is, works here or has the owner's broker work, and looks again while nothing has been done.
+simulated network (broker_links.py). `at_owner` serves all other work: it asks its broker for the
+owner, works here or has the owner's broker work, and asks again while nothing has been done.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MOVING_WAIT_S = 0.3
 
 
 class Stored(NamedTuple):
-    """A batch that was published: where, in which epoch of the partition, by which broker."""
+    """A published batch: its place, the partition's epoch, and the broker."""
 
     published: Published
     epoch: int
@@ -69,7 +69,7 @@ class Stored(NamedTuple):
 
 
 class SimBroker:
-    """One machine with a broker on it."""
+    """A machine with a broker."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class SimBroker:
         assert self.remote is not None
         self.door.close()
         await self.remote.close()
-        # Calls that nobody waited for are cut off, as the server's are; then all errors were seen.
+        # The server cuts off calls without a caller; only then have all errors been seen.
         cut = [one for one in process.tasks if one.get_name().startswith("call from")]
         for call in cut:
             call.cancel()
@@ -193,7 +193,7 @@ class SimBroker:
         incarnation: str | None = None,
         wait_s: float = 0.0,
     ) -> Any:
-        """Have `work` done at the partition's owner. For calls through the network.
+        """Run `work` at the partition's owner, as a call through the network.
 
         `wait_s` is how long the owner is asked to hold the call, as in
         `octavo.broker.http.forwarding`.
@@ -225,7 +225,7 @@ class SimBroker:
     async def publish(
         self, name: PartitionName, batch: bytes, *, expected: int | None = None
     ) -> Stored:
-        """Store a batch at the partition's owner: another broker gets it as an operation."""
+        """Store a batch at the partition's owner. Another broker gets it as an operation."""
 
         async def here(partition: Partition) -> Stored:
             published = await partition.publish(batch, expected_offset=expected)
@@ -244,7 +244,7 @@ class SimBroker:
     async def read(
         self, name: PartitionName, offset: int, bytes_max: int, count_max: int, wait_s: float
     ) -> list[StoredBatch]:
-        """Read at the partition's owner: another broker is asked with operations."""
+        """Read at the partition's owner. Another broker gets operations."""
 
         async def here(partition: Partition) -> list[StoredBatch]:
             return await partition.read(
@@ -261,7 +261,7 @@ class SimBroker:
         return await self._with_owner(name, here, there)
 
     async def receive(self, operation: Receive) -> Leases:
-        """Lease messages at the partition's owner: another broker is asked with an operation."""
+        """Lease messages at the partition's owner. Another broker gets an operation."""
         number = self._receives = self._receives + 1
         shipped = numbered(operation, lambda: f"{self.name}.r{number}")
         found, _ = await self.operate(operation, shipped, operation.wait_ms / 1000)
@@ -277,7 +277,7 @@ class SimBroker:
     async def operate(
         self, operation: AnyOperation, shipped: AnyOperation, wait_s: float = 0.0
     ) -> tuple[AnyAnswer, str]:
-        """The answer of the partition's owner, and which broker that is."""
+        """Return the answer of the partition's owner, and the owner."""
 
         async def here(partition: Partition) -> tuple[AnyAnswer, str]:
             assert self.door is not None
@@ -376,14 +376,14 @@ class SimBroker:
         await self.cluster.network.call(process, peer.broker_id, take, CALL_TIMEOUT_S)
 
     async def with_broker(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
-        """Have `work` done by this broker."""
+        """Run `work` in this broker's process."""
         if self.broker is None:
             raise PartitionMoving(f"broker {self.name} is not ready")
         return await work(self.broker)
 
 
 def watch_ledgers(ledgers: LedgerClient, audit: LedgerAudit, name: str) -> None:
-    """Tell the referee of the ledgers what a broker adds, and what it is told of it."""
+    """Tell the referee of the ledgers what a broker adds, and how its adds are answered."""
     create: Any = ledgers.create
 
     async def watched_create(**settings: Any) -> LedgerWriter:
@@ -397,7 +397,7 @@ def watch_ledgers(ledgers: LedgerClient, audit: LedgerAudit, name: str) -> None:
 
 
 def watch_writer(writer: LedgerWriter, audit: LedgerAudit) -> None:
-    """The same for one ledger."""
+    """Do the same for one ledger."""
     add, ledger_id = writer.add, writer.ledger_id
 
     def watched_add(payload: Buffer, done: AddDone) -> int:

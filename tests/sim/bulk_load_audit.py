@@ -1,7 +1,7 @@
-"""The referee of bulk loads: what is committed, by whom, once, and whole.
+"""The referee of bulk loads: an attempt at a batch is committed whole, and only once.
 
-It is told what each attempt at a batch wrote, what a driver asks and is told, and sees every change
-of a bulk load's record and of a partition's at the moment it takes effect.
+It learns what each attempt at a batch wrote and what a driver asks and is answered. It sees every
+change of a bulk load's record and of a partition's record when it takes effect.
 
     X1  one attempt at a batch is committed, with all of its ledgers, closed and never given up;
         batches ascend, and the next one begins when the last is complete
@@ -9,7 +9,7 @@ of a bulk load's record and of a partition's at the moment it takes effect.
     X3  complete, and a commit that is answered: every partition has its part
     X4  what is committed and not yet taken in is not deleted
     X5  what is not committed is never read; in the end every part is taken in (S8), and private
-        ledgers that nobody names are gone (S8)
+        ledgers without a record that names them are gone (S8)
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
 
 BULK_LOADED = -2
-"""The epoch of messages that come by a bulk load: they have no sequence, and are there once."""
+"""The epoch of bulk-loaded messages. They have no sequence, and exist once."""
 
 
 @dataclass(eq=False)
 class Attempt:
-    """What one try at a batch wrote: by partition and ledger, the values in their order."""
+    """The values that one attempt at a batch wrote: by partition and ledger, in order."""
 
     bulk_load: str
     batch: int
@@ -46,13 +46,11 @@ class Attempt:
         return f"{self.bulk_load} batch {self.batch} attempt {self.number}"
 
     def ledgers(self) -> dict[PartitionName, list[int]]:
-        """By partition, in the order in which they are to be joined."""
+        """Return the ledgers of each partition in the order in which they are to be joined."""
         return {name: list(part) for name, part in self.parts.items()}
 
 
 class BulkLoadAudit:
-    """All bulk loads of one seed."""
-
     def __init__(
         self,
         topics: TopicAudit,
@@ -67,7 +65,7 @@ class BulkLoadAudit:
         self.base_of: dict[int, int] = {}
         """Ledgers that were taken in → their first offset."""
         self.private: dict[int, Attempt] = {}
-        """Every ledger that an attempt has told its driver of."""
+        """Every ledger that an attempt has reported to its driver."""
         self.topic_is_gone = False
         self._topics = topics
         self._ledgers = ledgers
@@ -78,13 +76,13 @@ class BulkLoadAudit:
     # ------------------------------------------------------------------ drivers
 
     def wrote(self, attempt: Attempt) -> None:
-        """All tasks of an attempt have closed their ledgers."""
+        """Note that all tasks of an attempt have closed their ledgers."""
         self.attempts.append(attempt)
         for part in attempt.parts.values():
             self.private.update(dict.fromkeys(part, attempt))
 
     def offers(self, attempt: Attempt) -> None:
-        """Its driver is about to commit it; before that nothing of it may be seen."""
+        """Note that its driver is about to commit it. Before that, no message of it may be seen."""
         self._events.add("offers", attempt, attempt.ledgers())
         if not attempt.is_offered:
             attempt.is_offered = True
@@ -93,7 +91,7 @@ class BulkLoadAudit:
                 self._topics.logs[name].sends(values, attempt.bulk_load, BULK_LOADED, 0)
 
     def told(self, attempt: Attempt, *, won: bool) -> None:
-        """Its driver was told that it is committed, or that another attempt was before."""
+        """Note the answer to its driver: committed, or another attempt was committed first."""
         self._events.add("told", attempt, "committed" if won else "committed before")
         winner = self.winners.get((attempt.bulk_load, attempt.batch))
         if winner is None or (won and winner is not attempt):
@@ -117,7 +115,7 @@ class BulkLoadAudit:
     # ------------------------------------------------------------------ records
 
     def changed(self, change: Change) -> None:
-        """For the observers of the metadata store."""
+        """Observe the metadata store."""
         name = change.path.removeprefix(BULK_LOADS_ROOT + "/")
         if name == change.path or change.value is None:
             return
@@ -173,7 +171,7 @@ class BulkLoadAudit:
         record: PartitionRecord,
         what: str,
     ) -> None:
-        """A partition's record has these closed ledgers, which it had not before."""
+        """Note that a partition's record has these closed ledgers for the first time."""
         added = list(links)
         ids = [link.ledger_id for link in added]
         attempt = self.private.get(ids[0])
@@ -199,10 +197,10 @@ class BulkLoadAudit:
             log.stands(values, link.base_offset, f"{attempt} was taken in")
 
     def ledger_deleted(self, ledger_id: int) -> None:
-        """A ledger's record has gone."""
+        """Note that a ledger's record has gone."""
         attempt = self.private.get(ledger_id)
         if attempt is None or self.topic_is_gone or ledger_id in self.base_of:
-            return  # of what a partition names P46 speaks
+            return  # P46 covers ledgers that a partition names
         if self.winners.get((attempt.bulk_load, attempt.batch)) is attempt:
             self._fail(f"X4 ledger {ledger_id} of {attempt} was deleted, and it is committed")
         self._trace.probe("bulk_load.given_up")
@@ -211,11 +209,11 @@ class BulkLoadAudit:
 
     @property
     def unfinished(self) -> list[str]:
-        """Bulk loads that are committed, and not complete."""
+        """Return the bulk loads that are committed and not complete."""
         return [name for name, record in self.records.items() if not record.complete]
 
     def check_whole(self, left: Iterable[int]) -> None:
-        """All is over. `left`: the private ledgers that are there and that no partition names."""
+        """Check the end of the seed. `left`: existing private ledgers that no partition names."""
         for ledger_id in left:
             self._fail(f"S8 private ledger {ledger_id} is left, of {self.private.get(ledger_id)}")
         for attempt in self.attempts:

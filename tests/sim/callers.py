@@ -1,15 +1,14 @@
 """Users with limited rights and quotas, under faults: `python -m tests.sim.callers N`.
 
-The world of `rights.py`, whose brokers have the whole of the door: the production `Authenticator`
-with its users, `Gate`, `HttpQuotas` and the seals between brokers. Users publish, read and hold
-streams, at any broker, which passes on what another one owns; meanwhile rights are given and taken,
-users disabled, quotas changed.
+The world of `rights.py`, whose brokers have every check of the production entrance: the
+`Authenticator` with its users, `Gate`, `HttpQuotas` and the seals between brokers. Users publish,
+read and hold streams at any broker, which forwards to the owner. Meanwhile rights are given and
+taken, users disabled, quotas changed.
 
-The referee: what was done was allowed, by each broker that decided it and had the store in reach
-for `EFFECTIVE_S`, and so was who did it. Nobody brought more than a quota lets through. And in the
-end, when nothing goes wrong any more, what is denied is refused at every broker, and what is
-allowed is done, after as much waiting as brokers ask for, within `PATIENCE_S`: a refusal never
-makes the next one.
+The referee checks three things. Every done call was allowed, and its user enabled, at each deciding
+broker that had reached the store for `EFFECTIVE_S`. No user brought more than a quota allows. At
+the end, without faults, every broker refuses what is denied and does what is allowed within
+`PATIENCE_S`, when callers wait as long as brokers ask: a refusal never causes the next refusal.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ from tests.sim.process import Process
 from tests.sim.rights import EFFECTIVE_S, TOPIC, USERS, Make, SimRights
 
 PATIENCE_S = 150.0
-"""Nobody owes more than a minute's worth (`DEBT_S_MAX`)."""
+"""No user owes more than a minute's worth (`DEBT_S_MAX`)."""
 CALL_S = 3.0
 SIZES = (100, 1_000, 5_000)
 KEY, TOKEN_KEY = b"k" * 32, b"t" * 32
@@ -75,7 +74,7 @@ DONE, DENIED, WAIT, AWAY = "done", "denied", "wait", "away"
 
 
 class _Connection(Connection):
-    """What the door looks at of one."""
+    """The parts of a connection that the checks read."""
 
     def __init__(self) -> None:
         self.counted_as = ""
@@ -96,7 +95,7 @@ class _Connection(Connection):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a user asks for; `stream_s` is how long they hold a stream."""
+    """A user's call. `stream_s` is how long it holds a stream."""
 
     user: Identity
     operation: Operation
@@ -107,7 +106,7 @@ class Attempt:
 
 @dataclass
 class _Tally:
-    """What one principal brought to one broker while the same quotas held."""
+    """A principal's use at one broker while the same quotas held."""
 
     since_s: float
     requests: int = 0
@@ -117,18 +116,18 @@ class _Tally:
 
 @dataclass
 class Door:
-    """What a broker's process decides with."""
+    """The parts with which a broker's process decides."""
 
     gate: Gate
     quotas: HttpQuotas
     proof: BrokerProof
     tallies: dict[str, _Tally] = field(default_factory=dict)
     of: Any = None
-    """The quotas that the tallies are of."""
+    """The quotas to which the tallies belong."""
 
 
 class SimBroker(SimRights):
-    """A broker, as far as its door goes."""
+    """A broker, as far as its checks go."""
 
     world: World
 
@@ -170,7 +169,7 @@ class SimBroker(SimRights):
         self.door = Door(gate, quotas, proof)
 
     async def serve(self, attempt: Attempt) -> None:
-        """Answer a client. Raises what it is told."""
+        """Answer a client. Raises the refusal."""
         door, route = self.door, ROUTE_OF[attempt.operation]
         assert door is not None
         headers = CIMultiDict({"Authorization": f"Bearer {attempt.token}"})
@@ -203,7 +202,7 @@ class SimBroker(SimRights):
     async def _stream(
         self, door: Door, route: Route, request: Any, grant: Any, call: Any, attempt: Attempt
     ) -> None:
-        """As `Call.ask_again` has it."""
+        """Repeat the checks of a stream, as `Call.ask_again` does."""
         until_s = self.world.loop.time() + attempt.stream_s
         while self.world.loop.time() < until_s:
             await asyncio.sleep(0.3)
@@ -215,7 +214,7 @@ class SimBroker(SimRights):
     async def take_over(
         self, door_of: SimBroker, headers: CIMultiDict[str], attempt: Attempt
     ) -> None:
-        """What another broker passes on."""
+        """Do what another broker forwards."""
         door, route = self.door, ROUTE_OF[attempt.operation]
         assert door is not None
         passed = door.proof.look(headers, route.method, route.path)
@@ -226,12 +225,12 @@ class SimBroker(SimRights):
         self.world.did(attempt, door_of, self)
 
     async def at(self, work: Callable[[], Any], more_s: float = 0.0) -> None:
-        """Have this broker's process do it. Raises what that raises, `TimeoutError` when it does
-        not answer."""
+        """Run `work` in this broker's process. Raises its error, or `TimeoutError` when there is no
+        answer."""
         if self.door is None or self.process is None or not self.process.alive:
             raise TimeoutError
         task = self.process.spawn(work(), "call")
-        # Nobody may be there any more to hear what came of it.
+        # The caller may have gone, and then no code would look at the error.
         task.add_done_callback(lambda one: one.cancelled() or one.exception())
         done, _ = await asyncio.wait({task}, timeout=CALL_S + more_s)
         if not done:
@@ -258,8 +257,6 @@ def _call(route: Route, identity: Identity, attempt: Attempt) -> Any:
 
 
 class World(rights.World):
-    """One seed."""
-
     operations = (Operation.CONSUME, Operation.PRODUCE)
     brokers: list[SimBroker]  # type: ignore[assignment]
 
@@ -284,17 +281,17 @@ class World(rights.World):
         return SimBroker(self, name)
 
     def _pause_s(self) -> float:
-        """Rarer than in `rights.py`: a broker is to be in reach for a while."""
+        """Return longer pauses than in `rights.py`, so that a broker is in reach for a while."""
         return 3.0 * super()._pause_s()
 
     def _cut_off(self) -> None:
-        """One broker goes by what it knew for long, and still answers."""
+        """Cut a broker off the store: it serves for long by what it knew."""
         broker = self.rng.choice(self.brokers)
         self.metadata.partition(broker.name, Cut.BOTH)
         self._later(lambda: self.metadata.heal(broker.name), 15.0)
 
     def network_s(self) -> float:
-        """A message's way."""
+        """Return the delay of a message."""
         return self._users.rng.choice((0.001, 0.01, 0.1))
 
     # What happens
@@ -304,7 +301,7 @@ class World(rights.World):
         return tokens.issue(TOKEN_KEY, user.name, ttl_s=86_400, now_s=now_s, rng=self._users.rng)
 
     async def _use(self, user: Identity) -> None:
-        """One call after another."""
+        """Make one call after another."""
         rng, token = self._users.rng, self._token(user)
         while not self.over:
             attempt = Attempt(user, rng.choice(self.operations), rng.choice(SIZES), token)
@@ -315,7 +312,7 @@ class World(rights.World):
                 self.owner = rng.choice(self.brokers)
 
     async def _follow(self, user: Identity) -> None:
-        """One stream after another."""
+        """Hold one stream after another."""
         rng, token = self._users.rng, self._token(user)
         while not self.over:
             attempt = Attempt(user, Operation.CONSUME, SIZES[0], token, rng.choice((1.0, 20.0)))
@@ -324,7 +321,7 @@ class World(rights.World):
             await asyncio.sleep(wait_s + rng.choice((0.05, 0.5)))
 
     async def _ask(self, broker: SimBroker, attempt: Attempt) -> tuple[str, float]:
-        """What comes of it, and how long one is told to wait."""
+        """Make a call; return its outcome and how long the broker asks to wait."""
         await asyncio.sleep(self.network_s())
         try:
             await broker.at(lambda: broker.serve(attempt), attempt.stream_s)
@@ -337,7 +334,7 @@ class World(rights.World):
         return DONE, 0.0
 
     def _begun(self, record: PolicyRecord) -> PolicyRecord:
-        """At first all may all."""
+        """Allow everything to all users at first."""
         made = super()._begun(record)
         if not record.secured:
             for user, operation in self._not_since:
@@ -346,13 +343,13 @@ class World(rights.World):
         return made
 
     def _changes_of(self, rule: Rule) -> Sequence[Make]:
-        """Most may most of the time: else nothing would come to any quota."""
+        """Allow most calls most of the time, so that quotas are used up."""
         if rule.allow:
             return (with_rule, with_rule, with_rule, with_rule, without_rule)
         return (with_rule, without_rule, without_rule, without_rule)
 
     async def _administer(self, process: Process) -> None:
-        """Users are disabled, quotas changed."""
+        """Disable users and change quotas."""
         rng, store = process.rng, None
         names = [user.name.partition(":")[2] for user in USERS]
         while not self.over:
@@ -403,10 +400,10 @@ class World(rights.World):
                     None if not disabled else change.time_s if since_s is None else since_s
                 )
 
-    # What may be
+    # Referee
 
     def did(self, attempt: Attempt, door: SimBroker, owner: SimBroker) -> None:
-        """It is done: both have let it in."""
+        """Note a done call: both brokers let it in."""
         self.done += 1
         for broker in (door, owner):
             self._check(attempt, broker, self._not_since[attempt.user, attempt.operation], "may")
@@ -425,7 +422,7 @@ class World(rights.World):
         )
 
     def brought(self, broker: SimBroker, door: Door, principal: str, attempt: Attempt) -> None:
-        """The quotas have let a call in: is there room for it in them?"""
+        """Note a call that the quotas let in, and check that they had room for it."""
         limits = door.quotas._limits
         if door.of is not limits.quotas:
             door.of, door.tallies = limits.quotas, {}
@@ -532,7 +529,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         Edit("octavo.security.limits:Limits.take", "bucket.take(amount, now_s)", "pass"),
     ),
 }
-"""Planted one at a time: each has to be found."""
+"""Planted one at a time; each must be found."""
 
 
 run_seed = partial(small_worlds.run_seed, World)

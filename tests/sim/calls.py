@@ -1,5 +1,6 @@
-"""Calls between processes as a broker's HTTP face makes and takes them, with what can go wrong:
-the request is lost, the reply is lost, the request comes twice, either is late."""
+"""Calls between processes, as a broker's HTTP side makes and takes them, with their faults: the
+request is lost, the reply is lost, the request comes twice, either is late.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ if TYPE_CHECKING:
     from tests.sim.network import SimNetwork
 
 _LATE_S_MAX = 2.0
-"""Long enough for its sender to have given up, died, and come back."""
+"""Long enough for the sender to give up, die and come back."""
 
 _Answer = asyncio.Future[Any]
 
 
 class Calls:
-    """All calls under way."""
+    """All calls in progress."""
 
     def __init__(self, network: SimNetwork) -> None:
         self._network = network
         self._loop = network.loop
         self._at: dict[Process, dict[_Answer, Process]] = {}
-        """Process that was called → calls without an answer, with who called."""
+        """Called process → calls without an answer, with their callers."""
 
     async def call(
         self,
@@ -34,7 +35,6 @@ class Calls:
         coro_fn: Callable[[], Awaitable[Any]],
         timeout_s: float,
     ) -> Any:
-        """See `SimNetwork.call`."""
         network = self._network
         network.attach(src)
         name = dst if isinstance(dst, str) else dst.name
@@ -54,13 +54,13 @@ class Calls:
             return await answer
 
     def crashed(self, process: Process) -> None:
-        """Who waits for its answer is told, unless its machine is gone."""
+        """Tell callers that wait for its answer, unless its machine is gone."""
         for answer, src in self._at.pop(process, {}).items():
             if not process.power_lost:
                 self._reply(process, src, answer, None, ConnectionResetError(104, process.name))
 
     def _late_s(self) -> float:
-        """How long a request is on its way besides: a proxy, or a socket's buffer, holds it."""
+        """Return the extra delay of a request that a proxy or a socket's buffer holds."""
         network = self._network
         if not network.options.late_p or network.random() >= network.options.late_p:
             return 0.0
@@ -75,7 +75,7 @@ class Calls:
         *args: Any,
         late_s: float = 0.0,
     ) -> None:
-        """Deliver, or keep it back while the link is cut: TCP sends again."""
+        """Deliver, or hold it back while the link is cut: TCP sends again."""
         network, loop = self._network, self._loop
         link = network.link(source, target)
         delay_s = late_s + link.delay_s() + max(0.0, link.clogged_until - loop.now)

@@ -1,9 +1,10 @@
-"""The referee of the chains: every change of a partition's record, at the moment it takes effect.
+"""The referee of ledger lists: sees every change of a partition's record when it takes effect.
 
-LedgerChaining: only the owner of the current epoch changes the chain; a new owner raises the epoch;
-all links but the last are closed, in the record and in the ledger's own; nothing that a record
-names is deleted; only what every subscription has acked is trimmed. What comes by a bulk load, and
-where closed ledgers lie, is for bulk_load_audit.py and offload_audit.py to judge.
+Property LedgerChaining: only the owner of the current epoch changes the list. A new owner raises
+the epoch. All ledgers but the last are closed, in the record and in the ledger's own record. A
+ledger that a record names is never deleted. Only messages that every subscription has acked are
+trimmed. Bulk loads are left to bulk_load_audit.py, and the location of closed ledgers to
+offload_audit.py.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TOPIC = re.compile(r"/octavo/topics/([^/]+)/([^/]+)$")
 
 
 class Owned:
-    """What is known of one partition's record."""
+    """The known state of one partition's record."""
 
     def __init__(self) -> None:
         self.record = PartitionRecord()
@@ -46,8 +47,6 @@ class Owned:
 
 
 class ChainAudit:
-    """All chains of one seed."""
-
     def __init__(
         self, topics: TopicAudit, ledgers: LedgerAudit, trace: Trace, fail: Callable[[str], None]
     ) -> None:
@@ -60,10 +59,10 @@ class ChainAudit:
         self.offloads: OffloadAudit | None = None
         self.times: TimeAudit | None = None
         self.views: dict[PartitionName, CompactedHistory] = {}
-        """In the seeds that have compacted views."""
+        """Filled in seeds that have compacted views."""
 
     def changed(self, change: Change) -> None:
-        """For the observers of the metadata store."""
+        """Observe the metadata store."""
         if self.times is not None and change.path == CLOCK_PATH and change.value is not None:
             self.times.clock_written(change)
         if change.path.startswith("/ledgers/"):
@@ -87,7 +86,7 @@ class ChainAudit:
         record = decode_record(PartitionRecord, change.path, change.value)
         known = self.owned.setdefault(name, Owned())
         if known.record.incarnation and record.incarnation != known.record.incarnation:
-            known = self.owned[name] = Owned()  # what another topic of the name has left over
+            known = self.owned[name] = Owned()  # the record of an earlier topic of that name
         what = f"{name} by {change.by}: {_short(known.record)} → {_short(record)}"
         if record.deleted:
             if not same_to_owner(_standing(record), _standing(known.record)):
@@ -96,7 +95,7 @@ class ChainAudit:
             return
         if not known.record.ledgers and any(link.shared for link in record.ledgers):
             self._trace.probe("topic.fork")
-            known.record = record  # what is in it, its readers see (fork_load.py)
+            known.record = record  # its readers check the content (fork_load.py)
             return
         self._check_epoch(known, record, change, what)
         for link, following in pairwise(record.ledgers):
@@ -135,7 +134,7 @@ class ChainAudit:
     def _check_view(
         self, name: PartitionName, old: PartitionRecord, new: PartitionRecord, what: str
     ) -> None:
-        """A job's new view is noted; nobody takes one back."""
+        """Note a job's new view. No view may be taken back."""
         before, after = old.compaction, new.compaction
         if before == after:
             return
@@ -143,7 +142,7 @@ class ChainAudit:
             self._fail(f"X9 a compacted view is taken back: {what}")
         elif before is None or (before.horizon, before.ledgers) != (after.horizon, after.ledgers):
             history = self.views.get(name)
-            if history is None:  # of a fork, which brokers compact as well: fork_load.py reads it
+            if history is None:  # a fork's view, which brokers make too; fork_load.py reads it
                 self._trace.probe("compacted.fork")
                 return
             for one in after.ledgers:
@@ -153,7 +152,7 @@ class ChainAudit:
     def _without_bulk_load(
         self, name: PartitionName, known: Owned, record: PartitionRecord, what: str
     ) -> tuple[PartitionLedger, ...]:
-        """The links but those that a bulk load has just brought, which are judged by themselves."""
+        """Return the links without those of a new bulk load, which have their own checks."""
         before = {link.ledger_id for link in known.record.ledgers}
         added = [link for link in record.ledgers[:-1] if link.ledger_id not in before]
         if added and all(link.pieces for link in added):  # large_load.py reads it
@@ -199,7 +198,8 @@ class ChainAudit:
             self._trace.probe("topic.ledger_closed")
 
     def _closed(self, link: PartitionLedger, before: PartitionLedger) -> PartitionLedger:
-        """The link without what others judge, and without times that nobody knew before."""
+        """Return the link without fields that other referees check, and without newly measured
+        times."""
         if not is_measured(before) and is_measured(link):
             self._trace.probe("topic.ledger_measured")
             link = replace(link, first_ms=before.first_ms, last_ms=before.last_ms, disorder_ms=-1)
@@ -211,8 +211,9 @@ class ChainAudit:
     def _check_closed(
         self, last: PartitionLedger, new: tuple[PartitionLedger, ...], what: str
     ) -> None:
-        """Before a ledger is added, or said to be closed, the last one is closed for good."""
-        if last.shared:  # it ends where the fork was made, whatever others add
+        """Check that the last ledger is closed for good before a ledger is added or called
+        closed."""
+        if last.shared:  # it ends where the fork was made, whatever its source adds
             return
         history = self._ledgers.ledgers.get(last.ledger_id)
         if history is None or not history.is_closed:
@@ -265,7 +266,7 @@ class ChainAudit:
 
 
 def _standing(record: PartitionRecord) -> PartitionRecord:
-    """But for what a deletion marks."""
+    """Return the record without the fields that a deletion changes."""
     return replace(record, deleted=False, incarnation="")
 
 

@@ -1,10 +1,10 @@
-"""The production client in the load: its producer, its retries, its loop over deliveries.
+"""The production client in the load: its producer, its retries, its delivery loops.
 
-In a share of the seeds with topics. Everything of `octavo/client` but its sockets runs here, in
+Used in a share of the seeds with topics. All of `octavo/client` but its sockets runs here, in
 client processes that die: batches and windows, doubts about owners, leases kept and given back.
-Messages are of bytes that are easily changed (`odd_values.py`), and must come back exactly (X11).
-In the end, when nothing is wrong any more, two slow loops share what is there, under leases that
-end many times meanwhile: each message is processed once (X12). Drawn from a stream of its own.
+Messages have bytes that are easily changed (`odd_values.py`), and must come back exactly (X11). At
+the end, without faults, two slow loops share the messages under leases that end many times
+meanwhile: each message is processed once (X12). Options are drawn from a separate stream.
 """
 
 from __future__ import annotations
@@ -42,15 +42,13 @@ LOOP = "loop"
 """The subscription of the loops."""
 _SHARE = 0.3
 _LAST = 24
-"""Messages sent when nothing is wrong any more, for the last loops."""
+"""The number of messages for the last loops, sent when the faults are over."""
 _WORK_SHARE = 0.2
-"""Of a lease, for each of the last messages."""
+"""The share of a lease that each of the last messages takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """One seed's."""
-
     producers: int = 0
     loops: int = 0
     batch_bytes: int = 0
@@ -58,18 +56,18 @@ class ClientOptions:
     linger_ms: float = 0.0
     lease_ms: int = 0
     batch: int = 1
-    """What a loop holds at most."""
+    """The most messages that a loop holds."""
 
     @property
     def subscriptions(self) -> dict[str, SubscriptionSettings]:
-        """What the loops consume."""
+        """The subscriptions that the loops use."""
         if not self.loops:
             return {}
         return {LOOP: SubscriptionSettings(type="shared", ack_timeout_ms=self.lease_ms)}
 
 
 def draw(rng: random.Random) -> ClientOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw the options of one seed from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return ClientOptions()
     return ClientOptions(
@@ -85,7 +83,7 @@ def draw(rng: random.Random) -> ClientOptions:
 
 @dataclass(slots=True)
 class _Exchange:
-    """A call under way, and what was known when it began."""
+    """A call in progress, with the state when it began."""
 
     what: str
     sub: str
@@ -102,10 +100,10 @@ class ClientReferee:
     def __init__(self, load: TopicLoad) -> None:
         self._load = load
         self.slowest_s = 0.0
-        """The longest that an ack was on its way: leases may end meanwhile."""
+        """The longest time of an ack: leases may end meanwhile."""
 
     def begins(self, path: str, body: bytes | None, now_s: float) -> _Exchange:
-        """A call is sent."""
+        """Note that a call is sent."""
         parts = path.split("/")
         found = _Exchange(parts[-1], parts[-2], now_s)
         logs = self._load.audit.logs
@@ -124,12 +122,12 @@ class ClientReferee:
         return found
 
     def unanswered(self, exchange: _Exchange, now_s: float) -> None:
-        """It was given up: by a broker that came to its end, say."""
+        """Note that a call was given up, for example by a broker that stopped."""
         if exchange.what == "ack":
             self.slowest_s = max(self.slowest_s, now_s - exchange.began_s)
 
     def ends(self, exchange: _Exchange, reply: Reply, now_s: float) -> None:
-        """It was answered."""
+        """Note a call's answer."""
         if exchange.what == "ack":
             self.slowest_s = max(self.slowest_s, now_s - exchange.began_s)
         if reply.status >= 300:
@@ -162,8 +160,6 @@ class ClientReferee:
 
 
 class ClientLoad:
-    """All of it for one seed."""
-
     def __init__(self, load: TopicLoad, options: ClientOptions) -> None:
         self.load = load
         self.options = options
@@ -174,7 +170,7 @@ class ClientLoad:
         self.referee = ClientReferee(load)
 
     def clients(self) -> list[TopicClient]:
-        """Those of the safety phase."""
+        """Return the clients of the safety phase."""
         options = self.options
         return [
             *[TopicClient(self.load, f"e{n}", self._produce) for n in range(options.producers)],
@@ -182,7 +178,7 @@ class ClientLoad:
         ]
 
     async def finish(self, client: TopicClient) -> None:
-        """Nothing is wrong any more: two slow loops share what is there."""
+        """Let two slow loops share the messages, when the faults are over."""
         async with self._api(client) as api:
             last = TopicClient(self.load, "last", self._produce)
             last.process, last.run = client.process, 1
@@ -200,8 +196,7 @@ class ClientLoad:
 
     def _api(self, client: TopicClient) -> AsyncClient:
         assert client.process is not None
-        # In the end nobody is told of brokers that have left for good: time that is spent on them
-        # is time that a call has not.
+        # At the end, leave out brokers that are gone for good: a call would spend its time on them.
         told = [one for one in self.brokers.values() if not (self.load.over and one.held_down)]
         return AsyncClient(
             [f"http://{one.name}" for one in told],
@@ -224,7 +219,7 @@ class ClientLoad:
                     await client.pause(RETRY_S)
 
     async def _send_some(self, client: TopicClient, api: AsyncClient, count: int) -> None:
-        """Send up to so many, under an epoch of their own."""
+        """Send up to `count` messages, under a new epoch."""
         options = self.options
         epoch = client.run * 100 + client.rng.randrange(100)
         producer = await api.producer(
@@ -269,7 +264,8 @@ class ClientLoad:
     # ------------------------------------------------------------------ consuming
 
     async def _consume(self, client: TopicClient) -> None:
-        """A loop whose body is now quick, now slower than a lease; which is left and begun anew."""
+        """Consume by a loop whose body is sometimes slower than a lease; leave it and begin
+        again."""
         lease_s = self.options.lease_ms / 1000
         async with self._api(client) as api:
             while not self.load.over:
@@ -303,7 +299,8 @@ class ClientLoad:
 
 
 def judge_loops(processed: Counter[tuple[int, int, str]], fail: Callable[[str], None]) -> None:
-    """Partition, offset and epoch → how often a loop's body had it, while nothing was wrong."""
+    """Judge (partition, offset, epoch) → how often a loop's body got it while there was no
+    fault."""
     for (partition, offset, epoch), times in processed.items():
         if times > 1:
             fail(
@@ -313,5 +310,5 @@ def judge_loops(processed: Counter[tuple[int, int, str]], fail: Callable[[str], 
 
 
 def hash_of(name: str) -> int:
-    """A producer id for each name."""
+    """Return a producer id for each name."""
     return int.from_bytes(name.encode(), "big") % 1_000_003

@@ -1,7 +1,7 @@
-"""The cluster of one seed: bookies on simulated disks, metadata, network, and who watches them.
+"""The cluster of one seed: bookies on simulated disks, metadata, network, and referees.
 
-Everything that promises something is production code; what is here starts it, kills it, and tells
-the referee what each bookie reports as durable, at the moment it does.
+All code that promises something is production code. This module starts it, kills it, and tells the
+referee at once what each bookie reports as durable.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ SESSION_TIMEOUT_MS = 1_500
 _CALL_TIMEOUT_MS = 600
 _PORT = 3181
 _REFUSALS = (CookieRefused, JournalDamaged, LedgerStateDamaged, MarkRefused)
-"""A bookie that ends so knows that it lost something, and stays away for good."""
+"""A bookie that ends with one of these knows its loss, and stays away for good."""
 _MISLED = ("disk: stale sector", "disk: misdirected write")
-"""Faults by which a disk keeps something else than what was written."""
+"""Faults after which a disk holds other bytes than were written."""
 _PATIENCE = (MetadataUnavailable, BookieStartTimeout)
 _FAILED_STARTS_MAX = 4
-"""A bookie with a damaged disk that does not start for so often will not start."""
+"""A bookie with a damaged disk that failed to start this often will never start."""
 
 
 class SimBookie:
-    """One machine with a bookie on it: it outlives the processes that run there."""
+    """A machine with a bookie; it outlives the processes that run there."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
@@ -77,19 +77,19 @@ class SimBookie:
         self.node: BookieNode | None = None
         self.serving = False
         self.was_ready = False
-        """It has served before."""
+        """Whether it has served before."""
         self.refused: BaseException | None = None
         """Why it will not start again."""
         self.busy = 0.0
-        """Share of the requests that are answered TooManyRequests."""
+        """The share of requests that are answered TooManyRequests."""
         self.held_down = False
-        """Nobody restarts it at present."""
+        """Whether its restart is blocked at present."""
         self.accepts_loss = False
         """It is started with --accept-loss until it serves again."""
         self.accepts_older = False
         """It is started with --accept-older-metadata until it serves again."""
         self.started_s = 0.0
-        """When the life began in which it served last."""
+        """The start of the life in which it served last."""
         self.keeper: CopyKeeper | None = None
         self._mark: Mark | None = None
         self._failed_starts = 0
@@ -123,25 +123,24 @@ class SimBookie:
         self.process.spawn(self._live(self.process), self.name)
 
     def start_later(self, s: float) -> None:
-        """Start after a while."""
         self.cluster.loop.world_later(s, self.start)
 
     def kill(self) -> None:
-        """Its process dies; the machine does not."""
+        """Kill its process; the machine goes on running."""
         if self.process is not None:
             self.disk.kill_chance = 1.0
             self.process.crash(power=False)
             self.disk.kill_chance = 0.0
 
     def power_loss(self) -> None:
-        """Its machine dies: what was not synced is lost."""
+        """Kill its machine: unsynced data is lost."""
         if self.is_alive and self.process is not None:
             self.process.crash()
         else:
             self.disk.crash(self.rng)
 
     def stop(self) -> None:
-        """End in good order, soon."""
+        """Stop in an orderly way, soon."""
         if self.process is not None and self.process.alive and self.serving:
             self.process.spawn(self._stop(self.process), "stop")
 
@@ -157,7 +156,7 @@ class SimBookie:
             self.cluster.trace.probe("bookie.pressure")
 
     def count(self, storage: Any) -> None:
-        """What one life of the storage came by."""
+        """Count the events of one life of the storage."""
         probe = self.cluster.trace.probe
         self._check_damage(storage)
         if self.keeper is not None:
@@ -178,7 +177,7 @@ class SimBookie:
             probe(f"bookie.found_in_{place}", count)
 
     def _check_damage(self, storage: Storage) -> None:
-        """What was never hurt is never called damaged, by a read or by the scrubber."""
+        """Check that no read and no scrubber calls undamaged data damaged."""
         found = storage.damages.current()
         rotten = [damage for damage in found if damage.kind is not DamageKind.UNREADABLE]
         hurt = self.name in self.cluster.audit.damaged or any(map(self.disk.counts.get, _MISLED))
@@ -239,7 +238,7 @@ class SimBookie:
             self._exit(process, error)
 
     def _exit(self, process: Process, error: BaseException) -> None:
-        """The process ends by itself, as a supervisor sees it: it is started again."""
+        """Note that the process ended by itself; the supervisor starts it again."""
         self._failed_starts += 1
         helpless = self._failed_starts >= _FAILED_STARTS_MAX and not isinstance(error, _PATIENCE)
         if isinstance(error, MetadataOlder):
@@ -260,7 +259,7 @@ class SimBookie:
         self.start_later(0.1 + self.rng.random() * 0.2)
 
     def _is_accepted(self) -> bool:
-        """Whether the operator accepts now what was lost; once, until it serves."""
+        """Whether the operator accepts the loss now, until the bookie serves."""
         audit = self.cluster.audit
         lost = audit.damaged.get(self.name, "swapped")
         if not self.cluster.options.accepts_loss or self.accepts_loss or lost == "swapped":
@@ -305,7 +304,7 @@ class SimBookie:
                     if code is Code.OK:
                         failed = self.disk.failed_sync
                         folder = journals[journal_of(run.ledger_id, len(journals))]
-                        audit.check(  # what another journal has synced, it has
+                        audit.check(  # an entry that another journal has synced, it has
                             not failed.startswith(f"{folder}/"),
                             f"P38 {name} stored an entry after the sync of {failed} had failed",
                         )
@@ -378,7 +377,8 @@ class SimBookie:
                 audit.forgotten(name, ledger_id)
 
         put = setattr
-        storage.reads = copy.copy(storage_reads)  # those of clients: repeated adds read unseen
+        # only clients' reads: reads for repeated adds are not watched
+        storage.reads = copy.copy(storage_reads)
         put(storage.reads, "read_many", watched_read_many)
         put(storage.reads, "read_now", watched_read_now)
         put(storage, "add", watched_add)
@@ -389,7 +389,7 @@ class SimBookie:
         watch_garbage(self, storage)
 
     def _watch_mode(self, node: Any) -> None:
-        """See it become read-only, and writable again."""
+        """Count each change to read-only and back."""
         apply_mode = node._apply_mode
 
         def watched(**why: object) -> None:
@@ -401,11 +401,11 @@ class SimBookie:
         node._apply_mode = watched
 
     def _check_reopened(self, storage: Storage) -> None:
-        """A bookie that has just started holds all that it ever promised."""
+        """Check that a bookie which has just started holds everything it ever promised."""
         try:
             mark = read_mark(self.disk, self.cluster.options.ledger_directories)
         except DiskError:
-            mark = None  # a fault that waited for the next read met the referee
+            mark = None  # the referee itself met an armed fault
         if mark is not None and self.name not in self.cluster.audit.damaged:
             self.cluster.audit.check(
                 self._mark is None or mark.covers(self._mark),
@@ -418,7 +418,7 @@ class SimBookie:
 
 
 def _files(positions: Sequence[Position]) -> int:
-    """How many files all journals have come to."""
+    """Return the number of files of all journals."""
     return sum(position.file_id for position in positions)
 
 
@@ -439,7 +439,7 @@ class Cluster:
         """The metadata was turned back to an older copy."""
         self.bookies = {f"b{n}": SimBookie(self, f"b{n}") for n in range(1, options.bookies + 1)}
         self.on_operation: list[Callable[[Partition, AnyOperation, AnyAnswer], None]] = []
-        """Are told of each operation that an owner has done for a caller."""
+        """Called for each operation that an owner has done for a caller."""
         self.on_refused: list[Callable[[SimBookie, BaseException], None]] = []
         self._ledger_ids: dict[str, int | None] = {}
 
@@ -454,14 +454,14 @@ class Cluster:
         return all(b.serving or b.refused is not None for b in self.bookies.values())
 
     def new_process(self, name: str) -> Process:
-        """A process on the host of that name."""
+        """Make a process on the host of that name."""
         process = Process(self.loop, name)
         self.clocks.join(process)
         process.on_crash.append(lambda _: self.events.add("dies", name))
         return process
 
     def metadata_store(self, process: Process) -> SimMetadataStore:
-        """The metadata store as that process has it."""
+        """Return the metadata store as that process sees it."""
         store = self.metadata.store(
             process, session_timeout_ms=SESSION_TIMEOUT_MS, call_timeout_ms=_CALL_TIMEOUT_MS
         )
@@ -469,7 +469,7 @@ class Cluster:
         return store
 
     def refused(self, bookie: SimBookie, error: BaseException) -> None:
-        """A bookie says that its disk lost something. It has to be true."""
+        """Check a bookie's claim that its disk lost something."""
         for told in self.on_refused:
             told(bookie, error)
 
@@ -479,7 +479,7 @@ class Cluster:
             self.audit.record_changed(ledger_id, change.value, change.version, change.by)
 
     def _ledger_id(self, path: str) -> int | None:
-        """The ledger whose record stands at `path`; None for every other path."""
+        """Return the ledger whose record is at `path`, or None."""
         if path not in self._ledger_ids:
             digits = path.removeprefix("/ledgers/").replace("/", "").replace("L", "")
             is_record = path.startswith("/ledgers/") and path.rpartition("/")[2].startswith("L")

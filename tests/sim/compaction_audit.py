@@ -1,10 +1,9 @@
-"""The referee of compacted reads: each page against what the views and the log really hold.
+"""The referee of compacted reads: compares each page with the views and the log.
 
-A view is known by its ledgers, for each belongs to one: what it holds was told when it was written.
-So a page can be held against exactly one view: from where it was asked to where it goes on it has
-every message of the view and no other one, and from the horizon on every message there is. Of a
-whole pass, whatever came and went meanwhile, the promise is what users have: the newest message of
-each key was seen.
+A ledger belongs to one view, and the referee learns its content when it is written. So each page is
+compared with exactly one view: from the requested offset to the next one, it has every message of
+the view and no other. From the horizon on, it has every message of the log. A whole pass keeps the
+promise to users, whatever changed meanwhile: it shows the newest message of each key.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ class Kept(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A batch of a page: its ledger, where it begins, where the next one may, its messages."""
+    """A batch of a page: its ledger, its first offset, the first possible next one, its
+    messages."""
 
     ledger_id: int
     first: int
@@ -40,8 +40,6 @@ class Seen(NamedTuple):
 
 
 class CompactedHistory:
-    """One partition's views."""
-
     def __init__(
         self,
         log: LogHistory,
@@ -59,18 +57,18 @@ class CompactedHistory:
         self._gone: set[int] = set()
         """Tombstones that some view has left out."""
         self.own: OwnCompaction | None = None
-        """In seeds whose brokers compact."""
+        """Set in seeds whose brokers compact."""
         self.age_ms: Callable[[int], int] = lambda stamp_ms: 10**18
-        """At most, of what was stamped then, by any clock that is believed."""
+        """Returns the highest possible age of a stamp, by any believable clock."""
 
     # -- what jobs do
 
     def wrote(self, ledger_id: int, offsets: Sequence[int]) -> None:
-        """A ledger of a view was closed, with the messages of these offsets."""
+        """Note that a view's ledger was closed, with the messages of these offsets."""
         self._written[ledger_id] = tuple(offsets)
 
     def learn(self, ledger: CompactedLedger, entries: Iterable[bytes]) -> None:
-        """A broker has written this ledger, these are its entries: what it holds, if not known."""
+        """Note the entries of a ledger that a broker wrote, if unknown."""
         if ledger.ledger_id in self._written:
             return
         offsets = []
@@ -87,11 +85,11 @@ class CompactedHistory:
         self.wrote(ledger.ledger_id, offsets)
 
     def judge(self, record: CompactionRecord) -> None:
-        """What is about to stand there, of a topic from which nothing goes that is in no view.
+        """Check a view that is about to be published, in a topic whose messages go only when a view
+        has them.
 
-        It has of each key the newest message that is known to lie below its horizon, or a newer
-        one, and none beside that; a tombstone alone may be gone, of which the view before told, and
-        which is old enough.
+        It has, for each key, the newest message known below its horizon, or a newer message, and no
+        other. Only a tombstone may be missing: if the view before had it, and if it is old enough.
         """
         what = f"X18 {self._log.name}, view up to {record.horizon}"
         kept = {o for one in record.ledgers for o in self._written[one.ledger_id]}
@@ -129,7 +127,7 @@ class CompactedHistory:
         return stamp_ms is None or self.age_ms(stamp_ms) >= delay_ms
 
     def published(self, record: CompactionRecord) -> None:
-        """It stands in the partition's record now."""
+        """Note that the partition's record names this view."""
         if self.own is not None:
             self.judge(record)
         offsets = tuple(o for one in record.ledgers for o in self._written[one.ledger_id])
@@ -141,13 +139,13 @@ class CompactedHistory:
 
     @property
     def newest(self) -> Kept:
-        """The view that the record names."""
+        """Return the view that the record names."""
         return self._views[-1]
 
     # -- what readers see
 
     def page(self, at: int, start: int, following: int, batches: Sequence[Seen]) -> list[int]:
-        """They were given this page for offset `at`; the offsets of it that are messages."""
+        """Check a page for offset `at`; return the offsets of its messages."""
         what = f"{self._log.name}, compacted from {at} to {following}"
         behind = [batch for batch in batches if batch.ledger_id not in self._view_of]
         of_view = list(batches[: len(batches) - len(behind)])
@@ -194,9 +192,9 @@ class CompactedHistory:
         return list(range(start, at))
 
     def looked_up(self, time_ms: int, found: int, end: int, horizons: tuple[int, int]) -> None:
-        """They were told that `time_ms` begins at `found`, when the log ended at `end` or later.
+        """Check the answer that `time_ms` begins at `found`, when the log ended at `end` or later.
 
-        `horizons`: of the view that the owner knew before, and of the one that it knew then.
+        `horizons`: of the view that the owner knew before, and of the view that it knew then.
         """
         self._trace.probe("compacted.looked_up")
         oldest, newest = horizons
@@ -209,7 +207,7 @@ class CompactedHistory:
             )
 
     def _why_not(self, view: Kept, time_ms: int, found: int, end: int) -> str:
-        """Why that is no answer in this view; "": it is one, for all that is known."""
+        """Return why the answer is wrong for this view, or "" when it may be right."""
         log, where = self._log, f"with horizon {view.horizon}"
         if found < view.horizon and found not in view.offsets:
             return f"{where} the view has no offset {found}"
@@ -226,7 +224,7 @@ class CompactedHistory:
         return None if stamp_ms is None else stamp_ms >= time_ms
 
     def passed(self, before: Kept, seen: set[int], end: int) -> None:
-        """Somebody read from the beginning to `end`; `before` was the view when it began."""
+        """Check a pass from the beginning to `end`; `before` was the view when it began."""
         self._trace.probe("compacted.pass")
         newest: dict[bytes | None, int] = {}
         keyless = []

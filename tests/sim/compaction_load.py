@@ -1,11 +1,11 @@
-"""Compactions beside owners, readers of compacted topics: in a share of the seeds with topics.
+"""Compactions and readers of compacted topics, in a share of the seeds with topics.
 
-A compaction here is the job's own steps over the partition's record, and its own reads of ledgers;
-what Spark does in between, finding the newest message of each key, is a dictionary. Its ledgers and
-entries are cut anywhere: views of one entry, of many small ledgers, uneven ones. Jobs race, die,
-give up, and take away the ledgers of earlier views at once or later. A reader goes from the
-beginning to the end by pages of any size; some ask where a time begins. Drawn from streams of its
-own: a seed without compaction is what it was before there was any.
+A compaction here runs the job's own steps over the partition's record, and its own reads of
+ledgers. A dictionary replaces Spark, which finds the newest message of each key. Ledgers and
+entries of views are cut anywhere: one entry, many small ledgers, uneven ones. Jobs race, die, give
+up, and remove the ledgers of earlier views at once or later. A reader goes from the beginning to
+the end by pages of any size; some ask where a time begins. Options come from separate streams, so
+seeds without compaction stay as they were.
 """
 
 from __future__ import annotations
@@ -68,24 +68,22 @@ Message = tuple[int, Record]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
-    """One seed's."""
-
     jobs: int = 0
     readers: int = 0
     keys: int = 0
-    """How many different ones; in some seeds a share of the messages has none."""
+    """The number of keys. In some seeds a share of the messages has no key."""
     keyless: bool = False
     entry_max: int = 1
-    """Messages of one entry of a view, at most …"""
+    """The most messages of an entry of a view."""
     ledger_max: int = 1
-    """… and entries of one of its ledgers."""
+    """The most entries of a view's ledger."""
     grace_ms: int = 0
     """How long ledgers of earlier views stay."""
     lookups: int = 0
-    """Clients that ask where in such a read a time begins."""
+    """Clients that ask where a time begins in such a read."""
 
     def key_of(self, value: str) -> bytes | None:
-        """By the value alone, so that no draw of a client's is another one."""
+        """Derive the key from the value, so that other draws of a client do not change."""
         if not self.jobs:
             return None
         number = zlib.crc32(value.encode()) % (self.keys + self.keyless)
@@ -93,7 +91,7 @@ class CompactionOptions:
 
 
 def draw(rng: random.Random) -> CompactionOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw the options of one seed from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return CompactionOptions()
     return CompactionOptions(
@@ -110,22 +108,22 @@ def draw(rng: random.Random) -> CompactionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCompaction:
-    """Of a seed whose brokers compact its topic by themselves, beside the jobs."""
+    """The options of a seed whose brokers compact its topic beside the jobs."""
 
     settings: Mapping[str, Any]
-    """Of the topic."""
+    """Settings of the topic."""
     config: Mapping[str, Any]
-    """Of the brokers."""
+    """Settings of the brokers."""
     tombstones: bool
-    """A share of the messages are."""
+    """Whether a share of the messages are tombstones."""
 
     def is_tombstone(self, value: str) -> bool:
-        """By the value alone, as its key is."""
+        """Derive it from the value, like the key."""
         return self.tombstones and zlib.adler32(value.encode()) % 4 == 0
 
 
 def draw_own(rng: random.Random) -> OwnCompaction | None:
-    """Of a seed with compactions; from a stream of its own."""
+    """Draw the options of a seed with compactions, from a separate stream."""
     if rng.random() < 0.35:
         return None
     return OwnCompaction(
@@ -146,8 +144,6 @@ def draw_own(rng: random.Random) -> OwnCompaction | None:
 
 
 class CompactionLoad:
-    """All jobs and readers of one seed."""
-
     def __init__(self, load: TopicLoad, options: CompactionOptions) -> None:
         self.load = load
         self.options = options
@@ -161,7 +157,7 @@ class CompactionLoad:
         self._runs = 0
 
     def clients(self) -> list[TopicClient]:
-        """Those of the safety phase."""
+        """Return the clients of the safety phase."""
         options = self.options
         return [
             *[TopicClient(self.load, f"m{n}", self._compact) for n in range(1, options.jobs + 1)],
@@ -173,13 +169,13 @@ class CompactionLoad:
         ]
 
     async def finish(self, client: TopicClient) -> None:
-        """Nothing is wrong any more: a view is made of each partition, and read as a whole."""
+        """Make a view of each partition and read it whole, when the faults are over."""
         for name in self.load.partitions:
             await self._until_done(client, partial(self._run, client, name, whole=True))
             await self.read_all(client, name)
 
     async def read_all(self, client: TopicClient, name: PartitionName) -> None:
-        """Some passes that end."""
+        """Run some passes that reach the end."""
         for _ in range(_PASSES):
             while not await self._pass(client, name):
                 await client.pause(_PAUSE_S)
@@ -207,7 +203,7 @@ class CompactionLoad:
                 self._probe(f"job_ends.{type(error).__name__}")
 
     async def _run(self, client: TopicClient, name: PartitionName, *, whole: bool = False) -> None:
-        """One compaction of one partition. Raises `EXPECTED`."""
+        """Run one compaction of one partition. Raises `EXPECTED`."""
         self._runs += 1
         rng, run = client.rng, f"run-{self._runs}"
         async with self._connected() as cluster:
@@ -253,7 +249,8 @@ class CompactionLoad:
                     raise
 
     async def _newest(self, cluster: ToolCluster, view: View, horizon: int) -> list[Message]:
-        """Of each key below the horizon its newest message, and those without a key."""
+        """Return the newest message of each key below the horizon, and the messages without a
+        key."""
         old = [] if view.compacted is None else compacted_pieces(view, horizon)
         first = max(0 if view.compacted is None else view.compacted.horizon, view.earliest)
         newest: dict[bytes, int] = {}
@@ -277,7 +274,7 @@ class CompactionLoad:
         ]
 
     def _cut(self, rng: random.Random, kept: list[Message]) -> list[list[list[Message]]]:
-        """Ledgers of entries of messages."""
+        """Cut messages into entries, and entries into ledgers."""
         ledgers: list[list[list[Message]]] = []
         left = 0
         while kept:
@@ -315,14 +312,14 @@ class CompactionLoad:
         await writer.close()
         offsets = [offset for entry in entries for offset, _ in entry]
         log = self.load.audit.logs[name]
-        for entry in entries:  # the referee may not have seen them: their answers are under way
+        for entry in entries:  # the referee may not have seen them: their answers are on the way
             for offset, record in entry:
                 log.stands([log.odd.name_of(record, "a job")], offset, f"the view of {name}")
         self.views[name].wrote(writer.ledger_id, offsets)
         return CompactedLedger(writer.ledger_id, base, offsets[-1], len(offsets), size)
 
     async def _collect(self, client: TopicClient, name: PartitionName) -> None:
-        """Ledgers of earlier views go, once no record names them."""
+        """Delete ledgers of earlier views once no record names them."""
         if client.rng.random() < 0.3:
             return
         until_ms = self._now_ms() - self.options.grace_ms
@@ -350,14 +347,14 @@ class CompactionLoad:
             await self._look(client, name)
 
     async def _look(self, client: TopicClient, name: PartitionName) -> None:
-        """Some pages from anywhere, also from amid an entry."""
+        """Read some pages from anywhere, also from the middle of an entry."""
         for _ in range(client.rng.randint(0, 4)):
             with contextlib.suppress(*EXPECTED):
                 end = await client.ask(name, _end_offset)
                 await self._page(client, name, client.rng.randint(0, end))
 
     async def _pass(self, client: TopicClient, name: PartitionName) -> bool:
-        """From the beginning to the end; whether it came there."""
+        """Read from the beginning; return whether the end was reached."""
         history = self.views[name]
         before = history.newest
         seen: set[int] = set()
@@ -411,7 +408,7 @@ class CompactionLoad:
             await client.pause(_READ_PAUSE_S)
 
     async def _ask(self, client: TopicClient, name: PartitionName) -> None:
-        """Where a time begins. Raises `EXPECTED`."""
+        """Ask where a time begins. Raises `EXPECTED`."""
         time_ms = telling_time(self.load, client.rng, name)
 
         async def work(partition: Partition) -> tuple[int, int, tuple[int, int]]:

@@ -1,10 +1,10 @@
-"""Bookies that keep their own copies (profile `copies`), and what the referee asks of them.
+"""Bookies that keep their own copies (profile `copies`), and the referee's demands on them.
 
 P52  a move changes one position of one fragment, and nothing else of the record
 P53  the new holder is no other of the ensemble, and has all that the position is to hold
 P54  what moves is settled: no writer and no recovery can change it any more
-P42  who vouches for a ledger has it closed, whole and fenced
-S8   in the end every closed ledger's copies are whole again, where there is anybody to hold them
+P42  a bookie that vouches for a ledger has it closed, whole and fenced
+S8   in the end every closed ledger's copies are whole again, if enough bookies are there
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _watch(bookie: SimBookie, node: BookieNode) -> None:
             audit.check(not missing, f"P42 {what} without entries {sorted(missing)}")
             state = storage._states.get(ledger_id)
             audit.check(state is not None and state.fenced, f"P24 {what}, which is not fenced")
-        for ledger_id in ledger_ids:  # before: a call that fails may have been written all the same
+        for ledger_id in ledger_ids:  # before the call: a failed call may still have been written
             audit.whole_again(name, ledger_id, covered(storage, ledger_id), named=True)
         await vouch(ledger_ids)
         for _ in ledger_ids:
@@ -80,7 +80,8 @@ def _watch(bookie: SimBookie, node: BookieNode) -> None:
             and name in names(found.record)
             and storage.limbo.covers(found.ledger_id)
         ]
-        # An ensemble may change after the keeper looked: to who was sure of the ledger then.
+        # After the keeper looked, an ensemble change may have put this bookie in, which was sure by
+        # then.
         lost = [found for found in named if found in audit.lost.get(name, ())]
         audit.check(not lost, f"P42 the limbo of {name} ends, and ledgers {lost} are not whole")
         for ledger_id in list(audit.lost.get(name, ())):
@@ -92,7 +93,7 @@ def _watch(bookie: SimBookie, node: BookieNode) -> None:
 
 
 def whole(bookies: dict[str, SimBookie], ledgers: Iterable[LedgerHistory]) -> str:
-    """What is still missing of the closed ledgers' copies; empty when they are whole."""
+    """Return the closed ledgers' missing copies."""
     serving = {name: bookie for name, bookie in bookies.items() if bookie.serving and bookie.node}
     for history in ledgers:
         if history.deleted or not history.is_closed:

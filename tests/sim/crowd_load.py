@@ -1,12 +1,12 @@
-"""Clients that ask more than bookies can bear, and go away in the midst of it (profile `crowd`).
+"""Clients that ask more than bookies can bear, and leave in the middle of it (profile `crowd`).
 
-Each opens a connection to a bookie, asks for many entries at once, one by one and in batches, for
-long polls, and begins a long frame that it does not end. Sometimes it takes no answers. A moment
-later the connection is gone: closed, aborted, or left silent. Bounds are tiny and the disks slow,
-so that whatever such a client occupies and a bookie does not give back is missed by the next one:
-the quiescence referee (Q1) looks for it, and the ordinary clients have to go on.
+Each connects to a bookie, asks for many entries at once, singly and in batches, asks for long
+polls, and begins a long frame without ending it. Some never read the answers. A moment later the
+connection is gone: closed, aborted, or left silent. Bounds are tiny and the disks slow, so a
+resource that a bookie does not get back is missing for the next client. The quiescence referee (Q1)
+looks for it, and the ordinary clients have to go on.
 
-What is answered is looked at by no one here; the referee of ledgers watches the bookies.
+No code here looks at the answers; the referee of ledgers watches the bookies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POLL_MS = (1, 50, 2_000)
 
 
 def crowded(options: SimOptions, rng: random.Random) -> SimOptions:
-    """The options of a seed with a crowd: few turns, few tasks, one thread, cold reads."""
+    """Return the options of a seed with a crowd: few turns, few tasks, one thread, cold reads."""
     bookie: Mapping[str, Any] = {
         **options.bookie,
         "read_threads": 1,
@@ -56,7 +56,7 @@ def crowded(options: SimOptions, rng: random.Random) -> SimOptions:
 
 
 class _Connection(asyncio.Protocol):
-    """One that asks and does not listen."""
+    """A connection that asks and does not listen."""
 
     transport: asyncio.Transport | None = None
 
@@ -68,7 +68,7 @@ class _Connection(asyncio.Protocol):
 
 
 async def crowd(load: LedgerLoad, client: SimClient) -> None:
-    """The life of such a client."""
+    """Live as such a client."""
     rng = client.rng
     while not load.over:
         bookie = rng.choice(list(load.cluster.bookies))
@@ -94,7 +94,7 @@ async def crowd(load: LedgerLoad, client: SimClient) -> None:
 
 
 def _burst(load: LedgerLoad, rng: random.Random) -> bytes:
-    """Many requests at once."""
+    """Send many requests at once."""
     known = list(load.audit.ledgers) or [0]
     frames = []
     for number in range(rng.randint(2, 30)):

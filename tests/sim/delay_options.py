@@ -1,6 +1,6 @@
-"""Messages that say when they are due, in a share of the seeds, and whether that is held.
+"""Messages with a due time, in a share of the seeds, and the check that they are not early.
 
-Drawn from a stream of its own: a seed without them is what it was before there were any.
+Options come from a separate stream, so seeds without delays stay as they were.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ HEEDING = ("shared", "key_shared")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayOptions:
-    """One seed's."""
-
     share: int = 0
-    """Of a hundred messages."""
+    """Percentage of the messages."""
     delay_ms_max: int = 1
     pending_max: int = 1_000_000
 
     def headers_of(self, value: str, now_ms: int) -> list[tuple[str, bytes | None]]:
-        """By the value alone, so that no draw of a client's is another one."""
+        """Derive the headers from the value, so that other draws of a client do not change."""
         number = zlib.crc32(b"due " + value.encode())
         if number % 100 >= self.share:
             return []
@@ -38,8 +36,11 @@ class DelayOptions:
 
     @contextmanager
     def installed(self, true_ms: Callable[[], int]) -> Iterator[None]:
-        """Owners have the right time meanwhile: clocks that are off by an hour, which others are
-        for, would have everything due at once, or nothing before the seed is over."""
+        """Give owners the true time within the block.
+
+        Other seeds set clocks off by an hour; here every message would be due at once, or not
+        before the seed ends.
+        """
         kept = Partition.wall_ms
         if self.share:
             setattr(Partition, "wall_ms", lambda _: true_ms())  # noqa: B010
@@ -50,7 +51,7 @@ class DelayOptions:
 
 
 def draw(rng: random.Random) -> DelayOptions:
-    """The options of one seed."""
+    """Draw the options of one seed."""
     if rng.random() >= _SHARE:
         return DelayOptions()
     return DelayOptions(
@@ -63,9 +64,9 @@ def draw(rng: random.Random) -> DelayOptions:
 def check_due(
     given: Sequence[Delivery], wall_ms: int, what: str, fail: Callable[[str], None]
 ) -> int:
-    """A shared subscription has given these when its broker's clock said `wall_ms`.
+    """Check a shared subscription's messages at `wall_ms` on its broker's clock.
 
-    X19: none before it is due. How many of them say when they are.
+    X19: no message is early. Returns the number of messages with a due time.
     """
     waited = 0
     for one in given:

@@ -1,9 +1,9 @@
-"""What many seeds told, in a few hex digits: two versions of the code that tell the same agree.
+"""The stories of many seeds in a few hex digits, to compare two versions of the code.
 
-A move or a rename must not change a story. Whoever makes one notes `make sim-digest` before it and
-compares after it. Nothing of a seed that the digest takes in names a module or a file: its trace
-(docs/simulation.md), how long it was, which faults were injected, which situations it reached, and
-whether it failed. Why it failed may quote a traceback, and is left out.
+A move or a rename must not change a story: run `make sim-digest` before and after it. The digest
+covers nothing that names a module or a file: a seed's trace (docs/simulation.md), its length, the
+injected faults, the situations reached, and whether it failed. The reason of a failure is left out,
+because it may quote a traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ ALL = "all"
 
 
 def digests(results: Iterable[SeedResult]) -> dict[str, str]:
-    """16 hex digits for each profile, by name, and last for `ALL`. The order of seeds counts."""
+    """Return 16 hex digits for each profile, by name, and last for `ALL`. The order of seeds
+    counts."""
     parts: dict[str, hashlib.blake2b] = {}
     for result in results:
         part = parts.setdefault(result.profile, hashlib.blake2b(digest_size=8))

@@ -1,13 +1,13 @@
-"""The simulated disk: forgets what was not synced, fails, fills up, dawdles, rots, on demand.
+"""The simulated disk: on demand it forgets unsynced data, fails, fills up, dawdles and rots.
 
-One `SimDisk` is one bookie's disks and outlives its processes; each process works through the
-handle that `attach` gives it, which is dead once the process crashed. Reads see the page cache
-(all that was written); `crash` leaves what a power failure leaves: synced bytes for certain, of
-the rest any subset of sectors (inode.py); creations, renames and removals are lost each for itself
-unless their folder was synced. `kill` is a crash of the process alone: the page cache stays.
+One `SimDisk` is one bookie's disks, and outlives its processes. Each process uses the handle that
+`attach` returns, which is dead once the process crashed. Reads see the page cache (every write).
+`crash` leaves what a power failure leaves: synced bytes for certain, and any subset of the unsynced
+sectors (inode.py). Creations, renames and removals are lost independently, unless their folder was
+synced. `kill` ends the process alone: the page cache stays.
 
-It knows no loop. Faults are armed in `disk.faults` (disk_faults.py), choices come from the
-`random.Random` handed in, and what a call would have cost is summed up in `take_delay_s`.
+It knows no loop. `disk.faults` (disk_faults.py) has armed faults, choices come from the given
+`random.Random`, and `take_delay_s` sums up what calls would have cost.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SimDisk(SimHandle):
         self.process: Process | None = None
         self.faults = DiskFaults()
         self.cost_s: dict[str, float] = {}
-        """Virtual seconds that a call of a kind takes; see `slow`."""
+        """Virtual seconds of a call of each kind; see `slow`."""
         self.kill_chance = 0.5
         """How often the machine survives when a process crashes: its page cache then stays."""
         self.calls = 0
@@ -56,27 +56,26 @@ class SimDisk(SimHandle):
         """The file or folder whose sync failed in the life of this process."""
         self.counts: Counter[str] = Counter()
         self.on_note: Callable[[str], None] | None = None
-        """Told of every fault that happened, by its kind."""
+        """Called with the kind of every fault that happens."""
         self.on_damage: Callable[[Damage], None] | None = None
-        """Told of bytes that are not what was written and synced, or will not be."""
+        """Called with bytes that are not, or will not be, what was written and synced."""
         self.on_death: Callable[[], object] | None = None
-        """Told when a process dies within a call."""
+        """Called when a process dies within a call."""
 
     def note(self, kind: str) -> None:
-        """A fault happened."""
         self.counts[kind] += 1
         if self.on_note is not None:
             self.on_note(kind)
 
     def damaged(self, damage: Damage) -> None:
-        """Bytes were hurt that nobody is told of."""
+        """Note damage that no call reports."""
         if self.on_damage is not None:
             self.on_damage(damage)
 
     # Processes
 
     def attach(self, process: Process) -> SimHandle:
-        """The disk for `process`, as long as it lives; any earlier process's handle is dead."""
+        """Return the disk for `process` while it lives. Any earlier process's handle is dead."""
         self._let_go()
         self.failed_sync = ""
         self.process = process
@@ -90,7 +89,7 @@ class SimDisk(SimHandle):
             (self.kill if self.rng.random() < self.kill_chance else self.crash)(self.rng)
 
     def die(self) -> NoReturn:
-        """The process dies within this call."""
+        """Let the process die within this call."""
         if self.process is not None:
             self.process.crash()
         if self.on_death is not None:
@@ -98,9 +97,10 @@ class SimDisk(SimHandle):
         raise ProcessCrashed(f"{self.name}: died in a call to its disk")
 
     def kill(self, rng: random.Random | None = None) -> None:
-        """The process died and the machine did not: what was written stays written.
+        """End the process while the machine survives: written data stays.
 
-        Pages whose sync had failed may be read again as they are on the platter; not without `rng`.
+        Pages whose sync had failed may be read again as they are on the platter, but not without
+        `rng`.
         """
         self._let_go()
         for inode in self.inodes():
@@ -111,7 +111,7 @@ class SimDisk(SimHandle):
         self.note("disk: kill")
 
     def crash(self, rng: random.Random | None = None) -> None:
-        """The power fails. Without `rng` nothing survives but what was synced."""
+        """Fail the power. Without `rng` only synced data survives."""
         self._let_go()
         for ops in self.unsynced_names.values():
             chance = rng.choice((0.0, 0.5, 1.0)) if rng is not None else 0.0
@@ -129,7 +129,7 @@ class SimDisk(SimHandle):
         self.note("disk: crash")
 
     def _let_go(self) -> None:
-        """The process is gone: its handle is dead, its locks are free."""
+        """Mark the process's handle dead, and free its locks."""
         self.handle.dead = self.handle is not self
         self.process = None
         self.locked.clear()
@@ -138,25 +138,25 @@ class SimDisk(SimHandle):
     # Time
 
     def owe(self, s: float) -> None:
-        """A call without a loop took so long."""
+        """Add the cost of a call without a loop."""
         self.owed_s += s
 
     def take_delay_s(self) -> float:
-        """The virtual seconds that calls without a loop took since the last question."""
+        """Return the virtual seconds of such calls since the last question."""
         owed, self.owed_s = self.owed_s, 0.0
         return owed
 
     def slow(self, sync_s: float = 0.0, read_s: float = 0.0, write_s: float = 0.0) -> None:
-        """From now on calls take so long; all 0 ends it."""
+        """Set the cost of calls from now on; 0 ends it."""
         cost_s = {"datasync": sync_s, "sync_directory": sync_s, "pread": read_s, "pwritev": write_s}
         self.cost_s = {call: s for call, s in cost_s.items() if s}
         if self.cost_s:
             self.note("disk: slow")
 
-    # What lies there
+    # Content
 
     def inodes(self) -> list[Inode]:
-        """Every file once."""
+        """Yield every file once."""
         return list({id(inode): inode for inode in self.names.values()}.values())
 
     def store(self, inode: Inode, offset: int, data: bytes) -> None:
@@ -168,11 +168,11 @@ class SimDisk(SimHandle):
             self.bytes_written += len(data)
 
     def recount(self) -> None:
-        """Sum up the space in use anew."""
+        """Sum up the space in use again."""
         self.used = sum(inode.size for inode in self.inodes())
 
     def list_names(self, path: str) -> list[str]:
-        """Files and folders right below `path`."""
+        """List files and folders right below `path`."""
         start = path.rstrip("/") + "/"
         length = len(start)
         found = {
@@ -184,7 +184,7 @@ class SimDisk(SimHandle):
         return sorted(found)
 
     def change_name(self, op: NameOp) -> None:
-        """A create, rename or unlink, not durable before its folder is synced."""
+        """Create, rename or unlink; durable only once its folder is synced."""
         before = self.names.get(op.name)
         if before is not None and before is not op.inode:
             self.used -= before.size
@@ -208,7 +208,8 @@ class SimDisk(SimHandle):
         return self.hurt(rng, name, start, min(start + SECTOR, len(inode.durable)))
 
     def hurt(self, rng: random.Random, path: str, start: int, end: int) -> Damage:
-        """Put other bytes there: one flipped bit; zeros, garbage, or what belongs elsewhere."""
+        """Put other bytes there: one flipped bit; zeros, garbage, or bytes that belong
+        elsewhere."""
         inode = self.names[path]
         kind = rng.choice(("zeroed sector", "garbled sector", "wrong sector"))
         if end == start + 1:
@@ -240,7 +241,7 @@ class SimDisk(SimHandle):
                 data[at] ^= mask
 
     def wipe(self, folder: str = "") -> None:
-        """Everything below `folder` is gone: a new, empty disk under the same path."""
+        """Empty `folder`, as when a new disk is mounted there."""
         for held in (
             *(self.names, self.durable_names, self.unsynced_names, self.folders),
             self.indexes.kept,
@@ -253,7 +254,7 @@ class SimDisk(SimHandle):
         self.damaged(Damage("wiped", self.name, ""))
 
     def swap(self, other: SimDisk) -> None:
-        """Somebody put the disks of two machines into one another's slot; both are down."""
+        """Swap the disks of two machines that are both down."""
         for name in ("names", "durable_names", "unsynced_names", "folders", "indexes", "used"):
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, theirs)

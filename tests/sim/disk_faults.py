@@ -1,8 +1,9 @@
-"""Faults of one simulated disk: what to do at which call. Armed by a nemesis, fired by the disk.
+"""Faults of one simulated disk. A nemesis arms them, the disk fires them.
 
 A rule fires at the calls that it names (`pread`, `pwritev`, `datasync`, `sync_directory`,
 `preallocate`, `create`, `rename`, `unlink`, `index_put`, `index_flush` …; none: all), on paths that
-contain `path`, after `skip` of them, `times` times. With no rule armed a call costs nothing more.
+contain `path`, after `skip` of them, `times` times. Without an armed rule a call costs nothing
+more.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SYNCS = frozenset({"datasync", "sync_directory", "index_flush"})
 
 
 class Damage(NamedTuple):
-    """Bytes that had been, or will be, taken for safe and are not what was written."""
+    """Bytes that count as safe, or will, and differ from what was written."""
 
     kind: str
     disk: str
@@ -47,7 +48,7 @@ class Rule:
     times: int = 1
 
     def fires(self, call: str, path: str) -> bool:
-        """Whether this call is the one; counts it."""
+        """Count this call; return whether it is hit."""
         if (self.calls and call not in self.calls) or self.path not in path:
             return False
         if self.skip:
@@ -64,22 +65,22 @@ class DiskFaults:
         self.rules: list[Rule] = []
 
     def clear(self) -> None:
-        """No faults from now on."""
+        """Remove all faults."""
         self.rules.clear()
 
     # Arming
 
     def fail_sync(self, rng: random.Random, path: str = "", skip: int = 0, times: int = 1) -> None:
-        """`fsync` says EIO once; the pages count as clean then, and a part of them is lost."""
+        """`fsync` returns EIO once. The pages count as clean then, and a part of them is lost."""
         self.rules.append(Rule("sync EIO", rng, SYNCS, path, skip, times))
 
     def fail_read(self, rng: random.Random, path: str = "", skip: int = 0, times: int = 1) -> None:
-        """A read says EIO."""
+        """A read returns EIO."""
         calls = frozenset({"pread", "index_find", "index_runs"})
         self.rules.append(Rule("read EIO", rng, calls, path, skip, times))
 
     def fail_write(self, rng: random.Random, path: str = "", skip: int = 0, times: int = 1) -> None:
-        """A write says EIO, before or after a part of it went through."""
+        """A write returns EIO, before or after a part of it went through."""
         self.rules.append(Rule("write EIO", rng, frozenset({"pwritev"}), path, skip, times))
 
     def fill(self, rng: random.Random, path: str = "", skip: int = 0, times: int = 1) -> None:
@@ -104,13 +105,13 @@ class DiskFaults:
         self.rules.append(Rule("crash after", rng, CHANGES | SYNCS, path, skip))
 
     def crash_in_sync(self, rng: random.Random, path: str = "", skip: int = 0) -> None:
-        """The process dies in a sync: what was written before it is on its way."""
+        """The process dies in a sync, while the earlier writes are on their way."""
         self.rules.append(Rule("crash before", rng, SYNCS, path, skip))
 
     # Firing
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:
-        """What hits a call before it does anything."""
+        """Apply faults that hit a call before it starts."""
         index = call.startswith("index")
         for rule in self.rules[:]:
             kind = rule.kind
@@ -127,7 +128,7 @@ class DiskFaults:
                 raise DiskFull(f"{call} {path}: no space left; free some space")
 
     def after(self, disk: SimDisk, call: str, path: str) -> None:
-        """What hits a call that has done its work."""
+        """Apply faults that hit a call after its work."""
         for rule in self.rules[:]:
             if rule.kind == "crash after" and self._fires(disk, rule, call, path):
                 disk.die()
@@ -135,7 +136,7 @@ class DiskFaults:
     def writing(
         self, disk: SimDisk, path: str, inode: Inode, offset: int, data: bytes
     ) -> list[tuple[int, bytes]]:
-        """What hits a write on its way; returns what arrives instead."""
+        """Apply faults to a write; return what arrives."""
         parts = [(offset, data)]
         for rule in self.rules[:]:
             kind = rule.kind
@@ -152,7 +153,7 @@ class DiskFaults:
         return parts
 
     def syncing(self, disk: SimDisk, path: str, inode: Inode | None) -> None:
-        """What hits a sync. `inode` is None for a folder's."""
+        """Apply faults to a sync. `inode` is None for a folder's."""
         call = "datasync" if inode is not None else "sync_directory"
         for rule in self.rules[:]:
             if rule.kind == "sync EIO" and self._fires(disk, rule, call, path):
@@ -174,7 +175,7 @@ _IN_WRITE = frozenset({"ENOSPC", "write EIO", "stale sector", "misdirected write
 
 
 def _eio(call: str, path: str, index: bool) -> Exception:
-    """As the disk says it, and as RocksDB does."""
+    """Make EIO in the words of the disk or of RocksDB."""
     what = f"{call} {path}: input/output error"
     return BookieIOError(what) if index else DiskError(what)
 
@@ -182,7 +183,7 @@ def _eio(call: str, path: str, index: bool) -> Exception:
 def _misled(
     disk: SimDisk, rule: Rule, path: str, inode: Inode, offset: int, data: bytes
 ) -> list[tuple[int, bytes]]:
-    """One sector of this write vanishes, or lands elsewhere; no call ever says so."""
+    """Lose or misdirect one sector of this write, silently."""
     end = offset + len(data)
     sector = rule.rng.randrange(offset // SECTOR, (end - 1) // SECTOR + 1)
     start, stop = max(offset, sector * SECTOR), min(end, (sector + 1) * SECTOR)

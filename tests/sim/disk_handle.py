@@ -1,7 +1,7 @@
-"""What a process sees of a simulated disk: open files and calls on folders.
+"""A process's view of a simulated disk: open files and calls on folders.
 
 Every call goes through `SimHandle.enter`, where a crashed process ends, time is spent and faults
-fire; a changing call ends in `leave`.
+fire. A changing call ends in `leave`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NameOp(NamedTuple):
 
 
 class SimFile:
-    """An open file of one handle."""
+    """An open file of a handle."""
 
     __slots__ = ("_disk", "_handle", "_inode", "_path", "_write", "closed")
 
@@ -54,7 +54,7 @@ class SimFile:
         return self._inode.pread(length, offset)
 
     def uncache(self, offset: int, length: int) -> None:
-        """There is no copy in memory."""
+        """Memory holds no copy."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
@@ -126,7 +126,7 @@ class SimHandle:
         self.spend: Callable[[float], None] = disk.owe
 
     def enter(self, call: str, path: str) -> None:
-        """Before anything of a call happens."""
+        """Run before a call."""
         if self.dead:
             raise ProcessCrashed(f"{call} {path}: {self.owner} crashed")
         disk = self.disk
@@ -137,7 +137,7 @@ class SimHandle:
             disk.faults.before(disk, call, path)
 
     def leave(self, call: str, path: str) -> None:
-        """After all of a changing call happened, before its caller knows."""
+        """Run after a changing call, before its caller knows."""
         if self.disk.faults.rules:
             self.disk.faults.after(self.disk, call, path)
 
@@ -222,7 +222,7 @@ class SimHandle:
 
 
 def apply_name(names: dict[str, Inode], op: NameOp) -> None:
-    """What `op` does to a folder."""
+    """Apply `op` to a folder."""
     if op.old and names.get(op.old) is op.inode:
         del names[op.old]
     if op.inode is None:
@@ -232,7 +232,7 @@ def apply_name(names: dict[str, Inode], op: NameOp) -> None:
 
 
 def folder_of(path: str) -> str:
-    """The folder that a path lies in."""
+    """Return the folder of a path."""
     return path.rpartition("/")[0] or "/"
 
 

@@ -1,4 +1,4 @@
-"""What happened in a seed, in virtual time, for the person who reads a failing one."""
+"""The events of a seed, in virtual time, for the person who reads a failure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ KEPT = 60
 
 
 class Events:
-    """The last events, or with `verbose` each one printed as it happens.
-
-    Formatting costs more than a step of the simulation: it is left to whoever reads.
-    """
+    """The last events; with `verbose` each is printed as it happens. Formatting costs more than a
+    step of the simulation, so only readers pay for it."""
 
     def __init__(self, now: Callable[[], float], *, verbose: bool = False) -> None:
         self._now = now
@@ -21,14 +19,13 @@ class Events:
         self._kept: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=KEPT)
 
     def add(self, kind: str, *what: Any) -> None:
-        """Something happened."""
         event = (self._now(), kind, what)
         self._kept.append(event)
         if self._verbose:
             print(_line(event), flush=True)
 
     def lines(self) -> list[str]:
-        """The last ones, readable."""
+        """Return the last events as text."""
         return [_line(event) for event in self._kept]
 
 

@@ -1,10 +1,9 @@
-"""Exclusive producers, in a share of the topics' seeds: they take partitions from each other, from
-those who publish without, and let go, or die. And their referee.
+"""Exclusive producers and their referee, in a share of the seeds with topics.
 
-What is told to whoever acquires is held against the log: from the offset that it was told up to the
-last message of its epoch there lies nothing of anybody else's, an earlier holder's or of nobody's,
-and no epoch is given twice. Drawn from a stream of its own: a seed without it is what it was before
-there was any.
+They take partitions from each other and from ordinary publishers, and release them or die. The
+referee compares the start offset that a producer gets with the log: from there to the last message
+of its epoch, no message of another producer may lie. No epoch is given twice. Options come from a
+separate stream, so other seeds stay as they were.
 """
 
 from __future__ import annotations
@@ -29,15 +28,13 @@ _FREE_PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExclusiveOptions:
-    """One seed's."""
-
     producers: int = 0
     fencing_p: float = 0.5
     release_p: float = 0.7
 
 
 def draw(rng: random.Random) -> ExclusiveOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw the options of one seed from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return ExclusiveOptions()
     return ExclusiveOptions(
@@ -48,31 +45,30 @@ def draw(rng: random.Random) -> ExclusiveOptions:
 
 
 class ExclusiveLoad:
-    """All exclusive producers of one seed."""
-
     def __init__(self, load: TopicLoad, options: ExclusiveOptions) -> None:
         self.load = load
         self.options = options
         self.over: Callable[[], bool] = lambda: False
         self._starts: dict[PartitionName, dict[int, int]] = {}
-        """By epoch: from which offset on nobody else's message may lie."""
+        """Epoch → first offset from which only its messages may lie."""
         self._epochs: dict[str, int] = {}
-        """By value: the epoch that it was published with."""
+        """Value → the epoch that it was published with."""
 
     def clients(self) -> list[TopicClient]:
-        """Those of the safety phase."""
+        """Return the clients of the safety phase."""
         numbers = range(1, self.options.producers + 1)
         return [TopicClient(self.load, f"x{number}", self._live) for number in numbers]
 
     def free(self) -> None:
-        """The faults are over: whoever has died lets go, so that others come to their end."""
+        """Release the access of dead producers when the faults are over, so that others can
+        finish."""
         TopicClient(self.load, "freer", self._free).start()
 
     async def _free(self, client: TopicClient) -> None:
         while not self.over():
             for name in self.load.partitions:
                 if self.over():
-                    return  # while it waited for an answer: there may be no broker any more
+                    return  # the last broker may have ended during the call
                 try:
                     state, _ = await client.ask(
                         name,
@@ -137,7 +133,7 @@ class ExclusiveLoad:
         starts[epoch] = start
 
     def check(self) -> None:
-        """Everything that is stored has been read: who lies where?"""
+        """Check the places of all messages, once everything stored has been read."""
         for name, starts in self._starts.items():
             at = self.load.audit.logs[name].at
             epochs = {offset: self._epochs.get(one.value, 0) for offset, one in at.items()}

@@ -1,7 +1,7 @@
-"""Thread pools without threads: a blocking call is one step of its process, after a while.
+"""Thread pools without threads: a blocking call is one delayed step of its process.
 
-Between the call and the answer that it hands to the event loop time passes too: a process may die
-with the work done and nobody told. A pool of one worker takes its jobs in order.
+Time also passes between the call and its answer to the event loop, so a process may die with the
+work done and no answer given. A pool of one worker takes its jobs in order.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ _DEFAULT_WORKERS = 4
 _START_S_MAX = 60e-6
 _RETURN_S_MAX = 80e-6
 _AT_ONCE_P = 0.5
-"""How often a call takes effect at its very end: nothing comes between that and its answer."""
+"""How often a call takes effect at its very end, right before its answer."""
 
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", Context, Process]
 
 
 class _Pool:
-    """The workers of one executor."""
-
     __slots__ = ("busy", "executor", "jobs", "workers")
 
     def __init__(self, executor: Any, workers: int) -> None:
@@ -49,7 +47,7 @@ class SimExecutors:
         self._spent_s = 0.0
 
     def submit(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Have `call` run as the calling process: the loop's `run_in_executor`."""
+        """Run `call` in the calling process: the loop's `run_in_executor`."""
         loop = self._loop
         context = copy_context()
         process = context.get(PROCESS) or loop.world
@@ -61,14 +59,14 @@ class SimExecutors:
             pool = self._pools.get(id(executor)) or self._pool(executor, executor._max_workers)
         future: asyncio.Future[Any] = asyncio.Future(loop=loop)
         job = (call, args, future, context, process)
-        if pool.busy < pool.workers:  # nobody waits, then
+        if pool.busy < pool.workers:  # then no job waits
             self._start(pool, job)
         else:
             pool.jobs.append(job)
         return future
 
     def spend(self, s: float) -> None:
-        """The running job takes that much longer."""
+        """Add to the time of the running job."""
         self._spent_s += s
 
     def close(self) -> None:
@@ -76,7 +74,8 @@ class SimExecutors:
         self._pools.clear()
 
     def _pool(self, owner: Any, workers: int) -> _Pool:
-        made = self._pools[id(owner)] = _Pool(owner, workers)  # keeps it alive: never reused
+        # keeps the owner alive, so its id is never reused
+        made = self._pools[id(owner)] = _Pool(owner, workers)
         return made
 
     def _start(self, pool: _Pool, job: _Job) -> None:

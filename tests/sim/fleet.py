@@ -1,11 +1,11 @@
-"""Brokers that leave, come back, come newly and are drained, partitions that are handed on by hand,
-and who has how many in the end.
+"""Brokers that leave, return, join and are drained; partitions moved by hand; and the final
+balance.
 
-S10  once all is well, every partition is served by the broker that should have it, and of each
-     topic no live broker has two more than another: within `EVEN_WITHIN_S`
-S11  nothing that was discarded stays registered: a broker has the writers of the partitions that
-     it serves, and no others listen to bookies
-S12  an error that nobody expects in one partition's maintenance leaves the others maintained
+    S10  once all is well, every partition is served by the broker that should have it, and no live
+         broker has two more partitions of a topic than another, within `EVEN_WITHIN_S`
+    S11  nothing that was discarded stays registered: a broker has the writers of the partitions
+         that it serves, and no other object listens to bookies
+    S12  an unexpected error in one partition's maintenance leaves the others maintained
 """
 
 from __future__ import annotations
@@ -36,29 +36,27 @@ MAINTAINED_WITHIN_S = 2.0
 _LOOK_EVERY_S = 0.05
 _BROKERS_MAX = 5
 _HELD_SHARE = 0.15
-"""Of the seeds with an embedded store: in these, writes are held now and then."""
+"""The share of seeds with an embedded store in which writes are sometimes held up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """One seed's."""
-
     config: dict[str, Any]
-    """Of the brokers."""
+    """Settings of the brokers."""
     partitions: int | None
-    """More than a topic has otherwise."""
+    """The partition count, if it differs from the usual one."""
     moves_s: float | None
-    """Mean pause between two brokers that leave or come."""
+    """Mean pause between two brokers that leave or join."""
     ill: int | None
-    """The partition whose maintenance fails now and then, by an error that nobody expects."""
+    """The partition whose maintenance sometimes fails with an unexpected error."""
     held_s: float | None
-    """Mean pause between two times in which the metadata store reads and does not write."""
+    """Mean pause between two periods in which the metadata store reads and does not write."""
     by_hand_s: float | None = None
-    """Mean pause between two drains, or topics that are unloaded."""
+    """Mean pause between two drains or unloads of a topic."""
 
 
 def draw(rng: random.Random) -> FleetOptions:
-    """The options of one seed, from a stream of its own."""
+    """Draw the options of one seed, from a separate stream."""
     return FleetOptions(
         config={
             "balance_after_ms": rng.choice((1, 100, 100, 600)),
@@ -74,7 +72,7 @@ def draw(rng: random.Random) -> FleetOptions:
 
 
 class Fleet:
-    """Has brokers leave and come, and judges how it ended."""
+    """Makes brokers leave and join, and judges the result."""
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class Fleet:
         self.partitions = partitions
         self.over = False
         self.by_load = False
-        """Who has what is another's to judge (spread_audit.py)."""
+        """Load decides the owners: spread_audit.py judges them."""
         self.rng = cluster.loop.stream("fleet")
         self.hand = cluster.loop.stream("fleet by hand")
         self._config = config
@@ -130,7 +128,7 @@ class Fleet:
         away = [broker for broker in self.brokers.values() if broker.held_down]
         how = self.rng.choice(("leaves", "leaves", "returns", "joins"))
         name = ""
-        # One of those stays that clients were told of when they began.
+        # One of the brokers stays that clients were given at the start.
         told = [broker for broker in here if broker.name in self._told_of]
         may_go = here if len(told) > 1 else [broker for broker in here if broker not in told]
         if how == "leaves" and len(here) > 1 and may_go:
@@ -149,7 +147,7 @@ class Fleet:
         self._next(mean_s)
 
     def _leave(self, broker: SimBroker) -> str:
-        """For good, or until it is chosen to return."""
+        """Let a broker leave for good, or until it is chosen to return."""
         broker.held_down = True
         if self.rng.random() < 0.5 and broker.serves:
             broker.stop()
@@ -196,7 +194,7 @@ class Fleet:
         one.process.spawn(asked(), how)
 
     def _let_be(self) -> None:
-        """Whoever drained and placed things takes it back."""
+        """Undo drains and placements."""
         for one in self.brokers.values():
             if one.broker is not None:
                 for tenure in one.broker.ownership.tenures():
@@ -208,7 +206,7 @@ class Fleet:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While this is entered, maintenance is watched, and fails where it is to."""
+        """Within the block, watch maintenance, and make it fail where planned."""
         real, fleet = Partition.maintain, self
 
         async def maintain(partition: Partition) -> None:
@@ -229,7 +227,7 @@ class Fleet:
     # ------------------------------------------------------------------ the referee
 
     async def check(self, hopeless: Callable[[], bool]) -> None:
-        """When everybody has been asked for everything and the faults are over."""
+        """Judge, when all client calls are done and the faults are over."""
         for number, what, within_s in (
             ("S10", self.uneven, EVEN_WITHIN_S),
             ("S11", self.left_over, TIDY_WITHIN_S),
@@ -257,14 +255,14 @@ class Fleet:
         }
 
     def uneven(self) -> str:
-        """What is not served, or by whom it should not be."""
+        """Report partitions that are not served, or are served by the wrong broker."""
         serving = self._serving()
         ids = tuple(serving)
         owners = {
             p.name.partition: name
             for name, served in serving.items()
             for p in served
-            if p.name.topic_name == self.topic  # forks and dead letters lie where they lie
+            if p.name.topic_name == self.topic  # forks and dead-letter topics stay where they are
         }
         if not ids or sorted(owners) != list(range(self.partitions)):
             return f"of {self.partitions} partitions {sorted(owners)} are served, by {ids}"
@@ -278,7 +276,7 @@ class Fleet:
         return f"partition → (served by, should be): {wrong}" if wrong else ""
 
     def left_over(self) -> str:
-        """Writers that no partition uses, and who listens to bookies without need."""
+        """Report writers without a partition, and needless listeners of bookies."""
         for name, served in self._serving().items():
             found = _left_over(self.brokers[name].ledgers, served)
             if found:
@@ -289,7 +287,7 @@ class Fleet:
         return (2 + broker_module._QUIET_ROUNDS) * float(self._config["trim_interval_ms"]) / 1000
 
     def neglected(self) -> str:
-        """A partition that is served and not maintained, though nothing is wrong with it."""
+        """Report a healthy partition that is served and not maintained."""
         since_s = self.cluster.loop.time() - MAINTAINED_WITHIN_S - self._longest_upkeep_s()
         for name, served in self._serving().items():
             for partition in served:
@@ -300,7 +298,7 @@ class Fleet:
 
 
 def _left_over(client: LedgerClient | None, served: list[Partition]) -> str:
-    """What is registered at a ledger client beyond what the open partitions use."""
+    """Return what a ledger client has registered beyond the needs of its open partitions."""
     if client is None:
         return ""
     needed = 0

@@ -1,9 +1,9 @@
 """Forks of a seed's topic, and of forks: made, written, truncated, read and deleted at all brokers.
 
-In a share of the seeds with topics. What a fork shows below the offset at which it was made is held
-against the referee of the topic that it comes from, by one content at one offset; what lies behind
-against what was published into it. That no ledger goes that a fork has, the chains' referee sees
-(P46), and that those go that nobody has, the one of left-over ledgers.
+Used in a share of the seeds with topics. A fork's messages below its fork offset are checked by the
+referee of the source topic (one content at one offset), its later messages against what was
+published into the fork. The referee of ledger lists sees that no ledger of a fork is deleted (P46);
+the referee of orphan ledgers sees that unused ledgers are.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _TOPIC = TopicName("public", "t")
 
 
 class ForkOptions(NamedTuple):
-    """One seed's. `forks`: whether there are any."""
+    """`forks`: whether there are any."""
 
     forks: bool = False
     deletes_p: float = 0.2
 
 
 def draw(rng: random.Random) -> ForkOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw the options of one seed from `rng`, in a fixed order."""
     return ForkOptions(rng.random() < _SHARE, rng.choice((0.1, 0.3)))
 
 
 @dataclass(slots=True, eq=False)
 class Fork:
-    """One that was made: of `source`, at these offsets."""
+    """A fork of `source`, at these offsets."""
 
     name: TopicName
     incarnation: str
@@ -54,32 +54,30 @@ class Fork:
     """None: of the topic."""
     at: dict[int, int]
     own: dict[PartitionName, dict[int, str]] = field(default_factory=dict)
-    """What was published into it, by offset, as far as somebody was told."""
+    """Offset → published value, as far as a caller was told."""
     sent: set[str] = field(default_factory=set)
     begins: dict[int, int] = field(default_factory=dict)
-    """No earlier offset comes back."""
+    """No earlier offset may come back."""
     going: bool = False
 
 
 class ForkLoad:
-    """All of it, for one seed."""
-
     def __init__(self, load: TopicLoad, options: ForkOptions) -> None:
         self.load = load
         self.options = options
         self.forks: list[Fork] = []
         self.unsure: list[TopicName] = []
-        """Whose maker was not answered: it may be there."""
+        """Forks whose creation got no answer: they may exist."""
         self.settled = False
         self._numbers = 0
 
     def clients(self) -> list[TopicClient]:
-        """Before anything begins."""
+        """Return the clients."""
         lives = [("fm", self._make), ("fp", self._publish), ("fr", self._read)]
         return [TopicClient(self.load, name, life) for name, life in lives]
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: every fork can be read, and deleted."""
+        """Read and delete every fork, when the faults are over."""
         TopicClient(self.load, "fs", self._finish).start()
 
     # Calls
@@ -241,7 +239,7 @@ class ForkLoad:
 
 
 async def _point(partition: Partition, place: float) -> OwnersPoint:
-    """Somewhere between beginning and end."""
+    """Return an offset between beginning and end."""
     earliest, end = partition.earliest_offset, partition.next_offset
     epoch = partition.epoch
     offset = end if place > 0.8 else earliest + round((end - earliest) * place)

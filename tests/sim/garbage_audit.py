@@ -4,7 +4,7 @@
     P45  when an entry log goes, no index that a power failure leaves has a live ledger in it
     S8   what was deleted leaves the disks in bounded time
 
-It looks at the disk's bytes and at the index as it was flushed, not at what the collector says.
+It looks at the disk's bytes and at the index as it was flushed, not at the collector's claims.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _named_by_the_flushed_index(bookie: SimBookie, log_id: int) -> list[int]:
 
 
 def deleted_held(bookie: SimBookie) -> dict[int, None]:
-    """The deleted ledgers that a bookie still knows, ascending."""
+    """Return the deleted ledgers that a bookie still knows, ascending."""
     if bookie.node is None or bookie.refused is not None:
         return {}
     held = bookie.node.storage.ledgers()
@@ -66,7 +66,7 @@ def deleted_held(bookie: SimBookie) -> dict[int, None]:
 
 
 def left_over(bookie: SimBookie) -> str:
-    """What of deleted ledgers a bookie still has to throw away, in words; empty when nothing."""
+    """Describe the deleted data that a bookie still has to throw away; "" when there is none."""
     if bookie.node is None or bookie.refused is not None:
         return ""
     audit, storage = bookie.cluster.audit, bookie.node.storage
@@ -90,7 +90,7 @@ def _logs(bookie: SimBookie) -> Iterator[tuple[str, int]]:
 
 
 def _ledgers_in(data: bytes) -> Iterator[int]:
-    """The ledger of each record of an entry log."""
+    """Return the ledger of each record of an entry log."""
     at = FILE_HEADER_BYTES
     while (record := decode_record(data, at)) is not None:
         yield record.ledger_id

@@ -1,15 +1,15 @@
 """Consumer groups whose members join, leave and vanish: `python -m tests.sim.groups N`.
 
-A world of its own, without bookies and metadata: brokers' processes with the production `Groups`
-and handlers, each of which hears late who the live brokers are, so that two of them keep the group
-for a while; the production `Hold` of each partition at its owner, whose memory a take-over empties;
-and members that call any broker, on a way that loses calls and answers.
+A separate world without bookies and metadata. Brokers' processes run the production `Groups` and
+handlers. They learn the list of live brokers late, so two of them may keep the group for a while.
+Each partition has the production `Hold` at its owner, whose memory a take-over empties. Members
+call any broker, over a network that loses calls and answers.
 
-The referee, X22: once a member has received from a partition, none with an older generation does,
-as long as the owner is the same. A keeper that all agree on for long gives nobody
-what another member holds that shows itself. And in the end, when nothing changes any more, each
-partition is received from by one member that wants it, none is forgotten, and of what all want
-nobody has two more than another.
+The referee, X22: once a member has received from a partition, no member with an older generation
+does, under the same owner. A keeper that all brokers have agreed on for long gives no partition of
+an active member to another member. At the end, when nothing changes any more, each partition is
+received by exactly one member that wants it, and when all members want the same partitions, no
+member has two more than another.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ WAIT_S = 0.4
 CALL_S = 0.9
 HOLD_MS = 300
 AGREED_S = 3 * SESSION_S
-"""So long all brokers have known the same keeper: then every member has come to it."""
+"""When all brokers have known the same keeper this long, every member has called it."""
 TOPICS = {"a": 4, "b": 3}
-"""With their partitions, at first."""
+"""Topic → its first number of partitions."""
 PARTITIONS_MAX = 8
 _GROUP = {"namespace": "public", "group": "g"}
 
@@ -74,7 +74,7 @@ class Keeper:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Start a process, which knows the brokers that there are."""
+        """Start a process that knows the present brokers."""
         self.process = Process(self.world.loop, self.name)
         self.groups = Groups(HttpConfig())
         self.world.came_or_went(self)
@@ -85,7 +85,7 @@ class Keeper:
         self.world.came_or_went(None)
 
     async def at(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Have this process do it, by way of a call. Raises what that raises, `TimeoutError`."""
+        """Run `work` in this process, as a call. Raises its error, or `TimeoutError`."""
         await self.world.way()
         if self.process is None or not self.process.alive:
             raise TimeoutError
@@ -102,7 +102,7 @@ class Keeper:
     async def answer(
         self, handler: Any, member: str, body: Any, *, forwarded: bool = False
     ) -> web.StreamResponse:
-        """What the production handler answers."""
+        """Return the production handler's answer."""
         handled: web.StreamResponse = await handler(self._call(handler, member, body, forwarded))
         return handled
 
@@ -157,7 +157,7 @@ class Keeper:
 
 
 async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception | None]:
-    """Who asked may not be there any more."""
+    """Return the result or the error, since the caller may have gone."""
     try:
         return await work(), None
     except (OctavoError, TimeoutError) as error:
@@ -165,7 +165,7 @@ async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception |
 
 
 class Member:
-    """One consumer, as a client has it."""
+    """A consumer, as a client has it."""
 
     def __init__(self, world: World, name: str, topics: list[str]) -> None:
         self.world = world
@@ -175,14 +175,14 @@ class Member:
         self.rng = self.process.rng
         self.generation = 0
         self.holds: frozenset[PartitionName] = frozenset()
-        """What it has, and has not let go."""
+        """Partitions that it has been given and has not released."""
         self.working: frozenset[PartitionName] = frozenset()
-        """What it receives from."""
+        """Partitions that it receives from."""
         self.shown_s = world.loop.time()
-        """When it showed itself last, and was answered."""
+        """When a call of it was last answered."""
         self.leaving = False
         self.received: dict[PartitionName, float] = {}
-        """When it has received from each last."""
+        """Partition → when it last received from it."""
 
     @property
     def wants(self) -> list[PartitionName]:
@@ -217,7 +217,7 @@ class Member:
             answer = await self._ask(handlers.beat)
             if answer is None:
                 if self.world.loop.time() - self.shown_s > SESSION_S:
-                    self.holds = self.working = frozenset()  # as a client that is alone
+                    self.holds = self.working = frozenset()  # it begins alone, as a client does
                 continue
             assert isinstance(answer, web.Response)
             assert isinstance(answer.body, bytes)
@@ -228,7 +228,7 @@ class Member:
             self.working = given
             kept = self.holds - given
             self.holds |= given
-            if kept:  # what is in hand is finished first
+            if kept:  # it finishes the messages that it has
                 await asyncio.sleep(self.rng.choice((0.0, 0.1)))
                 self.holds = given
         self.holds = self.working = frozenset()
@@ -244,8 +244,6 @@ class Member:
 
 
 class World:
-    """One seed."""
-
     def __init__(self, seed: int) -> None:
         self.trace = Trace()
         self.loop = SimLoop(seed, trace=self.trace)
@@ -260,13 +258,13 @@ class World:
         self.members: dict[str, Member] = {}
         self.holds: dict[PartitionName, Hold] = {}
         self.last: dict[PartitionName, tuple[int, str]] = {}
-        """Who received last from each, at its owner of now, and with which generation."""
+        """Partition → generation and name of the last receiver under its present owner."""
         self.heard_s = 0.0
-        """When some broker heard of another list of brokers last."""
+        """When a broker last heard of a changed list of brokers."""
         self._numbers = 0
 
     def run(self) -> Result:
-        """All of it, or as far as the first violation."""
+        """Run to the end, or to the first violation."""
         try:
             for keeper in self.keepers.values():
                 keeper.start()
@@ -303,7 +301,7 @@ class World:
         self.failure = self.failure or f"at {self.loop.time():.3f} s: X22 {what}"
 
     async def way(self) -> None:
-        """A message's; it may be lost."""
+        """Delay a message, or lose it."""
         await asyncio.sleep(self.rng.choice((0.001, 0.01, 0.05)))
         if self.rng.random() < self.lost_p:
             self.trace.fault("groups.lost")
@@ -355,7 +353,7 @@ class World:
             keeper.start()
 
     def came_or_went(self, came: Keeper | None) -> None:
-        """Some broker did: each hears of it in its own time, whoever came knows at once."""
+        """Tell all brokers of a change, each after its own delay; a new broker knows at once."""
         live = tuple(one.info for one in self.keepers.values() if one.is_alive)
         self.heard_s = self.loop.time()
         for keeper in self.keepers.values():
@@ -367,13 +365,13 @@ class World:
         if live == newest or keeper.heard != newest:
             keeper.heard, self.heard_s = live, self.loop.time()
 
-    # What may be
+    # Referee
 
     def given(self, to: Member, new: frozenset[PartitionName], asked_s: float) -> None:
-        """The group has given a member what it did not hold."""
+        """Check partitions that the group gives to a member."""
         self.trace.probe("groups.given")
         now_s = self.loop.time()
-        # What comes to a member after a pause may be true no more: its generation is too low.
+        # An answer that a paused member reads late may be outdated; its generation is then too low.
         if now_s - self.heard_s < AGREED_S + CALL_S or now_s - asked_s > CALL_S:
             return
         self.trace.probe("groups.given_by_the_only_keeper")
@@ -385,7 +383,7 @@ class World:
                 self._wrong(f"{to.name} is given {sorted(twice)}, which {other.name} holds")
 
     def receives(self, member: Member, name: PartitionName) -> None:
-        """A member asks the partition's owner for messages."""
+        """Receive for a member at the partition's owner."""
         hold = self.holds.setdefault(name, Hold())
         try:
             hold.enter(member.name, member.generation, now_ms(), HOLD_MS)
@@ -409,7 +407,7 @@ class World:
         self.last[name] = member.generation, member.name
 
     def _judge(self) -> None:
-        """Nothing has changed for long."""
+        """Judge the end, when nothing has changed for long."""
         if self.failure is not None:
             return
         now_s = self.loop.time()
@@ -476,7 +474,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
 }
-"""Planted one at a time: each has to be found."""
+"""Planted one at a time; each must be found."""
 
 
 run_seed = partial(small_worlds.run_seed, World)

@@ -1,9 +1,9 @@
-"""Forbids the real world while a seed runs: real time, threads, sockets, files, chance.
+"""Forbids the real world while a seed runs: real time, threads, sockets, files, randomness.
 
 A use raises `RealWorldTouched` and is kept: if production code swallows the exception, leaving the
-guard raises it again. Only the thread that entered is guarded, and only names that are looked up
-in their module when they are used: `from time import monotonic` escapes. Metrics and log records
-may stamp themselves with real time, which nothing reads back; imports work, they use none of this.
+guard raises it again. Only the entering thread is guarded, and only names that are looked up in
+their module when used: `from time import monotonic` escapes. Metrics and log records may use real
+time, which no code reads back. Imports work.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _HARMLESS = (
     "tokenize",
     "warnings",
 )
-"""Modules whose use of the real world cannot be seen by what runs in the simulation."""
+"""Modules whose use of the real world has no effect on the simulation."""
 
 
 class RealWorldTouched(BaseException):
-    """Something in a seed used real time, threads, sockets, files or randomness."""
+    """A seed used real time, threads, sockets, files or randomness."""
 
 
 _touched: list[RealWorldTouched] = []
@@ -69,7 +69,7 @@ def _raise(name: str) -> None:
 
 
 def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
-    """A generator without a seed takes one from the operating system."""
+    """Refuse a generator without a seed, which would ask the operating system for one."""
     if a is None and type(self) is random.Random and threading.get_ident() == _thread:
         _raise("random.Random() without a seed")
     _real_seed(self, a, version)
@@ -89,7 +89,7 @@ _OS = "urandom getrandom open mkdir unlink rename replace listdir scandir fork r
 
 
 def _targets() -> list[tuple[Any, str, str]]:
-    """(owner, attribute, name for people)."""
+    """Yield (owner, attribute, readable name)."""
     named = [(time, _TIME, "time"), (random, _RANDOM, "random"), (os, _OS, "os")]
     found = [
         (owner, attribute, f"{name}.{attribute}")
@@ -117,7 +117,7 @@ def _targets() -> list[tuple[Any, str, str]]:
 
 
 def _swaps() -> list[tuple[Any, str, Any, Any]]:
-    """(owner, attribute, the real one, the forbidden one), made once."""
+    """Return (owner, attribute, the real one, the forbidden one), made once."""
     swaps = []
     for owner, attribute, name in _targets():
         real = vars(owner)[attribute]
@@ -131,7 +131,7 @@ _SWAPS = _swaps()
 
 @contextmanager
 def forbid_real_world() -> Iterator[None]:
-    """While this is entered, this thread cannot touch the real world."""
+    """Within the block, this thread cannot touch the real world."""
     global _depth, _thread
     if _depth == 0:
         _thread = threading.get_ident()
@@ -156,5 +156,5 @@ def forbid_real_world() -> Iterator[None]:
 
 
 def touched() -> list[RealWorldTouched]:
-    """What the seed that runs has touched so far."""
+    """Return what the present seed has touched."""
     return list(_touched)

@@ -1,4 +1,4 @@
-"""What the simulated loop runs: callbacks that know their process, tasks that keep their order."""
+"""Parts of the simulated loop: callbacks that know their process, tasks with a stable order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ _UNWINDINGS_MAX = 20
 
 
 class SimHandle(list[Any]):
-    """A callback to come, of one process: when, its number, `Call`, context, process.
-
-    A list, for the heap compares it as it is, and nothing is made as quickly. Cancelled, its
-    `Call` is None.
-    """
+    """A future callback of one process: time, number, `Call`, context, process. A list, because the
+    heap compares lists directly and making one is fastest. A cancelled handle has None as its
+    `Call`."""
 
     __slots__ = ()
 
@@ -44,12 +42,13 @@ class SimHandle(list[Any]):
 
 
 FORESEEN = (OctavoError, AllFailed, Kept, OSError, asyncio.CancelledError, ProcessCrashed)
-"""What code may end with; OSError includes TimeoutError. Anything else is a mistake in it, whoever
-catches it: a `gather` that wants no exceptions, a `suppress`, a caller that has gone."""
+"""Errors that code may end with; OSError includes TimeoutError. Any other error is a defect,
+even if some code catches it: a `gather` that returns exceptions, a `suppress`, a caller that has
+gone."""
 
 
 class SimTask(asyncio.Task):  # type: ignore[type-arg]
-    """A task whose place in a set is the same in each run: sets of tasks are common in asyncio."""
+    """A task with the same place in a set in each run: asyncio has many sets of tasks."""
 
     __slots__ = ("number", "process")
     number: int
@@ -58,12 +57,12 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
     def __hash__(self) -> int:
         try:
             return self.number
-        except AttributeError:  # asyncio asks once before it is numbered, for a set of weak ones
+        except AttributeError:  # asyncio hashes the task for a weak set before it has a number
             return id(self)
 
 
 def name_of(callback: Any) -> str:
-    """What a callback does, for people."""
+    """Describe a callback."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return f"task {owner.get_name()}"
@@ -71,19 +70,19 @@ def name_of(callback: Any) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Where it was raised, for people."""
+    """Describe where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """The error of a finished task, if it has one."""
+    """Return the error of a finished task, if it has one."""
     return None if task.cancelled() else task.exception()
 
 
 def close_quietly(coro: Any) -> None:
-    """Unwind a coroutine in a world that is gone: nothing that it does matters."""
-    for _ in range(_UNWINDINGS_MAX):  # each finally block that waits for something takes one
+    """Unwind a coroutine of a finished world, whose actions no longer matter."""
+    for _ in range(_UNWINDINGS_MAX):  # each waiting finally block takes one round
         try:
             coro.close()
             return

@@ -1,8 +1,8 @@
 """Brokers' HTTP in the simulator: the production client on one side, `SimBroker` on the other.
 
-`SimWire` is the client's way to brokers: a call between processes, with all that goes wrong with
-such calls. `answer` does what a broker's handlers do, with their own parts: the same problems, the
-same JSON, the same sharing out of acks; what it leaves away is sockets, routing and limits.
+`SimWire` is the client's way to brokers: a call between processes, with all faults of such calls.
+`answer` does what a broker's handlers do, with their own parts: the same problems, the same JSON,
+the same distribution of acks. It leaves out sockets, routing and limits.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _SCHEME = "http://"
 EPOCHS = "Sim-Epochs"
-"""Partition → epoch of the owner that did it, as JSON: for the referee alone."""
+"""Partition → epoch of its owner, as JSON; only the referee reads it."""
 
 
 class SimWire:
-    """One client process's way to the brokers. What comes and goes is shown to the referee."""
+    """A client process's way to the brokers. The referee sees each request and answer."""
 
     def __init__(self, load: ClientLoad, process: Process) -> None:
         self._load = load
@@ -57,7 +57,6 @@ class SimWire:
         timeout_s: float,
         follow: bool = True,
     ) -> Reply:
-        """See `octavo.client.wire.Wire`."""
         assert not callable(body), "no simulated client publishes large messages"
         name, _, path = url.removeprefix(_SCHEME).partition("/")
         broker = self._load.brokers[name]
@@ -78,7 +77,7 @@ class SimWire:
                 ),
                 timeout_s,
             )
-        except BaseException:  # also when the caller gave it up: its partition has moved
+        except BaseException:  # the client may also have given it up: the partition has moved
             self._load.referee.unanswered(exchange, self._load.loop.now)
             raise
         self._load.referee.ends(exchange, reply, self._load.loop.now)
@@ -103,7 +102,7 @@ async def answer(
     body: bytes,
     headers: Mapping[str, str],
 ) -> Reply:
-    """What a broker answers to a call."""
+    """Answer a call as a broker does."""
     try:
         return await _do(_Call(broker, partitions, params, body, headers), method, path.split("/"))
     except Problem as problem:
@@ -111,7 +110,7 @@ async def answer(
     except OctavoError as error:
         return _refused(problem_of(error))
     except (OSError, TimeoutError) as error:
-        # Another broker was asked and did not answer: nobody knows whether it was done.
+        # Another broker was asked and did not answer: the outcome is unknown.
         return _refused(Problem(504, "outcome-unknown", repr(error), retryable=True))
 
 
@@ -120,7 +119,7 @@ def _refused(problem: Problem) -> Reply:
 
 
 class _Call(SimpleNamespace):
-    """One call and who takes it."""
+    """A call and its broker."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class _Call(SimpleNamespace):
         body: bytes,
         headers: Mapping[str, str],
     ) -> None:
-        batches = SimpleNamespace(turns=Turns())  # of this call alone; in production of a broker
+        batches = SimpleNamespace(turns=Turns())  # one per call here; in production, one per broker
         services = SimpleNamespace(broker=SimpleNamespace(open_batches=batches))
         super().__init__(headers=headers, services=services)
         self.broker, self.partitions, self.params, self.body = broker, partitions, params, body
@@ -138,7 +137,7 @@ class _Call(SimpleNamespace):
         self.owner = ""
 
     async def at(self, name: PartitionName, work: Any, wait_s: float = 0.0) -> Any:
-        """Have it done at the owner, who may hold the call for so long; who that is."""
+        """Run `work` at the owner, which may hold the call for `wait_s`; return the owner too."""
 
         async def noted(partition: Partition) -> Any:
             return await work(partition), partition.epoch, partition.stats().broker_id
@@ -148,7 +147,7 @@ class _Call(SimpleNamespace):
         return found
 
     async def operate(self, operation: AnyOperation, wait_s: float = 0.0) -> Any:
-        """The answer of the owner; who that is."""
+        """Return the owner's answer and the owner."""
         found: Any
         found, self.owner = await self.broker.operate(operation, operation, wait_s)
         self.epochs[str(operation.name.partition)] = found.epoch
@@ -161,7 +160,7 @@ class _Call(SimpleNamespace):
 
 
 async def _do(call: _Call, method: str, parts: list[str]) -> Reply:
-    """`v1/topics/public/t`, then what of it."""
+    """Handle a path below `v1/topics/public/t`."""
     topic = TopicName(parts[2], parts[3])
     rest, name = parts[4:], None
     if rest[:1] == ["partitions"]:

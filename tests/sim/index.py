@@ -1,7 +1,7 @@
-"""The simulated index: like RocksDB without its WAL, only what was flushed is sure to survive.
+"""The simulated index: like RocksDB without a WAL, only flushed data is sure to survive.
 
-An index lies on a `SimDisk`, so a crash, a wiped disk or a swapped one take it along. Between
-flushes RocksDB may write a memtable by itself: a crash keeps any prefix of what was put since.
+An index lies on a `SimDisk`, and is lost with it at a crash, a wipe or a swap. RocksDB may write a
+memtable by itself between flushes: a crash keeps any prefix of the changes since the last flush.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Change = tuple[list[IndexedExtent], Covered] | int
 
 
 class KeptIndex:
-    """What of one index is on the disk, and what was put since."""
+    """An index's flushed content, and the changes since."""
 
     def __init__(self) -> None:
         self.flushed = MemoryIndex()
         self.unflushed: list[Change] = []
         self.damaged = ""
-        """Why reads fail; empty while they do not."""
+        """Why reads fail; empty while they succeed."""
 
     def flush(self, count: int | None = None) -> None:
         for change in self.unflushed[:count]:
@@ -38,7 +38,7 @@ class KeptIndex:
 
 
 class SimIndexStore:
-    """The indexes on one disk, by path."""
+    """Path → index, of one disk."""
 
     def __init__(self) -> None:
         self.kept: dict[str, KeptIndex] = {}
@@ -53,8 +53,6 @@ class SimIndexStore:
 
 
 class SimIndex(MemoryIndex):
-    """An open index."""
-
     def __init__(self, kept: KeptIndex, handle: SimHandle | None = None, path: str = "") -> None:
         super().__init__()
         self._firsts = {ledger: list(firsts) for ledger, firsts in kept.flushed._firsts.items()}

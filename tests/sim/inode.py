@@ -1,10 +1,9 @@
-"""The content of one simulated file: what readers see, what is on the platter, what lies between.
+"""The content of a simulated file: as readers see it, as it is on the platter, and the difference.
 
-Space that was reserved and never written costs nothing. Writes since the last sync are kept as a
-short list. A crash takes any subset of their 512-byte sectors, a sector as some write left it,
-never with an older write missing below a newer one (the page cache is one); a sector may be torn:
-new bytes, then garbage, within what was being written. The size may have grown while the bytes
-did not arrive.
+Reserved space without data costs nothing. Writes since the last sync are a short list. A crash
+keeps any subset of their 512-byte sectors. A kept sector includes all older writes to it, since the
+page cache is one. A sector may be torn: new bytes, then garbage, within the written range. The size
+may have grown without the bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SECTOR = 512
 
 
 class Piece(NamedTuple):
-    """What one unsynced write put into one sector."""
+    """The part of an unsynced write in one sector."""
 
     op: int
     offset: int
@@ -83,17 +82,17 @@ class Inode:
         self.durable_size = self.size
 
     def image(self) -> bytes:
-        """All bytes a reader sees."""
+        """Return all bytes that a reader sees."""
         return bytes(self.data) + bytes(self.size - len(self.data))
 
     def durable_image(self) -> bytes:
-        """All bytes that are safe."""
+        """Return all safe bytes."""
         return bytes(self.durable) + bytes(self.durable_size - len(self.durable))
 
     # Crashes
 
     def pieces(self) -> list[Piece]:
-        """The unsynced writes cut at sector borders, in the order they were made."""
+        """Return the unsynced writes cut at sector borders, in order."""
         found: list[Piece] = []
         for number, op in enumerate(self.ops):
             if isinstance(op, Resize):
@@ -107,7 +106,7 @@ class Inode:
         return found
 
     def sizes(self) -> list[int]:
-        """Every size the file had since the last sync, the synced one first."""
+        """Return every size of the file since the last sync, the synced size first."""
         found = [self.durable_size]
         size = self.durable_size
         for op in self.ops:
@@ -127,7 +126,7 @@ class Inode:
         self.lost = False
 
     def crash(self, rng: random.Random | None, note: Callable[[str], None]) -> None:
-        """Lose a random part of what was not synced; all of it without `rng`."""
+        """Lose a random part of the unsynced data; without `rng`, all of it."""
         if not self.ops or rng is None:
             if self.ops or self.lost:
                 self.settle([], self.durable_size)
@@ -136,10 +135,8 @@ class Inode:
         self.settle(self._survivors(rng, note), size)
 
     def drop(self, rng: random.Random | None, note: Callable[[str], None]) -> None:
-        """A sync failed: the waiting writes count as clean, and a random part never arrived.
-
-        Without `rng` none of it did.
-        """
+        """Fail a sync: waiting writes count as clean, and a random part never arrived. Without
+        `rng` no part arrived."""
         data, size = self.data, self.size
         if rng is None:
             self.settle([], self.durable_size)
@@ -148,7 +145,7 @@ class Inode:
         self.data, self.size, self.lost = data, size, True
 
     def forget_cached(self) -> None:
-        """The page cache let go of pages whose sync had failed."""
+        """Drop cached pages whose sync had failed."""
         if self.lost:
             self.ops.clear()
             self.settle([], self.durable_size)
@@ -163,7 +160,8 @@ class Inode:
         kept: list[tuple[int, bytes]] = []
         for piece in pieces:
             if piece.sector in broken or rng.random() >= chance:
-                broken.add(piece.sector)  # no newer write without the older ones below it
+                # a newer write is kept only with the older writes below it
+                broken.add(piece.sector)
                 note("disk: sector lost")
             elif torn and rng.random() < 0.5:
                 good = rng.randrange(len(piece.data))

@@ -1,13 +1,12 @@
-"""Large messages of a seed: uploaded in pieces to a topic of their own, while owners die, and X23.
+"""Large messages: uploaded in pieces to a separate topic while owners die, and X23.
 
-Profile `large`. `LargeUpload` and `Cutter` are production's, in the hands of what the HTTP handler
-does with them; pieces have a few bytes. Who names an upload repeats it until it is answered, who
-does not sends it once, and some break off in the midst. Ordinary messages come between them, and
-copies of what is there, as dead letters are made: they are given up when they take long, and made
-again.
+Profile `large`. The production `LargeUpload` and `Cutter` are driven as the HTTP handler drives
+them; pieces have a few bytes. A named upload is repeated until it is answered, an unnamed upload is
+sent once, and some break off in the middle. Ordinary messages come between them, and copies of
+stored messages, made as for dead letters: a copy that takes long is given up and made again.
 
-The referee: what is shown of a topic is whole, byte for byte what was sent, at one offset for good;
-what was acked is there, what is named once; of what was broken off nothing is ever seen.
+The referee: every message shown is whole, byte for byte as sent, and keeps its offset. An acked
+message is there. A named message is there once. A broken-off message is never seen.
 """
 
 from __future__ import annotations
@@ -43,27 +42,25 @@ _PAUSE_S = 0.05
 _READ_WITHIN_S = 15.0
 _MESSAGES_MAX = 60
 _FOR_GOOD = (TopicNotFound, TooManyLedgers)
-"""What may be answered that is not to be asked again: it is not made yet; that much is stored."""
+"""Answers that a client need not retry: the topic does not exist yet; the topic is full."""
 _HEADER = "octavo-sim"
-"""What the referee calls a message."""
+"""The header with the message's name for the referee."""
 
 
 class LargeOptions(NamedTuple):
-    """One seed's."""
-
     uploaders: int
     pieces_max: int
     breaks_off_p: float
     named_p: float
     pause_s: float
-    """Between two parts of a body, at most."""
+    """The longest pause between two parts of a body."""
     copiers: int
     copy_s: float
-    """How long one of their attempts may take, at most."""
+    """The longest time of an attempt to copy."""
 
 
 def draw(rng: random.Random) -> LargeOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw the options of one seed from `rng`, in a fixed order."""
     return LargeOptions(
         uploaders=rng.choice((1, 2, 3)),
         pieces_max=rng.choice((2, 6, 12)),
@@ -77,7 +74,7 @@ def draw(rng: random.Random) -> LargeOptions:
 
 @dataclass(eq=False)
 class Sent:
-    """A message, and what came of it."""
+    """A message and its outcome."""
 
     name: str
     value: bytes
@@ -86,11 +83,11 @@ class Sent:
     broken: bool = False
     """Its sender has not sent all of it."""
     at: int | None = None
-    """Where it was acked."""
+    """The offset at which it was acked."""
 
 
 class LargeHistory:
-    """What is known of the topic."""
+    """The known messages of the topic."""
 
     def __init__(self, fail: object, *, repeats: bool) -> None:
         self._fail = fail
@@ -99,7 +96,7 @@ class LargeHistory:
         self.seen: dict[int, str] = {}
 
     def acked(self, sent: Sent, offset: int) -> None:
-        """Its sender was told where it is."""
+        """Note the offset that its sender was told."""
         if sent.broken:
             self._wrong(f"{sent.name} was broken off, and is acked at {offset}")
         if sent.named and sent.at not in (None, offset):
@@ -108,7 +105,7 @@ class LargeHistory:
         self._see(offset, sent.name)
 
     def shows(self, offset: int, name: str, value: bytes) -> None:
-        """A reader has this."""
+        """Check a message that a reader got."""
         sent = self.sent.get(name)
         if sent is None or sent.broken:
             self._wrong(f"{name!r} at {offset} was never sent as a whole")
@@ -117,7 +114,7 @@ class LargeHistory:
         self._see(offset, name)
 
     def check_whole(self, found: dict[int, str]) -> None:
-        """All of it was read, when nothing comes any more."""
+        """Check a read of everything, after the last upload."""
         times = Counter(found.values())
         for sent in self.sent.values():
             if sent.at is not None and found.get(sent.at) != sent.name:
@@ -136,8 +133,6 @@ class LargeHistory:
 
 
 class LargeLoad:
-    """All of it, for one seed."""
-
     def __init__(self, load: TopicLoad, options: LargeOptions, settings: TopicSettings) -> None:
         self.load = load
         self.options = options
@@ -147,7 +142,7 @@ class LargeLoad:
         self._is_made = False
 
     def start(self) -> None:
-        """Begin at once: nothing here waits for the other topic."""
+        """Begin at once, without waiting for the other topic."""
         lives = [
             ("lm", self._make),
             ("lp", self._publish),
@@ -162,7 +157,7 @@ class LargeLoad:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While this is entered, uploads without a name are given one by the seed."""
+        """Within the block, uploads without a name get one from the seed."""
         put, kept = setattr, vars(large)["secrets"]
         chance = self.load.cluster.loop.stream("upload names")
         drawn = SimpleNamespace(token_hex=lambda n: f"{chance.getrandbits(8 * n):x}")
@@ -173,7 +168,7 @@ class LargeLoad:
             put(large, "secrets", kept)
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: all is there, and nothing else."""
+        """Check at the end that all messages are there, and no others."""
         TopicClient(self.load, "ls", self._finish).start()
 
     def _probe(self, what: str) -> None:
@@ -238,16 +233,16 @@ class LargeLoad:
                     break
 
     def _refused(self, sent: Sent, error: Exception) -> None:
-        """Nothing is wrong with any message: whoever has to come again must not be told not to."""
+        """Check a refusal: every message is valid, so a retryable error must say so."""
         known = isinstance(error, OctavoError) and not isinstance(error, _FOR_GOOD)
         if known and not problem_of(error).can_retry:
             self.load.audit.fail(f"X23 {sent.name} is refused for good: {error!r}")
 
     async def _store(self, sent: Sent, rng: random.Random, partition: Partition) -> Published:
-        """What the handler does at the owner, as the body comes."""
+        """Do the handler's work at the owner while the body arrives."""
         begun = await partition.begin_large(sent.name if sent.named else "")
         if isinstance(begun, Published):
-            await partition.body(begun.first_offset)  # how long it is
+            await partition.body(begun.first_offset)  # read its length
             return begun
         cutter = Cutter(begun.upload, _BYTES_MAX, _PIECE_BYTES)
         try:
@@ -292,7 +287,7 @@ class LargeLoad:
     async def _store_copy(
         self, sent: Sent, of: int, limit_s: float, partition: Partition
     ) -> Published:
-        """What the owner of both does with a dead letter."""
+        """Do the owner's work for a dead letter."""
         reader = await partition.body(of)
         said = [header for header in reader.record.headers if header[0] == LARGE_HEADER]
         copy = _record(sent, b"")
@@ -306,7 +301,7 @@ class LargeLoad:
             await self._read_all(client)
 
     async def _read_all(self, client: TopicClient) -> dict[int, str] | None:
-        """The names of all that there is; None when it could not be read."""
+        """Return the names of all messages, or None when a read failed."""
         try:
             found: dict[int, tuple[str, bytes]] = await client.ask(_NAME, _whole, wait_s=1.0)
         except EXPECTED as error:
@@ -348,7 +343,7 @@ def _parts(value: bytes, rng: random.Random) -> Iterator[bytes]:
 
 
 async def _whole(partition: Partition) -> dict[int, tuple[str, bytes]]:
-    """By offset the name and the body of each message."""
+    """Return offset → name and body."""
     offset, end = partition.earliest_offset, partition.next_offset
     found: dict[int, tuple[str, bytes]] = {}
     while offset < end:

@@ -1,10 +1,9 @@
-"""The referee of leases over planned ends: what an owner leaves, its successor goes on with.
+"""The referee of leases at a planned hand-over: the next owner continues the leases of the last.
 
-It looks at what an owner has out when it ends as planned, at what of that became durable, and at
-what the next owner holds when the subscription is first used there. X24: a message that a consumer
-was given, and that was leased when its owner ended so, is leased at the next owner, under the same
-ack id, until its time is over. It may be acked meanwhile. An owner that could not write is no
-promise, and an opening in between ends all of them.
+It compares the leases that an owner has given when it ends, the leases that became durable, and
+those of the next owner when the subscription is first used there. X24: a leased message stays
+leased at the next owner, under the same ack id, until its time is over. It may be acked meanwhile.
+An owner that could not write promises nothing, and an opening in between ends all promises.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from octavo.broker.types import PartitionName
 from tests.sim.trace import Trace
 
 _ALL_FIT = 10_000
-"""Of a seed, whose bound was not drawn small."""
+"""Above it, the seed's bound is large enough for all leases."""
 
 
 class Promise(NamedTuple):
-    """What one subscription's leases are when its owner ends."""
+    """The leases of a subscription when its owner ends."""
 
     epoch: int
     created_ms: int
@@ -37,8 +36,6 @@ class Promise(NamedTuple):
 
 
 class LeaseAudit:
-    """Of all partitions of one seed."""
-
     def __init__(
         self, now_s: Callable[[], float], trace: Trace, fail: Callable[[str], None]
     ) -> None:
@@ -46,11 +43,11 @@ class LeaseAudit:
         self._trace = trace
         self._fail = fail
         self._promises: dict[tuple[PartitionName, str], Promise] = {}
-        """Durable ones."""
+        """Durable promises."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While this is entered, ends and beginnings are looked at."""
+        """Within the block, watch planned ends and first uses."""
         referee, put = self, setattr
         kept_leave, kept_note = Partition._leave_leases, StateLog.note
         kept_init = Subscription.__init__
@@ -99,7 +96,8 @@ class LeaseAudit:
             put(Subscription, "__init__", kept_init)
 
     def left(self, partition: Partition) -> None:
-        """An owner has ended as planned: all that its consumers hold is among what it leaves."""
+        """Check a planned end: the leases that the owner leaves include every lease of its
+        consumers."""
         if not partition._context.leases_are_read() or leases.LEASES_BYTES_MAX < _ALL_FIT:
             return
         told = self.told(partition.name, partition._left)
@@ -116,7 +114,7 @@ class LeaseAudit:
                     )
 
     def told(self, name: PartitionName, ops: list[Op]) -> dict[tuple[PartitionName, str], Promise]:
-        """What operations say."""
+        """Read the leases from operations."""
         now_s, found = self._now_s(), dict[tuple[PartitionName, str], Promise]()
         for op in ops:
             if op[0] == 22:
@@ -131,11 +129,11 @@ class LeaseAudit:
         return found
 
     def durable(self, told: dict[tuple[PartitionName, str], Promise]) -> None:
-        """Whoever opens the partition next reads it."""
+        """Note the promises: the next owner will read them."""
         self._promises |= told
 
     def begun(self, partition: Partition, subscription: Subscription) -> None:
-        """A subscription is used at an owner for the first time."""
+        """Check a subscription that is used at an owner for the first time."""
         name, sub = partition.name, subscription.info.name
         promise = self._promises.pop((name, sub), None)
         if promise is None or promise.created_ms != subscription.info.created_ms:

@@ -1,9 +1,9 @@
-"""The referee of the ledgers: sees every promise as it is made, and holds everybody to it.
+"""The referee of the ledgers: sees every promise when it is made, and checks all later actions.
 
-It stands outside of all processes and knows no faults: it is told what was sent, acked, stored,
-fenced, denied, read, and every change of every record, at the moment it happens. Properties are
-named as in the design (S1–S8) and in BookKeeper's inventory (P1–P50). The first violation ends
-the seed; that it is found at once, and not at the end of a run, is what makes it explainable.
+It stands outside of all processes and knows no faults. It sees at once what was sent, acked,
+stored, fenced, denied and read, and every change of every record. Properties are named as in the
+design (S1–S8) and in BookKeeper's inventory (P1–P50). The first violation ends the seed: a
+violation that is found at once can be explained.
 """
 
 from __future__ import annotations
@@ -28,31 +28,29 @@ _NEXT = {
 
 @dataclass(slots=True)
 class LedgerHistory:
-    """What happened to one ledger."""
-
     ledger_id: int
     record: LedgerMetadata
     version: int
     writer: str = ""
     sent: list[bytes] = field(default_factory=list)
-    """Payloads, by entry id, as their writer gave them."""
+    """Payloads by entry id, as the writer sent them."""
     acked: int = -1
     """The last entry that may not be lost any more."""
     deferred: bool = False
-    """Whether its writer is answered before that, and told of it by a force."""
+    """Whether its writer gets answers before durability, which a force then confirms."""
     early: int = -1
-    """The last entry that its writer was answered, if so."""
+    """With deferred syncs, the last entry that was answered."""
     exposed: int = -1
-    """The highest LAC that any reader was told."""
+    """The highest LAC that any reader got."""
     refused: int = 2**63
-    """The lowest entry of which its writer was told that it is certainly not stored."""
+    """The lowest entry that its writer knows is certainly not stored."""
     fence_held: bool = False
-    """Some recovery has fenced it for good."""
+    """A recovery has fenced it for good."""
     late: dict[str, set[int]] = field(default_factory=dict)
-    """Bookie → entries that it stored for the writer after that."""
+    """Bookie → entries that it stored for the writer after the fence."""
     deleted: bool = False
     former: dict[int, set[str]] = field(default_factory=dict)
-    """First entry of a fragment → bookies whose copies of it have moved to others."""
+    """First entry of a fragment → bookies whose copies have moved to others."""
     denied: dict[str, int] = field(default_factory=dict)
     """Bookie → the lowest entry that it denied to a recovery."""
     quorum: Quorum = field(init=False)
@@ -67,11 +65,11 @@ class LedgerHistory:
 
     @property
     def is_striped(self) -> bool:
-        """Whether not every bookie of an ensemble holds every entry."""
+        """Whether a bookie of an ensemble may lack an entry."""
         return self.record.ensemble_size > self.record.write_quorum
 
     def write_set(self, entry_id: int) -> tuple[str, ...]:
-        """The bookies that the record names for an entry."""
+        """Return the bookies that the record names for an entry."""
         bookies = self.record.fragment_of(entry_id).bookies
         return tuple(bookies[p] for p in self.quorum.write_set(entry_id))
 
@@ -81,8 +79,6 @@ class Violation(AssertionError):
 
 
 class LedgerAudit:
-    """The history of all ledgers of one seed."""
-
     def __init__(self, now: Callable[[], float], events: Events) -> None:
         self._now = now
         self._events = events
@@ -90,42 +86,42 @@ class LedgerAudit:
         self.held: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         """Bookie → ledger → entries that it reported durable."""
         self.written: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-        """Bookie → ledger → entries that it acked before their sync, which was deferred."""
+        """Bookie → ledger → entries that it acked before their deferred sync."""
         self.fenced: dict[str, dict[int, None]] = defaultdict(dict)
-        """Bookie → ledgers that it reported fenced, durably."""
+        """Bookie → ledgers that it reported durably fenced."""
         self.lacs: dict[str, dict[int, int]] = defaultdict(dict)
         """Bookie → ledger → explicit LAC that it reported durable."""
         self.forgot: dict[str, dict[int, None]] = defaultdict(dict)
         """Bookie → ledgers whose deletion it reported durable."""
         self.dropped: dict[str, dict[int, None]] = defaultdict(dict)
-        """Bookie → ledgers whose deletion it remembers no more, in its time."""
+        """Bookie → ledgers whose deletion it has rightly forgotten."""
         self.bytes: dict[tuple[int, int], bytes] = {}
-        """What some bookie holds of an entry: all have to hold the same."""
+        """(ledger, entry) → bytes. Every bookie has to hold the same."""
         self.damaged: dict[str, str] = {}
-        """Bookies whose disk lost something that was durable, through no fault of theirs."""
+        """Bookies whose disk lost durable data, through no fault of theirs."""
         self.rotten: set[str] = set()
-        """Of those, the ones on whose disk changed bytes still lie, whatever else it lost since."""
+        """Damaged bookies with changed bytes still on their disk, whatever else was lost since."""
         self.lost: dict[str, dict[int, None]] = {}
-        """Bookie → ledgers of which it had promised something when it lost a disk."""
+        """Bookie → ledgers with promises when it lost a disk."""
         self.let_go: dict[str, dict[int, None]] = defaultdict(dict)
-        """Bookie → ledgers that it had promised something of, lost, and holds no more by right."""
+        """Bookie → lost ledgers that it no longer has to hold."""
         self.failure: str | None = None
 
     def fail(self, what: str) -> None:
-        """Note the first violation. The seed ends with it."""
+        """Note the first violation, which ends the seed."""
         if self.failure is None:
             self.failure = f"at {self._now():.6f} s: {what}"
             self._events.add("violation", what)
 
     def check(self, holds: bool, what: str) -> None:
-        """Fail with `what` unless it holds."""
+        """Fail with `what` unless `holds` is true."""
         if not holds:
             self.fail(what)
 
     # ------------------------------------------------------------------ the record
 
     def record_changed(self, ledger_id: int, value: bytes | None, version: int, by: str) -> None:
-        """A change of a ledger's record took effect."""
+        """Note a change of a ledger's record when it takes effect."""
         history = self.ledgers.get(ledger_id)
         if value is None:
             if history is not None:
@@ -209,32 +205,32 @@ class LedgerAudit:
         )
 
     def _holders(self, history: LedgerHistory, entry_id: int) -> list[str]:
-        """Those of its write set that reported it durable."""
+        """Return the bookies of the write set that reported the entry durable."""
         wanted = history.write_set(entry_id)
         return [b for b in wanted if entry_id in self.held[b][history.ledger_id]]
 
     # ------------------------------------------------------------------ the writer
 
     def began(self, ledger_id: int, writer: str, *, deferred: bool = False) -> None:
-        """Its writer has it."""
+        """Note that the writer has the ledger."""
         self.ledgers[ledger_id].writer = writer
         self.ledgers[ledger_id].deferred = deferred
 
     def sent(self, ledger_id: int, entry_id: int, payload: bytes) -> None:
-        """A writer hands an entry over."""
+        """Note that a writer sends an entry."""
         history = self.ledgers[ledger_id]
         self.check(entry_id == len(history.sent), f"P6 ledger {ledger_id} entry {entry_id}: a gap")
         history.sent.append(payload)
 
     def acked(self, ledger_id: int, entry_id: int) -> None:
-        """A writer's caller was told that an entry is durable."""
+        """Note that a writer's caller got the ack of a durable entry."""
         history = self.ledgers[ledger_id]
         what = f"ledger {ledger_id} entry {entry_id}"
         self._events.add("acked", ledger_id, entry_id)
         self.check(entry_id == history.acked + 1, f"P13 {what} acked after {history.acked}")
         history.acked = max(history.acked, entry_id)
         if history.is_closed and not any(ledger_id in gone for gone in self.dropped.values()):
-            # A bookie that remembers neither fence nor deletion takes a late add as a new one.
+            # A bookie that forgot both fence and deletion accepts a late add as a new one.
             last = history.record.last_entry
             self.check(entry_id <= last, f"P4 {what} acked after the close at {last}")
         if not history.deleted:
@@ -245,7 +241,7 @@ class LedgerAudit:
             self.check(bool(in_time), f"P19 {what} acked, all copies made after the fence held")
 
     def answered_early(self, ledger_id: int, entry_id: int) -> None:
-        """A writer's caller was told that an entry is written, and may yet be lost."""
+        """Note the answer that an entry is written, and may still be lost."""
         history = self.ledgers[ledger_id]
         self._events.add("written", ledger_id, entry_id)
         what = f"P13 ledger {ledger_id} entry {entry_id} answered after {history.early}"
@@ -253,7 +249,7 @@ class LedgerAudit:
         history.early = max(history.early, entry_id)
 
     def refused(self, ledger_id: int, entry_id: int) -> None:
-        """A writer's caller was told that an entry is certainly no part of the ledger."""
+        """Note the answer that an entry is certainly not in the ledger."""
         history = self.ledgers[ledger_id]
         history.refused = min(entry_id, history.refused)
         if history.is_closed:
@@ -261,7 +257,7 @@ class LedgerAudit:
             self.check(entry_id > last, f"P20 entry {entry_id} refused, ledger ends at {last}")
 
     def closed(self, by: str, record: LedgerMetadata) -> None:
-        """Somebody was told that the ledger is closed, and where it ends."""
+        """Note the answer that the ledger is closed at this end."""
         history = self.ledgers[record.ledger_id]
         self._events.add("closed", by, record.ledger_id, record.last_entry)
         self.check(
@@ -272,20 +268,20 @@ class LedgerAudit:
     # ------------------------------------------------------------------ the bookies
 
     def stored(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
-        """A bookie reports entries as durable."""
+        """Note that a bookie reports entries as durable."""
         self._events.add("stored", bookie, ledger_id, f"{first}…{last}", "back" * recovery)
         self.held[bookie][ledger_id].update(range(first, last + 1))
         self._taken(bookie, ledger_id, first, last, recovery)
 
     def deferred(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
-        """A bookie acks entries whose sync was deferred."""
+        """Note that a bookie acks entries with a deferred sync."""
         self._events.add("written", bookie, ledger_id, f"{first}…{last}")
         self.check(not recovery, f"P21 {bookie} defers what a recovery adds to {ledger_id}")
         self.written[bookie][ledger_id].update(range(first, last + 1))
         self._taken(bookie, ledger_id, first, last, recovery)
 
     def forced(self, bookie: str, ledger_id: int, entries: set[int]) -> None:
-        """A bookie reports a force, or a fence, before which it had acked these."""
+        """Note a bookie's force or fence, after which these entries are durable."""
         self._events.add("forced", bookie, ledger_id, len(entries))
         if not self.is_deleted(ledger_id):
             self.held[bookie][ledger_id] |= entries & self.written[bookie][ledger_id]
@@ -306,23 +302,23 @@ class LedgerAudit:
             history.late.setdefault(bookie, set()).update(range(first, last + 1))
 
     def fence_durable(self, bookie: str, ledger_id: int) -> None:
-        """A bookie reports a fence as durable."""
+        """Note that a bookie reports a fence as durable."""
         self._events.add("fenced", bookie, ledger_id)
         self.fenced[bookie][ledger_id] = None
 
     def holds(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
-        """Whether a bookie owes an answer to whoever asks for an entry."""
+        """Whether a bookie has to find this entry."""
         history = self.ledgers.get(ledger_id)
         gone = history is not None and history.deleted
         return not gone and entry_id in self.held[bookie][ledger_id]
 
     def forgotten(self, bookie: str, ledger_id: int) -> None:
-        """A bookie reports a deletion as durable."""
+        """Note that a bookie reports a deletion as durable."""
         self.held[bookie].pop(ledger_id, None)
         self.forgot[bookie][ledger_id] = None
 
     def marker_dropped(self, bookie: str, ledger_id: int) -> None:
-        """A bookie no longer remembers that it deleted a ledger."""
+        """Note that a bookie forgets the deletion of a ledger."""
         gone = self.is_deleted(ledger_id) or ledger_id not in self.ledgers
         self.check(gone, f"P46 {bookie} forgets that ledger {ledger_id} was deleted; it was not")
         self.forgot[bookie].pop(ledger_id, None)
@@ -333,7 +329,7 @@ class LedgerAudit:
         self.dropped[bookie][ledger_id] = None
 
     def reopened(self, bookie: str, storage: Any) -> None:
-        """A bookie started: what it ever reported as durable has to be there (P38, P24)."""
+        """Check that a started bookie has everything that it ever reported durable (P38, P24)."""
         if not self.must_keep(bookie):
             return
         lost = self.lost.get(bookie, {})
@@ -360,9 +356,10 @@ class LedgerAudit:
                 self.fail(f"P40 bookie {bookie} holds ledger {ledger_id} again, which was deleted")
 
     def found_again(self, bookie: str, storage: Any) -> None:
-        """A bookie started, and has what it wrote and did not come to report; durable since.
+        """Note unreported entries that a started bookie has: they are durable since the start.
 
-        Not what it has taken since it listens and has not synced: it tells us of its start last.
+        Entries with a deferred sync that it took since it listens do not count: its start is
+        reported last.
         """
         if not self.must_keep(bookie):
             return
@@ -375,14 +372,14 @@ class LedgerAudit:
                 self.held[bookie][ledger_id] |= found
 
     def disk_lost(self, bookie: str) -> None:
-        """All that a bookie promised so far it may have lost."""
+        """Note that a bookie may have lost all its promises."""
         lost = self.lost.setdefault(bookie, {})
         for promised in (self.held, self.fenced, self.lacs):
             lost.update(dict.fromkeys(promised[bookie]))
         self.dropped[bookie].update(self.forgot.pop(bookie, {}))
 
     def serves(self, bookie: str, is_unsure: Callable[[int], bool]) -> None:
-        """A bookie serves: of what it may have lost it has to be unsure."""
+        """Check that a serving bookie is unsure of ledgers that it may have lost."""
         sure = [
             ledger_id
             for ledger_id in self.lost.get(bookie, ())
@@ -391,7 +388,8 @@ class LedgerAudit:
         self.check(not sure, f"P42 bookie {bookie} lost its disk and is sure of ledgers {sure}")
 
     def whole_again(self, bookie: str, ledger_id: int, held: set[int], *, named: bool) -> None:
-        """A bookie that had lost a ledger is sure of it: it has what is there now, and keeps it."""
+        """Note that a bookie is sure of a lost ledger again: it has the present content, and keeps
+        it."""
         self.lost.get(bookie, {}).pop(ledger_id, None)
         self.held[bookie][ledger_id] = held
         self.lacs[bookie].pop(ledger_id, None)
@@ -399,7 +397,8 @@ class LedgerAudit:
             self.let_go[bookie][ledger_id] = None
 
     def must_keep(self, bookie: str, ledger_id: int | None = None) -> bool:
-        """Whether a bookie has all it promised; one that lost a disk, of ledgers since then."""
+        """Whether a bookie must keep its promises. A bookie that lost a disk must keep newer
+        ledgers."""
         if self.damaged.get(bookie) == "wiped":
             return ledger_id not in self.lost[bookie] and bookie not in self.rotten
         return bookie not in self.damaged

@@ -1,7 +1,7 @@
-"""A bookie that answers as Apache's do: v2 and v3 frames, one version on a connection, no more.
+"""A fake of Apache's bookie: it speaks v2 or v3 frames, and only one version on a connection.
 
-It keeps entries in memory. An extension frame, or a version that its connection does not speak,
-makes it hang up, as the real one does.
+It keeps entries in memory. Like the real one, it hangs up when it gets an extension frame or a
+version that the connection does not speak.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ _V2 = 2
 
 
 class FakeApacheBookie:
-    """One of them. `hung_up` has what it did not understand."""
+    """Keeps in `hung_up` the frames that it did not understand."""
 
     def __init__(self) -> None:
         self.entries: dict[int, dict[int, bytes]] = {}
         self.lacs: dict[int, bytes] = {}
-        """Signed, as they came alone."""
+        """Explicit LACs, with their digest."""
         self.hung_up: list[bytes] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
         version = 0
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -98,7 +97,7 @@ class FakeApacheBookie:
 
 @contextlib.asynccontextmanager
 async def apache_bookie(store: MetadataStore, name: str) -> AsyncIterator[FakeApacheBookie]:
-    """A registered one, which serves."""
+    """Run a bookie that is registered and serves."""
     bookie = FakeApacheBookie()
     server = await asyncio.start_server(bookie.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""A broker on a thread of its own, for programs that have no event loop."""
+"""A broker on its own thread, for programs that have no event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BrokerThread:
         assert self._ready.wait(20)
 
     def values(self) -> list[bytes | None]:
-        """Of all messages of all topics."""
+        """Return the values of all messages of all topics."""
         assert self._cluster is not None
         return [
             record.value
@@ -33,7 +33,6 @@ class BrokerThread:
         ]
 
     def stop(self) -> None:
-        """Nobody answers any more; once is enough."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._over.set_result, None)
@@ -52,7 +51,6 @@ class BrokerThread:
 
 @contextmanager
 def broker_thread() -> Iterator[BrokerThread]:
-    """For the length of a block."""
     found = BrokerThread()
     try:
         yield found

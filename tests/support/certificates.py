@@ -1,4 +1,4 @@
-"""Certificates for tests: made once for each folder, quickly, by what `octavo certs` uses."""
+"""Certificates for tests, made once per folder with the code behind `octavo certs`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from octavo.tls.settings import TlsConfig
 
 
 def make(folder: Path, name: str = "node", *names: str) -> Made:
-    """A certificate of the folder's CA."""
     return Authority.opened(folder)[0].issue(name, names or own_names(), days=30)
 
 
 def config(folder: Path, name: str = "node", **how: Any) -> TlsConfig:
-    """The settings of a node with that certificate, which is made if need be."""
+    """Return the settings of a node with that certificate; make the certificate if it is
+    missing."""
     if not (folder / f"{name}.pem").exists():
         make(folder, name)
     files = {"certificate": f"{folder}/{name}.pem", "key": f"{folder}/{name}.key"}
@@ -28,12 +28,12 @@ def config(folder: Path, name: str = "node", **how: Any) -> TlsConfig:
 
 
 def certificates(folder: Path, name: str = "node", **how: Any) -> Certificates:
-    """The same, loaded."""
+    """Return that certificate, loaded."""
     return Certificates(config(folder, name, **how))
 
 
 def make_long_ago(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> Made:
-    """A certificate that has expired, of a CA that has not."""
+    """Make an expired certificate of a CA that is still valid."""
     signed_by, _ = Authority.opened(folder)
     now: datetime = authority._now()
     with monkeypatch.context() as patched:
@@ -42,7 +42,7 @@ def make_long_ago(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> M
 
 
 def renew(folder: Path, name: str = "node") -> None:
-    """Another certificate in the place of the one that is there."""
+    """Replace the certificate by a new one."""
     for suffix in ("pem", "key"):
         (folder / f"{name}.{suffix}").unlink()
     make(folder, name)

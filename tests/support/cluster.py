@@ -5,8 +5,8 @@
         one = await cluster.start("A")              # a broker's core, on the test's clock
         api = await cluster.start_broker("B")       # a broker behind real HTTP
 
-`running_cluster(folder, bookies=5, brokers=2)` has brokers behind HTTP from the start. Everything
-is stopped at the end. Real processes: tests/support/processes; simulated ones: tests/sim.
+`running_cluster(folder, bookies=5, brokers=2)` starts brokers behind HTTP too. The end of the block
+stops everything. Real processes: tests/support/processes; simulated ones: tests/sim.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ QUICK: dict[str, Any] = {
     "speculative_read_ms": 100.0,
     "suspect_ms": 1_000.0,
 }
-"""Deadlines for tests: short, but long enough for a busy machine."""
+"""Short deadlines that a busy machine still keeps."""
 PATIENT: dict[str, Any] = QUICK | {
     "add_timeout_s": 60.0,
     "read_timeout_s": 60.0,
     "connect_timeout_s": 60.0,
 }
-"""For tests in which no bookie is silent: a disk that stalls for seconds ends nothing."""
+"""Deadlines for tests in which every bookie answers: a disk that stalls for seconds ends nothing.
+"""
 SESSION_TIMEOUT_MS = 10_000
 PATIENT_SESSION_TIMEOUT_MS = 60_000
 FAST: dict[str, Any] = {
@@ -97,7 +98,7 @@ class Clock:
 
 
 class RunningBroker:
-    """A broker with a metadata session and a ledger client of its own, as a process has."""
+    """A broker with its own metadata session and ledger client, like a broker process."""
 
     def __init__(self, broker: Broker, store: MetadataStore, ledgers: LedgerClient) -> None:
         self.broker = broker
@@ -114,26 +115,26 @@ class RunningBroker:
             await self.store.close()
 
     async def vanish(self) -> None:
-        """What the others see of a crash: the session ends; the broker itself hears nothing."""
+        """End the broker's session and tell it nothing, as other brokers see a crash."""
         self.gone = True
         await self.store.close()
 
     async def expire(self) -> None:
-        """End the session behind the broker's back, as after a pause longer than its timeout."""
+        """End the session without telling the broker, as after a pause longer than its timeout."""
         store: Any = self.store
         lease = store._file._lease
         store._file._beats.write(lease.session_id, 0)
         lease.ends_ms = 0
 
     async def bury(self) -> None:
-        """Stop what still runs of a broker that has vanished."""
+        """Stop the tasks of a broker that has vanished."""
         with contextlib.suppress(Exception):
             await self.broker.close()
         await self.ledgers.close()
 
 
 class Cluster:
-    """Bookies b1, b2, … over one embedded store, and what tests put on top of them."""
+    """Bookies b1, b2, … over one embedded store, and the clients and brokers that a test adds."""
 
     def __init__(
         self,
@@ -148,27 +149,28 @@ class Cluster:
         self._deadlines = PATIENT if patient else QUICK
         self.store = store
         self.guarded = guarded
-        """Whether bookies ask who calls, once the policy says so, and our own clients tell."""
+        """Whether bookies authenticate callers once the policy demands it, and our clients prove
+        themselves."""
         self.authenticates: KnowsCallers | None = None
-        """Knows whose certificates the bookies are shown that are started from now on."""
+        """Checks client certificates on bookies that start from now on."""
         self.tls = tls
-        """Of all nodes together, who are one process."""
+        """All nodes share it: they run in one process."""
         self.keys: KeysConfig | None = None
-        """Of ledger clients and brokers, each of which reads them for itself."""
+        """Settings of ledger clients and brokers; each reads its keys itself."""
         self.clock = Clock()
-        """Of brokers' cores; those behind HTTP go by the wall clock."""
+        """The clock of brokers' cores. Brokers behind HTTP use the wall clock."""
         self.nodes: dict[str, BookieNode] = {}
         self.brokers: dict[str, RunningBroker] = {}
-        """By name; the last one of that name."""
+        """The latest broker of each name."""
         self.apis: dict[str, Api] = {}
-        """Of the brokers behind HTTP."""
+        """The API of each broker behind HTTP, by name."""
         self._session_timeout_ms = session_timeout_ms
         self._clients: list[LedgerClient] = []
         self._running: list[RunningBroker] = []
         self._http: aiohttp.ClientSession | None = None
 
     def parts(self) -> list[object]:
-        """List servers, brokers, clients and bookies that end in good order."""
+        """List servers, brokers, clients and bookies in the order of an orderly stop."""
         living = [one for one in self._running if not one.gone]
         brokers = [part for one in living for part in (one.server, one.broker, one.ledgers)]
         return [*brokers, *self._clients, *self.nodes.values()]
@@ -186,7 +188,7 @@ class Cluster:
     # Bookies, and clients of their ledgers
 
     async def start_bookie(self, name: str, *, disk: Disk | None = None, **how: Any) -> BookieNode:
-        """Start a bookie; again with the same name, it finds its folder as it left it."""
+        """Start a bookie. A bookie with a known name gets its old folder back."""
         config = config_in(self.folder / name, bookie_id=name, **how)
         guard = Guard(self.store, wall_clock_ms, self.authenticates) if self.guarded else None
         node = new_node(config, self.store, disk, self.tls, guard)
@@ -218,7 +220,7 @@ class Cluster:
         self._clients.remove(client)
         await client.close()
 
-    # Who may do what
+    # Access
 
     async def prove_as(self, name: str) -> Prove | None:
         return await node_prover(self.store, name, wall_clock_ms) if self.guarded else None
@@ -227,7 +229,8 @@ class Cluster:
         return BookieTokens(await cluster_secret(self.store), wall_clock_ms)
 
     async def secure(self, *rules: tuple[str, str, str], secured: bool = True) -> None:
-        """Have exactly these rules: principal, operations, resource. Bookies know it then."""
+        """Replace all rules by these: principal, operations, resource. Return once the bookies know
+        them."""
         made = tuple(
             rule_record(make_rule(principal, operations, resource, allow=True))
             for principal, operations, resource in rules
@@ -243,7 +246,7 @@ class Cluster:
     # Brokers
 
     async def start(self, broker_id: str, *, deaf: bool = False, **config: Any) -> RunningBroker:
-        """A broker's core. `deaf`: none of its watches ever fires."""
+        """Start a broker's core. With `deaf`, none of its watches fires."""
         made = BrokerConfig(broker_id=broker_id, **{**FAST, **config})
         running = await self._open_broker(made, self.clock, deaf=deaf)
         running.broker.tell_peer = self._tell_peer
@@ -254,7 +257,7 @@ class Cluster:
         return running
 
     async def start_broker(self, name: str, core: dict[str, Any] | None = None, **http: Any) -> Api:
-        """A broker behind HTTP. `core`: settings of what is behind."""
+        """Start a broker behind HTTP. `core` has settings of the core behind it."""
         settings: dict[str, Any] = {
             "trim_interval_ms": 200,
             "stop_handover_ms": 1_000,
@@ -317,11 +320,11 @@ class Cluster:
 
     @property
     def api(self) -> Api:
-        """Of any broker behind HTTP."""
+        """Return the API of any broker behind HTTP."""
         return next(iter(self.apis.values()))
 
     async def owner_of(self, path: str) -> str:
-        """The broker that serves a partition, by its `…/partitions/{n}` path."""
+        """Return the broker that serves a partition, given its `…/partitions/{n}` path."""
         answer = await self.api.get(path)
         assert answer.status == 200, answer
         owner: str = answer.json()["owner"]
@@ -336,7 +339,8 @@ class Cluster:
         forwarded: bool = False,
         incarnation: str | None = None,
     ) -> T:
-        """What `work` gives at the partition's owner, asked for at `node`: the production proxy."""
+        """Run `work` at the partition's owner by asking `node`, through the production
+        forwarding."""
         call: Any = SimpleNamespace(
             services=SimpleNamespace(
                 broker=node,
@@ -404,10 +408,8 @@ async def running_cluster(
     patient: bool = False,
     **how: Any,
 ) -> AsyncIterator[Cluster]:
-    """`bookies` bookies with the settings `how`, and `brokers` behind HTTP, `broker-0` first.
-
-    `patient`: sessions and requests outlast a machine that stands still for seconds.
-    """
+    """Run `bookies` bookies with the settings `how`, and `brokers` brokers behind HTTP, `broker-0`
+    first. With `patient`, sessions and requests outlast a machine that stands still for seconds."""
     bookies_session_ms = SHIPPED_SESSION_TIMEOUT_MS
     if patient:
         bookies_session_ms = session_timeout_ms = PATIENT_SESSION_TIMEOUT_MS
@@ -428,7 +430,8 @@ async def running_cluster(
 
 
 async def _all_given_back(parts: list[object]) -> None:
-    """Wait until calls that the close cut off have given back their share: threads end later."""
+    """Wait until calls that the close cut off have returned what they counted: threads end
+    later."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + GIVEN_BACK_S_MAX
     while left := held_after_close(parts):
@@ -438,7 +441,7 @@ async def _all_given_back(parts: list[object]) -> None:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Three bookies, no broker yet: for a folder whose conftest.py imports this."""
+    """Run three bookies without a broker, for a folder whose conftest.py imports this fixture."""
     async with running_cluster(tmp_path) as running:
         yield running
 
@@ -447,12 +450,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def payload_of(entry_id: int, size: int = 100) -> bytes:
-    """Bytes that tell their entry."""
+    """Return bytes that name their entry."""
     return b"%d:" % entry_id + b"x" * (size - len(b"%d:" % entry_id))
 
 
 async def add_many(writer: LedgerWriter, count: int, size: int = 100) -> None:
-    """Add `count` entries, pipelined, and wait for the last; fails on any error."""
+    """Add `count` entries, pipelined, and wait for the last. Any error fails the call."""
     last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     first = writer.last_add_pushed + 1
     errors: list[Any] = []
@@ -477,13 +480,13 @@ async def add_many(writer: LedgerWriter, count: int, size: int = 100) -> None:
 
 
 async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -> PartitionName:
-    """Create a topic; the name of its partition 0."""
+    """Create a topic and return the name of its partition 0."""
     await broker.topics.create(name, TopicSettings(**settings))
     return name.partition(0)
 
 
 async def owned(broker: Broker, name: PartitionName) -> Partition:
-    """The partition, claimed and opened here whatever the preference."""
+    """Claim and open the partition here, whatever the preference, and return it."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -496,14 +499,14 @@ async def owned(broker: Broker, name: PartitionName) -> Partition:
 
 
 def batch(count: int = 1, *, tag: str = "m", time_ms: int = 1_000, **producer: int) -> bytes:
-    """A batch of messages whose values are `tag` and their number."""
+    """Build a batch of messages whose values are `tag` and a number."""
     return build_batch(
         [Record(b"k", f"{tag}-{i}".encode(), (), time_ms + i) for i in range(count)], **producer
     )
 
 
 async def values(partition: Partition, start: int = 0) -> list[str]:
-    """The values of all messages from `start` on, each at its own offset."""
+    """Return the values of all messages from `start` on; check that offsets have no gap."""
     found: list[str] = []
     offset = start
     while offset < partition.next_offset:
@@ -516,7 +519,7 @@ async def values(partition: Partition, start: int = 0) -> list[str]:
 
 
 async def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
-    """Wait until the condition holds; fail with `what` if it does not."""
+    """Wait until the condition holds; fail with `what` when time is up."""
     try:
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110

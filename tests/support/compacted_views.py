@@ -13,19 +13,18 @@ from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record, build_gapped_batch
 
 Kept = tuple[int, Record]
-"""Offset and message."""
 _runs = itertools.count(1)
 
 
 def gapped(kept: Sequence[Kept], ledger_base: int) -> bytes:
-    """One entry of a view's ledger, whose first offset is `ledger_base`."""
+    """Build one entry of a view's ledger, whose first offset is `ledger_base`."""
     first = kept[0][0]
     rows = [record._replace(offset_delta=offset - first) for offset, record in kept]
     return build_gapped_batch(rows, first - ledger_base, compression=Compression.ZSTD)
 
 
 async def write_ledger(ledgers: LedgerClient, entries: Sequence[Sequence[Kept]]) -> CompactedLedger:
-    """A closed ledger with these entries."""
+    """Write a closed ledger with these entries."""
     writer = await ledgers.create(custom={KIND_KEY: KIND})
     base = entries[0][0][0]
     size = 0
@@ -45,7 +44,7 @@ async def write_view(
     horizon: int,
     contents: Sequence[Sequence[Sequence[Kept]]],
 ) -> list[CompactedLedger]:
-    """Publish a view: ledgers of entries of messages."""
+    """Publish a view: a list of ledgers, each a list of entries, each a list of messages."""
     run = f"run-{next(_runs)}"
     await change_partition(topics, name, lambda record: begun(record, run, 1))
     made = [await write_ledger(ledgers, entries) for entries in contents]
@@ -56,7 +55,7 @@ async def write_view(
 async def delete_retired(
     ledgers: LedgerClient, topics: TopicStore, name: tuple[str, str, int]
 ) -> list[int]:
-    """What the grace leaves of earlier views goes."""
+    """Delete the ledgers of earlier views whose grace period is over."""
     record, _ = await topics.read_partition(*name)
     going = retired_before(record, 2)
     await change_partition(topics, name, lambda record: collected(record, going))

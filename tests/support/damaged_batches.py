@@ -1,6 +1,6 @@
-"""Record batches whose checksum holds and whose records are damaged, one kind of damage each.
+"""Record batches with a valid checksum and damaged records, one kind of damage each.
 
-Each has five records. Number 2 is the damaged one, unless the count or the batch's end is.
+Each batch has five records. Record 2 is damaged, or else the count or the end of the batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AT = 2
 
 
 def varint(value: int, more: int = 0) -> bytes:
-    """A zigzag number; `more`: bytes beyond what it needs, which say nothing."""
+    """Encode a zigzag number. `more` is the number of redundant bytes."""
     left = value << 1 if value >= 0 else (-value << 1) - 1
     found = bytearray()
     while left > 0x7F:
@@ -40,7 +40,7 @@ def varint(value: int, more: int = 0) -> bytes:
 
 
 def field(data: bytes | None, size: int | None = None) -> bytes:
-    """A key, a value, or a part of a header, with its length or another one."""
+    """Encode a key, a value or a part of a header, with its own length or a false one."""
     if size is None:
         size = -1 if data is None else len(data)
     return varint(size) + (data or b"")
@@ -56,7 +56,7 @@ def body_of(
     headers: bytes | None = None,
     rest: bytes = b"",
 ) -> bytes:
-    """A record behind its length; each part may be given as the bytes that it shall have."""
+    """Encode a record behind its length. Each part may be given as raw bytes."""
     return b"".join(
         (
             b"\0",
@@ -71,12 +71,13 @@ def body_of(
 
 
 def whole(body: bytes, by: int = 0) -> bytes:
-    """A record whose length is wrong by `by`."""
+    """Encode a record whose length is wrong by `by`."""
     return varint(len(body) + by) + body
 
 
 def batch_of(records: list[bytes], kind: int = 0, count: int | None = None) -> bytes:
-    """A batch of these records, whose checksum and length fit. `count`: what its header says."""
+    """Build a batch of these records, with fitting checksum and length. `count` goes into its
+    header."""
     packed = PACK[kind](b"".join(records))
     count = len(records) if count is None else count
     header = read_header(build_batch([Record(None, b"x", (), 1000)]))._replace(
@@ -124,7 +125,7 @@ _ALONE: dict[str, bytes] = {
     "an offset delta below 0": whole(body_of(AT, offset=varint(-1))),
     "an offset delta beyond 32 bits": whole(body_of(AT, offset=varint(2**33 + AT))),
 }
-"""Record 2 is damaged; its length says where the next one begins."""
+"""Record 2 is damaged inside; its length still says where record 3 begins."""
 _LENIENT: dict[str, bytes] = {
     "a key of -2 bytes": whole(body_of(AT, key=field(b"", -2))),
     "a value of -1000 bytes": whole(body_of(AT, value=field(b"", -1000))),
@@ -134,7 +135,7 @@ _LENIENT: dict[str, bytes] = {
     "a record's length of 10 bytes": varint(len(body_of(AT)), 9) + body_of(AT),
     "an odd header name": whole(body_of(AT, headers=varint(1) + field(b"caf\xe9") + field(b"x"))),
 }
-"""Not as producers write it, and every reader reads it alike: it is taken."""
+"""Odd encodings that producers do not write, and that every reader reads alike: accepted."""
 _WHOLE: dict[str, tuple[list[bytes], int]] = {
     "a length that is less than its fields": (_with(whole(body_of(AT), -1)), COUNT),
     "a length of 0": (_with(varint(0)), COUNT),
@@ -151,14 +152,14 @@ _WHOLE: dict[str, tuple[list[bytes], int]] = {
     "bytes behind the last record": ([*_sound(), b"\0\0\0"], COUNT),
     "one byte behind the last record": ([*_sound(), b"\0"], COUNT),
 }
-"""Where the records begin and end is damaged."""
+"""The borders between records are damaged."""
 ALONE = list(_ALONE)
 ALL = [*_ALONE, *_WHOLE]
 LENIENT = list(_LENIENT)
 
 
 def damaged(name: str, kind: int = 0) -> bytes:
-    """A batch with the damage, or what is odd, of that name."""
+    """Return the batch with the damage or oddity of that name."""
     if (record := _ALONE.get(name) or _LENIENT.get(name)) is not None:
         return batch_of(_with(record), kind)
     records, count = _WHOLE[name]
@@ -166,5 +167,4 @@ def damaged(name: str, kind: int = 0) -> bytes:
 
 
 def sound(kind: int = 0) -> bytes:
-    """The same batch without any damage."""
     return batch_of(_sound(), kind)

@@ -1,4 +1,4 @@
-"""Entry logs to be damaged in tests: what lies where, and how to hurt it."""
+"""Finds the records of entry logs and damages them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CRC32C = digest_for(DigestType.CRC32C, b"")
 
 
 def checked_run(ledger_id: int, first: int, payloads: list[bytes], *, bad: int = -1) -> AddBatch:
-    """A run whose entries say that their digest is CRC32C; that of entry `bad` does not hold."""
+    """Build a run of CRC32C entries; the digest of entry `bad` is wrong."""
     frames: list[bytes] = []
     offsets: list[int] = []
     for number, payload in enumerate(payloads):
@@ -30,15 +30,13 @@ def checked_run(ledger_id: int, first: int, payloads: list[bytes], *, bad: int =
 
 
 class Placed(NamedTuple):
-    """A record of a log."""
-
     path: str
     record: Record
     location: Location
 
 
 def records_in(disk: MemoryDisk, folders: tuple[str, ...]) -> list[Placed]:
-    """Every record of every log, oldest first."""
+    """List every record of every log, oldest first."""
     logs = EntryLogs(disk, folders, 2**30)
     logs.open()
     found = [
@@ -51,18 +49,18 @@ def records_in(disk: MemoryDisk, folders: tuple[str, ...]) -> list[Placed]:
 
 
 def flip(disk: MemoryDisk, path: str, offset: int) -> None:
-    """One bit of a file at rest."""
+    """Flip one bit of a file."""
     disk.flip(path, offset, 0x10)
 
 
 def cut(disk: MemoryDisk, path: str, size: int) -> None:
-    """The end of a file is lost."""
+    """Cut off the end of a file."""
     disk.names[path].resize(size)
     disk.names[path].sync()
 
 
 async def fill(bench: Bench, ledgers: int = 3, rounds: int = 3, entries: int = 4) -> list[Placed]:
-    """Some ledgers, flushed `rounds` times; the records there are."""
+    """Fill some ledgers, flush `rounds` times, and return the records on disk."""
     for number in range(rounds):
         for ledger_id in range(1, ledgers + 1):
             first = number * entries

@@ -1,7 +1,7 @@
-"""A broker core in memory, for fast tests of the HTTP side: real semantics, no ledgers.
+"""A broker core in memory, for fast tests of the HTTP side: real semantics without ledgers.
 
-Several `FakeBroker`s of one `FakeCluster` share topics and logs; `cluster.owners` says who serves
-what, and a test moves a partition by changing it.
+Several `FakeBroker`s of one `FakeCluster` share topics and logs. `cluster.owners` says which broker
+serves a partition; a test moves a partition by changing it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class FakeSubscription:
             await self.partition.wait(left)
 
     receive_batches = receive
-    """One by one, as a real one does where batches would be more."""
+    """Singly, as a real broker returns messages when whole batches would exceed the maximum."""
 
     def _take(self, consumer: str, most: int) -> list[Delivery]:
         found: list[Delivery] = []
@@ -217,7 +217,7 @@ class FakeSubscription:
         return f"{len(self.leases)} messages are out" if full else None
 
     def use(self) -> None:
-        """No fake forgets a subscription."""
+        """A fake forgets no subscription."""
 
     def stats(self) -> SubscriptionStats:
         return SubscriptionStats(
@@ -236,7 +236,7 @@ class FakeSubscription:
 
 
 class FakeBulkLoads:
-    """Remembers what was committed; nothing is written or taken in."""
+    """Remembers commits; it writes no ledger and loads none."""
 
     def __init__(self) -> None:
         self.records: dict[str, BulkLoadRecord] = {}
@@ -293,7 +293,7 @@ class FakeBulkLoads:
 
 
 class FakeCompacted:
-    """There is no view: the partition itself."""
+    """Compaction without a view: reads the partition itself."""
 
     def __init__(self, partition: FakePartition) -> None:
         self.partition = partition
@@ -307,7 +307,7 @@ class FakeCompacted:
 
 
 class FakePipeline:
-    """What a durable stream asks of a publisher: all is stored at once."""
+    """The publisher of a durable stream; everything is stored at once."""
 
     failed = None
     closing: Append | None = None
@@ -361,7 +361,7 @@ class FakeBody:
 
 
 class FakeUpload:
-    """Its pieces take no offsets."""
+    """An upload whose pieces take no offsets."""
 
     def __init__(self, partition: FakePartition, upload: str) -> None:
         self.upload = upload or "u"
@@ -440,7 +440,7 @@ class FakePartition:
         return self.next_offset
 
     def check_due(self, record: Record) -> None:
-        """No topic of a fake has a time to live."""
+        """Topics of a fake have no time to live."""
 
     async def store_copy(self, batch: bytes) -> None:
         await self.store(batch, access=BROKERS)
@@ -499,7 +499,8 @@ class FakePartition:
         self, batch: bytes, *, expected_offset: int | None = None, access: int | None = None
     ) -> Published:
         assert isinstance(batch, bytes)
-        header = check_batch(batch)  # also when the caller says so: a test would see a lie
+        # Check even where the caller vouches for the batch, so that a test sees a false claim.
+        header = check_batch(batch)
         if self.before_publish is not None:
             self.before_publish()
         self.exclusive.check(access, 0)
@@ -626,7 +627,7 @@ async def three_bookies(path: str) -> list[str]:
 
 
 class FakeStore:
-    """Records in a dictionary, with watches that are never late."""
+    """Records in a dictionary, with watches that fire at once."""
 
     url = "file:///fake.db"
     session_state = SessionState.CONNECTED
@@ -695,7 +696,7 @@ class FakeCluster:
 
 
 class FakeStreams:
-    """Streams that have to go do so when somebody comes."""
+    """Streams that are removed, when due, at the next request."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
@@ -743,7 +744,7 @@ class FakeBroker:
         self.draining = False
         self.foretold: list[Foretold] = []
         self.taken: list[tuple[PartitionName, Handed]] = []
-        self.topics = self.ownership = self.registry = self  # what each of them is asked here
+        self.topics = self.ownership = self.registry = self  # the fake plays all three parts
         self.forks = self
         self.streams = FakeStreams(self)
         self.forgotten: list[TopicName] = []
@@ -1001,7 +1002,7 @@ class FakeBroker:
 
 
 class Api:
-    """A test's client: `await api.post("/v1/…", json=…)` gives an `Answer`."""
+    """A test's HTTP client: `await api.post("/v1/…", json=…)` returns an `Answer`."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.session = session
@@ -1054,7 +1055,7 @@ async def until(check: Callable[[], Any], seconds: float = 5.0) -> None:
 
 
 class Running:
-    """Brokers of one fake cluster, listening."""
+    """Brokers of one fake cluster that listen."""
 
     def __init__(self, cluster: FakeCluster, servers: list[BrokerServer], apis: list[Api]) -> None:
         self.cluster = cluster
@@ -1077,7 +1078,7 @@ async def running(
     clock: Any = lambda: NOW_MS,
     **http: Any,
 ) -> AsyncIterator[Running]:
-    """`authority`: of all brokers together."""
+    """Start brokers; all share `authority`."""
     cluster = FakeCluster()
     servers = []
     config = replace(HttpConfig(stop_timeout_ms=2000, moving_wait_ms=1500), **http)
@@ -1101,7 +1102,7 @@ async def running(
         try:
             yield Running(cluster, servers, [Api(session, server.url) for server in servers])
         finally:
-            # Nobody serves the audit topic here: a server would wait for it in vain.
+            # No broker serves the audit topic here, and a server would wait for it when it closes.
             with patch.object(audit_log, "CLOSE_S", 0.05):
                 for server in servers:
                     await server.stop()

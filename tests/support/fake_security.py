@@ -1,6 +1,6 @@
-"""Callers and rights for tests of what asks for them: names for tokens, a policy without a store.
+"""Callers and permissions for tests: names as tokens, a policy without a store.
 
-`Bearer alice` is user:alice, `Bearer alice+staff` is in group:staff besides, until `withdrawn`.
+`Bearer alice` is user:alice. `Bearer alice+staff` is also in group:staff, until `withdrawn`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FakeAuthenticator:
 
 
 class FakeAuthority(Authority):
-    """Its policy is what the test says; nothing is read."""
+    """An authority whose policy the test sets; it reads nothing."""
 
     def __init__(self) -> None:
         super().__init__(None)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ class FakeAuthority(Authority):
         self._take(policy, self._version + 1)
 
     def secure(self, *rules: str) -> None:
-        """`allow user:alice produce topic:a/*`, each."""
+        """Set the rules, each as `allow user:alice produce topic:a/*`."""
         made = []
         for rule in rules:
             effect, who, what, which = rule.split(" ")

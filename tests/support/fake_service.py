@@ -1,6 +1,6 @@
-"""A broker of one file for tests of the client: real HTTP, Kafka's sequence rules, and faults.
+"""A small broker for tests of the client: real HTTP, Kafka's sequence rules, and faults.
 
-It keeps its log in memory. `fault` is asked before every publish what shall go wrong.
+It keeps its log in memory. Before each publish it calls `fault` for the fault to inject.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from octavo.protocol.records import Record, read_records
 Fault = Callable[[], str | None]
 """None, or: `drop` (connection lost, nothing stored), `store-drop` (stored, then lost), `503`,
 `504` (stored, outcome unknown), `422` (refused for good), `late` (answers after a pause), `slow`
-(stored, answered once others were asked three times who the owner is), `hang` (stored, and never
+(stored, answered after other brokers were asked three times for the owner), `hang` (stored, never
 answered)."""
 
 
 class FakeBroker:
-    """Two or more of them may share one `log`, as brokers share bookies."""
+    """Two or more may share one `log`, as brokers share bookies."""
 
     def __init__(self, partitions: int, log: SharedLog | None = None) -> None:
         self.log = log or SharedLog(partitions)
@@ -128,21 +128,21 @@ class FakeBroker:
 
 
 class SharedLog:
-    """What is stored, and what is remembered of producers."""
+    """The stored batches, and the state of each producer."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[Record]] = [[] for _ in range(partitions)]
         self.deleted = False
         self.asked_owner = 0
-        """How often somebody asked who owns a partition."""
+        """The number of questions for a partition's owner."""
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
 
     def expected(self, partition: int, producer: int) -> int:
-        """The sequence that must come next."""
+        """Return the next sequence of a producer."""
         return self._next.get((partition, producer), (0, 0))[1]
 
     def store(self, partition: int, who: tuple[int, int, int], records: list[Record]) -> int | str:
-        """The first offset; -1 for a duplicate; or the code of a refusal."""
+        """Return the first offset, -1 for a duplicate, or the code of a refusal."""
         producer, epoch, sequence = who
         known_epoch, expected = self._next.get((partition, producer), (epoch, 0))
         if epoch < known_epoch:

@@ -1,4 +1,4 @@
-"""Another issuer: its keys, and tokens that it, or somebody in its place, has signed."""
+"""A foreign token issuer: its keys, and tokens that it or an impostor signed."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def signed(key: Any, algorithm: str, said: dict[str, Any] | None = None, **heade
 
 
 def sealed(said: Any, key: Any, algorithm: str, kid: str = "") -> str:
-    """Signed whatever it says: libraries refuse to make some of these."""
+    """Sign any content, even what token libraries refuse to make."""
     return jwt.PyJWS().encode(json.dumps(said).encode(), key, algorithm, {"kid": kid})

@@ -1,4 +1,4 @@
-"""An `Authenticator` with its metadata store, a clock that is set, and what callers show."""
+"""An `Authenticator` with a metadata store and a settable clock, and callers' credentials."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ async def no_network(url: str) -> bytes:
 
 
 class Lab:
-    """An authenticator under test."""
-
     def __init__(
         self, store: MetadataStore, secret: ClusterSecret, config: SecurityConfig, fetch: Any
     ) -> None:
@@ -64,7 +62,7 @@ class Lab:
         return await self.authenticator.identify(Shown(basic(user, password), **shown))
 
     async def until_changed(self, generation: int) -> None:
-        """A change of users has come here."""
+        """Wait until a change of users has arrived."""
         async with asyncio.timeout(10):
             await self.authenticator.until_changed(generation)
 
@@ -100,7 +98,7 @@ def certificate(
     serial: int = 7,
     days: int = 1,
 ) -> bytes:
-    """DER; signed by nobody, for the handshake has looked at that."""
+    """Return a DER certificate that no CA signed: the handshake has checked that already."""
     parts = [x509.NameAttribute(oid, value) for oid, value in subject]
     if cn is not None:
         parts.append(x509.NameAttribute(NameOID.COMMON_NAME, cn))
@@ -122,7 +120,7 @@ def certificate(
 
 
 def revocation_list(*serials: int) -> bytes:
-    """A CRL, PEM."""
+    """Return a CRL as PEM."""
     now = datetime.fromtimestamp(NOW_S, UTC)
     made = (
         x509.CertificateRevocationListBuilder()

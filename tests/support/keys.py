@@ -1,4 +1,4 @@
-"""Keys for tests: a key file, and a key service that can forget and be away."""
+"""Keys for tests: a key file, and a key service that can forget keys and be down."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ RECHECK_MS = 50
 
 
 def key_of(number: int, namespace: str = "public") -> NamespaceKey:
-    """A key that a test knows."""
     return NamespaceKey(namespace, f"k{number}", bytes([number]) * 32)
 
 
 def key_file(folder: Path, *keys: NamespaceKey) -> KeysConfig:
-    """A file with these keys; the last one added wraps. The settings that name it."""
+    """Write a file with these keys, and return the settings that name it. The last key wraps."""
     path = folder / "keys"
     for key in keys:
         add_key(path, key)
@@ -28,17 +27,17 @@ def key_file(folder: Path, *keys: NamespaceKey) -> KeysConfig:
 
 
 def add_key(path: Path, key: NamespaceKey) -> None:
-    """As `octavo keys add`."""
+    """Add a key as `octavo keys add` does."""
     change_text(path, lambda text: with_key(text, key))
 
 
 def forget(path: Path, namespace: str = "public", key_id: str | None = None) -> None:
-    """As `octavo keys forget`."""
+    """Remove a key as `octavo keys forget` does."""
     change_text(path, lambda text: without_keys(text, namespace, key_id))
 
 
 class MemoryKms:
-    """A key service: its keys never leave it."""
+    """A key service in memory: keys never leave it."""
 
     def __init__(self) -> None:
         self.keys: dict[str, list[tuple[str, bytes]]] = {}
@@ -46,18 +45,16 @@ class MemoryKms:
         self.asked = 0
 
     def add(self, namespace: str, key_id: str) -> None:
-        """A new key, which wraps from now on."""
+        """Add a new key, which wraps from now on."""
         self.keys.setdefault(namespace, []).insert(0, (key_id, AESGCM.generate_key(256)))
 
     def wrap(self, namespace: str, data_key: bytes) -> tuple[str, bytes]:
-        """See `KeyService`."""
         self._answers()
         key_id, key = self.keys[namespace][0]
         nonce = len(data_key).to_bytes(4, "big") + self.asked.to_bytes(8, "big")
         return key_id, nonce + AESGCM(key).encrypt(nonce, data_key, namespace.encode())
 
     def unwrap(self, namespace: str, key_id: str, wrapped: bytes) -> bytes:
-        """See `KeyService`."""
         self._answers()
         key = dict(self.keys[namespace])[key_id]
         try:
@@ -72,9 +69,9 @@ class MemoryKms:
 
 
 KMS = MemoryKms()
-"""The one that `connect` gives, for settings that name it."""
+"""The service that `connect` returns."""
 
 
 def connect() -> MemoryKms:
-    """The factory of a setting: `tests.support.keys:connect`."""
+    """The factory that a setting names: `tests.support.keys:connect`."""
     return KMS

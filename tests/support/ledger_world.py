@@ -1,7 +1,8 @@
-"""A world without network or clock in which the pure cores of the ledger run: bookies as dicts.
+"""A world without network or clock for the pure cores of the ledger; bookies are dicts.
 
-What an action asks for becomes an envelope. Delivering it does the thing and feeds the answer to
-the core; a test chooses the order. Scenarios run here; tests/model visits every order.
+Each request of an action becomes an envelope. Delivering the envelope performs the request and
+gives the answer to the core; the test chooses the order. Scenarios run here; tests/model visits
+every order.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from octavo.metadata.ledgers import Fragment, LedgerMetadata
 from octavo.protocol.codes import Unauthorized
 
 Held = tuple[tuple[int, bytes], ...]
-"""Entries to be written back, with their content."""
+"""Entries to write back, with their content."""
 
 
 @dataclass
 class ModelBookie:
-    """One bookie's disk and its honesty."""
+    """A bookie's disk, and whether the bookie tells the truth."""
 
     entries: dict[int, tuple[bytes, int]] = field(default_factory=dict)
     """Entry id → (content, LAC that it carried)."""
     fenced: bool = False
     up: bool = True
     unknown: bool = False
-    """It may have lost data, and says so."""
+    """The bookie may have lost data, and says so."""
     squatted: bool = False
-    """It has the ledger's id under the key of somebody else."""
+    """The bookie has the ledger's id under another client's key."""
 
     @property
     def lac(self) -> int:
@@ -41,8 +42,6 @@ class ModelBookie:
 
 
 class World:
-    """Bookies and the ledger's record."""
-
     def __init__(self, bookies: str, metadata: LedgerMetadata) -> None:
         self.bookies = {name: ModelBookie() for name in bookies}
         self.metadata = metadata
@@ -63,7 +62,7 @@ class World:
 
 
 class Envelope(NamedTuple):
-    """Something under way: which method of its agent happens when it is delivered."""
+    """A request in flight, and the method of its agent that delivery calls."""
 
     label: str
     method: str
@@ -71,7 +70,7 @@ class Envelope(NamedTuple):
 
 
 class Agent:
-    """Who acts in a world, with what it has under way."""
+    """A client of the world, with its requests in flight."""
 
     def __init__(self, world: World) -> None:
         self.on_deliver: Callable[[str], object] = lambda label: None
@@ -85,7 +84,7 @@ class Agent:
         return [envelope.label for envelope in self.inbox]
 
     def deliver(self, index: int = 0) -> None:
-        """Let one thing that is under way happen."""
+        """Deliver one envelope."""
         envelope = self.inbox.pop(index)
         self.on_deliver(envelope.label)
         self.take(getattr(self, envelope.method)(*envelope.args))
@@ -98,8 +97,6 @@ class Agent:
 
 
 class Recoverer(Agent):
-    """A recovery."""
-
     def __init__(self, world: World, name: str = "r", ledger_id: int = 7) -> None:
         super().__init__(world)
         self.name = name

@@ -1,4 +1,4 @@
-"""A small second protocol: lines over TCP, on the operations of a broker and on nothing of HTTP.
+"""A small second protocol: lines over TCP, built on a broker's operations and without HTTP.
 
     AUTH <token>                                          OK user:ann
     PUB <topic> <partition> <text>                        OK <offset>
@@ -6,8 +6,8 @@
     RECV <topic> <partition> <subscription> <consumer>    MSG <ack id> <text>, or NONE
     ACK <topic> <partition> <subscription> <ack id>       OK 1
 
-A refusal is `ERR <code> <why>`. It shows that a protocol gets all rules of the brokers (rights,
-audit, quotas, rates, sizes, schemas) by calling `Operations.run`.
+A refusal is `ERR <code> <why>`. It shows that a protocol gets all rules of the brokers
+(permissions, audit, quotas, rates, sizes, schemas) by calling `Operations.run`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ WAIT_MS = 2_000
 
 
 class LineProtocol:
-    """Serve clients at one broker."""
-
     def __init__(self, operations: Operations, identify: Identify | None = None) -> None:
         self._operations = operations
         self._identify = identify
@@ -68,7 +66,7 @@ class LineProtocol:
                 else:
                     operation = _operation(word, rest)
                     said = _said(await self._operations.run(caller, operation, peer))
-            except Refused as error:  # by another broker
+            except Refused as error:  # another broker refused
                 said = f"ERR {error.refusal.code} {error.refusal.detail}"
             except OctavoError as error:
                 said = f"ERR {error.name} {error}"
@@ -105,8 +103,6 @@ def _said(answer: AnyAnswer) -> str:
 
 
 class Client:
-    """A client of the protocol."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 

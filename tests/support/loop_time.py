@@ -1,7 +1,7 @@
-"""How long an event loop stands still: processor time of its thread from one turn to the next.
+"""Measures how long an event loop stands still: its thread's processor time between two turns.
 
-Processor time, not wall time: a machine that is busy with other work adds nothing to it, so a test
-may hold a loop to a bound of milliseconds whatever else runs beside it.
+Processor time, unlike wall time, does not grow when the machine does other work. So a test may
+bound a stall in milliseconds on a busy machine.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ from collections.abc import Callable
 from types import TracebackType
 
 LOOP_STEPS, LOOP_S = 400_000, 0.019
-"""How long a loop of 400,000 steps took on the idle machine that the bounds were set on."""
+"""The steps of a loop, and its seconds on the idle machine on which the bounds were set."""
 TICK_S = 0.005
-"""A loop that is busy for a shorter time is not noticed."""
+"""Shorter stalls are ignored."""
 
 
 class LoopTime:
-    """Measures the running loop from `start` to `stop`; make it in the loop's own thread."""
+    """Measures the running loop from `start` to `stop`. Make it in the loop's own thread."""
 
     def __init__(self, tell: Callable[[float], object] | None = None) -> None:
-        """`tell` is called with each stall, in seconds, right after it."""
+        """Call `tell` with each stall, in seconds, right after it."""
         self.longest_s = 0.0
         self._tell = tell
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> LoopTime:
-        """Begin to measure."""
         self._last_s = time.thread_time()
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         return self
 
     def stop(self) -> None:
-        """End, and count the turn under way."""
+        """Stop, and count the turn in progress."""
         self._look()
         if self._timer is not None:
             self._timer.cancel()
@@ -63,10 +62,8 @@ class LoopTime:
 
 
 def slowness() -> float:
-    """How much slower this machine is now than that of the bounds; 1 when it is faster.
-
-    Processor time grows, too, where two tests share a core's caches or a machine is slower.
-    """
+    """Return how much slower this machine is now than the machine of the bounds, at least 1.
+    Processor time grows when two tests share a core's caches, and on slower machines."""
     began_s = time.thread_time()
     found = 0
     for number in range(LOOP_STEPS):

@@ -1,8 +1,8 @@
-"""The simulated disk for storages whose threads are real ones: with a lock, a hook, and an end.
+"""The simulated disk for storages with real threads: it adds a lock, a hook and an end.
 
-A call first goes through the hook, which may wait or raise, then, alone, to the simulated disk.
-`after_crash` gives what a power failure leaves as a disk of its own; this one is off from then on,
-for threads that are still within a call.
+A call first goes through the hook, which may wait or raise. Then it runs alone on the simulated
+disk. `after_crash` returns the disk that a power failure leaves; this disk then fails every call,
+for threads that are still inside one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _of_disk(call: str) -> Any:
 
 
 class LockedIndex(SimIndex):
-    """An open index that a power failure meets between two changes, never within one."""
+    """An open index whose changes are atomic under a power failure."""
 
     def __init__(self, kept: KeptIndex, disk: MemoryDisk, path: str) -> None:
         self._disk = disk
@@ -62,17 +62,14 @@ class LockedIndex(SimIndex):
             super().__init__(kept, disk, path)
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
-        """See `LedgerIndex`."""
         with self._disk.mutex:
             super().put(runs, covered)
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """See `LedgerIndex`."""
         with self._disk.mutex:
             super().delete_ledger(ledger_id)
 
     def flush(self) -> None:
-        """See `LedgerIndex`."""
         with self._disk.mutex:
             super().flush()
 
@@ -93,7 +90,7 @@ class MemoryDisk(SimDisk):
     sync_directory = _of_disk("sync_directory")
 
     def open_index(self, path: str) -> SimIndex:
-        """Open an index of which `after_crash` sees no half of a change."""
+        """Open an index of which `after_crash` sees only whole changes."""
         self.enter("open_index", path)
         return LockedIndex(self.indexes.kept.setdefault(path, KeptIndex()), self, path)
 
@@ -102,7 +99,7 @@ class MemoryDisk(SimDisk):
             return super().list_directory(path)
 
     def before(self, call: str, path: str) -> None:
-        """Outside of the lock: other threads go on meanwhile."""
+        """Run the hook outside of the lock, so that other threads continue."""
         if self.dead:
             raise DiskError(f"{call} {path}: the machine is off")
         self.hook(call, path)
@@ -110,7 +107,7 @@ class MemoryDisk(SimDisk):
             time.sleep(self.sync_delay_s)
 
     def enter(self, call: str, path: str) -> None:
-        """Nothing: `before` was there."""
+        """Do nothing: `before` has run the hook."""
 
     def fail_syncs(self) -> None:
         def hook(call: str, path: str) -> None:
@@ -120,7 +117,7 @@ class MemoryDisk(SimDisk):
         self.hook = hook
 
     def after_crash(self, rng: random.Random | None = None) -> MemoryDisk:
-        """The disk after a power failure; without `rng` only what was synced is on it."""
+        """Return the disk after a power failure. Without `rng`, it has only synced data."""
         with self.mutex:
             self.dead = True
             after = MemoryDisk(self.capacity)

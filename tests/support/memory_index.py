@@ -1,4 +1,4 @@
-"""A `LedgerIndex` in memory: for the simulator, and for tests of what stands above it."""
+"""A `LedgerIndex` in memory, for the simulator and for tests of the layers above it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ class MemoryIndex:
 
     @property
     def covered(self) -> tuple[int, int] | None:
-        """See `LedgerIndex`."""
         return self._covered
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
-        """See `LedgerIndex`."""
         for new in runs:
             held = self._runs.setdefault(new.ledger_id, [])
             firsts = self._firsts.setdefault(new.ledger_id, [])
@@ -40,13 +38,11 @@ class MemoryIndex:
         self._covered = covered
 
     def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
-        """See `LedgerIndex`."""
         held = self._runs.get(ledger_id, [])
         at = bisect_right(self._firsts.get(ledger_id, []), entry_id) - 1
         return held[at] if at >= 0 and held[at].last >= entry_id else None
 
     def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
-        """See `LedgerIndex`."""
         held = self._runs.get(ledger_id, [])
         start = max(0, bisect_right(self._firsts.get(ledger_id, []), first) - 1)
         if start < len(held) and held[start].last < first:
@@ -54,12 +50,10 @@ class MemoryIndex:
         return held[start : bisect_right(self._firsts.get(ledger_id, []), last)]
 
     def all_runs(self) -> Iterator[IndexedExtent]:
-        """See `LedgerIndex`."""
         for ledger_id in sorted(self._runs):
             yield from self.runs(ledger_id)
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """See `LedgerIndex`."""
         self._runs.pop(ledger_id, None)
         self._firsts.pop(ledger_id, None)
 

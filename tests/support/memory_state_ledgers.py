@@ -1,4 +1,4 @@
-"""State ledgers in memory, for tests of what a restart would find in them."""
+"""State ledgers in memory, for tests of what a restart would replay."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MemoryWriter:
 
 
 class MemoryLedgers:
-    """Makes them; `may_create` holds a creation up."""
+    """Makes ledgers; `may_create` delays a creation."""
 
     def __init__(self) -> None:
         self.writers: dict[int, MemoryWriter] = {}
@@ -82,7 +82,7 @@ class MemoryLedgers:
 
 
 class MemoryRecord:
-    """The partition's record, as `PartitionRecordKeeper` keeps it."""
+    """The partition's record, with the interface of `PartitionRecordKeeper`."""
 
     def __init__(self) -> None:
         self.value = PartitionRecord()
@@ -93,7 +93,7 @@ class MemoryRecord:
 
 
 class Served:
-    """A partition's state ledger as its owner drives it, and as its successor finds it."""
+    """A partition's state ledger as its owner drives it, and as its successor reads it."""
 
     def __init__(self, snapshot: Callable[[], Iterable[bytes]], **config: Any) -> None:
         self.ledgers = MemoryLedgers()
@@ -111,13 +111,13 @@ class Served:
 
     @property
     def writer(self) -> MemoryWriter:
-        """The ledger that the record names."""
+        """Return the writer of the ledger that the record names."""
         state_ledger = self.record.value.state_ledger
         assert state_ledger is not None
         return self.ledgers.writers[state_ledger]
 
     def after_a_restart(self) -> State:
-        """What a successor replays."""
+        """Return what a successor replays."""
         state = State()
         for entry in self.writer.entries:
             state.apply(entry)

@@ -1,4 +1,4 @@
-"""A tree of metadata and the means to hurt it, the same for every kind of store."""
+"""A metadata tree and ways to disturb it, the same for every kind of store."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 class Tree(Protocol):
-    """One metadata tree. Every store it opens has a session of its own and is closed at the end."""
+    """One metadata tree. Each store that it opens has its own session, and is closed at the end."""
 
     async def open(
         self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, impatient: bool = False
     ) -> MetadataStore:
-        """Start a store. An `impatient` one gives a call up early."""
+        """Start a store. An `impatient` store gives up early on a call."""
 
     async def expire(self, store: MetadataStore) -> None:
-        """End the store's session behind its back, at once."""
+        """End the store's session at once, without telling the store."""
 
     def cut(self, store: MetadataStore) -> contextlib.AbstractAsyncContextManager[None]:
-        """Within the block the store's calls get no answer."""
+        """Within the block, the store's calls get no answer."""
 
     def unwritable(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Within the block nobody can change anything; through no fault of any process."""
+        """Within the block, the store cannot write, so every change fails."""
 
 
 class EmbeddedTree:
@@ -63,7 +63,7 @@ class EmbeddedTree:
         return store
 
     async def expire(self, store: Any) -> None:
-        # Both what the file says and what the process knows: for it, too, the time has passed.
+        # Change the file and the process's memory: the time has passed for the process too.
         lease = store._file._lease
         store._file._beats.write(lease.session_id, 0)
         lease.ends_ms = 0
@@ -84,7 +84,7 @@ class EmbeddedTree:
 
 
 class Proxy:
-    """Lies between one store and the server, so that its connection alone can be cut."""
+    """A proxy between one store and the server, so that only its connection can be cut."""
 
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
@@ -128,7 +128,7 @@ class Proxy:
             up_writer.close()
 
     def drop(self) -> None:
-        """Cut every connection that stands."""
+        """Cut every open connection."""
         for task in self.tasks:
             task.cancel()
 
@@ -196,7 +196,7 @@ class ZooKeeperTree:
 
 
 class LoopWithHandler(SimLoop):
-    """A simulated loop that lets a test look at what a real one would log."""
+    """A simulated loop that shows a test what a real loop would log."""
 
     handler: Callable[[SimLoop, dict[str, Any]], object] | None = None
 
@@ -211,7 +211,7 @@ class LoopWithHandler(SimLoop):
 
 
 class SimulatedTree:
-    """On a loop of its own: see `pytest_pyfunc_call`."""
+    """A tree on its own loop: see `pytest_pyfunc_call`."""
 
     def __init__(self) -> None:
         self.loop = LoopWithHandler(1, trace=Trace())

@@ -1,7 +1,7 @@
-"""Waiting until readers of the bookies see what was published.
+"""Waits until readers of the bookies see published messages.
 
-Bookies are told the last confirmed entry with the next one, or when the writer has been idle for a
-moment: what the broker has acknowledged last is not seen by Spark at once.
+Bookies learn the last add confirmed with the next entry, or when the writer has been idle for a
+moment. So Spark does not see the broker's latest acks at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ DEADLINE_S = 60.0
 
 @contextmanager
 def seen_by_readers(service: str, topic: str, count: int) -> Iterator[None]:
-    """`count` messages are published to the topic within; at the end readers see them."""
+    """After the block, which publishes `count` messages to the topic, wait until readers see
+    them."""
     end = known_end(service, topic) + count
     yield
     deadline = time.monotonic() + DEADLINE_S
@@ -30,7 +31,7 @@ def seen_by_readers(service: str, topic: str, count: int) -> Iterator[None]:
 
 
 def known_end(service: str, topic: str) -> int:
-    """How many messages a reader of the bookies sees."""
+    """Return the number of messages that a reader of the bookies sees."""
     return asyncio.run(_known_end(service, topic))
 
 

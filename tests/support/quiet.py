@@ -1,4 +1,4 @@
-"""Nobody reads what a thousand storages say, and formatting it takes longer than all else."""
+"""Drops the logs of a thousand storages: no test reads them, and formatting them is slow."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import structlog
 
 
 def be_quiet() -> None:
-    """Drop every log line of this process."""
-
     def drop(*_: Any) -> Any:
         raise structlog.DropEvent
 
@@ -22,7 +20,7 @@ def be_quiet() -> None:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """For a folder whose conftest.py imports this."""
+    """Drop logs in a folder whose conftest.py imports this fixture."""
     before = structlog.get_config()
     be_quiet()
     yield

@@ -1,4 +1,4 @@
-"""A bookie in this process and a client that speaks raw frames to it, for tests of the bookie."""
+"""A bookie in this process and a client that sends it raw frames, for tests of the bookie."""
 
 from __future__ import annotations
 
@@ -46,16 +46,14 @@ LOOPS = [asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()]
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
 def on_both_loops(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """Production runs on uvloop, the simulation on asyncio's transports.
-
-    A module that says `event_loop_policy = on_both_loops` runs each of its tests on both.
-    """
+    """Production runs on uvloop, the simulation on asyncio's transports. A module with
+    `event_loop_policy = on_both_loops` runs each of its tests on both."""
     policy: asyncio.AbstractEventLoopPolicy = request.param
     return policy
 
 
 def entry_of(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -2) -> bytes:
-    """A CRC32C entry; its LAC is the entry before it unless given."""
+    """Build a CRC32C entry; its LAC is the entry before it by default."""
     lac = entry_id - 1 if lac == -2 else lac
     return pack_entry(CRC32C, ledger_id, entry_id, lac, (entry_id + 1) * len(payload), payload)
 
@@ -69,18 +67,17 @@ def add_of(
     key: bytes = KEY,
     lac: int = -2,
 ) -> bytes:
-    """A whole add frame."""
+    """Build a whole add frame."""
     entry = entry_of(ledger_id, entry_id, payload, lac)
     return add_prefix(key, len(entry), flags) + entry
 
 
 def adds_of(ledger_id: int, ids: Iterable[int], payload: bytes = b"payload", **how: Any) -> bytes:
-    """Many add frames, back to back."""
+    """Build many add frames, one after another."""
     return b"".join(add_of(ledger_id, entry_id, payload, **how) for entry_id in ids)
 
 
 async def until(condition: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
-    """Wait until `condition()` is true, and return it."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {condition}"
@@ -89,7 +86,7 @@ async def until(condition: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
 
 
 class RawClient:
-    """One connection; answers are read only when asked for."""
+    """One connection; it reads answers only on demand."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -109,7 +106,7 @@ class RawClient:
         self.writer.write(data)
 
     async def answer(self) -> AnyAnswer:
-        """The next answer; raises `EOFError` when the bookie hung up."""
+        """Return the next answer; raise `EOFError` when the bookie hung up."""
         async with asyncio.timeout(DEADLINE_S):
             while not self._answers:
                 more = await self._reader.read(1 << 20)
@@ -121,7 +118,7 @@ class RawClient:
         return self._answers.pop(0)
 
     async def acked(self, count: int) -> list[tuple[int, int]]:
-        """(ledger, entry) of the next `count` acked adds; fails on any other answer."""
+        """Return (ledger, entry) of the next `count` acked adds; fail on any other answer."""
         found: list[tuple[int, int]] = []
         while len(found) < count:
             answer = await self.answer()
@@ -132,7 +129,7 @@ class RawClient:
         return found
 
     async def add(self, frame: bytes) -> Code:
-        """Send one add; its code."""
+        """Send one add; return its code."""
         self.send(frame)
         answer = await self.answer()
         if isinstance(answer, Added):
@@ -141,7 +138,7 @@ class RawClient:
         return Code(answer.code)
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> Any:
-        """The entry, or the code that stands for it."""
+        """Return the entry, or the code of the refusal."""
         self.send(read_request(ledger_id, entry_id, flags, key))
         answer = await self.answer()
         assert isinstance(answer, ReadAnswer), answer
@@ -149,7 +146,7 @@ class RawClient:
         return answer.entry if answer.code == Code.OK else Code(answer.code)
 
     async def read_all(self, ledger_id: int, last: int) -> list[bytes]:
-        """The entries 0…`last`, by batch reads."""
+        """Return the entries 0…`last`, by batch reads."""
         found: list[bytes] = []
         while len(found) <= last:
             self.send(batch_read_request(ledger_id, len(found), 1, last + 1 - len(found), 1 << 20))
@@ -160,11 +157,11 @@ class RawClient:
         return found
 
     async def fence(self, ledger_id: int, key: bytes = KEY) -> Any:
-        """A fencing read of the last entry."""
+        """Send a fencing read of the last entry."""
         return await self.read(ledger_id, -1, Flag.FENCE | Flag.HIGH_PRIORITY, key)
 
     async def call(self, op: extension.Op, **body: Any) -> extension.Answer:
-        """One extension request and its answer."""
+        """Send one extension request; return its answer."""
         self.send(extension.encode_request(op, 7, body))
         answer = await self.answer()
         assert isinstance(answer, extension.Answer), answer
@@ -172,13 +169,13 @@ class RawClient:
         return answer
 
     async def is_closed(self) -> bool:
-        """Whether the bookie hangs up, without a further answer."""
+        """Whether the bookie hangs up without a further answer."""
         answers = await self.answers_until_closed()
         assert not answers, f"answered instead of closing: {answers}"
         return True
 
     async def answers_until_closed(self) -> list[AnyAnswer]:
-        """All that comes until the bookie hangs up."""
+        """Return every answer until the bookie hangs up."""
         answers: list[AnyAnswer] = []
         try:
             while True:
@@ -210,7 +207,7 @@ class TroubledFile(RealFile):
 
 
 class TroubledDisk(RealDisk):
-    """A real disk with a hook before writes and syncs, and an opinion of its free space."""
+    """A real disk with a hook before writes and syncs, and a settable free space."""
 
     def __init__(self) -> None:
         self.hook: Callable[[str, str], object] = lambda call, path: None
@@ -233,7 +230,6 @@ class TroubledDisk(RealDisk):
 
 
 def config_in(folder: Path, **how: Any) -> BookieConfig:
-    """Settings for a test bookie that stores below `folder`."""
     settings: dict[str, Any] = {
         "port": 0,
         "bookie_id": "bookie-1",
@@ -251,7 +247,7 @@ def config_in(folder: Path, **how: Any) -> BookieConfig:
 async def open_metadata(
     folder: Path, session_timeout_ms: int = SESSION_TIMEOUT_MS
 ) -> AsyncIterator[MetadataStore]:
-    """The embedded store in `folder`; one file is one cluster."""
+    """Open the embedded store in `folder`; one file is one cluster."""
     os.makedirs(folder, exist_ok=True)
     store = open_store(f"file://{folder}/metadata.db", session_timeout_ms=session_timeout_ms)
     await store.start()
@@ -268,7 +264,7 @@ def new_node(
     tls: Certificates | None = None,
     guard: Guard | None = None,
 ) -> BookieNode:
-    """A node, not yet started."""
+    """Make a node without starting it."""
     return BookieNode(
         config,
         store,
@@ -289,7 +285,7 @@ async def running_bookie(
     tls: Certificates | None = None,
     **how: Any,
 ) -> AsyncIterator[BookieNode]:
-    """A bookie that stores below `folder`, its metadata beside it."""
+    """Run a bookie that stores below `folder`, next to its metadata."""
     async with open_metadata(metadata or folder) as store:
         node = new_node(config_in(folder, **how), store, disk, tls)
         await node.start()
@@ -300,6 +296,6 @@ async def running_bookie(
 
 
 def tell_read_only(node: BookieNode, read_only: bool) -> None:
-    """As its setting `read_only` would, while it runs."""
+    """Make a running bookie read-only, as the setting `read_only` does."""
     node._told_read_only = read_only
     node._apply_mode()

@@ -23,8 +23,6 @@ def config_in(folder: Path) -> BookieConfig:
 
 
 class RealBench(Bench):
-    """On a real disk, with RocksDB."""
-
     def __init__(self, config: BookieConfig) -> None:
         super().__init__(config, RealDisk())  # type: ignore[arg-type]
 
@@ -40,7 +38,8 @@ class RealBench(Bench):
 
 
 async def filled(folder: Path) -> tuple[BookieConfig, list[IndexedExtent]]:
-    """A stopped bookie with overwritten, deleted and plain ledgers, and its index."""
+    """Fill a bookie with overwritten, deleted and plain ledgers, stop it, and return it with its
+    index."""
     config = config_in(folder)
     bench = RealBench(config)
     async with bench:

@@ -1,4 +1,4 @@
-"""What Spark does with the sink, without Spark: tasks, their messages, and what came out."""
+"""The sink's part of a Spark job, without Spark: tasks, their messages, and the output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def rows(first: int, last: int) -> pa.RecordBatch:
 
 
 async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBatch) -> Message:
-    """As Spark runs it: a copy of the writer, in a thread of another process; the message back."""
+    """Run a task as Spark does: a copy of the writer, in a thread of another process. Return its
+    message."""
     copy = pickle.loads(pickle.dumps(writer))
     message = await asyncio.to_thread(copy.write, iter(batches))
     found = pickle.loads(pickle.dumps(message))
@@ -33,7 +34,7 @@ async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBat
 
 
 async def messages(cluster: Cluster, topic: str = TOPIC, partitions: int = 2) -> list[list[str]]:
-    """The values in each partition, in order."""
+    """Return the values of each partition, in order."""
     found: list[list[str]] = []
     for number in range(partitions):
         values: list[str] = []

@@ -1,6 +1,6 @@
-"""A cluster in this process for tests of what Spark reads: bookies, a broker, one topic.
+"""A cluster in this process for tests of Spark's reads: bookies, a broker, one topic.
 
-Planned and read without a JVM: the objects are those that Spark's driver and tasks call.
+Tests plan and read without a JVM, with the objects that Spark's driver and tasks call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Place:
 
     @property
     def service(self) -> str:
-        """The metadata itself: no broker need be up."""
+        """Return the metadata service itself, which needs no broker."""
         return f"file://{self.cluster.folder / 'metadata.db'}"
 
     async def publish(self, first: int, count: int) -> None:
@@ -60,7 +60,8 @@ class Place:
         return reader, found  # type: ignore[return-value]
 
     async def forget(self, ledger_id: int) -> None:
-        """As garbage collection does a quarter of an hour after the record went."""
+        """Remove a ledger's entries as garbage collection does 15 minutes after its record is
+        deleted."""
         for node in self.cluster.nodes.values():
             await node.storage.delete_ledger(ledger_id)
 
@@ -73,14 +74,14 @@ def reader_of(service: str, **options: str) -> OctavoReader:
 
 @contextlib.asynccontextmanager
 async def running_place(folder: Path) -> AsyncIterator[Place]:
-    """The topic `flights`, its messages those of `WHOLE`."""
+    """Run a place whose topic `flights` holds the messages `WHOLE`."""
     async with running_cluster(folder, session_timeout_ms=60_000) as cluster:
         broker = await cluster.start("A", tail_cache_bytes_max=1)  # read from ledgers
         name = await make_topic(broker.broker, rollover_entries=LEDGER_BATCHES)
         made = Place(cluster, broker, name)
         for first in range(0, BATCHES, LEDGER_BATCHES):
             await made.publish(first, LEDGER_BATCHES)
-            # It rolls over behind what is on its way: here, behind exactly this.
+            # The partition rolls over after the entry in flight: here, after exactly this entry.
             ledgers = first // LEDGER_BATCHES + 2
             partition = await owned(broker.broker, name)
             await until(

@@ -1,5 +1,6 @@
-"""What tests of the storage engine share: runs as a connection makes them, and a storage on a disk
-that can crash."""
+"""Helpers for tests of the storage engine: runs of entries as a connection makes them, and a
+storage on a disk that can crash.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def make_run(
 
 
 async def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Wait until `holds`, looking at it again and again."""
+    """Wait until `holds` returns true."""
     async with asyncio.timeout(timeout_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -83,16 +84,16 @@ class Bench:
         self.fatal: list[BaseException] = []
         self.on_loss: OnLoss | None = None
         self.storage: Storage
-        """What was started last."""
+        """The storage started last."""
         self.is_open = False
 
     @property
     def indexes(self) -> dict[str, KeptIndex]:
-        """What the disk has of them; cleared, they are lost."""
+        """The disk's indexes. Clearing them loses them."""
         return self.disk.indexes.kept
 
     async def start(self) -> None:
-        """Open the storage, with what is told it now."""
+        """Open the storage with these settings."""
         self.is_open = False
         self.storage = await Storage.open(
             self.config,
@@ -136,14 +137,14 @@ class Bench:
         return (await self.send(run))[0]
 
     async def overwrite(self, run: AddBatch) -> Code:
-        """Add what is there already in another form, as older versions let everybody do."""
+        """Store a second form of an entry that exists, as older versions allowed."""
         state = self.storage._states.get(run.ledger_id)
         if state is not None:
             state.reached = -1
         return (await self.send(run))[0]
 
     async def crash(self, rng: random.Random | None = None, **changed: object) -> None:
-        """Lose power, then start again from what the disk kept."""
+        """Lose power, then start again from the disk's content."""
         after = self.disk.after_crash(rng)
         await abandon(self.storage)
         self.disk = after

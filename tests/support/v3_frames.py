@@ -1,4 +1,4 @@
-"""v3 requests as a client writes them, by the schema alone; and a connection that speaks them."""
+"""v3 requests written from the schema alone, and a connection that speaks them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RECOVERY = 1
 
 
 def framed(message: bytes) -> bytes:
-    """With its length before it."""
+    """Prefix the frame's length."""
     return LENGTH.pack(len(message)) + message
 
 
 def request_frame(
     op: int, txn: int = 1, field: str = "", priority: int = 0, version: int = 3, **body: Any
 ) -> bytes:
-    """A request with `body` in its `field`; what is None is left out."""
+    """Build a request with `body` in its `field`; leave out values that are None."""
     message = RequestMessage()
     header = message.header
     header.version, header.operation, header.txnId = version, op, txn
@@ -50,7 +50,7 @@ def add_frame(
     flag: int | None = None,
     write_flags: int | None = None,
 ) -> bytes:
-    """An add; of an entry like those of `raw_bookie` unless `body` is given."""
+    """Build an add of the entry that `raw_bookie` would send, or of `body`."""
     if flag is not None and flag >= 2**31:
         flag -= 2**32
     return request_frame(
@@ -68,7 +68,7 @@ def add_frame(
 
 
 def reordered(frame: bytes) -> bytes:
-    """The same add with its flag before all else, as Apache's client writes it."""
+    """Build the same add with its flag first, as Apache's client does."""
     message = RequestMessage.FromString(frame[LENGTH.size :])
     add = message.addRequest
     if not add.HasField("flag"):
@@ -83,13 +83,13 @@ def reordered(frame: bytes) -> bytes:
 
 
 def read_frame(ledger: int, entry: int, *, txn: int = 1, priority: int = 0, **body: Any) -> bytes:
-    """A read; `flag`, `masterKey`, `previousLAC`, `timeOut` as the schema names them."""
+    """Build a read; `flag`, `masterKey`, `previousLAC`, `timeOut` as in the schema."""
     fields = {"ledgerId": ledger, "entryId": entry, **body}
     return request_frame(v3.Op.READ, txn, "readRequest", priority, **fields)
 
 
 class V3Client:
-    """One connection; answers are read only when asked for."""
+    """One connection; it reads answers only on demand."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -104,7 +104,7 @@ class V3Client:
         self.writer.write(data)
 
     async def answer(self) -> Any:
-        """The next answer; raises `IncompleteReadError` when the bookie hung up."""
+        """Return the next answer; raise `IncompleteReadError` when the bookie hung up."""
         async with asyncio.timeout(DEADLINE_S):
             length = LENGTH.unpack(await self.reader.readexactly(LENGTH.size))[0]
             message = ResponseMessage.FromString(await self.reader.readexactly(length))
@@ -112,7 +112,7 @@ class V3Client:
         return message
 
     async def ask(self, op: int, field: str = "", **body: Any) -> Any:
-        """One request and its answer."""
+        """Send one request and return its answer."""
         self._txn += 1
         self.send(request_frame(op, self._txn, field, **body))
         answer = await self.answer()
@@ -121,7 +121,7 @@ class V3Client:
         return answer
 
     async def add(self, ledger: int, entry: int, **how: Any) -> int:
-        """The status of one add."""
+        """Send one add and return its status."""
         self.send(add_frame(ledger, entry, txn=77, **how))
         answer = await self.answer()
         assert answer.header.txnId == 77
@@ -130,7 +130,7 @@ class V3Client:
         return int(answer.status)
 
     async def read(self, ledger: int, entry: int, **how: Any) -> Any:
-        """The body of one read's answer."""
+        """Send one read and return its body."""
         self.send(read_frame(ledger, entry, txn=78, **how))
         answer = await self.answer()
         assert answer.header.txnId == 78
@@ -138,7 +138,7 @@ class V3Client:
         return answer.readResponse
 
     async def is_closed(self) -> bool:
-        """Whether the bookie hangs up, without a further answer."""
+        """Whether the bookie hangs up without a further answer."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 return await self.reader.read() == b""

@@ -1,4 +1,4 @@
-"""An address as of a host without power: for tests of who waits for it, and how long."""
+"""The address of a host without power, for tests of how long callers wait for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def vanished_host() -> Iterator[str]:
-    """A URL at which nobody takes a connection, nor refuses one."""
+    """Return a URL at which connections are neither accepted nor refused."""
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(socket.socket())
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
-        for _ in range(4):  # its queue is full: the kernel drops what comes now
+        for _ in range(4):  # fill its queue, so that the kernel drops further connections
             one = stack.enter_context(socket.socket())
             one.setblocking(False)
             with contextlib.suppress(BlockingIOError):

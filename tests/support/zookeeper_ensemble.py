@@ -1,4 +1,4 @@
-"""A real ZooKeeper ensemble: several servers, each killed, stopped, started by itself."""
+"""A real ZooKeeper ensemble whose servers are killed, stopped and started singly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ELECTION_CONNECT_MS = 500
 
 @dataclass(frozen=True)
 class Place:
-    """Where one server of an ensemble listens, and what comes before its command."""
+    """The address of one server of an ensemble, and a prefix for its command."""
 
     name: str
     host: str = "127.0.0.1"
@@ -36,14 +36,14 @@ class Place:
 
 
 def local_places(count: int) -> list[Place]:
-    """On this machine, on ports that are free."""
+    """Return places on this machine, on free ports."""
     return [
         Place(f"zk-{n}", "127.0.0.1", free_port(), free_port(), free_port()) for n in range(count)
     ]
 
 
 class Ensemble:
-    """`places` as one ZooKeeper. `dial` gives an unconnected socket that reaches that server."""
+    """`places` as one ZooKeeper. `dial` returns an unconnected socket that reaches that server."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Ensemble:
 
     @property
     def hosts(self) -> str:
-        """`host:port` of each, as a metadata URL has them."""
+        """Return `host:port` of each server, as in a metadata URL."""
         return ",".join(f"{one.host}:{one.client_port}" for one in self.places.values())
 
     def start(self, name: str) -> None:
@@ -110,7 +110,7 @@ class Ensemble:
         return config
 
     def start_all(self) -> None:
-        """Start those that do not run, and wait until all serve."""
+        """Start the servers that do not run, and wait until all serve."""
         for name in self.places:
             if name not in self.processes or self.processes[name].poll() is not None:
                 self.start(name)
@@ -120,12 +120,12 @@ class Ensemble:
         self.processes[name].send_signal(number)
 
     def kill(self, name: str) -> None:
-        """kill −9, and wait for its end."""
+        """kill −9 it, and wait for its end."""
         self.processes[name].kill()
         self.processes[name].wait(30)
 
     def mode(self, name: str) -> str:
-        """`leader`, `follower` or `standalone`; empty when it does not serve."""
+        """Return `leader`, `follower` or `standalone`, or "" when it does not serve."""
         place = self.places[name]
         answer = b""
         with contextlib.suppress(OSError), self._dial(name) as peer:
@@ -138,7 +138,7 @@ class Ensemble:
         return rest.split()[0].decode() if found else ""
 
     def leader(self) -> str:
-        """Who leads; waits until somebody does."""
+        """Wait for a leader, and return it."""
         found: list[str] = []
 
         def looked() -> bool:
@@ -160,7 +160,6 @@ class Ensemble:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Leave none behind."""
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
@@ -169,7 +168,7 @@ class Ensemble:
 
 @contextlib.contextmanager
 def running(ensemble: Ensemble) -> Iterator[Ensemble]:
-    """All of it serves; all of it ends with the block."""
+    """Run the whole ensemble for the length of a block."""
     try:
         ensemble.start_all()
         yield ensemble

@@ -1,4 +1,4 @@
-"""One real ZooKeeper server, started and ended by tests."""
+"""A real ZooKeeper server that tests start and stop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ READY_S = 120.0
 
 @dataclass(frozen=True)
 class ZooKeeperServer:
-    """A real server, running. Its shortest session timeout is two ticks, 1000 ms."""
+    """A running server. Its shortest session timeout is two ticks, 1000 ms."""
 
     port: int
     process: subprocess.Popen[bytes]
     scheme: str = "zk"
 
     def new_url(self) -> str:
-        """A URL with a chroot that nobody else uses, and that does not exist yet."""
+        """Return a URL with a new chroot, which does not exist yet."""
         return f"{self.scheme}://127.0.0.1:{self.port}/test-{uuid.uuid4().hex}"
 
 
@@ -35,7 +35,7 @@ ZooKeeperRun = contextlib.AbstractContextManager[ZooKeeperServer]
 
 
 def serves(port: int, context: ssl.SSLContext | None = None) -> bool:
-    """Whether a ZooKeeper server opens sessions on `port`; it answers `ruok` before that."""
+    """Whether a ZooKeeper server opens sessions on `port`; it answers `ruok` earlier."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as plain:
         peer = plain
         if context is not None:
@@ -49,10 +49,8 @@ def serves(port: int, context: ssl.SSLContext | None = None) -> bool:
 def running_zookeeper(
     folder: Path, port: int, tls: ServerTls | None = None, context: ssl.SSLContext | None = None
 ) -> Iterator[ZooKeeperServer]:
-    """Start a server in `folder` and end it with the block. Raises `ZooKeeperNotInstalled`.
-
-    With `tls` its port speaks that; `context` is how to ask it whether it serves.
-    """
+    """Run a server in `folder` for the length of a block. Raises `ZooKeeperNotInstalled`. With
+    `tls`, its port speaks TLS, and `context` is used to ask whether it serves."""
     config = write_config(str(folder), port=port, tick_ms=TICK_MS, tls=tls)
     command = server_command(config, durable=False)
     with open(folder / "log", "wb") as log:

@@ -1,9 +1,9 @@
-"""Opens what a crash left and holds it against what had been promised.
+"""Opens the disk that a crash left and compares it with the storage's promises.
 
-What was acked is there with its bytes; fences, keys, explicit LACs and deletions stay; nothing
-appears that nobody wrote; the bookie starts and goes on. It is opened four times: as the crash left
-it; after one more add and a power failure; after a checkpoint and a power failure; and, after a
-compaction, with the index gone, which is rebuilt. Each time the same is seen.
+Acked entries are there with their bytes. Fences, keys, explicit LACs and deletions stay. No entry
+appears that was never written. The bookie starts and takes adds. The disk is opened four times, and
+each time the same must be seen: as the crash left it; after one more add and a power failure; after
+a checkpoint and a power failure; and, after a compaction, without the index, which is then rebuilt.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from tests.support.engine_lab.life import TINY, Fact, Promised, entry_of, promis
 from tests.support.storage_support import OTHER_KEY, entry_bytes, is_fenced, make_run
 
 PROBE = 99
-"""A ledger of the check itself."""
+"""A ledger that only the check uses."""
 
 
 Seen = dict[int, tuple[object, ...]]
-"""By ledger: what a reader finds."""
+"""What a reader finds, by ledger."""
 
 
 async def check(
     image: Image, facts: Sequence[Fact], *, sure: bool = True, config: BookieConfig = TINY
 ) -> None:
-    """Raises `AssertionError`, or what the storage raised. For `sure` see `CrashPoint`."""
+    """Raise `AssertionError`, or the storage's own error. For `sure` see `CrashPoint`."""
     await check_disk(image.disk(), facts, sure=sure, config=config)
 
 
 async def check_disk(
     disk: SimDisk, facts: Sequence[Fact], *, sure: bool = True, config: BookieConfig = TINY
 ) -> None:
-    """The same for a disk that is at hand; it is used up by it."""
+    """Check a disk that is already open. The check changes the disk."""
     wanted = promises(facts)
     storage = await _open(disk, config)
     seen = await _look(storage, wanted, sure)
@@ -83,7 +83,7 @@ async def _add_probe(storage: Storage) -> None:
 
 
 async def _look(storage: Storage, wanted: dict[int, Promised], sure: bool) -> Seen:
-    """All that can be asked for; of what was promised only, if the rest is not `sure`."""
+    """Read everything, or only what was promised when the rest is not `sure`."""
     seen: Seen = {}
     for ledger_id, one in wanted.items():
         entries: dict[int, bytes | None] = {}
@@ -123,7 +123,7 @@ async def _last(storage: Storage, ledger_id: int) -> bytes | None:
 def _judge(seen: Seen, wanted: dict[int, Promised], storage: Storage) -> None:
     for ledger_id, one in wanted.items():
         if ledger_id not in seen or (one.delete_tried and len(seen[ledger_id]) == 1):
-            continue  # gone, as it may be; whether it stays so is asked below
+            continue  # The ledger may be gone; the next opening must agree.
         assert not one.deleted, f"deleted ledger {ledger_id} is back"
         _judge_ledger(ledger_id, seen[ledger_id], one)
     for ledger_id, one in wanted.items():
@@ -170,7 +170,7 @@ def _judge_ledger(ledger_id: int, seen: tuple[object, ...], one: Promised) -> No
 
 
 def _refused(storage: Storage, run: AddBatch) -> Code:
-    """The code of an add that must be refused at once, without a word in the journal."""
+    """Return the code of an add that must be refused before it reaches the journal."""
     codes: list[Code] = []
     storage.add([run], lambda results: codes.extend(code for _, code in results))
     assert codes, "an add that must be refused was taken"

@@ -1,4 +1,4 @@
-"""Rounds of the production collector on a storage of these tests."""
+"""Runs the production collector on a storage of these tests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from octavo.bookie.gc.deletion_proof import DeletionProof, Proven
 from octavo.bookie.storage import Storage
 
 ROUNDS = 3
-"""The first begins a new log, or empties the old ones; the last forgets who was deleted."""
+"""The first round begins a new log or empties the old ones; the last forgets deleted ledgers."""
 LATER_MS = 1000
-"""The collector's clock. The storage's stands at 0, so all deletions are old enough to forget."""
+"""The collector's clock. The storage's clock stands at 0, so every deletion is old enough to
+forget."""
 
 
 class _AllThere(DeletionProof):
-    """Metadata that knows every ledger: what is deleted here is deleted by the test."""
+    """Metadata that has every ledger, so that only the test deletes ledgers."""
 
     def __init__(self) -> None:
         pass
@@ -27,11 +28,12 @@ class _AllThere(DeletionProof):
 
 
 async def collect(storage: Storage, config: BookieConfig, *, compact: bool) -> None:
-    """Remove what holds nothing live; with `compact` rewrite every log, also what is all live."""
+    """Remove logs without live entries. With `compact`, rewrite every log, even a fully live
+    one."""
     if compact:
         config = copy.copy(config)
         for name in ("gc_minor_ratio", "gc_major_ratio"):
-            object.__setattr__(config, name, 1.0)  # which no bookie may be told
+            object.__setattr__(config, name, 1.0)  # a value that a bookie's settings would refuse
     collector = Collector(config, storage, _AllThere(), clock=lambda: LATER_MS)
     if compact:
         collector.start_now(minor=True, major=True)

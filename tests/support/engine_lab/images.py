@@ -1,10 +1,10 @@
-"""Every disk that a power failure at this moment may leave.
+"""Lists every disk that a power failure at a given moment may leave.
 
-What is not durable is a list of independent questions: how many of the unsynced writes reached a
-sector (and was the last one torn), how far had the file's size come, did this creation, rename or
-removal reach its folder, did RocksDB write its memtable by itself. `images` answers them in every
-combination; only where these are more than `COMBINATIONS_MAX` it keeps to those that differ in
-at most two answers from "all lost" or from "nothing lost", and says so.
+Unsynced state is a list of independent questions: how many unsynced writes reached a sector, was
+the last one torn, how much of the file's new size was kept, did this creation, rename or removal
+reach its folder, did RocksDB write its memtable by itself. `images` combines all answers. When
+there are more than `COMBINATIONS_MAX` combinations, it keeps those that differ in at most two
+answers from "all lost" or from "nothing lost", and says so.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ from tests.sim.index import Change, KeptIndex, apply_change
 from tests.sim.inode import Inode, Piece
 
 COMBINATIONS_MAX = 128
-"""Two to the sixth, and as many again for torn sectors."""
+"""Two to the sixth, twice: torn sectors double it."""
 JUNK = b"\xee"
 
 Answer = tuple[str, object, object]
-"""(kind of question, whose, answer)."""
+"""(kind of question, its subject, answer)."""
 
 
 class FrozenFile(NamedTuple):
-    """A file at one moment."""
-
     durable: bytes
     sizes: list[int]
     pieces: list[Piece]
 
 
 class Moment(NamedTuple):
-    """All that may survive from one moment."""
+    """Everything that may survive from one moment."""
 
     names: dict[str, int]
     name_ops: list[tuple[str, int | None, str]]
@@ -46,15 +44,15 @@ class Moment(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A disk without anything unsynced on it."""
+    """A disk on which everything is synced."""
 
     files: dict[str, tuple[bytes, int]]
-    """By path: the bytes, and the size; what lies behind the bytes is zero."""
+    """Path → bytes and size. The file is zero from the end of the bytes to its size."""
     folders: dict[str, None]
     indexes: dict[str, tuple[KeptIndex, list[Change]]]
 
     def disk(self) -> SimDisk:
-        """A machine that starts with it."""
+        """Start a machine with this disk."""
         disk = SimDisk()
         disk.folders = dict(self.folders)
         for path, (data, size) in self.files.items():
@@ -71,7 +69,7 @@ class Image(NamedTuple):
         return disk
 
     def digest(self, more: object) -> bytes:
-        """Tells two images apart; `more` is what was promised by then."""
+        """Hash the image together with the promises `more`."""
         indexes = [
             (path, sorted(kept.flushed._runs.items()), kept.flushed.covered, changes)
             for path, (kept, changes) in sorted(self.indexes.items())
@@ -81,7 +79,7 @@ class Image(NamedTuple):
 
 
 def freeze(disk: SimDisk) -> Moment:
-    """The disk as it is now; the disk may go on."""
+    """Copy the disk's present state; the disk itself may change afterwards."""
     numbers: dict[int, int] = {}
     files: list[FrozenFile] = []
 
@@ -106,14 +104,14 @@ def freeze(disk: SimDisk) -> Moment:
 
 
 def copy_index(source: KeptIndex, target: KeptIndex) -> None:
-    """What was flushed."""
+    """Copy the flushed part of an index."""
     target.flushed._firsts = {key: list(value) for key, value in source.flushed._firsts.items()}
     target.flushed._runs = {key: list(value) for key, value in source.flushed._runs.items()}
     target.flushed._covered = source.flushed.covered
 
 
 def images(moment: Moment) -> Iterator[Image]:
-    """Every image that may be left of `moment`."""
+    """List every disk that a failure at `moment` may leave."""
     questions = _questions(moment, torn=True)
     if _combinations(questions) > COMBINATIONS_MAX:
         questions = _questions(moment, torn=False)
@@ -132,7 +130,7 @@ def images(moment: Moment) -> Iterator[Image]:
 
 
 def is_complete(moment: Moment) -> bool:
-    """Whether `images` gives every combination (of whole sectors at least)."""
+    """Whether `images` gives every combination, of whole sectors at least."""
     return _combinations(_questions(moment, torn=False)) <= COMBINATIONS_MAX
 
 
@@ -144,7 +142,7 @@ def _combinations(questions: list[list[Answer]]) -> int:
 
 
 def _questions(moment: Moment, *, torn: bool) -> list[list[Answer]]:
-    """For each question its answers: first "lost", last "kept"."""
+    """For each question, list its answers from "lost" to "kept"."""
     found: list[list[Answer]] = []
     for number, op in enumerate(moment.name_ops):
         found.append([("name", number, False), ("name", number, op)])
@@ -199,7 +197,7 @@ def _put(data: bytearray, piece: Piece) -> None:
 
 
 def _apply(names: dict[str, int], name: str, number: int | None, old: str) -> None:
-    """As `apply_name` does it for inodes."""
+    """Apply a change of inodes as `apply_name` does."""
     if old and names.get(old) == number:
         del names[old]
     if number is None:

@@ -1,7 +1,7 @@
-"""A storage on a simulated disk that does what it is told, and what it promised on the way.
+"""Drives a storage on a simulated disk and notes its promises.
 
-What the four uses share: crash states (every disk that a power failure may leave), io errors (every
-call fails), single faults (every block is damaged) and the engine model (any history).
+Four test programmes share it: crash states (every disk that a power failure may leave), io errors
+(every call fails), single faults (every block is damaged) and the engine model (any history).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TINY = replace(
     journal_preallocate_bytes=1400,
     entry_log_bytes_max=1500,
     write_cache_bytes_max=4096,
-    read_cache_bytes_max=1,  # what is read is read from the disk
+    read_cache_bytes_max=1,  # every read reaches the disk
     gc_bytes_per_s=2**40,
     gc_minor_ratio=0.99,
     gc_major_ratio=0.99,
@@ -43,19 +43,18 @@ PAYLOAD_BYTES, BIG_BYTES = 300, 1000
 
 
 class NoThreads:
-    """Stands where a thread pool would; a simulated loop starts none, and making one takes time."""
+    """Replaces a thread pool: a simulated loop starts no thread, and making a pool takes time."""
 
     def __init__(self, workers: int, name: str = "") -> None:
         self._max_workers = workers
         self._shutdown = False
 
     def shutdown(self, wait: bool = True) -> None:
-        """Take no more calls."""
         self._shutdown = True
 
 
-# So that a checkpoint of two entries writes twice, and a log rolls between; states are rewritten,
-# and a log is emptied in several pieces.
+# A checkpoint of two entries writes twice and rolls a log on the way; states are rewritten; a log
+# is emptied in several pieces.
 _TINIER: dict[tuple[Any, str], object] = {
     (octavo.bookie.write.checkpoint, "_SLICE_RUNS_MAX"): 1,
     (octavo.bookie.write.checkpoint, "EXTENT_BYTES_MAX"): 400,
@@ -69,7 +68,7 @@ _TINIER: dict[tuple[Any, str], object] = {
 
 @contextmanager
 def tinier() -> Iterator[None]:
-    """Within it, what is no setting is tiny too."""
+    """Shrink thresholds that are no settings, within the block."""
     before = {where: getattr(*where) for where in _TINIER}
     try:
         for where, value in _TINIER.items():
@@ -81,7 +80,7 @@ def tinier() -> Iterator[None]:
 
 
 class CheckLoop(SimLoop):
-    """Blocking calls happen at once: for checks, in which nothing races."""
+    """A loop that runs blocking calls at once, for checks without races."""
 
     def __init__(self, seed: int = 1, *, trace: Trace | None = None) -> None:
         super().__init__(seed, trace=trace or Trace())
@@ -102,28 +101,28 @@ class CheckLoop(SimLoop):
 
 
 def payload(ledger_id: int, entry_id: int, size: int) -> bytes:
-    """What an entry holds; never zeros, never the same for two."""
+    """Return the payload of an entry: never zeros, and different for each entry."""
     return (b"%d:%d " % (ledger_id, entry_id) * size)[:size]
 
 
 def entry_of(ledger_id: int, entry_id: int, size: int) -> bytes:
-    """The whole entry as `EngineLife.send` wrote it."""
+    """Return the whole entry as `EngineLife.send` wrote it."""
     return entry_bytes(ledger_id, entry_id, payload(ledger_id, entry_id, size))
 
 
 async def silence(storage: Storage) -> None:
-    """Its process is gone."""
+    """Stop a storage whose process is gone."""
     storage._flushing.task.cancel()
     await asyncio.gather(storage._flushing.task, return_exceptions=True)
 
 
 Fact = tuple[str, int, int]
-"""(what, ledger, entry or LAC): `tried` before it is asked for, `acked` once it was answered."""
+"""(kind, ledger, entry or LAC). `tried` stands before the request, `acked` after the answer."""
 
 
 @dataclass
 class Promised:
-    """What the facts come to for one ledger."""
+    """The promises about one ledger, summed up from the facts."""
 
     tried: dict[int, int] = field(default_factory=dict)
     """Entry → size of its payload."""
@@ -135,16 +134,16 @@ class Promised:
     delete_tried: bool = False
     deleted: bool = False
     forgotten: bool = False
-    """The marker of its deletion may be gone: nobody has that ledger any more."""
+    """The deletion's marker may be gone, because no bookie needs it any more."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the bookie must know it."""
+        """Whether the bookie must know the ledger."""
         return bool(self.acked) or self.fenced or self.lac >= 0
 
 
 def promises(facts: Sequence[Fact]) -> dict[int, Promised]:
-    """By ledger."""
+    """Sum the facts up, by ledger."""
     found: dict[int, Promised] = {}
     for what, ledger_id, value in facts:
         one = found.setdefault(ledger_id, Promised())
@@ -172,14 +171,14 @@ def promises(facts: Sequence[Fact]) -> dict[int, Promised]:
 
 
 class Broken(AssertionError):
-    """The storage said or did what it must not."""
+    """The storage broke a promise."""
 
 
 class EngineLife:
-    """One storage, told what to do; it notes what was tried, and what was promised."""
+    """A storage whose calls are noted: what was tried, and what was promised."""
 
     allowed: tuple[type[Exception], ...] = ()
-    """Errors that a call may end with: nothing is promised then."""
+    """Errors that a call may end with; such a call promises nothing."""
 
     def __init__(self, disk: SimDisk, config: BookieConfig) -> None:
         self.disk = disk
@@ -204,7 +203,7 @@ class EngineLife:
     async def send(
         self, ledger_id: int, entry_ids: Sequence[int], size: int = PAYLOAD_BYTES
     ) -> Code:
-        """Add them, as a recovery does where the ledger is fenced; what was answered."""
+        """Add entries (as a recovery where the ledger is fenced) and return the answers."""
         run = make_run(
             ledger_id,
             entry_ids[0],
@@ -238,7 +237,7 @@ class EngineLife:
             self.note("lac", ledger_id, value)
 
     async def delete(self, ledger_id: int) -> None:
-        """Nothing is promised of a ledger that it never heard of."""
+        """Delete a ledger. Deleting an unknown ledger promises nothing."""
         if ledger_id not in self.storage.ledgers():
             return
         self.note("delete tried", ledger_id)
@@ -246,18 +245,18 @@ class EngineLife:
             self.note("deleted", ledger_id)
 
     async def collect(self, *, compact: bool) -> None:
-        """Rounds of the collector; with `compact` everything is rewritten."""
+        """Run the collector; with `compact`, rewrite everything."""
         await collect(self.storage, self.config, compact=compact)
         self.note_forgotten()
 
     def note_forgotten(self) -> None:
-        """The deletions that it knows no more."""
+        """Note the deletions that the storage has forgotten."""
         for what, ledger_id, _ in self.facts:
             if what == "deleted" and self.storage._states.get(ledger_id) is None:
                 self.note("forgotten", ledger_id)
 
     async def read_all(self) -> None:
-        """All that was ever tried, right or absent as it may be. Who reads it may tell others."""
+        """Read every entry that was ever tried: each is right, or absent where it may be absent."""
         for ledger_id, one in promises(self.facts).items():
             for entry_id, size in one.tried.items():
                 try:

@@ -1,7 +1,7 @@
-"""Short lives of the production storage, and what it promised by each moment of them.
+"""Short lives of the production storage, with its promises at each moment.
 
-A life is a sequence of operations. A crash point stands before and after every call that changes
-the disk; `Recorder` keeps the disk of each, with all that had been tried and answered by then.
+A life is a sequence of operations. A crash point stands before and after each call that changes the
+disk. `Recorder` keeps the disk at each crash point, with the requests and answers so far.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ OTHER = next(n for n in range(50, 99) if journal_of(n, 2) != journal_of(1, 2))
 
 
 class CrashPoint(NamedTuple):
-    """A moment, and what had been promised by then."""
+    """A moment, and the promises made by then."""
 
     where: str
     moment: Moment
     facts: tuple[Fact, ...]
     sure: bool = True
-    """False: what was tried and not acked may come and go."""
+    """False: entries that were tried and not acked may come and go."""
 
 
 class Recorder(DiskFaults):
@@ -53,7 +53,7 @@ class Recorder(DiskFaults):
         self._seen = CHANGES | SYNCS
 
     def record(self) -> None:
-        """From now on."""
+        """Record from now on."""
         self.rules = [Rule("record", None)]  # type: ignore[arg-type]
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:
@@ -81,7 +81,7 @@ class Recorder(DiskFaults):
 
 
 class Life(EngineLife):
-    """One storage from its first start on. What it does concerns its newest ledger."""
+    """One storage since its first start. Its operations use its newest ledger."""
 
     def __init__(self, loop: SimLoop, config: BookieConfig = TINY) -> None:
         super().__init__(SimDisk(), config)
@@ -108,63 +108,63 @@ class Life(EngineLife):
         assert code is Code.OK, f"{ledger_id}:{entry_id} was answered {code}"
 
     async def again(self) -> None:
-        """An add of which nothing is heard for a while: the same comes beside it, and after it."""
+        """Repeat an add that has no answer yet: at the same time, and again afterwards."""
         ledger_id, entry_id = self.ledger_id, self._next_entry(self.ledger_id)
         await asyncio.gather(*(self._add(ledger_id, entry_id) for _ in range(2)))
         await self._add(ledger_id, entry_id)
 
     async def roll(self) -> None:
-        """An add that makes the journal roll, and the entry log after it."""
+        """Add entries that make the journal roll, and the entry log after it."""
         await self.add(BIG_BYTES)
 
     async def other(self) -> None:
-        """An add to a ledger of another journal, if there is one."""
+        """Add to a ledger of another journal, if there is one."""
         await self.add(ledger_id=OTHER)
 
     async def fence_it(self) -> None:
         await self.fence(self.ledger_id)
 
     async def confirm(self) -> None:
-        """An explicit LAC."""
+        """Send an explicit LAC."""
         await self.lac(self.ledger_id, self.next_entry.get(self.ledger_id, 0) - 1)
 
     async def checkpoint(self) -> None:
         await self.storage.checkpoint()
 
     async def delete_it(self) -> None:
-        """Delete the ledger; what comes is of another one."""
+        """Delete the ledger; later operations use a new ledger."""
         ledger_id = self.ledger_id
         if ledger_id in self.storage.ledgers():
             self.ledger_id += 1
             await self.delete(ledger_id)
 
     async def gc(self) -> None:
-        """Remove the logs in which nothing is live, and forget who was deleted long ago."""
+        """Remove logs without live entries, and forget old deletions."""
         await self.collect(compact=False)
 
     async def compact(self) -> None:
-        """Rewrite whatever log holds anything that is dead; then as `gc`."""
+        """Rewrite each log that holds dead entries, then do as `gc` does."""
         await self.collect(compact=True)
 
     async def crowd(self) -> None:
-        """An add, a deletion and a checkpoint while a compaction runs."""
+        """Run an add, a deletion and a checkpoint while a compaction runs."""
         compaction = self.loop.create_task(self.compact())
         await asyncio.sleep(0)
         await asyncio.gather(self.add(), self.delete_it(), self.checkpoint(), compaction)
 
     async def restart(self) -> None:
-        """In good order."""
+        """Stop in an orderly way and start again."""
         await self.storage.close()
         await self.start()
 
     async def power(self) -> None:
-        """The power fails with nothing under way, and comes back."""
+        """Fail the power while the storage is idle, and start again."""
         await silence(self.storage)
         self.disk.crash()
         await self.start()
 
     async def busy(self) -> None:
-        """An add and an explicit LAC while a checkpoint runs."""
+        """Add an entry and an explicit LAC while a checkpoint runs."""
         checkpoint = self.loop.create_task(self.storage.checkpoint())
         await asyncio.sleep(0)
         await asyncio.gather(self.add(), self.confirm(), checkpoint)
@@ -193,7 +193,7 @@ WITH_TWO_JOURNALS = {**OPERATIONS, "other": Life.other}
 def points_of(
     sequence: Sequence[str], loop: SimLoop, config: BookieConfig = TINY
 ) -> list[CrashPoint]:
-    """Live `sequence`; the crash points of its last operation, or of the first start."""
+    """Live `sequence`. Return the crash points of its last operation, or of the first start."""
     life = Life(loop, config)
 
     async def live() -> None:

@@ -1,8 +1,8 @@
 """Cancel a coroutine at each place where it waits.
 
-An await that stands between a change and its undoing is found by no test that cancels "somewhere".
-`cancelled_at(work, step)` runs the coroutine and cancels its task at the step-th suspension:
-`early`, while it waits, or late, at the very moment at which what it waited for has come.
+A test that cancels "somewhere" misses an await that stands between a change and its undoing.
+`cancelled_at(work, step)` runs the coroutine and cancels its task at the step-th suspension: while
+it waits (`early`), or at the moment when the awaited event has come.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TURNS = 20
 
 
 class _Stepped:
-    """Passes on what a coroutine waits for, and cancels its task at one of these places."""
+    """Forwards a coroutine's waits, and cancels its task at one of them."""
 
     def __init__(self, work: Coroutine[Any, Any, object], step: int, *, late: bool) -> None:
         self._work = work
@@ -42,7 +42,7 @@ class _Stepped:
                     asyncio.get_running_loop().call_soon(task.cancel)
             try:
                 yield waits_for
-            except BaseException as raised:  # the cancellation, and what a future ended with
+            except BaseException as raised:  # a cancellation, or the exception of a future
                 error = raised
 
 
@@ -53,10 +53,8 @@ async def cancelled_at(
     late: bool,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run `work` and cancel it at its step-th wait; whether it had so many.
-
-    `meanwhile` is called once it waits, and has what it waits for come.
-    """
+    """Run `work` and cancel it at its step-th wait. Return whether it waited that many times.
+    `meanwhile` is called once it waits, and completes the awaited event."""
     stepped = _Stepped(work(), step, late=late)
 
     async def run() -> object:

@@ -1,11 +1,12 @@
-"""Every check of a history: what the users were told, held against what was promised.
+"""Every check of a history: compares the users' answers with the promises.
 
     problems = check_topics(history) + check_ledgers(history)
     assert not problems, report(problems)
 
-What is unknown (`info`: a timeout, a crash, a broken connection) is neither lost when it is not
-there nor a phantom when it is. All in O(n log n): offsets, entry ids and versions give the order.
-Registers with compare-and-set need a search, and have it in linearizability.py.
+An operation with an unknown outcome (`info`: a timeout, a crash, a broken connection) is neither
+lost when it is absent nor a phantom when it is there. Everything runs in O(n log n): offsets, entry
+ids and versions give the order. Registers with compare-and-set need a search; see
+linearizability.py.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def check_topics(
     at_least_once: frozenset[str] = frozenset(),
     dense: bool = False,
 ) -> list[Problem]:
-    """Sends, reads and subscriptions.
+    """Check sends, reads and subscriptions.
 
-    `order`: what one producer's messages keep their order within: "producer" (each partition) or
-    "key". `at_least_once`: producers whose retries may store a message twice. `dense`: offsets
+    `order`: the scope in which a producer's messages keep their order, "producer" (each partition)
+    or "key". `at_least_once`: producers whose retries may store a message twice. `dense`: offsets
     have no holes.
     """
     checks = LogChecks(history, order=order, at_least_once=at_least_once)
@@ -46,10 +47,10 @@ def check_topics(
 
 
 def check_ledgers(history: History, *, acks_in_order: bool = False) -> list[Problem]:
-    """Each ledger's adds, reads, fences and ends.
+    """Check each ledger's adds, reads, fences and ends.
 
-    `acks_in_order`: the history was recorded where acks are given, not by tasks that are woken
-    by them in any order, so that their order can be judged.
+    `acks_in_order`: the history was recorded where acks are given, not by tasks that acks wake in
+    any order, so the order of acks can be checked.
     """
     ledgers: dict[str, list[Operation]] = {}
     drains: defaultdict[str, list[Operation]] = defaultdict(list)
@@ -66,5 +67,5 @@ def check_ledgers(history: History, *, acks_in_order: bool = False) -> list[Prob
 
 
 def check(history: History) -> list[Problem]:
-    """All of it."""
+    """Check topics, ledgers and registers."""
     return check_topics(history) + check_ledgers(history)

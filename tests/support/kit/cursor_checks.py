@@ -1,8 +1,8 @@
-"""A subscription's acknowledgements: what is durable stays, what is not acked is not passed.
+"""A subscription's acks: durable acks stay, and no unacked message is passed.
 
-The committed offset is the offset before which all is acknowledged. A subscription begins at
-0 unless a RESET says otherwise; while a reset is under way, or when nobody knows whether it took
-effect, nothing is claimed.
+The committed offset is the offset before which all messages are acked. A subscription begins at 0
+unless a RESET moves it. During a reset, and after a reset with an unknown outcome, nothing is
+checked.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ CALLS = (Call.POLL, Call.RECEIVE, Call.ACK, Call.ACK_UP_TO, Call.MARK, Call.RESE
 
 @dataclass(slots=True)
 class Front:
-    """A set of offsets that begins dense: all before `to`, and some above."""
+    """Acked offsets: all before `to`, and some above."""
 
     to: int = 0
     by: Operation | None = None
-    """Whose call made `to` what it is."""
+    """The call that raised `to`."""
     above: dict[int, Operation] = field(default_factory=dict)
 
     def add(self, offset: int, one: Operation) -> None:
@@ -48,21 +48,21 @@ class Cursor:
     """One subscription of one log."""
 
     durable: Front = field(default_factory=Front)
-    """What was told to be acknowledged."""
+    """Offsets whose ack was confirmed."""
     tried: Front = field(default_factory=Front)
-    """What somebody asked to acknowledge, whatever came of it."""
+    """Offsets whose ack was requested, whatever the outcome."""
     acked_at: dict[int, Operation] = field(default_factory=dict)
     """The first durable ack of each offset."""
     moves: set[Operation] = field(default_factory=set)
-    """Resets under way; one whose outcome is unknown is so for ever."""
+    """Resets in progress. A reset with an unknown outcome stays here for ever."""
     era: int = 0
-    """Grows with each reset that begins or ends."""
+    """Grows when a reset begins or ends."""
     begun: dict[Operation, tuple[int, int, Operation | None]] = field(default_factory=dict)
-    """Of calls under way: era, durable front, and who made it so, when they began."""
+    """Call in progress → era, durable front and its author when the call began."""
 
 
 class CursorChecks:
-    """Goes through invocations and completions in their order."""
+    """Goes through invocations and completions in order."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._cursors: defaultdict[tuple[str, str], Cursor] = defaultdict(Cursor)
@@ -84,7 +84,7 @@ class CursorChecks:
             if one.call is Call.RESET:
                 self._reset(cursor, one)
             elif one.outcome != "ok" or cursor.moves or era != cursor.era:
-                pass  # a reset beside it: nothing can be said
+                pass  # a reset ran at the same time: no claim
             elif one.call is Call.MARK:
                 yield from self._observed(cursor, one, front, by)
             elif one.call in (Call.POLL, Call.RECEIVE):
@@ -110,7 +110,8 @@ class CursorChecks:
             return
         cursor.durable, cursor.tried = Front(one.value, one), Front(one.value, one)
         cursor.acked_at.clear()
-        for ack in cursor.begun:  # asked for before it ended, it may still come after it
+        # requested before the reset ended: it may still take effect afterwards
+        for ack in cursor.begun:
             if ack.call in (Call.ACK, Call.ACK_UP_TO) and ack.outcome != "fail":
                 _enter(cursor.tried, ack)
 
@@ -127,7 +128,7 @@ class CursorChecks:
                 f"and nobody acknowledged {cursor.tried.to}"
             )
             yield Problem(Kind.MARK_OVER_UNACKED, what, (one,))
-            cursor.tried.raise_to(one.result, one)  # said once
+            cursor.tried.raise_to(one.result, one)  # report it once
         else:
             cursor.durable.raise_to(one.result, one)
 
@@ -143,7 +144,7 @@ class CursorChecks:
 
 
 def _taken(one: Operation) -> list[int]:
-    """The offsets of an ack that were not refused."""
+    """Return the offsets of an ack that were not refused."""
     refused = set(one.result or ()) if one.outcome == "ok" else set()
     return [offset for offset in one.value if offset not in refused]
 

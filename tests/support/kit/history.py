@@ -1,13 +1,12 @@
-"""What the users of a cluster asked for and what they were told: the input of every checker.
+"""The requests of a cluster's users and their answers: the input of every checker.
 
-An operation is invoked, and later it is `ok` (it happened, this is the answer), `fail` (it did
-surely not happen) or `info` (nobody knows: a timeout, a broken connection, a crash). An operation
-that was never completed is `info` too. Each event takes the next step number; steps, not clocks,
-say what came before what. Times are kept for the reader of a report, and to merge histories that
-several processes of one machine wrote.
+An operation is invoked. Later it is `ok` (it happened, with this answer), `fail` (it certainly did
+not happen) or `info` (unknown: a timeout, a broken connection, a crash). An operation without a
+completion is `info` too. Each event takes the next step number; steps, not clocks, give the order.
+Times serve readers of a report, and merge the histories of several processes of a machine.
 
-`History(sink=file)` also writes each event as one line of JSON at once, so that what a killed
-process was told is not lost with it; `History.load` reads such lines, whole or cut short.
+`History(sink=file)` also writes each event at once as a line of JSON, so that a killed process
+loses none. `History.load` reads such lines, also when the last is cut short.
 """
 
 from __future__ import annotations
@@ -21,31 +20,32 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 NEVER = 1 << 62
-"""The step at which an operation completes whose outcome nobody knows."""
+"""The completion step of an operation with an unknown outcome."""
 
 
 class Call(enum.StrEnum):
-    """What is asked of the system. `log` is a topic's partition, a ledger, or a register's key."""
+    """A kind of request. `log` is a topic's partition, a ledger, or a register's key."""
 
-    # Topics. `group` is the subscription; "" for those who read the log itself.
+    # Topics. `group` is the subscription, or "" for a direct reader of the log.
     SEND = "send"
-    """value: the message; result: its offset, None when the broker no longer knew it."""
+    """value: the message; result: its offset, or None when the broker had forgotten it."""
     POLL = "poll"
-    """Ordered: result [(offset, message)]; value: the offset asked for, None to go on."""
+    """Ordered read. result: [(offset, message)]; value: the requested offset, or None to continue.
+    """
     RECEIVE = "receive"
-    """In any order (a shared subscription): result [(offset, message)]."""
+    """Read in any order (a shared subscription). result: [(offset, message)]."""
     SEEK = "seek"
-    """The reader goes on elsewhere: nothing is said of where its next poll begins."""
+    """The reader moves: its next poll may begin anywhere."""
     ACK = "ack"
-    """value: offsets; result: those of them that were refused, None for none."""
+    """value: offsets; result: the refused offsets, or None."""
     ACK_UP_TO = "ack_up_to"
-    """value: the last offset of those acknowledged."""
+    """value: the last acked offset."""
     MARK = "mark"
-    """result: the subscription's committed offset: all before it is acknowledged."""
+    """result: the subscription's committed offset, before which everything is acked."""
     RESET = "reset"
     """value: the position to which the subscription is moved, or at which it is created."""
     DRAIN = "drain"
-    """After healing, the group (of a ledger: the process) has read to the end."""
+    """After healing, the group (for a ledger: the process) has read to the end."""
 
     # Ledgers.
     ADD = "add"
@@ -55,11 +55,11 @@ class Call(enum.StrEnum):
     LAC = "lac"
     """result: the last add confirmed that the process now knows."""
     FENCE = "fence"
-    """Ok when enough bookies are fenced: no add that begins now can be acknowledged."""
+    """Ok when enough bookies are fenced: an add that begins now can never be acked."""
     CLOSE = "close"
-    """result: the last entry, or (last entry, length), of the closed ledger, as told."""
+    """result: the last entry, or (last entry, length), of the closed ledger."""
     REPLICA = "replica"
-    """What lies on one bookie's disk: result [(entry, content)]."""
+    """The content of one bookie's disk. result: [(entry, content)]."""
 
     # Registers with compare-and-set: see linearizability.py.
     GET = "get"
@@ -72,7 +72,7 @@ LISTS_OF_PAIRS = (Call.POLL, Call.RECEIVE, Call.READ, Call.REPLICA)
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One call of one process, with its answer as soon as it has one."""
+    """One call of one process, and its answer once there is one."""
 
     process: str
     call: Call
@@ -134,7 +134,7 @@ class History:
         group: str = "",
         key: str | None = None,
     ) -> Operation:
-        """Before it is asked. `log` may be set later, when it comes with the answer."""
+        """Note a call before it is sent. `log` may be set later, when the answer names it."""
         step, now = self._next()
         one = Operation(process, call, log, value, step, now, group, key)
         self.operations.append(one)
@@ -143,17 +143,16 @@ class History:
         return one
 
     def ok(self, one: Operation, result: Any = None, *, log: str | None = None) -> Operation:
-        """It happened."""
         if log is not None:
             one.log = log
         return self._complete(one, "ok", result)
 
     def fail(self, one: Operation, why: Any = None) -> Operation:
-        """It surely did not and will not happen."""
+        """Note that the call certainly did not and will not happen."""
         return self._complete(one, "fail", why)
 
     def info(self, one: Operation, why: Any = None) -> Operation:
-        """It may have happened, or may yet."""
+        """Note that the call may have happened, or may yet happen."""
         return self._complete(one, "info", why)
 
     @contextmanager
@@ -167,7 +166,8 @@ class History:
         group: str = "",
         key: str | None = None,
     ) -> Iterator[Operation]:
-        """Ok with the `result` set inside; an exception is `fail` if definite, else `info`."""
+        """Complete as ok with the `result` set inside; an exception is `fail` if definite, else
+        `info`."""
         one = self.invoke(process, call, log, value, group=group, key=key)
         try:
             yield one
@@ -190,12 +190,12 @@ class History:
         group: str = "",
         key: str | None = None,
     ) -> Operation:
-        """An observation that takes no time."""
+        """Note an observation that takes no time."""
         one = self.invoke(process, call, log, value, group=group, key=key)
         return self.ok(one, result)
 
     def lines(self) -> Iterator[str]:
-        """As JSON, one event a line."""
+        """Yield the events as lines of JSON."""
         events: list[tuple[int, Operation]] = []
         for one in self.operations:
             events.append((one.invoked, one))
@@ -208,7 +208,7 @@ class History:
 
     @classmethod
     def load(cls, lines: Iterable[str]) -> History:
-        """What `lines` or a sink wrote; a last line that is cut short is left out."""
+        """Read lines written by `lines` or a sink, without a last line that is cut short."""
         history = cls()
         pending: dict[int, Operation] = {}
         rest = iter(lines)
@@ -224,7 +224,8 @@ class History:
 
     @classmethod
     def merge(cls, histories: Iterable[History]) -> History:
-        """Of several processes of one machine, by their times; what is equal is concurrent."""
+        """Merge histories of several processes of one machine by time. Equal times are
+        concurrent."""
         events: list[tuple[float, int, int, Operation]] = []
         for history in histories:
             for one in history.operations:
@@ -291,7 +292,8 @@ class History:
 
 
 def _completion_step(one: Operation) -> int:
-    """An `info` keeps no step of its own: any after its invocation says the same."""
+    """Return the completion step. An `info` stores none: any step after its invocation means the
+    same."""
     return one.completed if one.completed != NEVER else one.invoked + 1
 
 

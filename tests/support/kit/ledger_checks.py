@@ -1,7 +1,7 @@
-"""Ledgers: one writer, one end, one content, and a last-add-confirmed that never takes back.
+"""Ledgers: one writer, one end, one content, and a last-add-confirmed that never goes back.
 
-A ledger is the `log` of its operations. Whoever adds, reads or learns the LAC is a process: a
-handle of a client, so that a process that opens a ledger anew takes a new name.
+A ledger is the `log` of its operations. Each process that adds, reads or learns the LAC is a
+client's handle, so a process that reopens a ledger takes a new name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CALLS = (Call.ADD, Call.READ, Call.LAC, Call.FENCE, Call.CLOSE, Call.REPLICA, Ca
 def check_ledger(
     log: str, operations: Iterable[Operation], *, acks_in_order: bool = False
 ) -> Iterator[Problem]:
-    """All checks of one ledger's operations, which come in the order of their invocation."""
+    """Run all checks on one ledger's operations, in the order of their invocation."""
     calls: defaultdict[Call, list[Operation]] = defaultdict(list)
     for one in operations:
         calls[one.call].append(one)
@@ -28,8 +28,6 @@ def check_ledger(
 
 
 class LedgerChecks:
-    """One ledger."""
-
     def __init__(self, log: str, calls: dict[Call, list[Operation]]) -> None:
         self.log = log
         self._adds = calls.get(Call.ADD, [])
@@ -51,7 +49,7 @@ class LedgerChecks:
         yield from self._unconfirmed()
 
     def _contents(self) -> Iterator[Problem]:
-        """One content for each entry, and only what somebody added."""
+        """Each entry has one content, and some process added that content."""
         added: dict[Any, Operation] = {}
         for one in self._adds:
             before = added.setdefault(one.value, one)
@@ -79,11 +77,11 @@ class LedgerChecks:
                     yield self._problem(Kind.PHANTOM, what, *shown)
 
     def _is_within(self, entry: int) -> bool:
-        """Whether the entry is known to be one of the ledger's: copies above the end are waste."""
+        """Whether the entry is known to be part of the ledger: copies above its end are garbage."""
         return self._last is not None and entry <= self._last
 
     def _missing(self) -> Iterator[Problem]:
-        """Once acked or read, always there."""
+        """An entry that was acked or read stays readable."""
         shown: dict[int, Operation] = {one.result: one for one in reversed(self._acked)}
         for read in self._reads:
             for entry, value in read.result or ():
@@ -98,7 +96,7 @@ class LedgerChecks:
             yield from self._missing_after(drain, shown)
 
     def _missing_after(self, drain: Operation, shown: dict[int, Operation]) -> Iterator[Problem]:
-        """Whoever reads to the end meets all that was acked, read, or closed in."""
+        """A reader that reads to the end meets every entry that was acked, read or closed in."""
         seen = {
             entry
             for read in self._reads
@@ -115,7 +113,7 @@ class LedgerChecks:
             yield self._problem(Kind.UNSEEN, what, owed[entry], drain)
 
     def _ends(self) -> Iterator[Problem]:
-        """One end, at or behind everything that was acked or read."""
+        """A ledger has one end, at or after every entry that was acked or read."""
         if self._last is None:
             return
         first = min(self._closes, key=_last_of)
@@ -135,7 +133,7 @@ class LedgerChecks:
                     yield self._problem(Kind.READ_BEYOND_END, what, read, first)
 
     def _acks(self, in_order: bool) -> Iterator[Problem]:
-        """None for an add that began after the fence; entries in the order of their adds."""
+        """No add that began after the fence is acked; acks come in the order of adds."""
         bars = (*self._fences, *self._closes)
         bar = min(bars, key=_completed, default=None)
         for one in self._acked:
@@ -160,7 +158,8 @@ class LedgerChecks:
                     yield self._problem(Kind.ACK_DISORDER, what, before, one)
 
     def _lac(self) -> Iterator[Problem]:
-        """It never goes back for one process, covers what that process knows, and never lies."""
+        """A process's LAC never goes back, covers the entries that the process knows, and is
+        true."""
         adds_begun = [one.invoked for one in self._adds]
         highest: dict[str, tuple[int, Operation]] = {}
         for one, completes in _both_ends((*self._lacs, *self._acked, *self._closes)):
@@ -198,7 +197,7 @@ class LedgerChecks:
                 yield self._problem(Kind.LAC_STALE, what, top, best)
 
     def _unconfirmed(self) -> Iterator[Problem]:
-        """A process that records its LAC reads nothing above it."""
+        """A process that records its LAC reads no entry above it."""
         learning = {one.process for one in self._lacs}
         known: dict[str, int] = {}
         events = _both_ends((*self._lacs, *self._acked, *self._closes, *self._reads))
@@ -224,7 +223,7 @@ def _ok(calls: dict[Call, list[Operation]], call: Call) -> list[Operation]:
 
 
 def _both_ends(operations: Iterable[Operation]) -> list[tuple[Operation, bool]]:
-    """Invocations and completions, in their order."""
+    """Yield invocations and completions in order."""
     events: list[tuple[int, bool, Operation]] = []
     for one in operations:
         events += ((one.invoked, False, one), (one.completed, True, one))
@@ -246,7 +245,7 @@ def _last_of(close: Operation) -> int:
 
 
 def _agree(one: Any, other: Any) -> bool:
-    """Lengths are compared when both tell one."""
+    """Compare two ends; lengths only when both have one."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return one == other
     return (one[0] if isinstance(one, tuple) else one) == (

@@ -1,13 +1,13 @@
-"""Whether operations on one register can be put in one order that explains every answer.
+"""Whether operations on one register can be ordered so that every answer is explained.
 
-The search of Wing and Gong with Lowe's memory: take any operation that nobody completed before,
-apply it, go on; remember which sets of taken operations led to which state, and never search from
-the same pair twice. Operations with an unknown outcome may be taken at any time after their
-invocation, or never; those that surely failed are left out. Each key is searched on its own
-(linearizability is local), so that the search stays small.
+The search of Wing and Gong with Lowe's memory: take any operation before which no other had
+completed, apply it, repeat. Remember which sets of taken operations led to which state, and never
+search from the same pair twice. Operations with an unknown outcome may be taken at any time after
+their invocation, or never. Failed operations are left out. Each key is searched separately
+(linearizability is local), which keeps the search small.
 
-A register is a function of its state and an operation: it gives the state after it, or
-`IMPOSSIBLE` when the answer that was given cannot be had in that state.
+A register is a function of its state and an operation. It returns the next state, or `IMPOSSIBLE`
+when that state cannot give the recorded answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Register = Callable[[Any, Operation], Any]
 
 
 def plain(state: Any, one: Operation) -> Any:
-    """GET → value. PUT value. CAS (expected, new) → whether it was as expected."""
+    """Model a register: GET → value. PUT value. CAS (expected, new) → whether the value was as
+    expected."""
     if one.call is Call.GET:
         return state if state == one.result else IMPOSSIBLE
     if one.call is Call.PUT:
@@ -37,11 +38,11 @@ def plain(state: Any, one: Operation) -> Any:
 
 
 def versioned(state: tuple[Any, int] | None, one: Operation) -> Any:
-    """A record of the metadata store: None when there is none, else (value, version).
+    """Model a record of the metadata store: None when absent, else (value, version).
 
     GET → the same. CAS (expected version, new value) → the new version, True for a deletion, or
-    False when refused. An expected version None demands that there is no record; a new value None
-    deletes it; `ANY_VERSION` takes any record.
+    False when refused. Expected version None demands that the record is absent; new value None
+    deletes it; `ANY_VERSION` accepts any record.
     """
     if one.call is Call.GET:
         return state if state == one.result else IMPOSSIBLE
@@ -55,14 +56,12 @@ def versioned(state: tuple[Any, int] | None, one: Operation) -> Any:
     if is_taken:
         version = 0 if state is None else state[1] + 1
         after, answer = (None, True) if new is None else ((new, version), version)
-    # Version 0 and a refusal are not the same answer, though 0 == False.
+    # Version 0 and a refusal are different answers, though 0 == False.
     is_answer = type(answer) is type(one.result) and answer == one.result
     return IMPOSSIBLE if one.is_ok and not is_answer else after
 
 
 class Search:
-    """One key's operations."""
-
     def __init__(self, operations: Iterable[Operation], register: Register, initial: Hashable):
         kept = [one for one in operations if _matters(one)]
         self._operations = sorted(kept, key=lambda one: one.invoked)
@@ -70,10 +69,10 @@ class Search:
         self._initial = initial
         self._wanted = sum(1 << at for at, one in enumerate(self._operations) if one.is_ok)
         self.best = 0
-        """The taken set with the most answers explained."""
+        """The set of taken operations with the most answers explained."""
 
     def is_explained(self) -> bool:
-        """Whether there is such an order."""
+        """Whether such an order exists."""
         if not self._wanted:
             return True
         known: set[tuple[int, Hashable]] = {(0, self._initial)}
@@ -95,7 +94,7 @@ class Search:
         return False
 
     def unexplained(self) -> list[Operation]:
-        """Of the furthest attempt: what had to come next and could not."""
+        """In the best attempt, return the operations that had to come next and could not."""
         return [self._operations[at] for at in self._next(self.best)]
 
     def _steps(self, taken: int, state: Any) -> Iterator[tuple[int, Any]]:
@@ -108,10 +107,10 @@ class Search:
                 continue
             is_answer_only = one.call is Call.GET or (one.call is Call.CAS and one.result is False)
             if one.is_ok and is_answer_only:
-                # It has no effect, whenever it comes, and its answer is right now: take it.
+                # It has no effect at any time, and its answer is right now: take it.
                 return iter([(taken | 1 << at, state)])
             if not one.is_ok:
-                # It may also have had no effect; and of equal ones any will do.
+                # It may also have had no effect. Of equal operations, trying one is enough.
                 same = (one.call, one.value)
                 if after == state or same in tried:
                     continue
@@ -120,7 +119,8 @@ class Search:
         return iter(found)
 
     def _next(self, taken: int) -> list[int]:
-        """What no operation that is left completed before."""
+        """Return the operations that may come next: no remaining operation completed before
+        them."""
         found: list[int] = []
         first = (~taken & (taken + 1)).bit_length() - 1
         earliest = NEVER
@@ -137,7 +137,7 @@ class Search:
 def check_registers(
     operations: Iterable[Operation], register: Register = plain, initial: Hashable = None
 ) -> list[Problem]:
-    """A problem for each key whose answers no order explains."""
+    """Report each key whose answers no order explains."""
     keys: dict[str, list[Operation]] = {}
     for one in operations:
         if one.call in (Call.GET, Call.PUT, Call.CAS):
@@ -153,5 +153,5 @@ def check_registers(
 
 
 def _matters(one: Operation) -> bool:
-    """A read that nobody saw the answer of says nothing; what surely failed did nothing."""
+    """Whether the operation can matter. A read without an answer and a failed operation cannot."""
     return one.is_ok or (one.outcome == "info" and one.call is not Call.GET)

@@ -1,7 +1,7 @@
-"""A topic's messages: each acked one is there, once, in order, the same for everybody.
+"""A topic's messages: each acked message is there, once, in order, and the same for every reader.
 
-Offsets give the order, so no search is needed: everything here is dictionaries and one sort.
-What was sent with an unknown outcome may be read or not; either is right.
+Offsets give the order, so dictionaries and one sort are enough. A message with an unknown outcome
+may be read or be absent.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Place = tuple[str, int]
 
 
 class Sent:
-    """What became of each message that somebody sent."""
+    """Every sent message, with its attempts."""
 
     def __init__(self) -> None:
         self.first: dict[Any, Operation] = {}
-        """The first attempt that did not surely fail, or else the first one."""
+        """The first attempt that did not certainly fail, or else the first attempt."""
         self.again: dict[Any, list[Operation]] = {}
-        """More attempts with the same message that did not surely fail either."""
+        """Further attempts of the same message that did not certainly fail."""
         self.acked: dict[Any, Operation] = {}
         self.first_step: dict[Any, int] = {}
 
@@ -45,7 +45,7 @@ class Sent:
 
 
 class Seen:
-    """What was read, where, by whom."""
+    """Every message that was read, with its place and readers."""
 
     def __init__(self) -> None:
         self.place: dict[Any, Place] = {}
@@ -80,7 +80,8 @@ class Seen:
 
 
 class LogChecks:
-    """The checks of sends against reads. `order`: what one producer's messages keep it within."""
+    """Checks sends against reads. `order`: the scope in which a producer's messages keep their
+    order."""
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class LogChecks:
         yield from self._against_real_time()
 
     def is_known_before(self, value: Any, step: int) -> bool:
-        """Whether it was certain before `step` that the log holds this message."""
+        """Whether the log certainly held this message before `step`."""
         acked = self.sent.acked.get(value)
         if acked is not None and acked.completed < step:
             return True
@@ -117,7 +118,7 @@ class LogChecks:
         return read is not None and read.completed < step
 
     def place(self, value: Any) -> Place | None:
-        """Where it is, as far as anybody knows: not when readers disagree."""
+        """Return the message's place, unless it is unknown or readers disagree."""
         if (place := self.seen.place.get(value)) is not None:
             return None if place in self.seen.others else place
         acked = self.sent.acked.get(value)
@@ -172,7 +173,7 @@ class LogChecks:
                 yield Problem(Kind.MOVED, what, (one, self.seen.by[one.value]))
 
     def _ordered(self) -> Iterator[tuple[Operation, Place]]:
-        """Sends in the order of their invocation whose one place is known."""
+        """Return sends with one known place, in the order of invocation."""
         for one in self.sends:
             value = one.value
             if one.outcome == "fail" or value in self.sent.again or value in self.seen.moved:
@@ -181,7 +182,8 @@ class LogChecks:
                 yield one, place
 
     def _line(self, one: Operation, log: str) -> Hashable:
-        """Within it the messages keep the order in which they were sent."""
+        """Return the line (producer, or producer and key) within which messages keep their
+        order."""
         return (one.process, log if self._order == "producer" or one.key is None else one.key)
 
     def _out_of_order(self) -> Iterator[Problem]:
@@ -203,7 +205,8 @@ class LogChecks:
                 yield Problem(Kind.REORDERED, what, (before[0], one))
 
     def _against_real_time(self) -> Iterator[Problem]:
-        """Go up the offsets and remember who was sent last: nobody behind was acked before."""
+        """Go up the offsets, remembering the latest invocation so far: no later message was acked
+        before it."""
         logs: defaultdict[str, list[tuple[int, Operation]]] = defaultdict(list)
         for one, (log, offset) in self._ordered():
             logs[log].append((offset, one))
@@ -213,7 +216,7 @@ class LogChecks:
             for offset, one in placed:
                 line = self._line(one, log)
                 for invoked, other_line, other_offset, other in newest:
-                    # What one producer sent in one line is judged by `_out_of_order`.
+                    # `_out_of_order` judges two messages of one line.
                     if other_line != line and one.completed < invoked and other_offset < offset:
                         what = (
                             f"{one.value!r} was acked before {other.value!r} was sent, and is "
@@ -227,7 +230,7 @@ class LogChecks:
 def _newest_two(
     newest: list[tuple[int, Hashable, int, Operation]], one: tuple[int, Hashable, int, Operation]
 ) -> list[tuple[int, Hashable, int, Operation]]:
-    """The latest sent of two lines: one of them is another line than any that comes."""
+    """Keep the latest sends of two lines, so that one of them differs from any third line."""
     if len(newest) == 2 and one[0] < newest[1][0]:
         return newest
     best: dict[Hashable, tuple[int, Hashable, int, Operation]] = {}
@@ -238,7 +241,7 @@ def _newest_two(
 
 
 class Ranges:
-    """Half-open ranges of offsets that may overlap; whether one of them holds an offset."""
+    """Half-open ranges of offsets that may overlap; says whether a range contains an offset."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -256,6 +259,6 @@ class Ranges:
 
 
 def first_within(offsets: list[int], start: int, end: int) -> int | None:
-    """The lowest of sorted `offsets` in [start, end)."""
+    """Return the lowest of sorted `offsets` in [start, end)."""
     at = bisect_left(offsets, start)
     return offsets[at] if at < len(offsets) and offsets[at] < end else None

@@ -1,4 +1,4 @@
-"""What a checker says: one broken promise, the operations that show it, and a sentence."""
+"""The report of a checker: a broken promise, the operations that show it, and a sentence."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from tests.support.kit.history import Operation
 
 
 class Kind(enum.StrEnum):
-    """The promise that is broken."""
+    """The broken promise."""
 
-    # Of a log: topics' partitions, and ledgers where it makes sense.
+    # Logs: topics' partitions, and ledgers where it applies.
     LOST = "lost"
-    """Acked, and readers went past its place without meeting it."""
+    """Acked, and readers passed its place without meeting it."""
     UNSEEN = "unseen"
-    """Acked or read by others, and not there when somebody has read to the end."""
+    """Acked or read by another reader, and absent after a read to the end."""
     PHANTOM = "phantom"
-    """Read, but nobody sent it, or its send surely failed, or it was not sent yet."""
+    """Read, but never sent, or its send certainly failed, or the send began later."""
     DUPLICATE = "duplicate"
     """One message at two places."""
     REORDERED = "reordered"
-    """One producer's messages stand in another order than they were sent in."""
+    """A producer's messages are stored in another order than they were sent."""
     REAL_TIME = "real-time"
-    """Acked before another was sent, and stands behind it."""
+    """Acked before another message was sent, but stored after it."""
     INCONSISTENT = "inconsistent"
     """Two contents at one place."""
     MOVED = "moved"
     """Acked at one place, read at another."""
     HOLE = "hole"
-    """An offset that holds nothing, with others behind it."""
+    """An empty offset, with messages after it."""
 
-    # Of readers.
+    # Readers
     NONMONOTONIC = "nonmonotonic"
-    """An ordered reader was taken back."""
+    """An ordered reader went back."""
     SKIPPED = "skipped"
-    """An ordered reader was led past what others have read."""
+    """An ordered reader skipped messages that other readers got."""
 
-    # Of subscriptions.
+    # Subscriptions
     CURSOR_REGRESS = "cursor-regress"
-    """The committed offset went back, or does not know of durable acks."""
+    """The committed offset went back, or ignores durable acks."""
     MARK_OVER_UNACKED = "mark-over-unacked"
-    """The committed offset passed a message that nobody acknowledged."""
+    """The committed offset passed a message without an ack."""
     REDELIVERED = "redelivered"
     """Delivered although its ack was durable."""
 
-    # Of ledgers.
+    # Ledgers
     LAC_BACK = "lac-back"
     LAC_STALE = "lac-stale"
-    """Below what the same process has been told already, or after a drain below what is acked."""
+    """Below an earlier answer to the same process, or after a drain below an acked entry."""
     LAC_AHEAD = "lac-ahead"
-    """Above everything that was ever added, or above the end."""
+    """Above every entry that was ever added, or above the end."""
     UNCONFIRMED = "unconfirmed"
     """Read above the LAC that the reader knew."""
     DIVERGED = "diverged"
@@ -69,8 +69,6 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One broken promise."""
-
     kind: Kind
     sentence: str
     operations: tuple[Operation, ...] = ()
@@ -84,7 +82,7 @@ def kinds(problems: Iterable[Problem]) -> set[Kind]:
 
 
 def report(problems: Sequence[Problem], shown_max: int = 10) -> str:
-    """The count of each kind, and the first of each kind in full."""
+    """Return the count of each kind, and the first problem of each kind in full."""
     counts = Counter(one.kind for one in problems)
     head = ", ".join(f"{count} × {kind}" for kind, count in counts.most_common())
     rank: Counter[Kind] = Counter()

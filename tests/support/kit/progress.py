@@ -1,4 +1,4 @@
-"""A bar on a terminal while a long search runs; elsewhere nothing."""
+"""Shows a progress bar for a long search, on a terminal only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.progress import (
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Gives what to call with how much more is done."""
+    """Yield a function that adds to the progress."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

@@ -1,9 +1,9 @@
-"""Find what is counted and was not given back: every `describe()` that is not all 0 at rest.
+"""Finds counts that were never given back: each `describe()` that is not all 0 at rest.
 
-Cores and drivers of the product that count something, or let somebody wait, have a
-`describe() -> dict[str, int]`. All of it is 0 when nothing is asked of them. `describable` finds
-these objects from a few roots, along fields, containers and bound methods of the product's own
-objects; it enters no object of the tests, so in the simulator it stays within one process.
+Cores and drivers of the product that count or queue have a `describe() -> dict[str, int]`. At rest,
+each value is 0. `describable` finds these objects from a few roots, along fields, containers and
+bound methods of the product's own objects. It enters no object of the tests, so in the simulator it
+stays within one process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 _PLAIN = (str, bytes, bytearray, memoryview, int, float, bool, type(None), type, range)
 _LONG = 5_000
-"""Containers of more are data: entries, offsets, messages."""
+"""Longer containers are data: entries, offsets, messages."""
 
 
 def describable(roots: Iterable[object]) -> list[object]:
-    """All objects with a `describe()` that can be reached from `roots`."""
+    """Return all objects with a `describe()` that can be reached from `roots`."""
     found: list[object] = []
     seen: dict[int, object] = {}
     line = deque(roots)
@@ -28,7 +28,7 @@ def describable(roots: Iterable[object]) -> list[object]:
         one = line.popleft()
         if isinstance(one, _PLAIN) or id(one) in seen:
             continue
-        seen[id(one)] = one  # kept, so that no id is used twice meanwhile
+        seen[id(one)] = one  # keep the object, so that its id is not reused during the walk
         if isinstance(one, Mapping | list | tuple | set | frozenset | deque):
             if len(one) <= _LONG:
                 line.extend(_inside(one))
@@ -62,15 +62,16 @@ def _fields(one: object) -> Iterator[object]:
 
 
 def in_use(one: Any) -> dict[str, int]:
-    """What of a `describe()` is not 0."""
+    """Return the values of a `describe()` that are not 0."""
     return {name: count for name, count in one.describe().items() if count}
 
 
 class Unrest:
-    """What has not been seen at rest yet. `look` again and again; it is over when it gives nothing.
+    """The counts that have not been seen at 0 yet.
 
-    A count that is 0 at any look is good: background work may begin again at any time, a leak does
-    not end. What became unreachable meanwhile, as a connection that is gone, is left out.
+    Call `look` until it returns False. A count that was 0 at any look is fine: background work may
+    begin again at any time, but a leak does not end. Objects that became unreachable, such as a
+    closed connection, are dropped.
     """
 
     def __init__(self, roots: Callable[[], Iterable[object]]) -> None:
@@ -81,14 +82,14 @@ class Unrest:
                 self._left[id(one), name] = one
 
     def look(self) -> bool:
-        """Whether something has not been at rest since this was made."""
+        """Return whether some count has not been 0 since this object was made."""
         for (number, name), one in list(self._left.items()):
             if name not in in_use(one):
                 del self._left[number, name]
         return bool(self._left)
 
     def left(self) -> list[str]:
-        """What is left, as far as it is still in use, by class and name."""
+        """Return the remaining counts that are still above 0, by class and name."""
         self.look()
         reachable = {id(one) for one in describable(self._roots())}
         return sorted(
@@ -100,14 +101,12 @@ class Unrest:
 
 
 _OF_CLIENTS = ("Dispatcher", "KeyOrder", "SpentMessages")
-"""What consumers hold goes with the partition, and its next owner gives it out again."""
+"""Leases of consumers end with the partition; its next owner delivers the messages again."""
 
 
 def held_after_close(parts: Iterable[object]) -> list[str]:
-    """What is still in use of parts that were closed, by class and name: nothing may be.
-
-    Whatever was cut off by the close has to have given back what it held.
-    """
+    """Return what closed parts still hold, by class and name. It must be empty: work that the close
+    cut off has to give back what it held."""
     return sorted(
         f"{type(one).__module__.removeprefix('octavo.')}.{type(one).__name__} {name} {count}"
         for one in describable(parts)

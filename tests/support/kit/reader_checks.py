@@ -1,4 +1,4 @@
-"""A topic's readers: none is taken back, led past a message, or left without one at the end."""
+"""A topic's readers: no reader goes back, skips a message, or misses one at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.kit.problems import Kind, Problem
 
 
 class Gap(NamedTuple):
-    """An ordered reader was given nothing of [start, end)."""
+    """An ordered reader got no message of [start, end)."""
 
     start: int
     end: int
@@ -22,26 +22,26 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class Subscribed:
-    """A subscription of one log, as the checks go along. It begins at 0 unless a RESET says so."""
+    """The state of a subscription in a log. It begins at 0 unless a RESET moves it."""
 
     high: int = 0
-    """Behind the last that anybody was given."""
+    """One above the highest offset delivered so far."""
     acked: int = 0
-    """All before it may have been acknowledged, unseen or not."""
+    """Everything before it may have been acked, seen or not."""
     single: set[int] = field(default_factory=set)
-    """What may have been acknowledged one by one."""
+    """Offsets that may have been acked singly."""
     moves: set[Operation] = field(default_factory=set)
-    """Resets under way; one whose outcome is unknown is so for ever."""
+    """Resets in progress. A reset with an unknown outcome stays here for ever."""
     begin: int = 0
-    """The highest position that a reset may have moved it to."""
+    """The highest position to which a reset may have moved it."""
 
     def is_excused(self, offset: int) -> bool:
-        """It need not be delivered: acknowledged, or before the beginning."""
+        """Whether the offset need not be delivered: it was acked, or lies before the beginning."""
         return offset < self.acked or offset < self.begin or offset in self.single
 
 
 class ReaderChecks:
-    """POLLs go up without a gap; after a DRAIN nothing is missing."""
+    """POLLs go up without a gap; after a DRAIN no message is missing."""
 
     def __init__(self, operations: Iterable[Operation], checks: LogChecks, *, dense: bool) -> None:
         self._checks = checks
@@ -51,7 +51,7 @@ class ReaderChecks:
         self._backs: list[Problem] = []
         self._groups: defaultdict[tuple[str, str], Subscribed] = defaultdict(Subscribed)
         self._next: dict[tuple[str, str], int | None] = {}
-        """Where a reader of the log itself goes on; None where it likes."""
+        """Where a direct reader continues; None after a seek."""
         for _, one, completes in _events(operations):
             self._apply(one, completes)
 
@@ -86,7 +86,7 @@ class ReaderChecks:
                 group.high, group.acked, group.single = one.value, 0, set()
 
     def _follow(self, poll: Operation) -> None:
-        """A reader of the log itself is given one offset after the other."""
+        """A direct reader gets one offset after the other."""
         session = (poll.process, poll.log)
         expected = self._next.get(session) if poll.value is None else poll.value
         for offset, value in poll.result or ():
@@ -100,7 +100,7 @@ class ReaderChecks:
         self._next[session] = expected
 
     def _follow_group(self, poll: Operation) -> None:
-        """A subscription may come back to what is not acknowledged, but leaves nothing out."""
+        """A subscription may return to unacked messages, but skips none."""
         group = self._groups[poll.group, poll.log]
         previous = -1
         for offset, value in poll.result or ():
@@ -119,7 +119,7 @@ class ReaderChecks:
             for gap in gaps:
                 group = gap.poll.group
                 missed = first_within(known.get(log, []), gap.start, gap.end)
-                while missed is not None and group:  # it may have come by another way
+                while missed is not None and group:  # another call may have delivered it
                     if seen.at[log][missed][0] not in seen.groups[group]:
                         break
                     missed = first_within(known[log], missed + 1, gap.end)
@@ -131,7 +131,7 @@ class ReaderChecks:
                     yield Problem(Kind.SKIPPED, what, (gap.poll, reader))
 
     def _missing(self, known: dict[str, list[int]]) -> Iterator[Problem]:
-        """Acked and never read: lost when readers have gone by, unseen at the end of a drain."""
+        """Acked and never read: lost when readers passed it, unseen at the end of a drain."""
         passed = {log: Ranges((gap.start, gap.end) for gap in of) for log, of in self._gaps.items()}
         seen, sent = self._checks.seen, self._checks.sent
         for value, send in sent.acked.items():
@@ -163,7 +163,7 @@ class ReaderChecks:
     def _drained(
         self, value: object, log: str, offset: int | None, group: str | None = None
     ) -> Operation | None:
-        """A drain that had to meet the message."""
+        """Return a drain that had to meet the message."""
         for drain in self._drains:
             if drain.log not in ("", log) or (group is not None and drain.group != group):
                 continue
@@ -175,7 +175,8 @@ class ReaderChecks:
         return None
 
     def _holes(self, known: dict[str, list[int]]) -> Iterator[Problem]:
-        """Nobody ever read anything there, and no send was told that it is there."""
+        """Report offsets that readers skipped: no reader got a message there, and no send was acked
+        there."""
         acked = {(one.log, one.result) for one in self._checks.sent.acked.values()}
         for log, gaps in self._gaps.items():
             for gap in gaps:
@@ -189,7 +190,7 @@ class ReaderChecks:
 
 
 def _events(operations: Iterable[Operation]) -> list[tuple[int, Operation, bool]]:
-    """Polls when they complete, acks as soon as they may take effect, resets at both ends."""
+    """Yield polls at completion, acks as soon as they may take effect, resets at both ends."""
     events: list[tuple[int, Operation, bool]] = []
     for one in operations:
         if one.call in (Call.POLL, Call.DRAIN):

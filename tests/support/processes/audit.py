@@ -1,4 +1,4 @@
-"""What a cluster holds in the end, held against what its users were told."""
+"""Compares a cluster's final content with its users' records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.processes.users import TOPIC, Place, Record
 async def stored(
     urls: list[str], partitions: int, topic: str = TOPIC
 ) -> dict[Place, tuple[str, str]]:
-    """Text and key of every message that the topic holds."""
+    """Return the text and key of every message of the topic."""
     async with AsyncClient(urls) as client:
         return {
             (partition, message.offset): (message.text(), (message.key or b"").decode())
@@ -33,12 +33,12 @@ async def stored(
 
 
 def texts(found: dict[Place, tuple[str, str]]) -> list[tuple[Place, str]]:
-    """Without keys, in order."""
+    """Return the texts in order, without keys."""
     return [(place, found[place][0]) for place in sorted(found)]
 
 
 def problems(record: Record, found: dict[Place, tuple[str, str]]) -> list[str]:
-    """All ways in which the cluster broke its promises, in words; [] when it kept them."""
+    """Return every broken promise, in words."""
     return [
         *(f"call failed: {text}" for text in record.failed),
         *(
@@ -51,7 +51,7 @@ def problems(record: Record, found: dict[Place, tuple[str, str]]) -> list[str]:
 
 
 def errors_in_logs(folder: Path) -> list[str]:
-    """Log lines with a stack trace: mistakes in the program, whatever the faults were."""
+    """Return log lines with a stack trace: they are defects, whatever the faults were."""
     return [
         f"{path.name}: {line}"
         for path in sorted((folder / "logs").glob("*.jsonl"))
@@ -61,7 +61,7 @@ def errors_in_logs(folder: Path) -> list[str]:
 
 
 def last_warnings(folder: Path, count: int = 60) -> list[str]:
-    """What the processes complained about last, in the order of time."""
+    """Return the processes' last warnings, in the order of time."""
     lines = [
         (found.get("ts", ""), f"{path.stem}: {line}")
         for path in (folder / "logs").glob("*.jsonl")
@@ -73,13 +73,13 @@ def last_warnings(folder: Path, count: int = 60) -> list[str]:
 
 
 Copies = dict[int, dict[str, bytes]]
-"""Of one ledger: by entry, each bookie's payload."""
+"""Entry → bookie → payload, for one ledger."""
 
 
 async def ledger_problems(folder: Path, metadata_url: str) -> list[str]:
-    """All ways in which what lies on the disks contradicts the ledgers' records.
+    """Return every contradiction between the disks and the ledgers' records.
 
-    The cluster has ended: every bookie's folders are opened here, one after another.
+    The cluster has ended: each bookie's folders are opened here, one after another.
     """
     ledgers = await _records(metadata_url)
     copies: dict[int, Copies] = {ledger_id: defaultdict(dict) for ledger_id in ledgers}
@@ -109,7 +109,7 @@ async def _records(metadata_url: str) -> dict[int, LedgerMetadata]:
 
 
 async def _collect(storage: Storage, metadata: LedgerMetadata, name: str, into: Copies) -> None:
-    """Every entry's payload; its digest is checked on the way."""
+    """Read every entry's payload and check its digest."""
     digest = digest_for(metadata.digest_type, metadata.password)
     ledger_id = metadata.ledger_id
     for first, last in await storage.reads.entries(ledger_id):
@@ -122,7 +122,8 @@ async def _collect(storage: Storage, metadata: LedgerMetadata, name: str, into: 
 
 
 def replica_problems(metadata: LedgerMetadata, copies: Copies) -> Iterator[str]:
-    """Of a closed ledger: each entry on at least Qa of its write set, the same everywhere."""
+    """Check a closed ledger: each entry is on at least Qa of its write set, and the same
+    everywhere."""
     if metadata.state is not LedgerState.CLOSED:
         return
     quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)

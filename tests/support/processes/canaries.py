@@ -1,4 +1,4 @@
-"""Looks for what must not be there, and runs commands with settings of a test's own."""
+"""Looks for secrets in files, and runs commands with a test's own settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.processes.standalone import OCTAVO, environment
 
 
 class Watcher:
-    """Looks for canaries in all files below a folder, over and over."""
+    """Searches all files below a folder for canaries, repeatedly."""
 
     def __init__(self, folder: Path, *canaries: bytes) -> None:
         self.folder = folder
@@ -23,7 +23,6 @@ class Watcher:
         self._thread = threading.Thread(target=self._run)
 
     def look(self) -> None:
-        """Once."""
         for path in self.folder.rglob("*"):
             with contextlib.suppress(OSError):
                 if path.is_file():
@@ -46,7 +45,7 @@ class Watcher:
 
 
 def said(*arguments: str, **variables: str) -> str:
-    """What a command prints; it must succeed."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(
         [*OCTAVO, *arguments],
         stdin=subprocess.DEVNULL,

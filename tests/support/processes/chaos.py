@@ -1,10 +1,9 @@
-"""A real cluster, its users, and one who breaks it: the parts of tests with random faults.
+"""A real cluster, its users, and a breaker: the parts of tests with random faults.
 
-One seed gives the faults: which processes are killed (SIGKILL), stopped past their session
-(SIGSTOP, SIGCONT) or asked to leave (SIGTERM), for how long, and what overlaps. What the machine
-makes of it in time is not given by the seed, so a replay tries the same faults, not the same
-interleaving. The users write down what they were told; `problems` compares that with what the
-cluster holds in the end.
+A seed gives the faults: which processes are killed (SIGKILL), stopped past their session (SIGSTOP,
+SIGCONT) or asked to leave (SIGTERM), for how long, and with what overlap. The seed does not fix the
+timing on the machine, so a replay tries the same faults, not the same interleaving. The users note
+their answers; `problems` compares them with the cluster's final content.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BOOKIES = 4
 BROKERS = 2
 SESSION_MS = 2_000
 SETTLE_S = 90.0
-"""After the last fault everything must be answered within it."""
+"""Every call must be answered within this time after the last fault."""
 SMALL_BOOKIE = {
     "flush_interval_ms": 500,
     "write_cache_bytes_max": 1_000_000,
@@ -61,10 +60,8 @@ QUORUMS = ((3, 3, 2), (3, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 1))
 
 
 class Fault(NamedTuple):
-    """`pause_s` after the one before it, `count` of `names` suffer `kind` for `for_s`.
-
-    The first ones that are not broken already.
-    """
+    """`pause_s` after the last fault, the first `count` unbroken processes of `names` suffer `kind`
+    for `for_s`."""
 
     pause_s: float
     kind: str
@@ -74,7 +71,6 @@ class Fault(NamedTuple):
 
 
 def draw_faults(rng: random.Random, count: int) -> Iterator[Fault]:
-    """The faults of a round."""
     bookies = [f"bookie-{n}" for n in range(1, BOOKIES + 1)]
     brokers = [f"broker-{n}" for n in range(1, BROKERS + 1)]
     for _ in range(count):
@@ -98,7 +94,7 @@ class Breaker:
         self.log: list[str] = []
 
     async def run(self, faults: Iterator[Fault]) -> None:
-        """One fault after another; they may overlap, but nobody suffers two at a time."""
+        """Run the faults in order. They may overlap, but a process has one fault at a time."""
         for fault in faults:
             await asyncio.sleep(fault.pause_s)
             names = [name for name in fault.names if name not in self._broken][: fault.count]
@@ -106,7 +102,7 @@ class Breaker:
             self.log.append(f"after {fault.pause_s:.2f} s {shown}")
             self._broken.update(names)
             number = signal.Signals[f"SIG{fault.kind}"]
-            for name in names:  # all first: so that they are gone at the same moment
+            for name in names:  # kill all before waiting, so that they die at the same moment
                 self.supervisor.signal(name, number)
             for name in names:
                 task = asyncio.create_task(self._mend(name, fault))
@@ -133,7 +129,7 @@ class Breaker:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a round came to."""
+    """The result of a round."""
 
     record: Record
     faults: list[str]
@@ -142,11 +138,11 @@ class Outcome:
 
 
 Trouble = Callable[[Breaker, Record], Awaitable[None]]
-"""What happens while the users are at work; all is mended when it returns."""
+"""What happens while the users work; everything is mended when it returns."""
 
 
 def random_faults(rng: random.Random, count: int) -> Trouble:
-    """`count` faults that `rng` draws."""
+    """Return `count` faults that `rng` draws."""
 
     async def trouble(breaker: Breaker, record: Record) -> None:
         await breaker.run(draw_faults(rng, count))
@@ -165,7 +161,7 @@ async def run_round(
     rate: float = 150,
     quorums: Sequence[tuple[int, int, int]] = QUORUMS,
 ) -> Outcome:
-    """One cluster, its users, trouble, and the audit after all is well again."""
+    """Run a cluster and its users, disturb it, wait until all is well, and audit it."""
     partitions = rng.randrange(2, 5)
     ensemble, write_quorum, ack_quorum = rng.choice(quorums)
     plan = Plan(
@@ -216,7 +212,7 @@ async def run_round(
                 loop = asyncio.get_running_loop()
                 deadline = loop.time() + SETTLE_S
                 while True:
-                    # Read anew each time: who was never answered may still be stored.
+                    # Read again each time: a send without an answer may still be stored.
                     found = await stored(urls, partitions)
                     ends = [sum(number == n for number, _ in found) for n in range(partitions)]
                     settled = record.consumed == set(found) and follower.done == ends
@@ -234,7 +230,7 @@ async def run_round(
             wrong.append(f"{len(left)} messages not acked in time, for example {left[:5]}")
         if follower.done != ends:
             wrong.append(f"the follower came to {follower.done}, not to {ends}")
-        for member in supervisor.cluster.members:  # and once more from what is on the disks
+        for member in supervisor.cluster.members:  # audit the disks too
             supervisor.signal(member.name, signal.SIGKILL)
         await _until_dead(supervisor)
         await asyncio.gather(*(supervisor.resume(one.name) for one in supervisor.cluster.members))

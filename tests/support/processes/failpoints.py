@@ -1,14 +1,13 @@
-"""Failpoints: a process that kills or stops itself before, amid or after a persist step.
+"""Failpoints: a process kills or stops itself before, during or after a persist step.
 
-The product has no failpoints. Its seams are what is wrapped, in seams.py: the `Disk`, the
-`LedgerIndex`, the `MetadataStore`; launcher.py starts a production process with them. A step is
-named by what is changed and how, `mark.rename`; the phases are `before`, `half` (writes only: the
+The product has no failpoints. seams.py wraps its seams (the `Disk`, the `LedgerIndex`, the
+`MetadataStore`), and launcher.py starts a production process with them. A step is named by its
+object and its change, such as `mark.rename`. Its phases are `before`, `half` (writes only: the
 first half of the bytes is in the file) and `after`.
 
-A process is armed while it runs, or before it starts, through a small file that it maps: an unarmed
-step costs one look at a byte. Just before it dies it notes the hit in `failpoints.hits`; every
-process notes each step that it takes, armed or not, in `failpoints.seen`, so that a step which is
-new in the product is noticed.
+A small mapped file arms a process while it runs or before it starts; an unarmed step costs a look
+at one byte. A process notes its hit in `failpoints.hits` just before it dies. Every process notes
+each step that it takes in `failpoints.seen`, so that new steps of the product are noticed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Failpoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Without count and action."""
+        """The name without count and action."""
         return f"{self.step}:{self.phase}"
 
 
@@ -61,29 +60,29 @@ BOOKIE_FAILPOINTS = (
     *_phases("registration", "create"),
     *_phases("folder", "sync_directory"),
 )
-"""Of a bookie that has served before. `index` is RocksDB, which does not go through the disk."""
+"""Steps of a bookie that has served before. `index` is RocksDB, which bypasses the disk seam."""
 START_STEPS = frozenset(
     {"registration.create", "broker.create", "folder.sync_directory"}
     | {"spare.create", "journal.unlink", "high-water-record.put"}
     | {f"high-water.{step}" for step in ("create", "write", "datasync", "rename", "sync_directory")}
 )
-"""A process takes these while it starts, or soon after: the journal file it begins anew needs a
-spare, and the ones that its last life left are too short to become one."""
+"""Steps of a starting process. The new journal file needs a spare, and those of the last life are
+too short to become spares."""
 PROVOKED_BY = {
     "owner.create": "broker",
     "ledger.recover": "broker",
     "ledger.ensemble": "bookie",
 }
-"""A broker takes these when a process of that kind dies."""
+"""Steps that a broker takes when a process of that kind dies."""
 FIRST_START_FAILPOINTS = (
     *_phases("folder", "make"),
     *_phases("cookie", "create write datasync rename sync_directory"),
     *_phases("cookie-record", "create"),
     *_phases("high-water-record", "create"),
 )
-"""Of a bookie's first start only."""
+"""Steps of a bookie's first start only."""
 AFTER_A_CRASH = frozenset({"mark.unlink", "cookie.unlink", "high-water.unlink"})
-"""Steps that clear away what a crash left; they come when a crash hit the right moment before."""
+"""Steps that clear away the traces of a crash; they need a crash at the right moment before."""
 BROKER_FAILPOINTS = (
     *_phases("ledger-id", "create delete"),
     *_phases("ledger", "create ensemble recover close delete"),
@@ -91,7 +90,7 @@ BROKER_FAILPOINTS = (
     *_phases("owner", "create"),
     *_phases("broker", "create"),
 )
-"""Every change of metadata that a broker makes by itself."""
+"""Every metadata change that a broker makes by itself."""
 RARE_BROKER_STEPS = frozenset(
     {"topic.create", "namespace.create", "subscription.create", "partition.create"}
     | {"owner.delete", "broker.delete", "owner.put", "broker.put", "ledger-id.put"}
@@ -101,12 +100,12 @@ RARE_BROKER_STEPS = frozenset(
     | {"changes.create", "changes.put", "changes.delete"}
     | {"standing.create", "standing.put", "standing.delete"}
 )
-"""Of calls that a person makes and of a graceful end, or inside the embedded store: tests of their
-own."""
+"""Steps of administrative calls, of an orderly end, or inside the embedded store. They have
+separate tests."""
 
 
 class Armed:
-    """The failpoint of one process, as the file `path` says; made when it does not exist."""
+    """The failpoint of one process, stored in the file `path`, which is created when missing."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self._map = _mapped(path)
@@ -117,7 +116,7 @@ class Armed:
         self._failpoint: Failpoint | None = None
 
     def reaches(self, step: str, phase: str) -> bool:
-        """Whether this is the armed moment."""
+        """Whether the armed moment has come."""
         if step not in self._seen:
             self._seen.add(step)
             os.write(self._notes[1], f"{step}\n".encode())
@@ -143,13 +142,13 @@ class Armed:
         os.kill(os.getpid(), SIGNALS[failpoint.action])
 
     def pass_by(self, step: str, phase: str) -> None:
-        """Die here if this is the moment."""
+        """Die here if the armed moment has come."""
         if self.reaches(step, phase):
             self.fire()
 
 
 class Trigger:
-    """The other side of `Armed`: arms a process, or the next one of that name."""
+    """The other side of `Armed`: arms a process, or the next process of that name."""
 
     def __init__(self, path: Path) -> None:
         self._map = _mapped(path)
@@ -190,13 +189,13 @@ def _decoded(text: bytes) -> Failpoint | None:
 
 
 def hits(folder: Path) -> Counter[str]:
-    """How often a process died at each failpoint, by `step:phase`."""
+    """Return the number of deaths at each failpoint, by `step:phase`."""
     noted = (line.rpartition(":") for line in lines(folder / "failpoints.hits"))
     return Counter(name for name, _, action in noted if action.startswith("kill"))
 
 
 def seen(folder: Path) -> set[str]:
-    """Every step that any process took."""
+    """Return every step that any process took."""
     return set(lines(folder / "failpoints.seen"))
 
 

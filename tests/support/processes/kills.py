@@ -1,8 +1,8 @@
 """Kills in quick succession: the processes of one cluster, at random times and at failpoints.
 
-Two at a time are in trouble, now and then everybody. After each death the process is started again
-at once, sometimes armed so that it dies while it starts. A cycle is a kill −9 and the start after
-it; a stop past the session and a SIGTERM are trouble too, but no cycle.
+Two processes at a time are in trouble, and sometimes all. After each death the process restarts at
+once, sometimes armed to die while it starts. A cycle is a kill −9 and the following start. Stops
+past the session and SIGTERMs happen too, but are no cycles.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ TINY_BOOKIE = {
     "gc_minor_interval_ms": 1000,
     "gc_major_interval_ms": 2000,
 }
-"""Every persist step comes several times a second; what was deleted is soon collected."""
+"""Every persist step comes several times a second; deleted ledgers are collected soon."""
 AT_ONCE = 2
 FAILPOINT_TIMEOUT_S = 10.0
-"""An armed process that has not come there by then is killed as it is."""
+"""An armed process that has not reached its step by then is killed directly."""
 AFTER_START_S = 1.0
-"""One armed before its start is given so long to come there."""
+"""How long a process that was armed before its start may take to reach its step."""
 FREQUENT = ("journal.write", "journal.datasync")
 KINDS = {"KILL": 8, "FAILPOINT": 14, "EVERYTHING": 1, "TERM": 1, "STOP": 1, "STOP_AT": 2}
 
@@ -92,7 +92,7 @@ class LaunchedSupervisor(Supervisor):
         return self.plan.folder / "failpoints"
 
     async def until_dead(self, name: str, timeout_s: float = 60.0) -> bool:
-        """Wait for its death; False when it still lives after `timeout_s`."""
+        """Wait for its death; return False when it still lives after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not self.is_dead(name):
             if time.monotonic() > deadline:
@@ -107,7 +107,7 @@ class LaunchedSupervisor(Supervisor):
 
 
 class Killer:
-    """Kills and starts until `cycles` are done."""
+    """Kills and starts processes until `cycles` are done."""
 
     def __init__(
         self,
@@ -123,18 +123,17 @@ class Killer:
         self._busy: set[str] = set()
         self._tried: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
-        """SIGKILLs by how they came."""
+        """SIGKILLs by their trigger."""
         self.starts_s: defaultdict[str, list[float]] = defaultdict(list)
         """Seconds from start to serving, by kind of process."""
         self.log: list[str] = []
 
     @property
     def done(self) -> int:
-        """Cycles so far."""
         return self.kills.total()
 
     async def run(self) -> None:
-        """Return when all is done and everybody serves."""
+        """Return when all cycles are done and all processes serve."""
         async with asyncio.TaskGroup() as group:
             tasks: set[asyncio.Task[None]] = set()
             while self.done < self._cycles:
@@ -185,7 +184,7 @@ class Killer:
             self._busy.discard(name)
 
     async def _end(self, name: str, kind: str) -> None:
-        """Make it die in the way of `kind`."""
+        """End the process in the way of `kind`."""
         supervisor = self._supervisor
         how = "at a random time"
         if kind == "TERM":
@@ -207,7 +206,7 @@ class Killer:
         self.kills[how] += 1
 
     async def _ends_at_failpoint(self, name: str, failpoint: Failpoint) -> bool:
-        """Arm it and wait; whether it died of it."""
+        """Arm it and wait; return whether it died at the failpoint."""
         self._note(f"{name} at {failpoint}")
         supervisor = self._supervisor
         trigger = supervisor.launched[name].trigger
@@ -216,7 +215,7 @@ class Killer:
         try:
             if await supervisor.until_dead(name, FAILPOINT_TIMEOUT_S):
                 return True
-            trigger.disarm()  # it may be dying this very moment
+            trigger.disarm()  # it may be dying right now
             return await supervisor.until_dead(name, 0.1)
         finally:
             if other is not None:
@@ -224,7 +223,7 @@ class Killer:
                 self._busy.discard(other)
 
     async def _knock_down(self, kind: str | None) -> str | None:
-        """Kill one of `kind` that is well, so that a broker has to do something about it."""
+        """Kill a healthy process of `kind`, so that a broker has to react."""
         idle = [name for name in self._idle() if kind is not None and name.startswith(kind)]
         if not idle:
             return None
@@ -234,7 +233,7 @@ class Killer:
         return other
 
     async def _start(self, name: str) -> None:
-        """Start it; now and then it dies of a failpoint while it starts, and is started again."""
+        """Start it. Sometimes a failpoint kills it while it starts; then start it again."""
         supervisor = self._supervisor
         trigger = supervisor.launched[name].trigger
         while True:
@@ -262,7 +261,7 @@ class Killer:
             return
 
     def _draw(self, name: str, *, starting: bool = False) -> Failpoint:
-        """One of those that were hit and tried least."""
+        """Draw one of the failpoints with the fewest hits and tries."""
         every = BOOKIE_FAILPOINTS if name.startswith("bookie") else BROKER_FAILPOINTS
         known = [one for one in every if starting or one.partition(":")[0] not in START_STEPS]
         if starting:
@@ -277,13 +276,13 @@ class Killer:
         return Failpoint(step, phase, self._rng.randint(1, most))
 
     async def _stopped(self, name: str) -> None:
-        """SIGSTOP past its session."""
+        """Stop it with SIGSTOP past its session."""
         self._note(f"STOP {name}")
         self._supervisor.signal(name, signal.SIGSTOP)
         await self._past_session(name)
 
     async def _stopped_at_failpoint(self, name: str) -> None:
-        """It stops itself at a persist step, and sleeps past its session."""
+        """Let it stop itself at a persist step and sleep past its session."""
         failpoint = self._draw(name)._replace(action="stop")
         self._note(f"{name} at {failpoint}")
         child = self._supervisor.launched[name]
@@ -292,7 +291,7 @@ class Killer:
         while not is_stopped(child.pid) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         child.trigger.disarm()
-        await asyncio.sleep(0.05)  # it may be falling asleep this very moment
+        await asyncio.sleep(0.05)  # it may be falling asleep right now
         if is_stopped(child.pid):
             await self._past_session(name)
 
@@ -302,13 +301,13 @@ class Killer:
         self.stops += 1
 
     stops = 0
-    """Times that a process slept past its session."""
+    """How often a process slept past its session."""
 
     def _note(self, what: str) -> None:
         self.log.append(f"{self.done}: {what}")
 
     def hits(self) -> Counter[str]:
-        """Of every failpoint."""
+        """Return the hits of every failpoint."""
         return failpoints.hits(self._supervisor.failpoint_folder)
 
 

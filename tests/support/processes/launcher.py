@@ -2,8 +2,9 @@
 
     python -m tests.support.processes.launcher MODULE SPEC FD
 
-MODULE is `octavo.process.bookie` or `octavo.process.broker`; disk, index and metadata store are
-wrapped where its main would open the plain ones. The file that arms it is named by FAILPOINTS.
+MODULE is `octavo.process.bookie` or `octavo.process.broker`. Disk, index and metadata store are
+wrapped where its main would open the plain ones. The variable FAILPOINTS names the file that arms
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from tests.support.processes.seams import FailDisk, FailIndex, FailStore
 
 
 def main() -> int:
-    """Wrap the seams, then be that process."""
     module: Any = importlib.import_module(sys.argv.pop(1))
     path = Path(os.environ["FAILPOINTS"])
     armed = Armed(path, path.parent)
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def wrap_transactions(armed: Armed) -> None:
-    """A change of the embedded store is a step, too: half done, it holds the file's write lock."""
+    """Make each change of the embedded store a step. Half done, it holds the file's write lock."""
     log = RecordFile._log
 
     def log_as_a_step(file: RecordFile, path: str, *, names_changed: bool) -> None:

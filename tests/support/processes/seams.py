@@ -15,8 +15,6 @@ from tests.support.processes.failpoints import Armed
 
 
 class FailFile:
-    """A file whose writes and syncs are steps."""
-
     def __init__(self, file: File, kind: str, armed: Armed) -> None:
         self._file = file
         self._armed = armed
@@ -52,14 +50,13 @@ class FailFile:
 
 
 class FailDisk:
-    """A disk whose changes are steps."""
-
     def __init__(self, disk: Disk, armed: Armed) -> None:
         self._disk = disk
         self._armed = armed
         self._open: dict[str, FailFile] = {}
         self._changed: dict[str, str] = {}
-        """The kind of file last made, renamed or removed in a folder: what its sync is for."""
+        """The kind of file last made, renamed or removed in each folder: the reason of its next
+        sync."""
         self.list_directory, self.exists = disk.list_directory, disk.exists
         self.free_bytes, self.lock = disk.free_bytes, disk.lock
         self.remove_folder, self.descriptors_max = disk.remove_folder, disk.descriptors_max
@@ -111,7 +108,7 @@ class FailDisk:
 
 
 def kind_of(path: str) -> str:
-    """What kind of a bookie's files lies at `path`."""
+    """Return the kind of a bookie's file at `path`."""
     name = os.path.basename(path)
     if name.startswith("VERSION"):
         return "cookie"
@@ -128,8 +125,6 @@ def kind_of(path: str) -> str:
 
 
 class FailIndex:
-    """An index whose changes are steps."""
-
     def __init__(self, index: LedgerIndex, armed: Armed) -> None:
         self._index = index
         self._armed = armed
@@ -156,7 +151,7 @@ class FailIndex:
 
 
 class FailStore:
-    """A metadata store whose changes are steps. Everything else is the store's own."""
+    """A metadata store whose changes are steps; other calls go straight to the store."""
 
     def __init__(self, store: Any, armed: Armed) -> None:
         self._store = store
@@ -213,7 +208,7 @@ OCTAVO_KINDS = {
     "transactions": "bulk-load",
     "security": "security",
 }
-"""By the folder below `/octavo`; `topics` have kinds of their own."""
+"""Kinds by the folder below `/octavo`; `topics` have their own kinds."""
 _LEDGER_KINDS = {
     "available": "registration",
     "cookies": "cookie-record",
@@ -226,7 +221,7 @@ _LEDGER_KINDS = {
 
 
 def record_kind(path: str) -> str:
-    """What kind of record lies at `path`."""
+    """Return the kind of record at `path`."""
     root, *rest = path[1:].split("/")
     if root == "ledgers":
         other = "ledger" if rest[-1].startswith("L") else "ledger-folder"
@@ -240,7 +235,7 @@ def record_kind(path: str) -> str:
 
 
 def ledger_change(value: bytes) -> str:
-    """How a put changes a ledger's record: by what it says now."""
+    """Name a put's change of a ledger's record, by the new state."""
     match decode_ledger_metadata(0, value).state:
         case LedgerState.OPEN:
             return "ensemble"

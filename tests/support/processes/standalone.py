@@ -1,7 +1,7 @@
-"""A standalone cluster of real processes for tests: start it by the command, kill any of it.
+"""A standalone cluster of real processes: start it by the command, kill any part of it.
 
-Every process is started by `octavo standalone` itself; what is still alive at the end of a test
-is killed by its id, which stands in cluster.json.
+`octavo standalone` itself starts every process. Processes that are alive at the end of a test are
+killed by their ids in cluster.json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OCTAVO = [sys.executable, "-m", "octavo.cli.main"]
 
 
 def environment() -> dict[str, str]:
-    """Without settings of the person who runs the tests."""
+    """Return the environment without the user's own settings."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("OCTAVO_")}
     return {**kept, "COLUMNS": "200"}
 
@@ -54,17 +54,15 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) ->
 
 
 class Standalone:
-    """One `octavo standalone` on a folder."""
-
     def __init__(self, folder: Path, *arguments: str, command: Sequence[str] = OCTAVO) -> None:
-        """`command`: what stands for `octavo`."""
+        """`command` replaces `octavo`."""
         self.folder = folder
         self._command = command
         self._arguments = arguments
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> dict[str, object]:
-        """Start and wait until ready; return what it said."""
+        """Start, wait until ready, and return the output."""
         self.process = subprocess.Popen(
             [
                 *self._command,
@@ -93,16 +91,16 @@ class Standalone:
 
     @property
     def cluster(self) -> ClusterFile:
-        """As cluster.json says now."""
+        """Return the present cluster.json."""
         return read_cluster(self.folder)
 
     def pids(self) -> dict[str, int]:
-        """Of all living children."""
+        """Return the pids of all living children."""
         members = self.cluster.members
         return {member.name: member.pid for member in members if is_child(member.pid)}
 
     def kill(self, name: str) -> int:
-        """kill −9 one child; return the pid that died."""
+        """kill −9 one child; return its pid."""
         pid = self.pids()[name]
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -118,14 +116,13 @@ class Standalone:
         until(lambda: not self.pids(), "all children are gone")
 
     def stop(self) -> str:
-        """SIGTERM; return what it said to standard error."""
+        """Send SIGTERM; return standard error."""
         assert self.process is not None
         self.process.terminate()
         _, said = self.process.communicate(timeout=60)
         return said
 
     def clean_up(self) -> None:
-        """Leave no process behind, whatever the test did."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
@@ -144,7 +141,7 @@ class Standalone:
 
 @contextlib.contextmanager
 def standalone(folder: Path, *arguments: str) -> Iterator[Standalone]:
-    """A running cluster; nothing of it is left at the end."""
+    """Run a cluster, and remove every trace of it at the end."""
     one = Standalone(folder, *arguments)
     try:
         one.start()

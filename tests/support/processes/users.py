@@ -1,6 +1,6 @@
-"""The users of a real cluster under test: they publish, consume, and note what they were told.
+"""The users of a real cluster under test: they publish, consume, and note the answers.
 
-A text says who sent it and its number among that sender's, and carries a checksum: `payload`.
+A text has its sender, its number and a checksum: see `payload`.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ Place = tuple[int, int]
 
 
 class Record:
-    """What the users were told. `history` is all of it; the rest is for those who wait."""
+    """The users' answers. `history` has all of them; the rest serves tasks that wait."""
 
     def __init__(self) -> None:
         self.history = History()
         self.sent = 0
         self.acked = 0
         self.failed: list[str] = []
-        """Calls that failed, in words."""
+        """Failed calls, in words."""
         self.delivered: Counter[Place] = Counter()
         self.consumed: set[Place] = set()
-        """Whose ack was durable."""
+        """Messages with a durable ack."""
         self.keys: dict[str, str] = {}
-        """By text."""
+        """The key of each text."""
 
 
 def payload(name: str, number: int) -> str:
-    """A text of random length that tells where it comes from, and whether it is whole."""
+    """Return a text of random length with its origin and a checksum."""
     filler = "abcdefghijklmnopqrstuvwxyz"[number % 26] * (number * 7919 % 300)
     front = f"{filler} {name}-{number}"
     return f"{crc32c(front.encode()):08x} {front}"
 
 
 class Publisher:
-    """An idempotent producer that sends numbered texts under a few keys until told to stop."""
+    """An idempotent producer that sends numbered texts under a few keys until it is stopped."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Publisher:
                 note.add_done_callback(notes.discard)
                 number += 1
             await asyncio.sleep(5 / rate)
-        with contextlib.suppress(ClientError):  # each receipt says it too
+        with contextlib.suppress(ClientError):  # each receipt has the error too
             await producer.flush()
         await asyncio.gather(*notes)
         await producer.close()
@@ -109,13 +109,14 @@ class Publisher:
             record.history.info(one, str(error))
             record.failed.append(f"{one.value}: {error}")
             return
-        offset = None if position.offset < 0 else position.offset  # it no longer knew it
+        offset = None if position.offset < 0 else position.offset  # the broker had forgotten it
         record.history.ok(one, offset, log=str(position.partition))
         record.acked += 1
 
 
 class Consumer:
-    """A consumer of the shared subscription: receives, dawdles, acks some, lets some time out."""
+    """A consumer of the shared subscription: receives, dawdles, acks some messages, lets some
+    leases end."""
 
     def __init__(
         self,
@@ -132,7 +133,6 @@ class Consumer:
         self._name = name
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             received = await self._receive()
             await asyncio.sleep(self._rng.uniform(0, 0.05))
@@ -141,7 +141,7 @@ class Consumer:
                 await self._ack(kept)
 
     async def _receive(self) -> Sequence[Delivery]:
-        """One call gives of all partitions: it is noted for each."""
+        """Receive once; note the messages of each partition."""
         calls = self._invoked(Call.RECEIVE, dict.fromkeys(self._partitions))
         history = self._record.history
         try:
@@ -167,7 +167,7 @@ class Consumer:
         try:
             await self._subscription.ack(kept)
         except Conflict as error:
-            # The leases of these ended (take-over, time); everything else took effect.
+            # Leases of these ended (take-over, timeout); every other ack took effect.
             stale = set(error.problem.get("stale", ()))
             failure = None if error.code == "stale-lease" and stale else error
         except ClientError as error:
@@ -186,7 +186,7 @@ class Consumer:
         }
 
     def _invoked(self, call: Call, values: Mapping[int, list[int] | None]) -> dict[int, Operation]:
-        """The call as operations, by partition."""
+        """Note the call as one operation per partition."""
         invoke = self._record.history.invoke
         return {
             partition: invoke(self._name, call, str(partition), value, group=SUBSCRIPTION)
@@ -195,7 +195,8 @@ class Consumer:
 
 
 class Follower:
-    """The consumer of an exclusive subscription: takes each partition in order, acks up to."""
+    """The consumer of an exclusive subscription: takes each partition in order, acks up to an
+    offset."""
 
     NAME = "follower"
 
@@ -203,10 +204,9 @@ class Follower:
         self._subscription = subscription
         self._record = record
         self.done = [0] * partitions
-        """Per partition the offset before which all is acked, durably."""
+        """Partition → the offset before which every ack is durable."""
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             for partition in range(len(self.done)):
                 try:
@@ -228,7 +228,7 @@ class Follower:
 
 
 def note_read(record: Record, name: str, found: Iterable[tuple[Place, str]]) -> None:
-    """Somebody has read the whole topic, from its beginning to its end."""
+    """Note a read of the whole topic from beginning to end."""
     logs: dict[int, list[tuple[int, str]]] = {}
     for (partition, offset), text in found:
         logs.setdefault(partition, []).append((offset, text))

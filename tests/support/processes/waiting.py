@@ -1,4 +1,4 @@
-"""What tests of real clusters wait for."""
+"""Conditions that tests of real clusters wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ DEADLINE_S = 60.0
 
 
 async def more_acked(record: Record, count: int, timeout_s: float = DEADLINE_S) -> None:
-    """Wait until `count` more messages are acked."""
     goal = record.acked + count
     async with asyncio.timeout(timeout_s):
         while record.acked < goal:  # noqa: ASYNC110
@@ -29,7 +28,7 @@ async def everybody_registered(urls: list[str]) -> None:
 
 
 async def owners_of(urls: list[str]) -> list[tuple[str, int]]:
-    """Who serves each partition, once each is served, and how often it was taken over."""
+    """Wait until each partition is served; return its owner and its number of take-overs."""
     async with AsyncClient(urls) as client, asyncio.timeout(DEADLINE_S):
         while True:
             stats = (await client.topic(TOPIC)).stats["partitions"]
@@ -39,7 +38,7 @@ async def owners_of(urls: list[str]) -> list[tuple[str, int]]:
 
 
 async def more_lines(path: Path, count: int) -> None:
-    """Wait until a file has so many lines."""
+    """Wait until a file has this many lines."""
     async with asyncio.timeout(DEADLINE_S):
         while len(lines(path)) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
