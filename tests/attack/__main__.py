@@ -1,4 +1,6 @@
-"""`python -m tests.attack`: every attempt, and what each did. Exit code 1 when one did harm."""
+"""`python -m tests.attack`: runs every attempt and prints its result. Exit code 1 when an attempt
+did harm.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.attack.secured import campaign as secured
 
 
 def tell(outcome: Outcome) -> None:
-    """One line, and one for each problem."""
+    """Print a line, and one for each problem."""
     verdict = "harm" if outcome.problems else "held"
     turn_ms = 1000 * (outcome.turn.processor_s if outcome.turn else 0.0)
     others = f"turn {turn_ms:5.0f} ms  p99 {outcome.p99_s * 1000:5.0f} ms"
@@ -26,7 +28,6 @@ def tell(outcome: Outcome) -> None:
 
 
 def main() -> int:
-    """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="attempts with this in the name")
     parser.add_argument("--short", action="store_true", help="the form of every test run")

@@ -1,4 +1,4 @@
-"""What an attempt is, and all of them by name."""
+"""What an attempt is, and all attempts by name."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Run = Callable[[World], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One thing that an unruly client does. `run` raises when the answer was not the right one."""
+    """An action of an unruly client. `run` raises when the answer was wrong."""
 
     name: str
     run: Run
     long: bool
     """Not part of the short form."""
     seconds: float = 0.0
-    """How long it goes on by what it is told."""
+    """The time that the attempt was told to take."""
     turn_s_max: float | None = None
-    """Processor time that a turn of a loop may take meanwhile; None: it is only told."""
+    """The most processor time for a turn of a loop meanwhile; None: only reported."""
     turn_of: str = "broker"
     """The kind of process whose loops are judged: `broker` or `bookie`."""
     last: bool = False
-    """Run behind all others: what it takes is not given back for minutes."""
+    """Run after all others: what it takes is not given back for minutes."""
     collections: bool = True
-    """Full collections of garbage count as part of a turn. Where they do not, the heap is so large
-    that they are longer than any bound (docs/decisions/83)."""
+    """Whether full garbage collections count as part of a turn. With a large heap they exceed any
+    bound (docs/decisions/83)."""
 
 
 ATTEMPTS: dict[str, Attempt] = {}
@@ -48,7 +48,7 @@ def attempt(
     seconds: float = 0.0,
     collections: bool = True,
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. The others are as of `Attempt`."""
+    """Enter the function under `name`. The other arguments are those of `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in ATTEMPTS, name
@@ -61,7 +61,8 @@ def attempt(
 
 
 def refused(said: Said, *statuses: int) -> None:
-    """The answer to bad input: a 4xx of these, or a closed connection where 0 is among them."""
+    """Check the answer to bad input: one of these codes, or a closed connection where 0 is among
+    them."""
     assert said.status in statuses, said
     assert b"Traceback" not in said.body, said
 
@@ -69,7 +70,7 @@ def refused(said: Said, *statuses: int) -> None:
 def enter_each(
     prefix: str, requests: Iterable[tuple[str, bytes]], statuses: tuple[int, ...]
 ) -> None:
-    """One attempt for each of these raw requests, at every broker."""
+    """Enter an attempt for each of these raw requests, at every broker."""
     for name, data in requests:
 
         async def run(world: World, data: bytes = data) -> None:

@@ -1,4 +1,6 @@
-"""Sound record batches in which much hides: they are taken, and cost what is asked for."""
+"""Valid record batches with hidden costs: brokers take them, and a read costs only what it asks
+for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ BATCHES = 6
 
 
 async def store(world: World, name: str, batch: bytes) -> str:
-    """A topic with a subscription and this batch some times, sent to all brokers at once."""
+    """Make a topic with a subscription, and publish the batch several times, to all brokers at
+    once."""
     path = await world.topic(name)
     body = {"start": "earliest"}
     said = await world.ask("PUT", f"{path}/subscriptions/s", body)
@@ -34,7 +37,7 @@ async def store(world: World, name: str, batch: bytes) -> str:
 
 
 async def received(world: World, path: str, broker: int = 0) -> int:
-    """How many messages one receive gives, of as many as there may be."""
+    """Return the number of messages in one receive without a limit."""
     said = await world.ask(
         "POST", f"{path}/subscriptions/s/receive?max=10000&wait=20", broker=broker
     )

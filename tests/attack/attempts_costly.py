@@ -1,4 +1,6 @@
-"""What is short to send and long to work on: a broker's loop turns all the while."""
+"""Requests that are short to send and long to process, during which a broker's loop must keep
+turning.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ NULLS: dict[str, Any] = {
 
 
 async def _each(world: World, path: str, body: dict[str, Any], *statuses: int) -> None:
-    """The same call at every broker."""
+    """Make the same call at every broker."""
     for broker in range(len(world.brokers)):
         refused(await world.ask("POST", path, body, broker=broker), *statuses)
 

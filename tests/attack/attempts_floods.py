@@ -1,4 +1,4 @@
-"""Much of what is allowed once: connections, heads, long polls, halves of bodies."""
+"""Many of each harmless thing: connections, heads, long polls, half bodies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from tests.attack.attempts_requests import T, request
 from tests.attack.world import World, open_to
 
 HELD_S = 4.0
-"""How long a flood lasts."""
 
 
 async def serves(world: World, broker: int = 0) -> None:
-    """A stranger is answered within a moment."""
+    """A stranger gets an answer within a moment."""
     began = time.monotonic()
     said = await world.ask("GET", "/healthz", broker=broker)
     assert said.status == 200, said

@@ -1,4 +1,4 @@
-"""Strangers that say they are brokers, and records that say so."""
+"""Strangers that claim to be brokers, and records that claim it for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reaches the bookies takes the ids of ledgers before they are given out."""
+"""A client that reaches the bookies takes ledger ids before they are given out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ WAIT_S = 30.0
 
 
 async def newest_ledger(world: World, path: str) -> int:
-    """The one that partition 0 of the topic is written to."""
+    """Return the ledger to which partition 0 of the topic is written."""
     said = await world.ask("GET", f"{path}/partitions/0")
     return max(int(one["id"]) for one in json.loads(said.body)["ledgers"])
 
 
 async def squat(world: World, ids: range) -> None:
-    """An entry under each id, at every bookie."""
+    """Write an entry under each id, at every bookie."""
     for _, port in world.bookies:
         client = await RawClient.connect_to(port)
         try:
@@ -35,7 +35,7 @@ async def squat(world: World, ids: range) -> None:
 
 
 async def stores(world: World, path: str) -> None:
-    """A message of a client that repeats what failed."""
+    """Publish a message as a client that repeats failed calls."""
     until = time.monotonic() + WAIT_S
     while True:
         said = await world.ask("POST", f"{path}/messages", b"x", Content_Type="text/plain")

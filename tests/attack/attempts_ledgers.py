@@ -1,4 +1,6 @@
-"""Who reaches the bookies writes into ledgers of others: without their password, and with it."""
+"""A client that reaches the bookies writes into other clients' ledgers, without and with their
+password.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MESSAGES = 5
 
 
 async def filled(world: World, name: str) -> tuple[str, int]:
-    """A topic with some messages, and the ledger that they are in."""
+    """Make a topic with some messages; return it and its ledger."""
     path = await world.topic(name)
     for _ in range(MESSAGES):
         await stores(world, path)
@@ -27,7 +29,7 @@ async def filled(world: World, name: str) -> tuple[str, int]:
 
 
 async def refused_everywhere(world: World, frames: list[bytes], code: Code) -> None:
-    """Every bookie says `code` to each of these adds."""
+    """Check that every bookie answers `code` to each of these adds."""
     for _, port in world.bookies:
         client = await RawClient.connect_to(port)
         try:
@@ -38,7 +40,7 @@ async def refused_everywhere(world: World, frames: list[bytes], code: Code) -> N
 
 
 async def is_unharmed(world: World, path: str, messages: int) -> None:
-    """The topic has what was stored, each message as it was, and takes more."""
+    """Check that the topic has its messages unchanged, and takes more."""
     said = await world.ask("GET", f"{path}/messages?from=0", Accept="application/x-ndjson")
     assert said.status == 200, said
     assert said.body.count(b'"x"') == messages, said

@@ -1,4 +1,4 @@
-"""Calls at the size of their limits: no turn of a loop grows with what a client has sized."""
+"""Calls at the size of their limits: no turn of a loop grows with a size that a client chooses."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ NDJSON = "application/x-ndjson"
 SUBSCRIPTIONS_MAX = 1_000
 AT_ONCE = 40
 CALL_S = 120.0
-"""The most that a call among many waits for its answer. Many seconds are no harm by themselves."""
+"""The longest wait for an answer to a call among many. Many seconds are no harm."""
 MANY_S = 900.0
-"""The most that an attempt of thousands of calls takes on a busy machine, beside the usual."""
+"""The longest time for an attempt of thousands of calls on a busy machine."""
 PARTITIONS = 2_000
 
 
 async def _at_each(
     world: World, method: str, path: str, body: Any, *statuses: int, kind: str = "application/json"
 ) -> list[Said]:
-    """The same call at every broker."""
+    """Make the same call at every broker."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     found = []
     for broker in range(len(world.brokers)):
@@ -52,7 +52,7 @@ async def _at_each(
 
 
 async def _all_of(world: World, calls: Iterable[tuple[str, str, Any]]) -> list[int]:
-    """The statuses of many calls, some at once, each over one of a few connections."""
+    """Make many calls in parallel over a few connections; return their statuses."""
     left = enumerate(calls)
     found: list[int] = []
 
@@ -86,7 +86,7 @@ async def _subscribed(world: World, name: str, **settings: Any) -> str:
 
 
 def _acks() -> list[tuple[str, dict[str, Any], tuple[int, ...]]]:
-    """Name, body, answers."""
+    """Yield name, body and answers."""
     ids = [f"0-{n}-1-1" for n in range(ACK_IDS_MAX)]
     wrong = ["0", "0-0", "0-0-0", "0--1-1-1", "0-1:0-1-1", "0-0:0-1-1", f"0-0:{2**80}-1-1",
              f"0-{'9' * 4_000}-1-1", "0-0-1-1-1", "0-0:1:2-1-1", ":", "-" * 1_000]  # fmt: skip
@@ -125,7 +125,7 @@ async def long_acks(world: World) -> None:
 
 
 def _filled(unit: bytes, begin: bytes, end: bytes, size: int) -> bytes:
-    """As many of `unit` as fit between the two."""
+    """Repeat `unit` as often as fits between the two."""
     return begin + b",".join([unit] * ((size - len(begin) - len(end)) // (len(unit) + 1))) + end
 
 
@@ -238,7 +238,7 @@ async def many_topics(world: World) -> None:
     collections=False,
 )
 async def many_partitions(world: World) -> None:
-    """The look for partitions to hand on took half a second, and so did the deletion."""
+    """The search for partitions to hand on took half a second, and so did the deletion."""
     path = await world.topic("partitioned", partitions=PARTITIONS)
     publishes: list[tuple[str, str, Any]] = [
         ("POST", f"{path}/partitions/{n}/messages", {"value": n}) for n in range(PARTITIONS)
@@ -251,8 +251,8 @@ async def many_partitions(world: World) -> None:
         await _at_each(world, "GET", one, b"", 200)
     member = "/v1/groups/public/wide/members/m"
     await _at_each(world, "POST", member, {"topics": ["partitioned"]}, 200)
-    await asyncio.sleep(15.0)  # a round of balance passes over all of them
-    # A deletion of so many takes longer than a call waits, and goes on by itself.
+    await asyncio.sleep(15.0)  # a round of balancing looks at all of them
+    # This deletion takes longer than a call may wait, and continues by itself.
     statuses = await _all_of(world, [("DELETE", path, b"")])
     until_s = time.monotonic() + MANY_S / 2
     while statuses[-1] == 503:
@@ -290,7 +290,7 @@ async def avro(world: World) -> None:
 
 
 def frame(payload: bytes = b"", op: int = 0x81) -> bytes:
-    """A frame of less than 64 KiB, masked by nothing."""
+    """Build a frame of less than 64 KiB, masked with zeros."""
     size = len(payload)
     head = bytes((op, 0x80 | size)) if size < 126 else bytes((op, 0xFE)) + struct.pack(">H", size)
     return head + bytes(4) + payload
@@ -312,7 +312,7 @@ async def socket_of(
 
 
 async def _goes_on(reader: asyncio.StreamReader) -> bool:
-    """Whether the other side still is there a moment later."""
+    """Whether the other side is still there a moment later."""
     with contextlib.suppress(ConnectionError):
         try:
             async with asyncio.timeout(1.0):

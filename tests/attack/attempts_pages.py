@@ -1,4 +1,4 @@
-"""Browsers as a way in: stored pages, pictures that lease, frames that a page could choose."""
+"""Attacks through browsers: stored pages, images that lease, frames that a page could choose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOSED_S = 10.0
 
 
 async def _head_of(world: World, path: str, broker: int) -> bytes:
-    """The head of the answer to a browser that opens the page; it must be a 200."""
+    """Open the page as a browser; return the head of the answer, which must be a 200."""
     data = request("GET", path, headers="Accept: text/html,*/*\r\n")
     answer = await exchange(world.brokers[broker], data, CLOSED_S, whole_length, world.tls)
     assert said_in(answer).status == 200, answer[:300]
@@ -90,7 +90,7 @@ async def unmasked_frames(world: World) -> None:
 
 
 def _lenient() -> list[tuple[str, bytes]]:
-    """Numbers in other spellings, where the right one names something that is there."""
+    """Try numbers in other spellings, of something that exists."""
     found: list[tuple[str, bytes]] = []
     for zero in ("00", "+0", "-0", "%D9%A0", "0_0", "%200", "0.0"):
         found += [

@@ -1,4 +1,4 @@
-"""Single requests that are wrong: each is refused, by its right name, at every broker."""
+"""Single wrong requests: every broker refuses each by its right name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that a terminal would obey: `octavo consume` and `octavo peek` show them spelled out."""
+"""Messages with terminal commands: `octavo consume` and `octavo peek` escape them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
             try:
                 while part := os.read(ours, 65536):
                     found += part
-            except OSError:  # the terminal has no writer any more
+            except OSError:  # the command has closed the terminal
                 pass
             assert process.wait(SHOWN_S) == 0, bytes(found)
     finally:

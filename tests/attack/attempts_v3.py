@@ -1,4 +1,4 @@
-"""Unruly clients that speak v3 at the bookies' port: broken frames, half ones, long polls."""
+"""Unruly clients that speak v3 to the bookies: broken frames, half frames, long polls."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.support.raw_bookie import KEY, RawClient, add_of, entry_of
 from tests.support.v3_frames import V3Client, add_frame, framed, read_frame, request_frame
 
 OWN = 10**15 + 10**6
-"""Ledgers of these attempts have ids from here on: no others."""
+"""Ledgers of these attempts have ids from here on, and no others do."""
 CLOSED = -1
-"""What a broken frame gets: its connection ends, without an answer."""
+"""The answer to a broken frame: the connection ends without one."""
 ENDED_S = 10.0
 LONG_POLLS_MAX = BookieConfig(
     journal_directories=("/j",), ledger_directories=("/l",)
@@ -37,7 +37,7 @@ OK, TOO_MANY = STATUS[Code.OK], STATUS[Code.TOO_MANY_REQUESTS]
 
 @contextlib.asynccontextmanager
 async def client_of(address: tuple[str, int]) -> AsyncIterator[V3Client]:
-    """A connection that is cut off in the end."""
+    """Open a connection that is cut off at the end."""
     client = V3Client(*await open_to(address))
     try:
         yield client
@@ -46,7 +46,7 @@ async def client_of(address: tuple[str, int]) -> AsyncIterator[V3Client]:
 
 
 async def ended(client: V3Client) -> bytes:
-    """All that comes until the bookie hangs up, which it must."""
+    """Read until the bookie hangs up, which it must."""
     with contextlib.suppress(ConnectionError):
         async with asyncio.timeout(ENDED_S):
             return await client.reader.read()
@@ -129,7 +129,7 @@ for one in WRONG:
 
 
 async def still_serves(client: V3Client) -> None:
-    """The connection goes on, and a read has its turn within a moment."""
+    """Check that the connection still works, and a read is answered within a moment."""
     until = time.monotonic() + ENDED_S
     while True:
         client.send(read_frame(2**62, 0, txn=4711))
@@ -204,7 +204,7 @@ async def announced(world: World) -> None:
             assert await client.add(OWN + 30, 0) in (OK, TOO_MANY)
 
 
-# By chance
+# Random frames
 
 
 class Chance:
@@ -214,7 +214,7 @@ class Chance:
         self._rng = rng
 
     def chunk(self) -> bytes:
-        """Some of them, back to back."""
+        """Return some of them, one after another."""
         data = b"".join(self._frame() for _ in range(self._rng.choice((1, 2, 20, 60))))
         return mutated(data, self._rng.randbytes(8)) if self._rng.random() < 0.5 else data
 
@@ -271,7 +271,8 @@ async def by_chance(world: World) -> None:
 
 @contextlib.asynccontextmanager
 async def connections(world: World, count: int, data: bytes) -> AsyncIterator[list[V3Client]]:
-    """So many to the first bookie that have said `data`; cut off in the end."""
+    """Open `count` connections to the first bookie that have sent `data`; cut them off at the
+    end."""
     made: list[V3Client] = []
     try:
         for start in range(0, count, 200):
@@ -288,14 +289,14 @@ async def connections(world: World, count: int, data: bytes) -> AsyncIterator[li
 
 
 def polls(ledger: int, count: int = 1, lac: int = 0) -> bytes:
-    """Reads that wait for a LAC above `lac`, for as long as may be."""
+    """Send reads that wait for a LAC above `lac`, as long as allowed."""
     return b"".join(
         read_frame(ledger, 1, txn=txn, previousLAC=lac, timeOut=60_000) for txn in range(count)
     )
 
 
 async def statuses(client: V3Client, count: int) -> list[int]:
-    """Of the next answers."""
+    """Return the statuses of the next answers."""
     found = []
     for _ in range(count):
         length = LENGTH.unpack(await client.reader.readexactly(LENGTH.size))[0]
@@ -304,20 +305,20 @@ async def statuses(client: V3Client, count: int) -> list[int]:
 
 
 async def begun(world: World, ledger: int) -> None:
-    """A ledger at the first bookie with LAC 0."""
+    """Begin a ledger at the first bookie with LAC 0."""
     async with client_of(world.bookies[0]) as client:
         for entry in range(2):
             assert await client.add(ledger, entry) == OK
 
 
 async def wake(world: World, ledger: int, entry: int = 2) -> None:
-    """Its LAC goes up."""
+    """Raise its LAC."""
     async with client_of(world.bookies[0]) as client:
         assert await client.add(ledger, entry) == OK
 
 
 async def is_free(world: World, ledger: int) -> None:
-    """A long poll of this ledger has a place again, within a moment."""
+    """Check that a long poll of this ledger gets a place again, within a moment."""
     async with asyncio.timeout(ENDED_S):
         while True:
             async with client_of(world.bookies[0]) as client:
@@ -328,7 +329,7 @@ async def is_free(world: World, ledger: int) -> None:
 
 
 async def poll_and_vanish(world: World, ledger: int, clients: int) -> None:
-    """They poll, are woken or refused, poll again, and are gone: no place is lost with them."""
+    """Poll, be woken or refused, poll again, and vanish: no place is lost."""
     await begun(world, ledger)
     async with connections(world, clients, polls(ledger)) as made:
         refused = max(0, clients - LONG_POLLS_MAX)
@@ -421,7 +422,8 @@ def chunks(frames: Iterable[bytes], count: int) -> Iterable[list[bytes]]:
 
 
 async def unread(world: World, ledger: int, requests: bytes) -> None:
-    """These requests of a ledger with two entries of a megabyte, many times."""
+    """Send these requests many times, for a ledger with two entries of a megabyte, without
+    reading."""
     async with client_of(world.bookies[0]) as client:
         for entry in range(2):
             body = entry_of(ledger, entry, bytes(1 << 20))

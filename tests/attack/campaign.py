@@ -1,4 +1,4 @@
-"""Attempts one after another against one cluster, and what each did to it."""
+"""Runs attempts one after another against one cluster, and records the effect of each."""
 
 from __future__ import annotations
 
@@ -34,38 +34,35 @@ from tests.support.loop_time import slowness
 from tests.support.processes.standalone import Standalone
 
 CALM_S = 5.0
-"""So long after an attempt all is as it was before."""
+"""This long after an attempt everything is as it was before."""
 LOG_BYTES_MAX = 2_000_000
-"""What one attempt may write into all logs together, or in a minute of a longer one."""
+"""What an attempt may write into all logs together, or in each minute of a longer attempt."""
 ATTEMPT_S = 300.0
-"""No attempt takes longer, but for what it is told to take."""
+"""The longest time of an attempt, beyond the time that it was told to take."""
 
 
 @dataclass
 class Outcome:
-    """What one attempt found."""
+    """The findings of an attempt."""
 
     attempt: Attempt
     seconds: float
     problems: list[str] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
-    """Told, and no harm by themselves: a machine that is busy with others shows them too."""
+    """Reported, and no harm by themselves: a busy machine causes them too."""
     turn: Turn | None = None
-    """The longest turn meanwhile of the loops that are judged, by processor time; None: all were
-    short."""
+    """The longest turn of the judged loops meanwhile, in processor time; None: all were short."""
     p99_s: float = 0.0
-    """How long the canary's messages took, but for the slowest one of a hundred."""
+    """The 99th percentile of the canary's latency."""
     memory: list[str] = field(default_factory=list)
-    """The most that each process had in any attempt, and which; of the last outcome alone."""
+    """The peak memory of each process over all attempts; only in the last outcome."""
 
 
 def chosen(
     only: str = "", *, short: bool = False, seed: int = 1, fuzz_s: float | None = None
 ) -> list[Attempt]:
-    """The attempts whose names hold `only`; in the short form a fifth of the single requests.
-
-    `fuzz_s`: how long the fuzzer has; by the form when None.
-    """
+    """Return the attempts whose names contain `only`; in the short form a fifth of the single
+    requests. `fuzz_s`: the fuzzer's time; None: by the form."""
     fuzzer = fuzzing(fuzz_s or (SHORT_S if short else LONG_S), seed)
     every = [*ATTEMPTS.values(), fuzzer]
     found = [one for one in every if only in one.name and not (short and one.long)]
@@ -82,12 +79,12 @@ async def attack(
     share: float,
     make_world: Callable[[Standalone], World] = World,
 ) -> list[Outcome]:
-    """Run them all; the last outcome audits the canary's topic and has the peaks of memory."""
+    """Run all attempts; the last outcome audits the canary's topic and has the memory peaks."""
     world = make_world(cluster)
     await world.prepare()
     canary = Canary(world)
     await canary.start()
-    # Beside the canary nothing of this process is judged: both have processes of their own.
+    # Nothing of this process is judged: canary and prober have their own processes.
     stalls = Stalls(
         world.named("broker") | world.named("bookie"), cluster.folder / "stalls", world.environment
     )
@@ -149,7 +146,7 @@ async def _one(
 
 
 async def _calm(world: World, canary: Canary) -> list[str]:
-    """Every broker answers as if nothing had been, and the canary goes on."""
+    """Check that every broker answers as before the attempt, and the canary publishes."""
     problems = []
     ended = time.monotonic()
     until = ended + CALM_S

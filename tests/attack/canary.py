@@ -1,7 +1,7 @@
-"""The well-behaved client: it publishes all the time, and knows what must be there.
+"""The well-behaved client: it publishes all the time, and knows which messages must be there.
 
-`python -m tests.attack.canary PATH URL …` is the client itself, a process of its own: whoever
-attacks is busy. It writes a line for each message that was acked: the time (CLOCK_MONOTONIC), and
+`python -m tests.attack.canary PATH URL …` is the client itself, in its own process, because the
+attacking process is busy. It writes a line for each acked message: the time (CLOCK_MONOTONIC), and
 how long the message took.
 """
 
@@ -24,17 +24,17 @@ import aiohttp
 from tests.attack.world import World
 
 PACE_S = 0.02
-"""Between two of its messages: 50 a second, whatever the machine is busy with."""
+"""Between two of its messages: 50 a second, however busy the machine is."""
 SLOWEST_SHARE = 0.5
 LOOK_S = 0.02
 BEGUN_S = 300.0
 """It begins before anything is judged, so a busy machine may take its time."""
 CA, TOKEN = "ATTACK_CA", "ATTACK_TOKEN"
-"""Of the environment: where the cluster has TLS, and where it asks who somebody is."""
+"""Environment variables: the CA of a cluster with TLS, and the token for a secured cluster."""
 
 
 class Canary:
-    """Publishes numbers to a topic of its own by whichever broker, and repeats what got no 2xx."""
+    """Publishes numbers to its own topic through any broker, and repeats until a 2xx."""
 
     def __init__(self, world: World, topic: str = "canary") -> None:
         self._world = world
@@ -46,7 +46,7 @@ class Canary:
         self._acked: list[float] = []
         """When each message was acked."""
         self._took_s: list[float] = []
-        """How long each waited for that."""
+        """How long each message took."""
         self._read_bytes = 0
 
     async def start(self) -> None:
@@ -67,20 +67,19 @@ class Canary:
             )
 
     async def stop(self) -> list[str]:
-        """End it; what is wrong with what it finds in its topic."""
+        """End it; return the faults of its topic."""
         self.kill()
         self._look()
         return [problem async for problem in self._audit()]
 
     def kill(self) -> None:
-        """End it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def problems(self, since_s: float, waited_s: float, share: float) -> Iterator[str]:
-        """Whether it came forward since then, when `waited_s` was so much, by this share of its
-        pace or more. A machine without time for anybody is no harm that was done."""
+        """Check that it reached this share of its pace since then, when `waited_s` had that value.
+        Time in which the machine had no processor for it does not count."""
         assert self._process is not None
         if self._process.poll() is not None:
             yield f"it ended: {self._said.read_text()[-2_000:]}"
@@ -94,18 +93,18 @@ class Canary:
             )
 
     def waited_s(self) -> float:
-        """How long it and the cluster's processes have waited for a processor so far, all in all:
-        a message passes one after another of them."""
+        """Return how long it and the cluster's processes have waited for a processor, in sum: a
+        message passes one after another."""
         assert self._process is not None
         return sum(map(waited_of, (self._process.pid, *self._world.pids.values())))
 
     def acked_since(self, since_s: float) -> int:
-        """How many messages were acked since then."""
+        """Return how many messages were acked since then."""
         self._look()
         return len(self._acked) - bisect.bisect_left(self._acked, since_s)
 
     def p99_since(self, since_s: float) -> float:
-        """Seconds until 99 of 100 messages were acked, of those acked since then; 0.0 of none."""
+        """Return the 99th percentile of the seconds to an ack since then; 0.0 without messages."""
         self._look()
         took_s = sorted(self._took_s[bisect.bisect_left(self._acked, since_s) :])
         return took_s[len(took_s) * 99 // 100] if took_s else 0.0
@@ -143,8 +142,8 @@ class Canary:
 
 
 def waited_of(pid: int) -> float:
-    """Seconds that the main thread of this process could have run and had no processor; 0.0 where
-    the kernel does not say, or the process has ended."""
+    """Return the seconds in which the main thread of a process could have run and had no processor;
+    0.0 where the kernel does not say, or the process has ended."""
     try:
         words = Path(f"/proc/{pid}/schedstat").read_text().split()
     except OSError:
@@ -153,12 +152,13 @@ def waited_of(pid: int) -> float:
 
 
 def wanted_in(span_s: float, idle_s: float, share: float) -> float:
-    """How many messages have to be acked in so much time, of which so much had no processor."""
+    """Return how many messages have to be acked in `passed_s`, of which `waited_s` had no
+    processor."""
     return max(0.0, span_s - idle_s) / PACE_S * share
 
 
 def session_of(environment: Mapping[str, str]) -> aiohttp.ClientSession:
-    """With the CA and the token that stand there, if any."""
+    """Open a session with the CA and the token of the environment, if any."""
     ca, token = environment.get(CA), environment.get(TOKEN)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=ca) if ca else True),

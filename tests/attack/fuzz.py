@@ -1,8 +1,8 @@
 """A fuzzer: every call with every header, body and encoding, and frames at the bookies' ports.
 
-Random by a seed that is told: what one worker sends is the same for the same seed, whatever the
-cluster answers. Most of it is almost right, for what is wrong everywhere is refused at the first
-look. Names are the fuzzer's own, so nothing here is meant for the canary; ledgers are anybody's.
+It is random by a printed seed: for the same seed, a worker sends the same, whatever the cluster
+answers. Most requests are almost right, because a completely wrong request is refused at once.
+Names belong to the fuzzer, so no request is meant for the canary; ledger ids may be any client's.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tests.attack.wrong_batches import GOOD, WRONG_BATCHES
 
 WORKERS = 10
 ANSWER_S = 2.0
-"""A request that announces more than it has gets no answer sooner."""
+"""A request that announces more bytes than it sends gets no answer sooner."""
 SHORT_S, LONG_S = 5.0, 600.0
 LEDGERS = 80
-"""Ids below are those of ledgers that the cluster has made; the canary's are among them."""
+"""The cluster's ledgers, among them the canary's, have ids below it."""
 
 NUMBERS = (
     "0",
@@ -92,7 +92,7 @@ DIGESTS = tuple(digest_for(kind, b"") for kind in (DigestType.CRC32C, DigestType
 
 
 class Fuzzer:
-    """Makes requests and frames by one stream of random numbers."""
+    """Makes requests and frames from one stream of random numbers."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -100,7 +100,7 @@ class Fuzzer:
     # ---- HTTP
 
     def request(self) -> bytes:
-        """A request, whole or not."""
+        """Make a request, whole or not."""
         rng = self._rng
         route = rng.choice(_CALLS)
         method = route.method if rng.random() < 0.95 else rng.choice(("HEAD", "PUT", "TRACE", "É"))
@@ -172,7 +172,7 @@ class Fuzzer:
         return {rng.choice(WORDS): self._tree(depth - 1) for _ in range(rng.randrange(5))}
 
     def _changed(self, example: Any) -> Any:
-        """What works, but for something."""
+        """Change a detail of a working request."""
         rng = self._rng
         if isinstance(example, dict) and rng.random() < 0.9:
             found = {
@@ -187,7 +187,7 @@ class Fuzzer:
         return rng.choice(LEAVES) if rng.random() < 0.6 else example
 
     def _packed(self, body: bytes, lines: list[bytes]) -> bytes:
-        """The body as it is sent, and the headers that say how."""
+        """Return the body as sent, and the headers that describe it."""
         rng = self._rng
         if body and rng.random() < 0.15:
             pack: Callable[[bytes], bytes] = rng.choice((gzip.compress, zlib.compress, bytes))
@@ -208,7 +208,7 @@ class Fuzzer:
         return body
 
     def _spoilt(self, data: bytes) -> bytes:
-        """With a few bytes flipped, left out, repeated, or without its end."""
+        """Flip, drop or repeat a few bytes, or cut off the end."""
         rng = self._rng
         found = bytearray(data)
         for _ in range(rng.choice((1, 1, 2, 8))):
@@ -229,14 +229,14 @@ class Fuzzer:
     # ---- the bookies' port
 
     def frames(self) -> bytes:
-        """Some frames, good and bad."""
+        """Make some frames, good and bad."""
         rng = self._rng
         data = b"".join(self._frame() for _ in range(rng.choice((1, 1, 3, 20))))
         return self._spoilt(data) if rng.random() < 0.4 else data
 
     def _frame(self) -> bytes:
         rng = self._rng
-        # An id of its own: adds to any other are the business of attempts about squatted ids.
+        # Ids of the fuzzer: adds to other ids are left to the attempts about squatted ids.
         ledger = rng.choice((10**15 + rng.randrange(5), -1, 2**63 - 1, rng.randrange(LEDGERS)))
         entry = rng.choice((0, 1, 2, 5, -1, 2**63 - 1, 2**40))
         flags = rng.choice((0, 0x300, 0x101, 1, 4, 0x400, 0xFFFF, 2))
@@ -272,7 +272,7 @@ class Fuzzer:
 
 
 class Found(NamedTuple):
-    """What a run of the fuzzer came to."""
+    """The result of a run of the fuzzer."""
 
     said: Counter[str]
     """How often each status and code came."""
@@ -280,7 +280,7 @@ class Found(NamedTuple):
 
 
 async def fuzz(world: World, seconds: float, seed: int) -> Found:
-    """So long."""
+    """Fuzz for `seconds`."""
     until = time.monotonic() + seconds
     found = Found(Counter(), [])
 
@@ -290,7 +290,7 @@ async def fuzz(world: World, seconds: float, seed: int) -> Found:
             data = fuzzer.request()
             answer = await world.raw(data, broker=number % len(world.brokers), wait_s=ANSWER_S)
             found.said[f"{answer.status} {answer.code}"] += 1
-            # 503 and 504 are no verdicts on the request: a partition may just be on its way.
+            # 503 and 504 do not blame the request: the partition may be moving.
             if answer.status in (500, 501, 502, 505) or b"Traceback" in answer.body:
                 found.problems.append(f"{answer} to {data[:1_500]!r}")
 
@@ -306,7 +306,7 @@ async def fuzz(world: World, seconds: float, seed: int) -> Found:
 
 
 def fuzzing(seconds: float, seed: int) -> Attempt:
-    """As an attempt among the others."""
+    """The fuzzer as an attempt."""
 
     async def run(world: World) -> None:
         for number in range(4):

@@ -1,7 +1,7 @@
-"""What a process may take at most, and what it took: docs/limits.md has the same sums.
+"""The memory that a process may take, and what it took; docs/limits.md has the same sums.
 
-A process's bound is what it takes idle, the bounds of all that it holds for others, and what its
-connections cost, each at its most at the same time.
+A process's bound is its idle memory, the bounds of everything that it holds for clients, and the
+cost of its connections, each at its maximum at the same time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ COMPACTED_KEY_BYTES = 150
 LONG_POLL_BYTES = 8 * 1024
 UNLISTED_LEDGER_BYTES = 1024
 INFLIGHT_SHARES = 5
-"""Of one partition's `inflight_bytes_max`: one share under way, four that wait."""
+"""Shares of a partition's `inflight_bytes_max`: one in progress, four waiting."""
 
 
 def broker_parts(broker: BrokerConfig, http: HttpConfig, ledger: LedgerOptions) -> dict[str, int]:
-    """A broker of which one partition at a time is written to as fast as it can be."""
+    """List the parts for a broker with one partition at a time written at full speed."""
     connections = http.connections_max + http.connections_reserved
     return {
         "idle": IDLE_BYTES,
@@ -50,7 +50,7 @@ def broker_parts(broker: BrokerConfig, http: HttpConfig, ledger: LedgerOptions) 
 
 
 def bookie_parts(bookie: BookieConfig) -> dict[str, int]:
-    """A bookie."""
+    """List the parts for a bookie."""
     return {
         "idle": IDLE_BYTES,
         "write cache, two halves": 2 * bookie.write_cache_bytes_max,
@@ -65,7 +65,7 @@ def bookie_parts(bookie: BookieConfig) -> dict[str, int]:
 
 
 def bound_of(spec: Path) -> int:
-    """Of the process that was told this."""
+    """Return the bound of a process with this command line."""
     told = read_spec(spec)
     if "bookie" in told.sections:
         return sum(bookie_parts(told.config(BookieConfig, "bookie")).values())
@@ -79,16 +79,16 @@ def bound_of(spec: Path) -> int:
 
 @dataclass
 class Peak:
-    """The most that a process had."""
+    """The peak memory of a process."""
 
     bytes: int
     bound: int
     when: str
-    """The attempt in which it had that."""
+    """The attempt with the peak."""
 
 
 class Peaks:
-    """Of each process of a cluster, for one attempt and for all."""
+    """The peaks of each process of a cluster, for one attempt and for all."""
 
     def __init__(self, folder: Path, pids: dict[str, int]) -> None:
         self._pids = pids
@@ -97,19 +97,20 @@ class Peaks:
         }
 
     def begin(self) -> None:
-        """An attempt begins: what came before does not count against it."""
+        """Begin an attempt: earlier peaks do not count against it."""
         for pid in self._pids.values():
-            with contextlib.suppress(OSError):  # where that cannot be the peak is of its whole life
+            # where that fails, the peak is that of its whole life
+            with contextlib.suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def end(self, when: str) -> list[str]:
-        """What is wrong with what the attempt cost."""
+        """Return the faults of the attempt's memory use."""
         problems = []
         for name, pid in self._pids.items():
             try:
                 found = peak_of(pid)
             except (OSError, psutil.Error):
-                continue  # it is gone, and that is told
+                continue  # it is gone, which another check reports
             highest = self.highest[name]
             if found > highest.bytes:
                 highest.bytes, highest.when = found, when
@@ -119,7 +120,7 @@ class Peaks:
         return problems
 
     def report(self) -> list[str]:
-        """A line for each process."""
+        """Yield a line for each process."""
         return [
             f"{name}: at most {one.bytes / MIB:.0f} MiB of {one.bound / MIB:.0f}, in: {one.when}"
             for name, one in sorted(self.highest.items())
@@ -127,8 +128,8 @@ class Peaks:
 
 
 def peak_of(pid: int) -> int:
-    """The most resident bytes since they were last forgotten; what it has now where that is all
-    that can be had."""
+    """Return the peak of resident bytes since the last reset, or the present value where there is
+    no peak."""
     with contextlib.suppress(FileNotFoundError):
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
         if found is not None:

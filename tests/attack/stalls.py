@@ -1,9 +1,9 @@
 """`python -m tests.attack.stalls NAME=HOST:PORT …`: how long each process's loop stands still.
 
-A process of its own, for the one that attacks is busy. It asks each process something trivial over
-one connection again and again, and writes a line for each answer that took longer than
-`STALL_S`: when it came (CLOCK_MONOTONIC), who, how long, and how late this process itself was at
-most meanwhile, so that a machine without time for anybody is told from a loop that stands.
+It runs in a separate process, because the attacker is busy. It asks each process a trivial question
+over one connection, again and again. For each answer slower than `STALL_S` it writes a line: when
+it came (CLOCK_MONOTONIC), which process, how long, and this process's own largest delay meanwhile,
+to tell a busy machine from a loop that stands still.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FRAME = read_request(2**62, 0, 0, b"")
 
 
 class Stall(NamedTuple):
-    """A process that answered late."""
+    """A late answer of a process."""
 
     at_s: float
     who: str
@@ -43,7 +43,7 @@ class Stall(NamedTuple):
 
 
 class Stalls:
-    """The process that asks, and what it has found so far."""
+    """The asking process, and its findings so far."""
 
     def __init__(
         self,
@@ -61,20 +61,19 @@ class Stalls:
             )
 
     def since(self, at_s: float) -> Iterator[Stall]:
-        """All that ended after then."""
+        """Return the stalls that ended after then."""
         for line in self._path.read_text().splitlines():
             stall = Stall(*json.loads(line))
             if stall.at_s >= at_s:
                 yield stall
 
     def stop(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.wait()
 
 
 class _Own:
-    """How late this process itself is."""
+    """Measures this process's own delay."""
 
     late_s = 0.0
 

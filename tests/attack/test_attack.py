@@ -26,7 +26,7 @@ from tests.attack.secured.attempts_tls import DOWNGRADES, shaken, weakened
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_unruly_clients_do_no_harm(tmp_path: Path) -> None:
-    # How fast the canary is beside them, `make attack` judges on a machine that does nothing else.
+    # `make attack` judges the canary's pace on an idle machine; this test does not.
     outcomes = run(tmp_path / "data", chosen(short=True), lambda _: None, share=0.0)
     harmed = {one.attempt.name: one.problems for one in outcomes if one.problems}
     assert not harmed, harmed
@@ -53,7 +53,8 @@ def test_every_call_is_tried_by_each_who_has_no_right_to_it() -> None:
 
 
 def rsa_certificate(file: Path) -> Path:
-    """With its key; by which also what asks for RSA may be agreed on."""
+    """Return an RSA certificate with its key, so that cipher suites with RSA can be agreed on
+    too."""
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "weak")])
     made = (
@@ -75,7 +76,7 @@ def rsa_certificate(file: Path) -> Path:
 
 @pytest.mark.parametrize("name", DOWNGRADES)
 async def test_a_downgrade_comes_in_where_the_server_is_weak(name: str, tmp_path: Path) -> None:
-    """Or the attempt would show nothing of the servers that refuse it."""
+    """Otherwise the attempt would prove nothing about servers that refuse it."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
     server.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED

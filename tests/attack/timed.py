@@ -1,11 +1,11 @@
-"""Runs a cluster whose processes tell how long their loops stood still.
+"""Runs a cluster whose processes report how long their loops stood still.
 
     python -m tests.attack.timed standalone …     the command `octavo`, with timed children
     python -m tests.attack.timed MODULE SPEC FD   such a child: `octavo.process.broker` or `bookie`
 
 A child writes a line for each turn of its loop that took more than `TOLD_S` of processor time: when
-it ended (CLOCK_MONOTONIC), how long it took, and how much of that was full collections of garbage.
-`Turns` reads these files.
+it ended (CLOCK_MONOTONIC), how long it took, and its share of full garbage collections. `Turns`
+reads these files.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ FOLDER = "turns"
 
 
 class Turn(NamedTuple):
-    """One long turn of a process's loop."""
-
     ended_s: float
     process: str
     processor_s: float
     collected_s: float
-    """Of that, in full collections of garbage."""
+    """The part spent in full garbage collections."""
 
     def __str__(self) -> str:
         took_ms, collected_ms = self.processor_s * 1000, self.collected_s * 1000
@@ -48,8 +46,8 @@ class Turns:
         self._folder = folder / FOLDER
 
     def longest(self, since_s: float, kind: str, *, collections: bool = True) -> Turn | None:
-        """The longest turn of processes of this kind that ended since then; with the time of
-        `collections` or without."""
+        """Return the longest turn since then of processes of this kind, with or without the time of
+        `collections`."""
 
         def length(turn: Turn) -> float:
             return turn.processor_s - (0.0 if collections else turn.collected_s)
@@ -66,7 +64,7 @@ class Turns:
 
 
 class _Collections:
-    """How long the full collections of the turn under way took."""
+    """The time of full collections in the present turn."""
 
     def __init__(self) -> None:
         self._began_s = self._took_s = 0.0
@@ -80,7 +78,7 @@ class _Collections:
                 self._took_s += time.thread_time() - self._began_s
 
     def take(self) -> float:
-        """The seconds; the next turn begins with none."""
+        """Return the seconds and start again from 0."""
         took_s, self._took_s = self._took_s, 0.0
         return took_s
 

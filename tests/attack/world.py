@@ -1,4 +1,4 @@
-"""The cluster under attack, and what an attacker needs: raw bytes in, status out."""
+"""The cluster under attack, and tools of an attacker: raw bytes in, status out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_S = 30.0
 
 
 class Said(NamedTuple):
-    """An answer as it came; status 0 when the connection ended without one."""
+    """An answer; status 0 when the connection ended without one."""
 
     status: int
     body: bytes
@@ -35,8 +35,6 @@ class Said(NamedTuple):
 
 
 class World:
-    """One running cluster."""
-
     def __init__(self, cluster: Standalone) -> None:
         self.cluster = cluster
         found = cluster.cluster
@@ -46,30 +44,30 @@ class World:
         self.pids = cluster.pids()
         self.peaks = Peaks(cluster.folder, self.pids)
         self.tls: ssl.SSLContext | None = None
-        """Whom the attacker believes, where the cluster has TLS."""
+        """The attacker's trusted CA, where the cluster has TLS."""
 
     async def prepare(self) -> None:
-        """Make what attempts work on."""
+        """Make the objects that attempts use."""
         await self.topic("attacked")
         said = await self.ask("PUT", "/v1/topics/public/attacked/subscriptions/s")
         assert said.status in (200, 201), said
 
     async def close(self) -> None:
-        """It is over."""
+        """Nothing to do."""
 
     async def harm(self) -> list[str]:
-        """What is not as it was made."""
+        """Return objects that have changed."""
         return []
 
     @property
     def urls(self) -> list[str]:
-        """Of the brokers."""
+        """The brokers' URLs."""
         scheme = "http" if self.tls is None else "https"
         return [f"{scheme}://{host}:{port}" for host, port in self.brokers]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a client that means well, or only looks: its CA and its token."""
+        """The environment of a well-meaning client: its CA and its token."""
         return dict(os.environ)
 
     # ---- HTTP
@@ -83,7 +81,7 @@ class World:
         broker: int = 0,
         **headers: str,
     ) -> Said:
-        """One request on a connection of its own; header names with `_` for `-`."""
+        """Send a request on a new connection; header names with `_` for `-`."""
         if not isinstance(body, bytes):
             body = json.dumps(body).encode()
             headers.setdefault("Content_Type", "application/json")
@@ -95,19 +93,19 @@ class World:
         return await self.raw(head + body, broker=broker)
 
     async def raw(self, data: bytes, *, broker: int = 0, wait_s: float = ANSWER_S) -> Said:
-        """These bytes to a broker, and what it says to them."""
+        """Send these bytes to a broker, and return the answer."""
         answer = await exchange(self.brokers[broker], data, wait_s, whole_length, self.tls)
         return said_in(answer)
 
     async def topic(self, name: str, **settings: Any) -> str:
-        """Make a topic; its path."""
+        """Make a topic; return its path."""
         path = f"/v1/topics/public/{name}"
         said = await self.ask("PUT", path, settings)
         assert said.status in (200, 201), said
         return path
 
     async def owner(self, path: str) -> int:
-        """Which broker serves partition 0 of the topic at `path`."""
+        """Return the broker that serves partition 0 of the topic at `path`."""
         said = await self.ask("GET", f"{path}/partitions/0")
         return self.names.index(json.loads(said.body)["owner"])
 
@@ -115,7 +113,7 @@ class World:
     async def connections(
         self, count: int, data: bytes = b"", *, broker: int = 0
     ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-        """So many connections to a broker that have said `data`, open until the block ends."""
+        """Hold `count` connections to a broker that have sent `data`, until the block ends."""
         made: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         try:
             for start in range(0, count, 200):
@@ -136,28 +134,28 @@ class World:
                 writer.transport.abort()
 
     def named(self, kind: str) -> dict[str, tuple[str, int]]:
-        """The addresses of all brokers, or of all bookies."""
+        """Return the addresses of all brokers, or of all bookies."""
         return {one.name: _address(one.address) for one in self.cluster.cluster.of_kind(kind)}
 
     # ---- processes
 
     def rss(self) -> dict[str, int]:
-        """Resident bytes of every process."""
+        """Return the resident bytes of every process."""
         return {name: psutil.Process(pid).memory_info().rss for name, pid in self.pids.items()}
 
     def check_processes(self) -> Iterable[str]:
-        """What is wrong with them."""
+        """Return what is wrong with the processes."""
         alive = self.cluster.pids()
         for name, pid in self.pids.items():
             if alive.get(name) != pid:
                 yield f"{name} is not the process that it was"
 
     def log_bytes(self) -> int:
-        """All logs together."""
+        """Return the size of all logs together."""
         return sum(path.stat().st_size for path in _logs(self.cluster.folder))
 
     def traces(self) -> list[str]:
-        """Traces of errors that nobody foresaw, in any log."""
+        """Return traces of unexpected errors in all logs."""
         return [
             line[:300]
             for path in _logs(self.cluster.folder)
@@ -178,21 +176,21 @@ def _address(text: str) -> tuple[str, int]:
 async def open_to(
     address: tuple[str, int], tls: ssl.SSLContext | None = None, source: str = ""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection, from the address `source` of this machine, if one is named."""
+    """Open a connection, from the address `source` of this machine if given."""
     local = (source, 0) if source else None
     async with asyncio.timeout(ANSWER_S):
         return await asyncio.open_connection(*address, ssl=tls, local_addr=local)
 
 
 def said_in(answer: bytes) -> Said:
-    """The first answer in these bytes."""
+    """Return the first answer in these bytes."""
     head, _, body = answer.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     return Said(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0, body)
 
 
 def whole_length(answer: bytes) -> int | None:
-    """The bytes of an HTTP answer, head and body, once its head is there and says so."""
+    """Return the length of an HTTP answer, once its head is there and names it."""
     head, end, _ = answer[:10_000].partition(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
     return len(head) + len(end) + int(length[1]) if end and length else None
@@ -206,8 +204,8 @@ async def exchange(
     tls: ssl.SSLContext | None = None,
     source: str = "",
 ) -> bytes:
-    """Send, from the address `source`, and read until the answer is as long as it says or the other
-    side ends."""
+    """Send, from the address `source`, and read until the answer is complete or the other side
+    ends."""
     reader, writer = await open_to(address, tls, source)
     found, length = b"", None
     try:

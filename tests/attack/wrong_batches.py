@@ -1,4 +1,4 @@
-"""Record batches of Kafka that are not what they say."""
+"""Kafka record batches with false fields."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ GOOD = build_batch([Record(b"k", b"v", (), 1), Record(None, None, (), 2)])
 
 
 def signed(batch: bytes) -> bytes:
-    """With a checksum that fits: only the contents are wrong."""
+    """Add a fitting checksum, so that only the content is wrong."""
     crc = crc32c.crc32c(batch[21:])
     return batch[:17] + struct.pack(">I", crc) + batch[21:]
 
 
 def header(body: bytes = GOOD[HEADER_BYTES:], **changes: int) -> bytes:
-    """The good batch with another header, and a length and a checksum that fit."""
+    """Return the good batch with another header, and fitting length and checksum."""
     changed = read_header(GOOD)._replace(**changes)
     if "batch_length" not in changes:
         changed = changed._replace(batch_length=HEADER_BYTES - 12 + len(body))

@@ -1,8 +1,8 @@
 """`python -m tests.crash_states [--length N] [--kills N] [--journals N] [--jobs N] [--json]`.
 
-Crash states of the storage: all sequences of at most N operations, all crash points, all that a
-crash may leave; the same with two journals; and the same after every kill and every failed sync.
-Ends with 1 at the first state that breaks a promise.
+Crash states of the storage: all sequences of at most N operations, all crash points, every disk
+that a crash may leave; the same with two journals; and the same after every kill and every failed
+sync. Exits with 1 at the first state that breaks a promise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tests.support.quiet import be_quiet
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash_states", description=__doc__)
     parser.add_argument("--length", type=int, default=4, help="operations in a life, at most")
     parser.add_argument(

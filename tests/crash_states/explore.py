@@ -1,7 +1,8 @@
-"""Goes through all sequences of operations, their crash points, and all that a crash may leave.
+"""Goes through all sequences of operations, their crash points, and every disk that a crash may
+leave.
 
-A crash point within an operation is looked at in the sequence that ends with it: so each
-is looked at once. States that are equal (the same disk, the same promises) are checked once.
+A crash point inside an operation belongs to the sequence that ends with that operation, so each is
+visited once. Equal states (the same disk, the same promises) are checked once.
 """
 
 from __future__ import annotations
@@ -32,32 +33,32 @@ _PIECE, _KILLS_PIECE = 144, 4
 
 
 class CrashStateFailed(AssertionError):
-    """A crash that breaks a promise."""
+    """A crash broke a promise."""
 
 
 @dataclass
 class Explored:
-    """What was looked at."""
+    """Counts of a search."""
 
     sequences: int = 0
     points: int = 0
     """Crash points: moments before or after a call that changes the disk."""
     incomplete: int = 0
-    """Crash points with too much unsynced to answer every question in every combination."""
+    """Crash points with too much unsynced data to combine all answers."""
     images: int = 0
-    """Crash states, equal ones counted each time they were come by."""
+    """Crash states, with repetitions."""
     digests: set[bytes] = field(default_factory=set)
-    """The different ones: each was opened and checked."""
+    """Distinct crash states: each was opened and checked."""
     known: set[bytes] = field(default_factory=set)
-    """What this process has checked, also before: once is enough."""
+    """States that this process has checked before."""
 
     @property
     def states(self) -> int:
-        """How many different crash states were checked."""
+        """The number of distinct crash states that were checked."""
         return len(self.digests)
 
     def join(self, other: Explored) -> None:
-        """Take in what another process looked at."""
+        """Add the counts of another process."""
         self.sequences += other.sequences
         self.points += other.points
         self.incomplete += other.incomplete
@@ -68,7 +69,7 @@ class Explored:
 def sequences(
     length_max: int, names: Iterable[str] = tuple(OPERATIONS)
 ) -> Iterator[tuple[str, ...]]:
-    """All sequences of at most that many operations, short ones first."""
+    """Yield all sequences of at most that many operations, short sequences first."""
     names = tuple(names)
     for length in range(length_max + 1):
         yield from product(names, repeat=length)
@@ -96,8 +97,8 @@ def explore_all(
 ) -> Explored:
     """Check every crash state of all sequences of at most `length_max` operations.
 
-    With `kills` those of second lives instead; or of a bookie with two journals. `on_sequences` is
-    told how many more are done.
+    With `kills`, check second lives instead; optionally a bookie with two journals. `on_sequences`
+    is called with the number of newly finished sequences.
     """
     wanted = list(sequences(length_max, WITH_TWO_JOURNALS if two_journals else OPERATIONS))
     look: Callable[..., Explored] = explore_kills if kills else explore
@@ -105,8 +106,8 @@ def explore_all(
         look = partial(explore, config=TWO_JOURNALS)
     size = _KILLS_PIECE if kills else _PIECE
     whole = Explored()
-    # Neighbours share most of their states: in pieces of the same first operations few are done by
-    # several processes.
+    # Neighbours share most of their states, so a piece has sequences with the same first
+    # operations.
     pieces = [wanted[at : at + size] for at in range(0, len(wanted), size)][::-1]
     with multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool:
         for part in pool.imap_unordered(partial(_explore_piece, look), pieces):
@@ -116,12 +117,12 @@ def explore_all(
 
 
 _known: set[bytes] = set()
-"""What this process of `explore_all` has checked."""
+"""The checked states of this process of `explore_all`."""
 
 
 def _explore_piece(look: Callable[..., Explored], piece: list[tuple[str, ...]]) -> Explored:
     found = look(piece, known=_known)
-    found.known = set()  # nobody else needs it
+    found.known = set()  # the caller does not need it
     return found
 
 

@@ -1,9 +1,9 @@
 """A process dies in a call to its disk, another starts on the same machine, and the power fails.
 
-What the second one reads may be in the page cache alone: written and not synced, or clean although
-its sync had failed. It must make it durable, or not rely on it: what it answers is a promise too,
-and so is what it lets be read. Every call of a short life is cut short, by SIGKILL before or after
-it or by a sync that fails; then every crash point of the second life is looked at.
+Data that the second process reads may be in the page cache alone: written and not synced, or clean
+although its sync had failed. The process must make it durable, or not rely on it: its answers are
+promises too, and so is what it lets be read. Every call of a short life is cut short, by SIGKILL
+before or after it or by a failing sync. Then every crash point of the second life is visited.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Kill:
     """How the first process ends."""
 
     at: int
-    """In which call of its last operation, from 1 on."""
+    """The number of the call in its last operation, from 1 on."""
     how: str
 
     @property
@@ -48,7 +48,7 @@ class Killer(Recorder):
         self._process = process
         self._calls = 0
         self.reached = ""
-        """In which call the first process ended."""
+        """The call in which the first process ended."""
         self.is_recording = False
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:
@@ -83,7 +83,7 @@ class Killer(Recorder):
 
 
 def second_lives(sequence: Sequence[str]) -> Iterator[tuple[str, list[CrashPoint]]]:
-    """For each end of the first process: a story, and the crash points of the second."""
+    """For each end of the first process, yield a story and the crash points of the second."""
     seen: set[bytes] = set()
     for how in HOWS:
         at = 1
@@ -100,10 +100,9 @@ def second_lives(sequence: Sequence[str]) -> Iterator[tuple[str, list[CrashPoint
 def _first_life(
     sequence: Sequence[str], kill: Kill, then: str, seen: set[bytes]
 ) -> tuple[str, list[CrashPoint]] | None:
-    """Live, die, live again: the points of the second life, none when its start is in `seen`.
-
-    None when the last operation has no such call. With a second operation only its points.
-    """
+    """Live, die, live again; return the points of the second life, or none when its start is in
+    `seen`. Return None when the last operation has no such call. With a second operation, return
+    only its points."""
     loop = SimLoop(1, trace=Trace())
     life = Life(loop)
     first = Process(loop, "first")
@@ -135,7 +134,7 @@ def _first_life(
     loop.close()
     if not killer.reached:
         return None
-    # A sync that failed leaves pages that vanish later: what was only tried may vanish with them.
+    # After a failed sync, pages may vanish later, and entries without an ack with them.
     points = [point._replace(sure=not kill.is_failed_sync) for point in life.points]
     return f"{kill.how} {killer.reached}, then {then or 'nothing'}", points
 
@@ -152,7 +151,7 @@ async def _live_again(life: Life, killer: Killer, then: str) -> None:
 
 
 def _digest(life: Life) -> bytes:
-    """Tells apart what first processes leave."""
+    """Hash the disk that a first process leaves."""
     disk = life.disk
     numbers = {id(inode): number for number, inode in enumerate(disk.inodes())}
     files = [

@@ -19,11 +19,11 @@ from tests.support.engine_lab.images import images
 from tests.support.engine_lab.lives import OPERATIONS, TWO_JOURNALS, WITH_TWO_JOURNALS, points_of
 
 STATES = {0: 7, 1: 157}
-"""By length: another number means that the storage engine touches its disk in another way."""
+"""Length → states. Another number means that the storage engine uses its disk in another way."""
 STRIDE = 223
-"""Of the lives of four operations here; `make crash-states` goes through all of them."""
+"""Every how many lives of four operations are run here; `make crash-states` runs all."""
 SHORT_STRIDE = 11
-"""Of the lives of two operations in `make test`."""
+"""Every how many lives of two operations are run in `make test`."""
 
 
 @pytest.mark.parametrize("length", [0, 1])

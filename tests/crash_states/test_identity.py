@@ -37,7 +37,7 @@ FOLDERS = CONFIG.directories
 
 
 def identify(disk: Disk, recorded: Cookie | None, seed: int = 1) -> Cookie:
-    """What a node does when it starts, up to the point where it tells metadata."""
+    """Do what a starting node does before it writes to the metadata."""
     for lock in lock_folders(disk, FOLDERS):
         lock.close()
     expected = new_cookie(CONFIG, "b1", "instance", random.Random(seed))
@@ -61,7 +61,7 @@ def crashes_of_the_first_start() -> list[CrashPoint]:
 
 
 def check_all() -> int:
-    """Every crash, then a second start that crashes or not, then a third."""
+    """Check every crash, then a second start that crashes or not, then a third."""
     count = 0
     points = crashes_of_the_first_start()
     for point in points:
@@ -83,7 +83,8 @@ def test_every_crash_of_a_first_start() -> None:
 
 
 async def test_every_crash_while_a_folder_is_added(tmp_path: Path) -> None:
-    """Before metadata knows of the folder the others alone will do; after it no word is needed."""
+    """Before the metadata has the folder, the others alone are enough; afterwards no option is
+    needed."""
     wider = replace(CONFIG, ledger_directories=("/l", "/m", "/n"), accept_new_folders=True)
     points: list[CrashPoint] = []
     told: list[Cookie] = []

@@ -1,4 +1,4 @@
-"""The enumeration sees: each of these bugs, planted into the storage engine, is found by it."""
+"""The enumeration finds each of these bugs when it is planted into the storage engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.sim.disk_handle import SimFile, SimHandle
 checkpoint: Any = octavo.bookie.write.checkpoint
 Patch = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[str, tuple[Patch, Sequence[str]]] = {}
-"""By name: the bug, and the life in one of whose operations it shows."""
+"""Name → the bug, and a life with an operation that shows it."""
 
 
 def planted(*life: str) -> Callable[[Patch], Patch]:
@@ -40,7 +40,7 @@ def planted(*life: str) -> Callable[[Patch], Patch]:
 
 
 def skip(patch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[..., bool]) -> None:
-    """Leave calls out, those for which `when` holds."""
+    """Leave out the calls for which `when` holds."""
     real = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *args: None if when(self, *args) else real(self, *args))
 
@@ -91,7 +91,7 @@ def mark_before_the_logs_are_synced(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "checkpoint")
 def mark_before_the_index_is_flushed(patch: pytest.MonkeyPatch) -> None:
-    # The index alone may be old: it is rebuilt. With `covered` it says that it is complete.
+    # An old index alone is harmless, since it is rebuilt. With `covered` it claims to be complete.
     def flush_index(self: Checkpointer, removed: Any, runs: Any, covered: Any) -> None:
         self._index.put([], covered)
         self._index.flush()
@@ -107,8 +107,8 @@ def mark_before_the_states_are_synced(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "busy")
 def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
-    # The position is taken when the mark is written, not when the cache is swapped: what was
-    # added in between lies before the mark and nowhere else.
+    # The position is taken when the mark is written, not when the cache is swapped: entries added
+    # in between are in the journal before the mark, and nowhere else.
     writers: list[JournalWriter] = []
     really_open, really_write = JournalWriter.open, checkpoint.write_mark
 
@@ -126,7 +126,7 @@ def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "checkpoint", "fence", "checkpoint")
 def states_forgotten_by_an_empty_flush(patch: pytest.MonkeyPatch) -> None:
-    # BookKeeper PR #4843: nothing to flush, so only the mark moved.
+    # BookKeeper PR #4843: with nothing to flush, only the mark moved.
     patch.setattr(LedgerStates, "take_dirty", lambda states: [])
 
 
@@ -164,7 +164,7 @@ def folder_not_synced_after_the_mark_was_renamed(patch: pytest.MonkeyPatch) -> N
 
 @planted("add", "checkpoint")
 def folder_not_synced_after_a_log_was_made(patch: pytest.MonkeyPatch) -> None:
-    # Later syncs of the same folder hide it, unless the log lies in the other one.
+    # Later syncs of the same folder hide it, unless the log is in the other folder.
     skip(patch, SimHandle, "sync_directory", lambda disk, path: path in ("/l", "/m"))
 
 
@@ -195,8 +195,8 @@ def last_journal_not_sealed_before_the_next(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "checkpoint", "compact", "compact")
 def log_removed_before_the_index_knows_its_copies(patch: pytest.MonkeyPatch) -> None:
-    # BookKeeper #1534 with its effect: the index on the disk says that it knows all up to the
-    # copies, and does not know them, when the log that they were copied from goes.
+    # BookKeeper #1534 with its effect: the index on disk claims to have the copies, and lacks them,
+    # when the log that they were copied from is deleted.
     async def relocate(self: Checkpointer, found: Any) -> int:
         with patch.context() as meanwhile:
             meanwhile.setattr(Checkpointer, "_put", put)

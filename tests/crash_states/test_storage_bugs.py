@@ -1,7 +1,7 @@
-"""The storage bugs of the field that the simulator plants, found without it as well.
+"""The simulator's planted storage bugs are found without the simulator too.
 
-Those that lose something at a crash by the crash states, those that take damage for something else
-by the single faults. The edits are the simulator's: tests/sim/mutants.
+Bugs that lose data at a crash are found by the crash states, bugs that mistake damage by the single
+faults. The edits are those of tests/sim/mutants.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CRASHES: dict[str, Sequence[str]] = {
     "checkpoint-skipped": ("add", "checkpoint", "roll", "checkpoint"),  # #4844
     "copies-behind-the-mark": ("add", "checkpoint", "compact", "compact"),
 }
-"""By name: a life in one of whose operations it shows."""
+"""Name → a life with an operation that shows the bug."""
 FAULTS = ("corruption-answered-absent", "bad-header-means-an-empty-log")  # #2908, #4607
 
 
@@ -35,9 +35,9 @@ def test_a_crash_state_shows_it(name: str) -> None:
 
 
 def test_an_index_flushed_too_late_is_made_up_for() -> None:
-    """BookKeeper #1534: here no crash shows it. An index behind the mark is brought up at the start
-    from the logs that are there, the copies among them; nobody asks what is in the old log. The
-    bug with its effect, an index that vouches for copies it lost, is planted in test_planted.py."""
+    """BookKeeper #1534 shows in no crash here: a start adds the existing logs to an index behind
+    the mark, the copies among them, and no read needs the old log. test_planted.py plants the bug
+    with its effect, an index that claims copies it has lost."""
     life = ("add", "checkpoint", "compact", "compact")
     with planted("log-unlinked-before-the-index-flush"):
         explore([life[:length] for length in range(len(life) + 1)])

@@ -1,9 +1,9 @@
 """`python -m tests.engine_model [--steps N] [--jobs N] [--seed N]`: the engine against the model.
 
 Hypothesis draws histories of operations (adds, fences, LACs, deletions, checkpoints, garbage
-collection, compaction, reads, restarts, deaths of the process and of its machine), many of them
-under way at once, until so many steps have run. Ends with 1 and the shortest history found at the
-first answer that the model forbids.
+collection, compaction, reads, restarts, deaths of the process and of its machine), many in
+parallel, until N steps have run. At the first answer that the model forbids it exits with 1 and the
+shortest history found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tests.support.quiet import be_quiet
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine_model", description=__doc__)
     parser.add_argument("--steps", type=int, default=100_000, help="at least so many")
     parser.add_argument("--jobs", type=int, default=2, help="processes")

@@ -1,7 +1,7 @@
-"""One production storage with its collector on a simulated disk, told what to do, and asked.
+"""A production storage with its collector on a simulated disk, driven and questioned by a test.
 
-Every life of it is a process of its own, which may die between any two steps while things are under
-way: killed, or with its machine, whose disk keeps any part of what was not synced.
+Each life is a process that may die between any two steps, with operations in progress: killed, or
+with its machine, whose disk keeps any part of the unsynced data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ANSWER_S_MAX = 600.0
 
 
 class _Records(DeletionProof):
-    """The metadata store: knows every ledger but those whose record is gone."""
+    """The metadata store: has every ledger whose record is not deleted."""
 
     def __init__(self, ledgers: dict[int, Ledger]) -> None:
         self._promised = ledgers
@@ -44,14 +44,14 @@ class _Records(DeletionProof):
 
 
 class Engine:
-    """The storage, and what it promised."""
+    """The storage and its promises."""
 
     def __init__(self, seed: int) -> None:
         self.loop = SimLoop(seed, trace=Trace())
         self.disk = SimDisk()
         self.ledgers: dict[int, Ledger] = {}
         self.slots = list(range(SLOTS))
-        """The ledger that each slot stands for now; an id has one life."""
+        """The present ledger of each slot; an id has one life."""
         self.under_way: list[asyncio.Future[Any]] = []
         self.deaths = 0
         self._collecting: asyncio.Future[Any] | None = None
@@ -77,7 +77,7 @@ class Engine:
         self._collecting = None
 
     def do(self, work: Coroutine[Any, Any, Any], *, wait: bool) -> asyncio.Future[Any]:
-        """Have the process do it; without `wait` it goes on while other things happen."""
+        """Run it in the process; without `wait`, other operations run at the same time."""
         task = self.process.spawn(work, "work")
         self._wait(task) if wait else self.under_way.append(task)
         return task
@@ -88,13 +88,13 @@ class Engine:
         future.result()
 
     def settle(self) -> None:
-        """Until nothing is under way."""
+        """Wait until nothing is in progress."""
         for future in self.under_way:
             self._wait(future)
         self.under_way.clear()
 
     def die(self, *, power: bool, after_us: int, seed: int) -> None:
-        """Die a while from now, start again, and look."""
+        """Die after a while, start again, and look."""
         with tinier():
             self.loop.run_until_complete(asyncio.sleep(after_us / 1e6))
         self.disk.kill_chance, self.disk.rng = float(not power), Random(seed)
@@ -150,7 +150,7 @@ class Engine:
         ledger.lac = max(ledger.lac, lac)
 
     def delete(self, slot: int, *, by_collector: bool, wait: bool) -> None:
-        """Its record is gone; the collector will notice, or somebody says so."""
+        """Delete its record; the collector will notice, or the test tells the storage."""
         self.settle()
         ledger_id, ledger = self.ledger(slot)
         ledger.doomed = True
@@ -163,7 +163,7 @@ class Engine:
         ledger.deleted = True
 
     def collect(self, *, compact: bool, wait: bool) -> None:
-        """A round of the collector, one at a time."""
+        """Run a round of the collector, one at a time."""
         if self._collecting is not None and not self._collecting.done():
             return
         if compact:
@@ -173,7 +173,7 @@ class Engine:
     # Questions
 
     def look(self, *, settled: bool) -> None:
-        """Read everything. `settled`: what was found is from now on what must be there."""
+        """Read everything. `settled`: what was found must be there from now on."""
         if settled:
             self.settle()
         self.do(self._look(settled), wait=True)
@@ -234,5 +234,5 @@ class Engine:
 
 
 def _size(ledger_id: int, entry_id: int) -> int:
-    """An entry is as long as it ever was."""
+    """Return an entry's size, which never changes."""
     return SIZES[(ledger_id * 7 + entry_id * 5) % len(SIZES)]

@@ -1,4 +1,4 @@
-"""The state machine that Hypothesis drives: any operation, at any time, with others under way."""
+"""The state machine that Hypothesis drives: any operation, at any time, with others in progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 from tests.engine_model.engine import ENTRIES, SLOTS, Engine
 
 STEPS_OF_ONE = 60
-"""How many operations one history has, at most."""
+"""The most operations of a history."""
 HISTORIES_OF_A_PIECE = 50
 
 slots = st.integers(0, SLOTS - 1)
@@ -96,11 +96,11 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 class Disagreement(AssertionError):
-    """The engine did what the model forbids; says the seed, and the shortest history found."""
+    """The engine did what the model forbids; has the seed and the shortest history found."""
 
 
 class Piece(NamedTuple):
-    """What was run."""
+    """The counts of a run."""
 
     histories: int
     steps: int
@@ -130,5 +130,5 @@ def run(histories: int, its_seed: int, *, shrink: bool = True) -> Piece:
 
 
 def run_piece(number: int) -> Piece:
-    """A piece of a long run, another one for each number."""
+    """Run a part of a long run; each number is another part."""
     return run(HISTORIES_OF_A_PIECE, number)

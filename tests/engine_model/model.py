@@ -1,7 +1,7 @@
-"""Pure. What a storage engine must say: for each entry absent, uncertain or there.
+"""Pure. The required answers of a storage engine: each entry is absent, uncertain or there.
 
-An entry has one content for ever, as the protocol has it. What was asked for and not answered may
-have happened or not, until somebody has looked: from then on it is as it was seen.
+An entry has one content for ever, as in the protocol. A request without an answer may have happened
+or not, until a read has looked: from then on it is as it was seen.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Ledger:
-    """One ledger's promises."""
+    """The promises about a ledger."""
 
     tried: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
-    """Entries that must be there; those `tried` may be."""
+    """Entries that must be there; entries in `tried` may be."""
     fence_tried: bool = False
     fenced: bool = False
     lac: int = -1
     lac_max: int = -1
-    """The LAC is at least the one and at most the other."""
+    """The LAC is between `lac` and `lac_max`."""
     doomed: bool = False
-    """Its record is gone, or its deletion was asked for: it may vanish at any time."""
+    """Its record is gone, or its deletion was requested: it may vanish at any time."""
     deleted: bool = False
 
     @property
     def is_known(self) -> bool:
-        """Whether the bookie may not say that it never heard of it."""
+        """Whether the bookie must know the ledger."""
         return bool(self.acked) or self.fenced or self.lac >= 0
 
     def try_add(self, entry_id: int) -> None:
@@ -39,7 +39,7 @@ class Ledger:
         self.lac = max(self.lac, entry_id - 1)
 
     def judge(self, held: set[int], fenced: bool, lac: int) -> None:
-        """What a reader found must be what was promised."""
+        """Check a reader's findings against the promises."""
         assert self.acked <= held, f"acked entries {sorted(self.acked - held)} are lost"
         assert held <= self.tried, f"entries {sorted(held - self.tried)} that nobody wrote"
         assert fenced or not self.fenced, "the fence is lost"
@@ -47,13 +47,14 @@ class Ledger:
         assert self.lac <= lac <= self.lac_max, f"LAC {lac} is not {self.lac} to {self.lac_max}"
 
     def seen(self, held: set[int], fenced: bool, lac: int) -> None:
-        """Nothing is under way: what was found stays, and what was not never comes."""
+        """Note findings while nothing is in progress: found entries stay, and absent entries stay
+        absent."""
         self.judge(held, fenced, lac)
         self.tried, self.acked = set(held), set(held)
         self.fence_tried = self.fenced = fenced
         self.lac = lac
 
     def seen_absent(self) -> None:
-        """The bookie never heard of it."""
+        """Note that the bookie does not know the ledger."""
         assert not self.is_known, "forgotten"
         self.tried, self.fence_tried = set(), False

@@ -1,4 +1,4 @@
-"""The engine agrees with the model, and the model sees bugs that are planted in it."""
+"""The engine agrees with the model, and the model finds planted bugs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`python -m tests.io_errors [--stride N]`: EIO and ENOSPC at every call to the disk.
 
-Ends with 1 at the first promise that is broken.
+Exits with 1 at the first broken promise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from tests.support.quiet import be_quiet
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.io_errors", description=__doc__)
     parser.add_argument("--stride", type=int, default=1, help="only every N-th call")
     options = parser.parse_args()

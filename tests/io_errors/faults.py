@@ -1,4 +1,4 @@
-"""One call to the disk fails, the n-th: with EIO or ENOSPC, once, for a while, or from then on."""
+"""The n-th call to the disk fails: with EIO or ENOSPC, once, for a while, or from then on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ _WHILE_CALLS = 40
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at which call."""
-
     at: int
-    """From 1 on; of calls that take space, for ENOSPC."""
+    """The number of the call, from 1 on; for ENOSPC, among calls that take space."""
     error: str
     """`EIO` or `ENOSPC`."""
     calls: int = 1
@@ -41,7 +39,7 @@ KINDS = (("EIO", 1), ("EIO", FOR_EVER), ("ENOSPC", 1), ("ENOSPC", _WHILE_CALLS))
 
 
 class FailingCalls(DiskFaults):
-    """Counts the calls of one life, and lets some of them fail."""
+    """Counts the calls of a life, and makes some of them fail."""
 
     def __init__(self, fault: Fault | None) -> None:
         super().__init__()
@@ -51,7 +49,6 @@ class FailingCalls(DiskFaults):
         self.calls = 0
         self.space_calls = 0
         self.failed: list[str] = []
-        """The calls that failed."""
         self.sync_failed = False
         self._failing = False
 
@@ -61,7 +58,7 @@ class FailingCalls(DiskFaults):
         return self._fault is not None and self._fault.calls == _WHILE_CALLS
 
     def heal(self) -> None:
-        """From now on the disk works."""
+        """Let the disk work from now on."""
         self._fault, self._failing = None, False
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:
@@ -78,7 +75,7 @@ class FailingCalls(DiskFaults):
         if not self._failing:
             return
         self.failed.append(f"{call} {path}")
-        if call == "exists":  # asks the system for the file's status: an error is told
+        if call == "exists":  # asks the system for the file's status: an error is raised
             raise DiskError(f"stat {path}: input/output error")
         if call != "pwritev" and call not in _SYNCS:
             raise self._error(call, path)

@@ -1,7 +1,7 @@
-"""A life of the production storage that meets every kind of call, with errors taken as they come.
+"""A life of the production storage that makes every kind of call, and handles its errors.
 
-The flush loop is production's, on virtual time. An error must be one that is declared, a read is
-right or an error.
+The flush loop is production's, on virtual time. An error must be a declared one; a read is right or
+an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REFUSALS = (Code.READ_ONLY, Code.IO)
 
 
 class FailingLife(EngineLife):
-    """One storage, told to do one thing after another until it is dead."""
+    """A storage that does one step after another until it is dead."""
 
     allowed = (OctavoError,)
 
@@ -31,7 +31,7 @@ class FailingLife(EngineLife):
         super().__init__(disk, CONFIG)
         self.faults = faults
         self.ended: BaseException | None = None
-        """What a start, a close or the collector came to grief with: the process ends with it."""
+        """The error of a start, a close or the collector, which ends the process."""
         self.ended_by = "refused to start, or ended in its close"
 
     @property
@@ -40,14 +40,14 @@ class FailingLife(EngineLife):
         return bool(self.fatal) or self.ended is not None
 
     async def live(self) -> None:
-        """All steps, or as many as there is somebody alive for."""
+        """Run all steps, until the process is dead."""
         for step in STEPS:
             if self.dead:
                 return
             await self._within(step(self), step)
 
     async def settle(self) -> None:
-        """Time for what goes on by itself."""
+        """Give background work time."""
         await asyncio.sleep(_FLUSHED_S)
 
     async def _within(self, work: Awaitable[None], what: object) -> None:
@@ -66,7 +66,7 @@ class FailingLife(EngineLife):
             self.ended = error
 
     async def restart(self) -> None:
-        """In good order, as far as that goes; a disk that is full for a while has room by then."""
+        """Restart, orderly if possible; a disk that is full for a while has room by then."""
         if self.faults.is_full_for_a_while and self.faults.failed:
             self.faults.heal()
             await self.settle()
@@ -84,7 +84,7 @@ class FailingLife(EngineLife):
             raise Broken(f"an add of ledger {ledger_id} was answered {code!r}")
 
     async def compact(self) -> None:
-        """Rounds of the collector, everything rewritten; what leaves it ends the process."""
+        """Run the collector and rewrite everything; an error ends the process."""
         try:
             await self.collect(compact=True)
         except (OctavoError, OSError) as error:
@@ -132,7 +132,7 @@ STEPS: tuple[Step, ...] = (
     _step("fence", 4),
     _FLUSH,
     _step("delete", 3),
-    _COMPACT,  # logs are emptied, renewed and removed, the marker of a deletion goes
+    _COMPACT,  # logs are emptied, renewed and removed, and the marker of a deletion goes
     _READ,
     _step("add", 1, 4, size=1000),
     _FLUSH,

@@ -1,9 +1,9 @@
-"""Lets every call of a life fail, one after the other, and looks at what becomes of it.
+"""Makes every call of a life fail, one after the other, and checks the result.
 
-While it lives: what was acked can be read or an explicit error says why not; a failed sync ends
-the process, and nothing is promised after it; a full disk ends nothing, and the bookie takes adds
-again once there is room. Afterwards the process is killed, or the power fails, and on a healthy
-disk it starts and has everything that was acked: the checks of tests/support/engine_lab/check.py.
+While the process lives: an acked entry can be read, or an explicit error says why not. A failed
+sync ends the process, and no promise follows it. A full disk does not end it, and the bookie takes
+adds again once there is room. Afterwards the process is killed or the power fails; on a healthy
+disk it starts and has every acked entry: the checks of tests/support/engine_lab/check.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEALED = 90
 
 
 def count_calls() -> tuple[int, int]:
-    """(all calls, those that take space) of the life that meets no fault."""
+    """Count the calls of a life without faults: (all, those that take space)."""
     faults = FailingCalls(None)
     loop = SimLoop(1, trace=Trace())
     life = FailingLife(SimDisk(), faults)
@@ -51,7 +51,8 @@ def count_calls() -> tuple[int, int]:
 
 
 def all_faults(stride: int = 1) -> Iterator[Fault]:
-    """Every call with every kind of fault; with a stride every so manieth, of all kinds in turn."""
+    """Yield every call with every kind of fault; with a stride, every n-th call, of all kinds in
+    turn."""
     calls, space_calls = count_calls()
     for number, (error, length) in enumerate(KINDS):
         last = space_calls if error == "ENOSPC" else calls
@@ -60,7 +61,7 @@ def all_faults(stride: int = 1) -> Iterator[Fault]:
 
 
 def sweep(faults: Iterable[Fault]) -> Counter[str]:
-    """Try each fault; how often it ended how. Raises `Broken`."""
+    """Try each fault; return how often each ending came. Raises `Broken`."""
     ends: Counter[str] = Counter()
     for fault in faults:
         for end in ENDS:

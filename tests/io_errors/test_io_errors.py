@@ -1,4 +1,4 @@
-"""A call to the disk fails: nothing acked is lost, nothing is promised that does not hold."""
+"""A failing disk call loses no acked entry, and leads to no false promise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.engine_lab.life import Broken
 
 checkpoint: Any = octavo.bookie.write.checkpoint
 STRIDE = 17
-"""`python -m tests.io_errors` lets every call fail."""
+"""`python -m tests.io_errors` makes every call fail."""
 
 
 def test_no_failing_call_breaks_a_promise() -> None:
@@ -115,7 +115,7 @@ def a_file_follows_the_one_in_use(patch: pytest.MonkeyPatch) -> None:
 )
 def test_a_planted_bug_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = list(all_faults())
-    random.Random(2).shuffle(faults)  # an order in which each is met soon
+    random.Random(2).shuffle(faults)  # an order in which each kind comes soon
     plant(monkeypatch)
     with pytest.raises(Broken):
         deque(sweep([fault]) for fault in faults)

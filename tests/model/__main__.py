@@ -11,7 +11,7 @@ from tests.model.model import Model
 
 
 def search(model: Model, states_max: int | None, story: bool) -> dict[str, object]:
-    """One model and the defects that it must find; what came of it."""
+    """Search a model and the defects that it must find; return the results."""
     found = model.search(states_max)
     result: dict[str, object] = {
         "model": model.name,

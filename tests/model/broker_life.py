@@ -1,10 +1,9 @@
-"""A broker that owns a partition, production code and all, as a node of a world.
+"""A broker that owns a partition, with its production code, as a node of a world.
 
 It runs the real `Partition` (opening, publisher, roll-over, the keeper of the record), which waits
-in many places at once; so its state cannot be copied. But it can be lived again: what it does
-follows from the answers that it got, in their order. A node therefore *is* that list of answers,
-and to take one step more is to live all of them once again, on an event loop where nothing else
-happens and no time passes.
+in many places at once, so its state cannot be copied. But it can be replayed: all it does follows
+from the answers it got, in their order. So a node *is* that list of answers, and one more step
+means living all of them again, on an event loop where nothing else happens and no time passes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ NAME = PartitionName("default", "orders", 0)
 INCARNATION = "1"
 Answer = tuple[Any, ...]
 Event = tuple[int, Answer]
-"""The number of a call, and how it was answered."""
+"""The number of a call, and its answer."""
 
 
 class Batch(NamedTuple):
@@ -52,7 +51,7 @@ class Batch(NamedTuple):
         return Batch(build_batch([Record(None, text.encode(), (), 0)]))
 
     def under(self, by: Mapping[str, str]) -> Batch:
-        """As if another broker had published it: a text begins with its broker's name."""
+        """Rename the publishing broker: a text begins with its broker's name."""
         text = by.get(self.text[0], self.text[0]) + self.text[1:]
         return Batch(with_base_offset(Batch.of(text).data, self.base_offset))
 
@@ -69,7 +68,7 @@ class Batch(NamedTuple):
 
 
 class Chained(NamedTuple):
-    """A partition's record, as its bytes."""
+    """A partition's record, as bytes."""
 
     data: bytes
 
@@ -91,7 +90,7 @@ def chained(record: PartitionRecord) -> Chained:
 
 
 class Call(NamedTuple):
-    """What the broker asks of the record's store, or of the ledgers."""
+    """A call of the broker to the record's store or to the ledgers."""
 
     to: str
     method: str
@@ -99,7 +98,7 @@ class Call(NamedTuple):
 
 
 class Life:
-    """One broker, from its claim until it has digested the last answer."""
+    """A broker from its claim until it has processed the last answer."""
 
     def __init__(self, name: str, messages: int, rolls: bool, answers: tuple[Event, ...]) -> None:
         self.name, self.messages = name, messages
@@ -126,14 +125,14 @@ class Life:
         self._stop(loop)
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What its tasks do on being cancelled is no part of its life."""
+        """Calls of cancelled tasks are no part of its life."""
         self._over = True
         while tasks := asyncio.all_tasks(loop):
             for task in tasks:
                 task.cancel()
             _idle(loop)
 
-    # What it does
+    # Actions
 
     async def _live(self) -> None:
         opening = PartitionOpening(
@@ -165,7 +164,7 @@ class Life:
             SharedLedgers(None, None, None, 1), None,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    # What it asks
+    # Calls
 
     def begin(self, to: str, method: str, *args: Any) -> asyncio.Future[Any]:
         if self._over:
@@ -181,7 +180,7 @@ class Life:
 
 
 class _Topics:
-    """A `TopicStore` as far as a partition that exists needs one."""
+    """The parts of a `TopicStore` that an existing partition needs."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -215,7 +214,7 @@ class _Ledgers:
         return asyncio.ensure_future(work)
 
     def has_unsure_bookie(self, _: object) -> bool:
-        """No bookie of the models loses its disk."""
+        """In these models no bookie loses its disk."""
         return False
 
     async def create(self, **how: Any) -> _Writer:
@@ -227,7 +226,7 @@ class _Ledgers:
         return _closed(ledger_id, kind, found)
 
     async def look(self, ledger_id: int) -> Any:
-        """What the ledger holds now, without fencing. Only a planted bug asks for it."""
+        """Return the ledger's content without fencing. Only a planted bug calls it."""
         kind, *found = await self._life.ask("ledgers", "look", ledger_id)
         return _closed(ledger_id, kind, found)
 
@@ -255,7 +254,7 @@ def _closed(ledger_id: int, kind: str, found: list[Any]) -> Any:
 
 
 class _Reader:
-    """A closed ledger."""
+    """A reader of a closed ledger."""
 
     is_closed = True
     copies = 1
@@ -283,17 +282,17 @@ class _Reader:
 
 
 class _Writer:
-    """A `LedgerWriter`: confirms in order, and after its end nothing more."""
+    """A `LedgerWriter`: confirms in order, and nothing after its end."""
 
     sealing = None
     deferred = False
-    metadata = TopicSettings()  # as copies are asked for
+    metadata = TopicSettings()  # the number of copies that it asks for
 
     def __init__(self, life: Life, ledger_id: int) -> None:
         self._life = life
         self.ledger_id = ledger_id
         self.error: OctavoError | None = None
-        self.on_event: list[Callable[[object], None]] = []  # here it ends by an add alone
+        self.on_event: list[Callable[[object], None]] = []  # here, only an add can end it
         self._added = 0
 
     def add(self, payload: bytes, done: Callable[[int, OctavoError | None], None]) -> int:
@@ -329,11 +328,11 @@ class _Writer:
 
 _LOOPS: list[asyncio.AbstractEventLoop] = []
 _UNEXPECTED: list[Exception] = []
-"""What nobody caught: a life that ended so says nothing."""
+"""Uncaught errors: a life with one proves nothing."""
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """One for all lives: what runs on it ends with each."""
+    """Return the loop of all lives: its tasks end with each life."""
     if not _LOOPS:
         _LOOPS.append(asyncio.new_event_loop())
         _LOOPS[0].set_exception_handler(lambda loop, context: _note(context.get("exception")))
@@ -346,7 +345,7 @@ def _note(error: BaseException | None) -> None:
 
 
 def _idle(loop: asyncio.AbstractEventLoop) -> None:
-    """Run until everybody waits for an answer. Timers do not fire: they are far away."""
+    """Run until every task waits for an answer. Timers do not fire: they are far away."""
     while True:
         loop.call_soon(loop.stop)
         loop.run_forever()

@@ -1,7 +1,7 @@
 """A topic's processes: brokers, the partition's record, and the ledgers.
 
-The ledgers are what M1 to M6 prove of them, no more: an add is stored or refused, a recovery ends
-a ledger for good, and nothing is added after it.
+The ledgers do what M1 to M6 prove of them, and no more: an add is stored or refused, a recovery
+ends a ledger for good, and nothing is added after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Broker(Node):
         self.asked = 0
         self.waits_for: frozenset[int] = frozenset()
         self.unsure: frozenset[int] = frozenset()
-        """Calls to the metadata store, which may end without an answer."""
+        """Calls to the metadata store that may end without an answer."""
         self.acked: tuple[tuple[int, str], ...] = ()
         self.ended = ""
 
@@ -40,7 +40,7 @@ class Broker(Node):
         self._live()
 
     def lose(self, call: int) -> None:
-        """The store does not answer; the call may still take place."""
+        """Lose the store's answer; the call may still take effect."""
         self.answer(call, "unavailable")
 
     def answer(self, call: int, *answer: Any) -> None:
@@ -50,7 +50,8 @@ class Broker(Node):
     def _live(self) -> None:
         life = Life(self.name, self.messages, self.rolls, self.answers)
         for number, call in enumerate(life.calls[self.asked :], self.asked):
-            # What a closed ledger holds never changes: when it is read makes no difference.
+            # The content of a closed ledger never changes, so the moment of a read makes no
+            # difference.
             post = self.post_at_once if call.method == "open" else self.post
             post(call.to, call.method, self.name, number, *call.args)
         self.asked = len(life.calls)
@@ -70,14 +71,12 @@ class Broker(Node):
 
 
 class RecordStore(Node):
-    """The partition's record."""
-
     def __init__(self) -> None:
         super().__init__("record")
         self.value = chained(PartitionRecord())
         self.version = 0
         self.owner = ""
-        """Whoever began the present epoch."""
+        """The broker that began the present epoch."""
 
     def read(self, sender: str, call: int) -> None:
         self.post(sender, "answer", call, "read", self.value, self.version)
@@ -112,16 +111,12 @@ class RecordStore(Node):
 
 
 class Kept(NamedTuple):
-    """One ledger."""
-
     entries: tuple[Batch, ...] = ()
     closed: bool = False
     deleted: bool = False
 
 
 class Ledgers(Node):
-    """All ledgers."""
-
     def __init__(self) -> None:
         super().__init__("ledgers")
         self.kept: tuple[Kept, ...] = ()
@@ -179,7 +174,7 @@ class Ledgers(Node):
 
 
 def check(nodes: Nodes) -> str | None:
-    """S9: what was acked stands in the log, at its offset; the log's ledgers are there."""
+    """S9: an acked message is in the log at its offset, and the log's ledgers exist."""
     record: PartitionRecord = nodes["record"].value.record
     ledgers: Ledgers = nodes["ledgers"]
     ledger_list = LedgerList(record.ledgers, record.trimmed_offset)

@@ -1,8 +1,8 @@
-"""Brokers that claim one partition and hand it on to each other, and the record of its owner.
+"""Brokers that claim a partition and hand it on to each other, and the record of its owner.
 
-A broker decides by the production code of broker/cluster/claims.py, and acts on that as
-`OwnershipManager` does. The metadata store does the requests of a broker in the order in which it
-sent them. All other messages come in any order.
+A broker decides by the production code of broker/cluster/claims.py, and acts on it as
+`OwnershipManager` does. The metadata store handles a broker's requests in the order in which the
+broker sent them. All other messages come in any order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Record(Node):
         return [Mood("expire", (name,), 1) for name in self.expiring if not self.sessions[name]]
 
     def expire(self, name: str) -> None:
-        """The session of a broker is over; the broker hears of it some time later."""
+        """End a broker's session; the broker hears of it some time later."""
         self.sessions[name] += 1
         self.post(name, "session_over", self.sessions[name])
         if self.owner == name:
@@ -53,12 +53,12 @@ class Record(Node):
             self.post(sender, "taken")
 
     def release(self, sender: str, session: int) -> None:
-        """The first half: whose record is it?"""
+        """Do the first half of a release: read the record's owner."""
         is_theirs = session == self.sessions[sender] and self.owner == sender
         self.post(sender, "theirs" if is_theirs else "released")
 
     def delete(self, sender: str, session: int) -> None:
-        """The second half. A record that was deleted and made again has the same version."""
+        """Do the second half. A record that was deleted and made again has the same version."""
         if session == self.sessions[sender] and self.owner == sender:
             self.owner = None
         self.post(sender, "released")
@@ -74,10 +74,10 @@ class Record(Node):
 
 
 class Broker(Node):
-    """Has a client that asks for the partition until this broker or another one serves it.
+    """A broker whose client asks for the partition until some broker serves it.
 
     `hands`: how often it hands the partition on to `other`; `closes`: how often it unloads it. Each
-    broker takes the other for the preferred one, which is the worst that views can differ.
+    broker takes the other for the preferred one, the worst difference of views.
     """
 
     def __init__(self, name: str, other: str, *, hands: int = 0, closes: int = 0) -> None:
@@ -86,15 +86,15 @@ class Broker(Node):
         self.state = State.AWAY
         self.session = 0
         self.held = False
-        """The record is this broker's, as far as it knows."""
+        """Whether the record is this broker's, as far as it knows."""
         self.successor: str | None = None
         self.asked: str | None = None
-        """For which broker's client the record is being read."""
+        """The broker for whose client the record is being read."""
         self.has_asked = False
         self.is_served = False
         self.giver: str | None = None
         self.store: tuple[str, ...] = ()
-        """Requests for the store, in order; the first is under way if `is_sent`."""
+        """Requests for the store, in order; the first is in progress if `is_sent`."""
         self.is_sent = False
 
     def moods(self) -> Sequence[Mood]:
@@ -177,7 +177,7 @@ class Broker(Node):
     def not_owner(self) -> None:
         self.has_asked = False
 
-    # Its record
+    # Record
 
     def _on(self, event: Event) -> None:
         before, self.state = self.state, after(self.state, event)
@@ -194,7 +194,7 @@ class Broker(Node):
         self.post("record", self.store[0], self.name, self.session)
 
     def fail(self) -> None:
-        """A release that is refused, and without an effect."""
+        """Refuse a release, without an effect."""
         self.store = self.store[1:]
         self._on(Event.RELEASED)
 
@@ -205,7 +205,7 @@ class Broker(Node):
         self._answered()
         if self.state is not State.CLAIMING or "claim" in self.store:
             return
-        if session != self.session:  # such a claim is never believed
+        if session != self.session:  # this claim is never believed
             self.store = (*self.store, "claim")
             return
         self.held = True
@@ -313,7 +313,7 @@ class Broker(Node):
 
 
 def check(nodes: Nodes) -> str | None:
-    """The broker that holds the record, as far as it knows, holds it while its session lives."""
+    """A broker that believes it holds the record holds it while its session lives."""
     record: Record = nodes["record"]
     for node in nodes.values():
         if not isinstance(node, Broker) or record.sessions[node.name] != node.session:

@@ -1,10 +1,11 @@
-"""Visits every state of a system, breadth first: the shortest way to each violation is found first.
+"""Visits every state of a system, breadth first, so that the shortest way to each violation is
+found first.
 
-A system is anything that names its states by integers and tells what may happen in each. The
-explorer keeps, per state, where it was reached from; so a violation comes with the shortest story
-that leads to it. Afterwards it goes backwards from the states in which all is over: a state from
-which none of them can be reached is a dead end, and that is a violation too (liveness, as far as
-an exhaustive search can state it: from every reachable state a closing path exists).
+A system names its states by integers and lists the possible next steps of each. The explorer keeps,
+for each state, where it was reached from, so a violation comes with the shortest story. Afterwards
+it goes backwards from the ended states: a state from which no ended state can be reached is a dead
+end, which is a violation too (liveness, as far as an exhaustive search can state it: from every
+reachable state a closing path exists).
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from typing import Protocol
 
 
 class System(Protocol):
-    """What can be explored. Two states with one number must have the same future."""
+    """A system to explore. Two states with one number must have the same future."""
 
     def start(self) -> int:
-        """The first state."""
+        """Return the first state."""
 
     def steps(self, state: int) -> list[tuple[int, int]]:
-        """(number of what happens, the state after it) for all that may happen next."""
+        """Return (number of the step, the state after it) for every possible next step."""
 
     def named_steps(self, state: int) -> list[tuple[int, int]]:
-        """The same, where `steps` gives for each state the one that stands for its like."""
+        """Return the same for real states, where `steps` gives the representative of each."""
 
     def representative(self, state: int) -> int:
-        """The state that stands for this one."""
+        """Return the representative of the state."""
 
     def violation(self, state: int) -> str | None:
-        """What is wrong with a state; None when nothing is."""
+        """Return what is wrong with a state, or None."""
 
     def ended(self, state: int) -> bool:
-        """Whether all is over in this state, as it should be."""
+        """Whether everything has ended in this state, as it should."""
 
     def tell(self, before: int, step: int, after: int) -> str:
-        """One line of a story."""
+        """Return one line of a story."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search saw."""
+    """The result of a search."""
 
     states: int
     depth: int
     transitions: int
     seconds: float
-    """Of one core."""
+    """Processor time."""
     complete: bool
     """Whether every reachable state was visited."""
     failure: str | None = None
@@ -58,7 +59,7 @@ class Found:
 
     @property
     def rate(self) -> float:
-        """States per second of one core."""
+        """States per second of processor time."""
         return self.states / max(self.seconds, 1e-9)
 
     def __str__(self) -> str:
@@ -130,7 +131,7 @@ class _Search:
         return told(self.system, [self.order[number] for number in reversed(path)])
 
     def dead_end(self) -> int | None:
-        """The first state found from which no ended one can be reached."""
+        """Return the first state found from which no ended state can be reached."""
         alive = bytearray(self.system.ended(state) for state in self.order)
         self.edges_from.append(len(self.edges))
         changed = True
@@ -147,15 +148,13 @@ class _Search:
 
 
 def told(system: System, states: list[int]) -> tuple[str, list[str]]:
-    """What is wrong in the last of these states, and the steps to it, names as they were at first.
-
-    Of a dead end nothing is wrong in itself: that text is empty.
-    """
+    """Return what is wrong in the last of these states, and the steps to it, with the first names.
+    For a dead end the first text is empty."""
     at, lines = system.start(), []
     for wanted in states[1:]:
         steps = system.named_steps(at)
         fitting = [found for found in steps if system.representative(found[1]) == wanted]
-        # An assertion's text may tell names: then whatever breaks here will do.
+        # An assertion's text may contain names: then any violation here will do.
         step, after = (fitting or [found for found in steps if system.violation(found[1])])[0]
         lines.append(system.tell(at, step, after))
         at = after
@@ -163,12 +162,12 @@ def told(system: System, states: list[int]) -> tuple[str, list[str]]:
 
 
 def explore(system: System, states_max: int = 50_000_000, *, liveness: bool = True) -> Found:
-    """Visit every state that can be reached, or the first `states_max`."""
+    """Visit every reachable state, or the first `states_max`."""
     return _Search(system).run(states_max, liveness)
 
 
 def walk(system: System, walks: int, steps_max: int = 400, seed: int = 0) -> Found:
-    """Random ways to the end instead, for what is too large to be visited whole."""
+    """Take random ways to the end, for a system that is too large to visit whole."""
     began, rng, transitions, depth = time.process_time(), random.Random(seed), 0, 0
     seen: set[int] = set()
     for _ in range(walks):

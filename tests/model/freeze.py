@@ -1,7 +1,6 @@
-"""Any object of the product as a hashable value: equal values, equal futures.
+"""Turns any object of the product into a hashable value: equal values, equal futures.
 
-Generic on purpose: a field that somebody adds to a state machine is part of its state at once,
-and cannot be forgotten here.
+It is generic on purpose: a new field of a state machine is part of its state at once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _ATOMS = (int, str, bytes, bool, float, type(None), enum.Enum)
 
 
 def freeze(value: Any) -> Hashable:
-    """`value` as a tuple of what it holds. Errors count by their type: nothing asks for more."""
+    """Return `value` as a tuple of its content. Errors count by their type only."""
     if isinstance(value, _ATOMS):
         return value
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""A bookie whose journal takes time, and which can crash: what was not synced is then gone.
+"""A bookie whose journal takes time, and which can crash and lose unsynced records.
 
 The order is that of bookie/ledgers/control.py: admitted at once, journaled in that order, answered
-when durable. A crash includes the restart, which repeats what the journal holds, by the same rules.
+when durable. A crash includes the restart, which replays the journal by the same rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FENCE: Record = (-1, None)
 
 
 class JournaledBookie(Bookie):
-    """`durable` is its journal's content, `queue` what waits for the next sync."""
+    """`durable` is its journal's content; `queue` waits for the next sync."""
 
     journals_fences = True
     """False plants the volatile fence."""
@@ -32,7 +32,7 @@ class JournaledBookie(Bookie):
 
     def __init__(self, name: str, *, crashes: bool = True) -> None:
         super().__init__(name, crashes=crashes)
-        # Sets, for a sync takes the whole queue: in which order it came makes no difference.
+        # A sync takes the whole queue, so its order makes no difference: sets are enough.
         self.durable: frozenset[Record] = frozenset()
         self.queue: frozenset[Record] = frozenset()
         self.waiting: frozenset[tuple[Any, ...]] = frozenset()
@@ -56,7 +56,7 @@ class JournaledBookie(Bookie):
                 self.store(entry_id, entry)
 
     def _break_off(self, method: str, sender: str, rest: list[Any]) -> None:
-        """Whoever waits for an answer notices that the connection broke."""
+        """Tell each caller that waits for an answer that the connection broke."""
         match method:
             case "answer_add":
                 self.post(sender, "unwritable", rest[0], self.name)
@@ -66,7 +66,7 @@ class JournaledBookie(Bookie):
                 self.post(sender, "unreachable", rest[0], self.name, rest[1])
 
     def sync(self) -> None:
-        """The journal's group is on the disk: it counts, and is answered."""
+        """Sync the journal's group: it counts now, and is answered."""
         for entry_id, entry in sorted(self.queue, key=repr):
             if entry is not None:
                 self.store(entry_id, entry)
@@ -77,7 +77,7 @@ class JournaledBookie(Bookie):
             getattr(self, method)(*args)
 
     def then(self, method: str, *args: Any) -> None:
-        """Answer after the sync of what is queued; at once when nothing is."""
+        """Answer after the sync of the queue; at once when the queue is empty."""
         if self.queue and not self.answers_before_sync:
             self.waiting |= {(method, *args)}
         else:
@@ -119,7 +119,7 @@ class JournaledBookie(Bookie):
         self.then(*answer)
 
     def ignores(self, message: Message, sender: Client) -> bool:
-        """Only what the disk vouches for will still hold after a crash."""
+        """Only durable state will still hold after a crash."""
         if sender.heeds(message):
             return False
         if message.method != "add":

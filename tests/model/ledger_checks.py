@@ -1,9 +1,9 @@
-"""What must hold in every state of a ledger's world, named as in the protocol's page.
+"""Invariants of every state of a ledger's world, named as in the protocol's page.
 
-S1 … S7 are those of the ledger protocol, P… BookKeeper's properties, and in brackets the invariants
-of the TLA+ specification by J. Vanlightly. What production asserts by itself (P10 and
-OnlyValidFragments in `LedgerMetadata`, P14 and P32 in `WriterState`) counts as well: an assertion
-that fails is a violation. Of the transitions, the nodes assert P12, P13, P14 and P17.
+S1 … S7 are those of the ledger protocol, P… BookKeeper's properties, in brackets the invariants of
+J. Vanlightly's TLA+ specification. Production's own assertions (P10 and OnlyValidFragments in
+`LedgerMetadata`, P14 and P32 in `WriterState`) count too: a failed assertion is a violation. The
+nodes assert P12, P13, P14 and P17 of the transitions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.model.world import Nodes
 
 
 def check(nodes: Nodes) -> str | None:
-    """The first thing that is wrong, or None."""
+    """Return the first violation, or None."""
     record: Record = nodes[RECORD].value
     bookies = {node.name: node for node in nodes.values() if isinstance(node, Bookie)}
     writer = next(node for node in nodes.values() if isinstance(node, Writer))
@@ -37,7 +37,8 @@ def _copies(record: Record, entry_id: int, bookies: dict[str, Bookie]) -> int:
 
 
 def _acked(record: Record, writer: Writer, bookies: dict[str, Bookie]) -> str | None:
-    """P15, S1 [AllAckedEntriesAreReadable]: acked means Qa of those whom the record names."""
+    """P15, S1 [AllAckedEntriesAreReadable]: an acked entry is on Qa of the bookies that the record
+    names."""
     for entry_id in range(writer.acked + 1):
         if (found := _copies(record, entry_id, bookies)) < record.shape[2]:
             if record.state is LedgerState.CLOSED and record.last_entry < entry_id:
@@ -49,7 +50,7 @@ def _acked(record: Record, writer: Writer, bookies: dict[str, Bookie]) -> str | 
 
 
 def _lacs(record: Record, writer: Writer, bookies: dict[str, Bookie]) -> str | None:
-    """S6, P16: no bookie tells a LAC above what was acked."""
+    """S6, P16: no bookie has a LAC above the acked entries."""
     for bookie in bookies.values():
         for entry_id, (_, lac) in bookie.entries.items():
             if lac > writer.acked:
@@ -73,7 +74,8 @@ def _closed(record: Record, writer: Writer, bookies: dict[str, Bookie]) -> str |
 
 
 def _fences(nodes: Nodes, record: Record, bookies: dict[str, Bookie]) -> str | None:
-    """S5, P26: who reads on has a fence in every write set, so no new ack quorum can form there."""
+    """S5, P26: a recovery that reads has a fence in every write set, so no new ack quorum can form
+    there."""
     ensemble_size, write_quorum, ack_quorum = record.shape
     for node in nodes.values():
         if not isinstance(node, Recoverer) or node.core is None:
@@ -90,7 +92,8 @@ def _fences(nodes: Nodes, record: Record, bookies: dict[str, Bookie]) -> str | N
 
 
 def _views(record: Record, recoverers: list[Recoverer], writer: Writer) -> str | None:
-    """S2 [NoDivergenceBetweenClientAndMetaData]: who knows an end, knows the same."""
+    """S2 [NoDivergenceBetweenClientAndMetaData]: every client that knows the end knows the same
+    end."""
     for name, view in [(r.name, r.done) for r in recoverers] + [("writer", writer.closed)]:
         if view is not None and view != record:
             return f"S2: to {name} the ledger is {view.brief()}, in truth {record.brief()}"

@@ -1,8 +1,8 @@
 """A ledger's writer and its recoverers: the production state machines as nodes of a world.
 
-`Writer` steps ledger/write/writer_state.py, `Recoverer` ledger/recover/recovery_state.py with the
-flags of ledger/recover/recovery.py. What is written here is what the drivers do: an action becomes
-a message, an answer a method call.
+`Writer` drives ledger/write/writer_state.py, `Recoverer` ledger/recover/recovery_state.py with the
+flags of ledger/recover/recovery.py. This module does the drivers' part: an action becomes a
+message, an answer a method call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Writer(Client):
         state = "over" if self.core is None else self.core.state.value
         return f"{state}, acked {self.acked}"
 
-    # What it does by itself
+    # Own steps
 
     def moods(self) -> Sequence[Mood]:
         core = self.core
@@ -82,7 +82,7 @@ class Writer(Client):
         self._take(self.core.close(BYTES * (self.core.lac + 1)))
 
     def lose(self, bookie: str) -> None:
-        """The connection broke, or the answer took too long. What is under way may still arrive."""
+        """Break a connection, or time out. Messages in flight may still arrive."""
         assert self.core is not None
         self._take(self.core.failed(bookie, self.suspect(bookie)))
 
@@ -95,7 +95,7 @@ class Writer(Client):
         assert self.core is not None
         self._take(self.core.give_up())
 
-    # What it is answered
+    # Answers
 
     def stored(self, attempt: int, bookie: str, entry_id: int) -> None:
         assert self.core is not None
@@ -116,7 +116,7 @@ class Writer(Client):
         assert self.core is not None
         self._take(self.core.conflict(current.metadata(), version))
 
-    # What its core wants
+    # Actions of its core
 
     def _send(self, position: int, entry_id: int) -> None:
         assert self.core is not None
@@ -137,7 +137,7 @@ class Writer(Client):
                     assert last_entry > self.acked, "P13: acks come in order"
                     self.acked = last_entry
                     if self.acked == self.entries - 1 and not self.closes and not self.loses:
-                        self.core = None  # it wants nothing any more
+                        self.core = None  # it has nothing left to do
                 case wanted.ChooseReplacements() as action:
                     todo += core.chosen(self.spares(action, core.quorum.write_quorum))
                 case wanted.WriteMetadata(metadata, version):
@@ -159,7 +159,7 @@ class Writer(Client):
 
 
 class Recoverer(Client):
-    """Who closes a ledger that is not its own; after a failure it tries again."""
+    """Closes another client's ledger; after a failure it tries again."""
 
     def __init__(self, name: str, bookies: str, *, loses: bool = False) -> None:
         super().__init__(name, bookies)
@@ -181,7 +181,7 @@ class Recoverer(Client):
 
     def heeds(self, request: Message) -> bool:
         """Exact, because a record that is IN_RECOVERY is never OPEN again: it starts over only
-        before it has fenced anybody."""
+        before it has fenced any bookie."""
         core, attempt = self.core, request.args[1]
         if self.over() or self.failed or attempt != self.attempt:
             return False
@@ -191,7 +191,7 @@ class Recoverer(Client):
             return False
         match request.method:
             case "fence":
-                # Late failures count still: they tell the write-back who is down.
+                # Late failures still count: they tell the write-back which bookies are down.
                 late = self.loses and core.state is recovery_state.State.READING
                 return late or core.state is recovery_state.State.FENCING
             case "read":
@@ -214,7 +214,7 @@ class Recoverer(Client):
             case _:
                 return core.state is recovery_state.State.CLOSING
 
-    # What it does by itself
+    # Own steps
 
     def moods(self) -> Sequence[Mood]:
         if self.failed:
@@ -250,7 +250,7 @@ class Recoverer(Client):
         return bool(self._polled(bookie)) or core.is_owing(bookie, core._decided)
 
     def lose(self, bookie: str) -> None:
-        """The connection broke: all that was asked there is without an answer."""
+        """Break the connection: every request there stays without an answer."""
         core, error = self.core, self.suspect(bookie)
         assert core is not None
         if core.state is recovery_state.State.FENCING:
@@ -262,7 +262,7 @@ class Recoverer(Client):
         if self.core is not None and core.is_owing(bookie, core._decided):
             self._take(core.failed(bookie, error))
 
-    # What it is answered
+    # Answers
 
     def metadata(self, attempt: int, record: Record, version: int) -> None:
         self.core = RecoveryState(LEDGER)
@@ -309,7 +309,7 @@ class Recoverer(Client):
         assert self.core is not None
         self._take(self.core.failed(bookie, self.suspect(bookie)))
 
-    # What its core wants
+    # Actions of its core
 
     def _take(self, actions: list[wanted.RecoveryAction]) -> None:
         core = self.core

@@ -1,7 +1,7 @@
-"""One ledger's record and its bookies, and what those who talk to them have in common.
+"""A ledger's record and its bookies, and the common parts of their clients.
 
-`Bookie` asks bookie/ledgers/rules.py, as the real one does; spares are chosen by
-ledger/bookies/placement.py, and a record that `Record` cannot make into metadata is a violation.
+`Bookie` asks bookie/ledgers/rules.py, as the real bookie does; ledger/bookies/placement.py chooses
+spares; a record that `Record` cannot turn into metadata is a violation.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Record(NamedTuple):
         )
 
     def metadata(self) -> LedgerMetadata:
-        """The production value; its own assertions are OnlyValidFragments (P10)."""
+        """Return the production value; its own assertions are OnlyValidFragments (P10)."""
         return LedgerMetadata(
             LEDGER, *self.shape, self.fragments, self.state, self.last_entry, self.length
         )
 
     def under(self, by: Mapping[str, str]) -> Record:
-        """With other bookies at other positions, as if those had always been their names."""
+        """Rename the bookies, as if these had always been their names."""
         names = sorted(name for name in by if name in BOOKIES)
         moved = [names.index(by[name]) for name in names]
         fragments = []
@@ -89,7 +89,7 @@ class Store(Node):
         self.post_at_once(sender, "metadata", attempt, self.value, self.version)
 
     def cas(self, sender: str, attempt: int, wanted: Record, version: int) -> None:
-        # Whoever recovers waits for nothing else; a writer gets other answers meanwhile.
+        # A recoverer waits for nothing else; a writer gets other answers meanwhile.
         answer = self.post if sender == WRITER else self.post_at_once
         if version != self.version:
             answer(sender, "lost", attempt, self.value, self.version)
@@ -103,7 +103,7 @@ class Store(Node):
     def ignores(self, message: Message, sender: Client) -> bool:
         if sender.heeds(message):
             return False
-        # A compare-and-set that somebody left under way still counts, if its version still stands.
+        # A compare-and-set in flight still counts, if its version is still the present one.
         return message.method == "read" or message.args[3] != self.version
 
     def brief(self) -> str:
@@ -128,7 +128,7 @@ class Bookie(Node):
         return [Mood("crash", (), 1)] if self.crashes and self.up else ()
 
     def crash(self) -> None:
-        """For good; its disk stays as it is, but nobody can ask it any more."""
+        """Crash for good: its disk stays as it is, but does not answer any more."""
         self.up = False
 
     def add(self, sender: str, attempt: int, entry_id: int, entry: Entry, recovery: bool) -> None:
@@ -156,7 +156,7 @@ class Bookie(Node):
             self.answer_fence(sender, attempt)
 
     def fence_now(self) -> bool:
-        """Fence; whether that is durable now."""
+        """Fence; return whether that is durable now."""
         if self.known is None:
             self.known = KnownLedger(KEY)
         ledger_rules.fence(self.known, sure=True, under_way=False)
@@ -199,7 +199,7 @@ class Bookie(Node):
 
 
 class Client(Node):
-    """What writer and recoverer share: bookies that they know of, and which of them failed."""
+    """The common part of writer and recoverer: known bookies, and which of them failed."""
 
     def __init__(self, name: str, bookies: str) -> None:
         super().__init__(name)
@@ -208,7 +208,7 @@ class Client(Node):
         self.attempt = 0
 
     def heeds(self, request: Message) -> bool:
-        """Whether the answer to what it has asked may still matter."""
+        """Whether the answer to its request may still matter."""
         return not self.over()
 
     def spares(self, action: wanted.ChooseReplacements, write_quorum: int) -> dict[int, str]:
@@ -224,5 +224,5 @@ class Client(Node):
 
 
 def new_record(shape: tuple[int, int, int]) -> Record:
-    """An open ledger on the first E bookies."""
+    """Make an open ledger on the first E bookies."""
     return Record(shape, (Fragment(0, tuple(BOOKIES[: shape[0]])),))

@@ -1,4 +1,4 @@
-"""Worlds of one ledger: who is in them, and what it means that all is over."""
+"""Worlds of one ledger: their nodes, and the condition of their end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.model.world import Nodes, World
 
 
 def is_closed(nodes: Nodes) -> bool:
-    """The ledger is closed, and everybody who recovers it knows."""
+    """The ledger is closed, and every recoverer knows it."""
     recoverers = [node for node in nodes.values() if isinstance(node, Recoverer)]
     closed = nodes[RECORD].value.state is LedgerState.CLOSED
     return closed and all(node.over() for node in recoverers)

@@ -15,7 +15,7 @@ from tests.model.model import Defect, Model
 
 
 def keep_the_acks(self: Acks, position: int, base: int) -> None:
-    """The new bookie gets the credit of the one that it replaces."""
+    """The new bookie gets the acks of the replaced bookie."""
 
 
 def confirm_at_any_time(self: WriterState) -> list[WriterAction]:
@@ -40,7 +40,7 @@ _closed_record = RecoveryState._closed_record
 
 
 def keep_changes_to_oneself(self: RecoveryState) -> LedgerMetadata:
-    """The closing record names the bookies of before."""
+    """The closing record names the former bookies."""
     return replace(_closed_record(self), fragments=self.metadata.fragments)
 
 

@@ -1,4 +1,4 @@
-"""M3: two recoverers race each other and the writer. Both must come to the same end (P33)."""
+"""M3: two recoverers race each other and the writer. Both must find the same end (P33)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _conflict = RecoveryState.conflict
 def believe_oneself(
     self: RecoveryState, current: LedgerMetadata, version: int
 ) -> list[RecoveryAction]:
-    """Whoever loses the closing compare-and-set keeps to the end that it found."""
+    """The loser of the closing compare-and-set keeps the end that it found."""
     if self.state is State.CLOSING:
         self.state = State.DONE
         return [Done(self._closed_record(), version, adopted=False)]

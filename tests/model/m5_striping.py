@@ -17,7 +17,7 @@ from tests.model.world import World
 
 
 def count_answers(self: Quorum, answered: Collection[int]) -> bool:
-    """E − Qa + 1 answers, wherever they come from (BookKeeper #2281)."""
+    """E − Qa + 1 answers count, wherever they come from (BookKeeper #2281)."""
     return len(answered) >= self.ensemble_size - self.ack_quorum
 
 

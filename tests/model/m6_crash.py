@@ -1,4 +1,4 @@
-"""M6: a bookie crashes and comes back: what it promised must have been on its disk."""
+"""M6: a bookie crashes and comes back: its promises must have been on its disk."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def chain_world(brokers: str, *, messages: int, rolls: bool, faults: int = 0) ->
 async def overwrite(
     self: PartitionRecordKeeper, wanted: PartitionRecord
 ) -> tuple[PartitionRecord, int]:
-    """Whatever version the record has."""
+    """Overwrite the record, whatever its version."""
     while True:
         try:
             return wanted, await self._topics.write_partition(*self._name, wanted, self._version)
@@ -47,7 +47,7 @@ _switch_to = Publisher.switch_to
 
 
 def answer_at_once(self: Publisher, segment: OpenSegment) -> None:
-    """What the new ledger stores is answered before the record names it."""
+    """Adds to the new ledger are answered before the record names it."""
     _switch_to(self, segment)
     segment.released = True
 

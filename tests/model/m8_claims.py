@@ -16,7 +16,8 @@ from tests.model.world import World
 
 
 def claim_world(*, hands: str = "", closes: str = "", expiring: str = "", faults: int = 0) -> World:
-    """Two brokers; those named hand the partition on, unload it, or may lose their session."""
+    """Make two brokers; the named brokers hand the partition on, unload it, or may lose their
+    session."""
     brokers = [
         Broker(name, other, hands=hands.count(name), closes=closes.count(name))
         for name, other in ("pq", "qp")
@@ -65,12 +66,12 @@ STAYS = Defect(
 
 
 def sends_on(*args: Any, is_forwarded: bool, **rest: Any) -> Route:
-    """Treat a call that another broker sent like a client's own."""
+    """Treat a call from another broker like a client's."""
     return route(*args, is_forwarded=False, **rest)
 
 
 def overlooks_leftover(state: State, owner: str | None, own: str, *args: Any, **rest: Any) -> Route:
-    """Take a record that a failed release has left for none."""
+    """Ignore a record that a failed release has left."""
     return route(state, None if owner == own else owner, own, *args, **rest)
 
 

@@ -1,4 +1,4 @@
-"""What a model is: a world to explore, what it must come to, and defects that it must find."""
+"""What a model is: a world to explore, its expected size, and defects that it must find."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tests.model.world import World
 
 @dataclass(frozen=True)
 class Defect:
-    """A bug to plant: the search must find it, and by a story of exactly so many steps."""
+    """A bug to plant. The search must find it by a story of exactly this many steps."""
 
     name: str
     says: str
-    """What the violation's text begins with."""
+    """The start of the violation's text."""
     depth: int
     plant: Callable[[], AbstractContextManager[object]] = nullcontext
     world: Callable[[], World] | None = None
-    """Where it shows, if not in the model's own world."""
+    """Where the bug shows, if not in the model's own world."""
     slow: bool = False
-    """Whether the hunt takes too long for every CI run."""
+    """Whether the hunt is too slow for every CI run."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model. `states` and `depth` are what the search came to when it was written."""
+    """`states` and `depth` are the results of the search when it was written."""
 
     name: str
     about: str
     bounds: str
     world: Callable[[], World]
     states: int
-    """All that can be reached; or, when not `exhaustive`, how many are visited."""
+    """All reachable states, or, when not `exhaustive`, the visited ones."""
     depth: int = 0
     exhaustive: bool = True
     ci: bool = False
@@ -54,17 +54,15 @@ class Model:
             return explore(self.world(), states_max)
 
     def hunt(self, defect: Defect, states_max: int = 100_000_000) -> Found:
-        """Search for a defect, planted."""
+        """Search with a planted defect."""
         with alone(), defect.plant():
             return explore((defect.world or self.world)(), states_max)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Recoveries read one entry beyond the last one decided, not eight: the rest is the same.
-
-    And nothing is logged: the same step may be taken again for every story that is told.
-    """
+    """Within the block, recoveries read one entry beyond the last decided one, not eight, which
+    changes nothing else. Nothing is logged, since a story may repeat a step."""
     logging = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
     try:

@@ -1,9 +1,9 @@
 """Bookies, or recoverers, that can change places: of states equal but for names, one is visited.
 
-Nothing here looks into a node. What a node would be under other names is found by letting it live
-its life again under them: the state that came about by message m from state s corresponds to the
-one that comes about by m' from s'. That is exact as long as the code treats all names alike; where
-it does not, going there and back again does not lead home, and the search ends with an error.
+This module does not look into a node. To rename a node's state, it lives the node's life again with
+other names: if message m leads from state s to t, then m' leads from s' to t'. That is exact as
+long as the code treats all names alike. Where it does not, renaming there and back does not lead to
+the same state, and the search ends with an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Renaming = Mapping[str, str]
 
 
 def renamings(groups: Sequence[Sequence[str]]) -> list[Renaming]:
-    """All that exchange names within each group; the first changes nothing."""
+    """Return all renamings that exchange names within each group; the first changes nothing."""
     return [
         {old: new for names, found in zip(groups, order, strict=True)
          for old, new in zip(names, found, strict=True)}
@@ -28,7 +28,7 @@ def renamings(groups: Sequence[Sequence[str]]) -> list[Renaming]:
 
 
 def renamed(value: Any, by: Renaming) -> Any:
-    """An argument of a message. Values that hold names deeper inside have `under`."""
+    """Rename an argument of a message. Values that hold names deeper inside have `under`."""
     if isinstance(value, str):
         return by.get(value, value)
     if type(value) is tuple:
@@ -37,7 +37,7 @@ def renamed(value: Any, by: Renaming) -> Any:
 
 
 class Symmetry:
-    """Finds, for each state, the one that stands for all that are equal to it but for names."""
+    """Finds the representative of all states that are equal but for names."""
 
     def __init__(self, world: World, by: Sequence[Renaming]) -> None:
         self._world = world
@@ -49,7 +49,7 @@ class Symmetry:
         self._best: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def least(self, config: int, under_way: int) -> tuple[int, int]:
-        """The configuration and messages that stand for these."""
+        """Return the representative configuration and messages."""
         best = self._best.get(config)
         if best is None:
             best = self._best[config] = self._find_best(config)

@@ -1,4 +1,4 @@
-"""The explorer itself, on systems whose answers are known."""
+"""Tests of the explorer, on systems with known results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.model.freeze import freeze
 
 
 class Count:
-    """From 0 up to `top` by ones and twos; what else is wrong with it is said by the test."""
+    """Counts from 0 to `top` in steps of 1 and 2; tests add faults."""
 
     def __init__(self, top: int = 10, wrong: int = -1, dead: int = -1) -> None:
         self.top, self.wrong, self.dead = top, wrong, dead

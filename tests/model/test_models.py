@@ -1,7 +1,7 @@
-"""The models that are small enough for every run, searched whole; and every planted bug is found.
+"""Small models are searched whole, and every planted bug is found.
 
-A number of states that differs from what a model says means that the protocol has changed: see
-what changed, then write the new number down. The large models: python -m tests.model.
+If the number of states differs from the model's, the protocol has changed: see what changed, then
+write the new number down. The large models: python -m tests.model.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tests.model.explorer import explore, walk
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model, alone
 
-pytestmark = pytest.mark.timeout(900)  # some seconds of one core, which may have to be shared
+pytestmark = pytest.mark.timeout(900)  # some seconds of a core, which may be shared
 SLOW = {"M7"}
-"""Half a minute of a core: in the long run."""
+"""They take half a minute of a core: in the long run."""
 SEARCHED = [
     pytest.param(model, id=model.name, marks=[pytest.mark.long] * (model.name in SLOW))
     for model in MODELS.values()
@@ -51,7 +51,7 @@ def test_every_model_has_planted_bugs() -> None:
 
 
 def test_names_make_no_difference() -> None:
-    """What stands for its like: the states of the whole search, sorted by that, are the same."""
+    """The representatives of the full search and of the reduced search are the same."""
     with alone():
         whole = ledger_world((2, 2, 1), "ab", recoverers=2)
         like = ledger_world((2, 2, 1), "ab", recoverers=2, alike=["ab", ["r0", "r1"]])
@@ -64,7 +64,7 @@ def test_names_make_no_difference() -> None:
 
 @pytest.mark.long
 def test_random_ways_through_what_is_too_large_to_visit() -> None:
-    """Two recoverers, two entries under way, a spare bookie, two faults."""
+    """Two recoverers, two entries in flight, a spare bookie, two faults."""
     with alone():
         world = ledger_world(
             (3, 3, 2), "abcd", recoverers=2, entries=2, in_flight=2,

@@ -1,14 +1,14 @@
 """Processes that exchange messages, as a system to explore. Knows nothing of ledgers.
 
-A *node* is any object whose methods take one message each and post others; only its own steps
-change it. A message under way may be delivered at any time, after any other, or never: delay,
-reordering and loss are the same thing here. Besides messages a node has *moods*: what it may do by
-itself (begin, time out, crash), some of which cost a fault, of which there is a limited number.
+A *node* is any object whose methods each take a message and post others. Only its own steps change
+it. A message in flight may be delivered at any time, after any other, or never: delay, reordering
+and loss are the same here. A node also has *moods*: steps of its own (begin, time out, crash), some
+of which use up one of a limited number of faults.
 
-Speed. A step of a node depends on nothing but the node and the message, so each is computed once:
-the node is unpickled, the production code runs, and the result gets a number. From then on a step
-is two look-ups. All nodes together are a *configuration*, numbered as well; a state is one integer,
-the messages under way as a bit set above the number of the configuration.
+Speed: a node's step depends only on the node and the message, so each is computed once. The node is
+unpickled, the production code runs, and the result gets a number. From then on a step is two
+look-ups. All nodes together are a *configuration*, numbered as well. A state is one integer: the
+messages in flight as a bit set above the number of the configuration.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _CONFIG = (1 << _BITS) - 1
 
 
 class Message(NamedTuple):
-    """What calls `method` of node `to` when it is delivered."""
+    """A message that calls `method` of node `to` when it is delivered."""
 
     to: str
     method: str
     args: tuple[Any, ...]
     sender: str
     twin: int = 0
-    """Tells a message from an equal one that is still under way."""
+    """Distinguishes a message from an equal one in flight."""
 
     def __str__(self) -> str:
-        # Whose answer it is to be, and to which attempt, is for the nodes to know.
+        # The nodes know which request and attempt it answers.
         args = self.args[2:] if self.sender in self.args[:1] else self.args[1:]
         return f"{self.sender} → {self.to}: {self.method} {' '.join(map(_short, args))}".rstrip()
 
@@ -50,7 +50,7 @@ def _short(arg: Any) -> str:
 
 
 class Mood(NamedTuple):
-    """Something that a node may do by itself."""
+    """A step that a node may take by itself."""
 
     method: str
     args: tuple[Any, ...] = ()
@@ -58,26 +58,26 @@ class Mood(NamedTuple):
 
 
 class Node:
-    """A process. Subclasses hold plain data and production objects, nothing unpicklable."""
+    """A process. Subclasses hold plain data and production objects that can be pickled."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.posted: list[Message] = []
 
     def post(self, to: str, method: str, *args: Any) -> None:
-        """Send a message."""
         self.posted.append(Message(to, method, args, self.name))
 
     def post_at_once(self, to: str, method: str, *args: Any) -> None:
-        """An answer that arrives in the same step: for whoever heeds nothing else meanwhile."""
+        """Send an answer that arrives in the same step, to a receiver that meanwhile heeds nothing
+        else."""
         self.posted.append(Message(to, method, args, self.name, AT_ONCE))
 
     def moods(self) -> Sequence[Mood]:
-        """What it may do by itself now."""
+        """Return its possible own steps."""
         return ()
 
     def over(self) -> bool:
-        """Whether it is where it should end, and takes no notice of messages any more."""
+        """Whether it has reached its end, and ignores further messages."""
         return False
 
     def ignores(self, message: Message, sender: Any) -> bool:
@@ -85,7 +85,7 @@ class Node:
         return self.over()
 
     def brief(self) -> str:
-        """Its state in a few words."""
+        """Return its state in a few words."""
         return ""
 
 
@@ -94,11 +94,12 @@ Check = Callable[[Nodes], str | None]
 
 
 _Step = tuple[int, int, tuple[int, ...]]
-"""The configuration after it, the messages that it posts as a bit set, and one by one."""
+"""The next configuration, the posted messages as a bit set, and singly."""
 
 
 class World:
-    """A `System` of nodes. `check` names what is wrong with a configuration, `ended` its end."""
+    """A `System` of nodes. `check` names what is wrong with a configuration; `ended` recognises its
+    end."""
 
     def __init__(
         self,
@@ -116,14 +117,14 @@ class World:
         self._messages: list[Message] = []
         self._message_ids: dict[Message, int] = {}
         self._twins: dict[int, int] = {}
-        """Message → the next equal one."""
+        """Message → the next equal message."""
         self._first: list[int] = []
-        """Message → the first equal one."""
+        """Message → the first equal message."""
         self._locals: dict[Any, int] = {}
         self._nodes: list[Node] = []
         self._packed: list[bytes] = []
         self._origins: list[tuple[int, int]] = []
-        """Local state → the one before it and the message in between, when it was found."""
+        """Local state → the state before it and the message between them."""
         self._local_steps: dict[tuple[int, int], tuple[int | str, tuple[int, ...]]] = {}
         self._configs: dict[tuple[int | str, ...], int] = {}
         self._parts: list[tuple[int | str, ...]] = []
@@ -191,7 +192,7 @@ class World:
         return f"{what}  ⇒ {message.to} {brief}" if brief else what
 
     def nodes(self, state: int) -> Nodes:
-        """The nodes of a state, to look at; not to be changed. Empty for a broken one."""
+        """Return the nodes of a state, to read only; empty for a broken state."""
         parts = self._parts[state & _CONFIG]
         if len(parts) == 1:
             return {}
@@ -222,7 +223,7 @@ class World:
     # ------------------------------------------------------------------ steps
 
     def _arrive(self, step: _Step, under_way: int) -> int:
-        """The state after a step, with what else was under way."""
+        """Return the state after a step, with the other messages in flight."""
         config, mask, posted = step
         if under_way & mask:
             under_way = self._joined(under_way, posted)
@@ -264,7 +265,7 @@ class World:
         return self.config(parts), mask, tuple(posted)
 
     def _run(self, local: int, number: int) -> tuple[int | str, tuple[int, ...]]:
-        """The production code runs here, once for each node state and message."""
+        """Run the production code, once for each node state and message."""
         done = self._local_steps.get((local, number))
         if done is None:
             node = pickle.loads(self._packed[local])
@@ -291,7 +292,7 @@ class World:
         return found
 
     def _hear(self, config: int, unheard: int) -> None:
-        """Which of these messages can have no effect any more: they are dropped."""
+        """Return the messages that can have no effect any more: they are dropped."""
         nodes = self.nodes(config)
         self._heard[config] |= unheard
         while unheard and nodes:

@@ -67,7 +67,7 @@ class ClientOptions:
 
 
 def draw(rng: random.Random) -> ClientOptions:
-    """Draw the options of one seed from `rng`, in a fixed order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return ClientOptions()
     return ClientOptions(

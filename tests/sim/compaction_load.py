@@ -91,7 +91,7 @@ class CompactionOptions:
 
 
 def draw(rng: random.Random) -> CompactionOptions:
-    """Draw the options of one seed from `rng`, in a fixed order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return CompactionOptions()
     return CompactionOptions(

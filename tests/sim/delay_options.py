@@ -51,7 +51,7 @@ class DelayOptions:
 
 
 def draw(rng: random.Random) -> DelayOptions:
-    """Draw the options of one seed."""
+    """Draw a seed's options."""
     if rng.random() >= _SHARE:
         return DelayOptions()
     return DelayOptions(

@@ -34,7 +34,7 @@ class ExclusiveOptions:
 
 
 def draw(rng: random.Random) -> ExclusiveOptions:
-    """Draw the options of one seed from `rng`, in a fixed order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return ExclusiveOptions()
     return ExclusiveOptions(

@@ -56,7 +56,7 @@ class FleetOptions:
 
 
 def draw(rng: random.Random) -> FleetOptions:
-    """Draw the options of one seed, from a separate stream."""
+    """Draw a seed's options, from a separate stream."""
     return FleetOptions(
         config={
             "balance_after_ms": rng.choice((1, 100, 100, 600)),

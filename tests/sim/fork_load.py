@@ -40,7 +40,7 @@ class ForkOptions(NamedTuple):
 
 
 def draw(rng: random.Random) -> ForkOptions:
-    """Draw the options of one seed from `rng`, in a fixed order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     return ForkOptions(rng.random() < _SHARE, rng.choice((0.1, 0.3)))
 
 

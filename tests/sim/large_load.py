@@ -60,7 +60,7 @@ class LargeOptions(NamedTuple):
 
 
 def draw(rng: random.Random) -> LargeOptions:
-    """Draw the options of one seed from `rng`, in a fixed order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     return LargeOptions(
         uploaders=rng.choice((1, 2, 3)),
         pieces_max=rng.choice((2, 6, 12)),

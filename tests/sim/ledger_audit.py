@@ -409,12 +409,12 @@ class LedgerAudit:
         return history is not None and history.deleted
 
     def lac_durable(self, bookie: str, ledger_id: int, lac: int) -> None:
-        """A bookie reports an explicit LAC as durable."""
+        """Note that a bookie reports an explicit LAC as durable."""
         known = self.lacs[bookie]
         known[ledger_id] = max(lac, known.get(ledger_id, -1))
 
     def answered(self, bookie: str, ledger_id: int, entry_id: int) -> None:
-        """A bookie answered a recovery that asked for an entry."""
+        """Check that a recovery asks the right bookies for an entry."""
         history = self.ledgers[ledger_id]
         if not (history.is_closed or history.deleted):
             wanted = history.write_set(entry_id)
@@ -424,20 +424,20 @@ class LedgerAudit:
                 self.fail(f"{what}, the record names {wanted}")
 
     def denied(self, bookie: str, ledger_id: int, entry_id: int) -> None:
-        """A bookie told a recovery that it does not hold an entry."""
+        """Note that a bookie told a recovery that it does not hold an entry."""
         history = self.ledgers[ledger_id]
         self._events.add("denied", bookie, ledger_id, entry_id)
         history.denied[bookie] = min(entry_id, history.denied.get(bookie, entry_id))
 
     def fence_holds(self, ledger_id: int) -> None:
-        """A recovery has fenced enough bookies."""
+        """Note that a recovery has fenced enough bookies."""
         history = self.ledgers[ledger_id]
         history.fence_held = True
 
     # ------------------------------------------------------------------ the readers
 
     def learnt(self, reader: str, ledger_id: int, before: int, lac: int) -> None:
-        """A reader's LAC moved from `before` to `lac`."""
+        """Check a reader's LAC that moved from `before` to `lac`."""
         history = self.ledgers[ledger_id]
         what = f"reader {reader} of ledger {ledger_id}: LAC {before} → {lac}"
         self.check(lac >= before, f"S6 {what}")
@@ -446,7 +446,7 @@ class LedgerAudit:
         history.exposed = max(history.exposed, lac)
 
     def read(self, reader: str, ledger_id: int, entry_id: int, payload: bytes) -> None:
-        """A reader was given an entry."""
+        """Check an entry that a reader got."""
         history = self.ledgers[ledger_id]
         what = f"reader {reader} was given ledger {ledger_id} entry {entry_id}"
         if entry_id >= len(history.sent):
@@ -455,13 +455,13 @@ class LedgerAudit:
             self.fail(f"S4 {what}: {payload[:60]!r}, sent was {history.sent[entry_id][:60]!r}")
 
     def absent(self, reader: str, ledger_id: int, entry_id: int, error: object) -> None:
-        """A reader was told that a confirmed entry does not exist."""
+        """Check the answer that a confirmed entry does not exist."""
         if not self.ledgers[ledger_id].deleted:
             self.fail(f"S1 reader {reader}, ledger {ledger_id} entry {entry_id}: {error}")
 
 
 class Short:
-    """A record in few words, found only when somebody reads them."""
+    """A record in few words, formatted only for a reader."""
 
     def __init__(self, record: LedgerMetadata) -> None:
         self._record = record
@@ -478,7 +478,7 @@ def _short(record: LedgerMetadata) -> str:
 
 
 def covered(storage: Any, ledger_id: int) -> set[int]:
-    """The entries that a storage holds of a ledger, found without a step or a call of its disk."""
+    """Return a ledger's entries on a storage, without a step or a call of its disk."""
     found: set[int] = set()
     for first, last in storage._cache.intervals(ledger_id):
         found.update(range(first, last + 1))

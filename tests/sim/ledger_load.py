@@ -1,8 +1,8 @@
-"""What the clients of a seed do with ledgers: write, recover, follow, delete; all at once.
+"""The ledger clients of a seed: they write, recover, follow and delete, all at once.
 
-Each client is a process of its own with a production `LedgerClient`. All that they are told goes
-to the referee (`ledger_audit.py`) at once. Errors of the product's closed set are part of life
-here; anything else is a failure of the seed.
+Each client is a process with a production `LedgerClient`. Every answer goes to the referee
+(`ledger_audit.py`) at once. Errors of the product's closed set are normal here; any other error
+fails the seed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIGESTS = (DigestType.CRC32C, DigestType.CRC32C, DigestType.CRC32, DigestType.H
 
 
 class LedgerLoad:
-    """All clients, and what they do until they are told that it is over."""
+    """All clients, and their work until the seed is over."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -41,11 +41,10 @@ class LedgerLoad:
         self.over = False
         self.clients: list[SimClient] = []
         self.on_moment: Callable[[int], None] = lambda _: None
-        """Called when something delicate begins with a ledger: for whoever wants to disturb it."""
+        """Called at a delicate moment of a ledger, so that faults can strike there."""
         self._rng = cluster.loop.stream("load")
 
     def start(self) -> None:
-        """Begin."""
         options = self.options
         roles: tuple[tuple[str, int, Callable[[SimClient], Coroutine[Any, Any, None]]], ...] = (
             ("w", options.writers, self._write),
@@ -64,12 +63,12 @@ class LedgerLoad:
 
     @property
     def doing(self) -> dict[str, None]:
-        """What living clients are at just now."""
+        """Return the present activities of living clients."""
         return {c.doing: None for c in self.clients if c.doing and c.is_alive}
 
     @property
     def is_done(self) -> bool:
-        """Whether every living client has come to its end, with nothing left unanswered."""
+        """Whether every living client has ended, and every call has its answer."""
         return all(
             not client.is_alive or (client.is_done and not client.pending)
             for client in self.clients
@@ -94,7 +93,7 @@ class LedgerLoad:
             client.doing = ""
 
     async def create(self, client: SimClient, *, deferred: bool) -> LedgerWriter | None:
-        """A new ledger, if that goes well."""
+        """Create a ledger, or return None."""
         rng = client.rng
         e, qw, qa = rng.choice(self.options.quorums)
         try:
@@ -125,7 +124,7 @@ class LedgerLoad:
             self.on_moment(ledger_id)
 
     def _summon(self, ledger_id: int) -> None:
-        """Recoverers come at the worst moment: in the middle of a burst of adds."""
+        """Call recoverers at the worst moment: in the middle of a burst of adds."""
         rng = self._rng
         if rng.random() >= self.options.summons:
             return
@@ -160,7 +159,7 @@ class LedgerLoad:
                 await asyncio.sleep(rng.expovariate(1 / rng.choice((0.001, 0.02, 0.1))))
 
     def add(self, client: SimClient, writer: LedgerWriter) -> bool:
-        """Add one entry; whether the writer took it."""
+        """Add one entry; return whether the writer took it."""
         payload = self._payload(client.rng, writer)
         try:
             entry_id = writer.add(payload, partial(self._added, client, writer.ledger_id))
@@ -186,13 +185,13 @@ class LedgerLoad:
             self.audit.refused(ledger_id, entry_id)
 
     async def _answered(self, client: SimClient, writer: LedgerWriter) -> None:
-        """Wait until all that was added is answered."""
+        """Wait until every add is answered."""
         mine = writer.ledger_id
         while writer.error is None and any(key[0] == mine for key in client.pending):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def _end(self, client: SimClient, writer: LedgerWriter) -> None:
-        """Close, or leave the ledger to whoever recovers it."""
+        """Close the ledger, or leave it to a recovery."""
         rng = client.rng
         how = rng.random()
         if how < 0.6 or self.over:
@@ -202,7 +201,7 @@ class LedgerLoad:
             except OctavoError as error:
                 self.cluster.events.add("not closed", client.name, writer.ledger_id, error)
         elif how < 0.8:
-            await asyncio.sleep(rng.uniform(0.1, 1.0))  # idle: its LAC travels alone
+            await asyncio.sleep(rng.uniform(0.1, 1.0))  # idle: the LAC travels alone
 
     # ------------------------------------------------------------------ recoverers
 
@@ -215,14 +214,14 @@ class LedgerLoad:
                 await self.recover(client, ledger_id)
 
     def _any_ledger(self, rng: random.Random) -> int | None:
-        """One that is not closed, mostly."""
+        """Return a ledger, mostly an open one."""
         found = [h for h in self.audit.ledgers.values() if not h.deleted]
         unclosed = [h for h in found if h.record.state is not LedgerState.CLOSED]
         pool = unclosed if unclosed and rng.random() < 0.9 else found
         return rng.choice(pool).ledger_id if pool else None
 
     async def recover(self, client: SimClient, ledger_id: int) -> bool:
-        """Recover a ledger; whether it went well."""
+        """Recover a ledger; return whether it succeeded."""
         self.cluster.events.add("recovers", client.name, ledger_id)
         client.doing = "recovering"
         self.on_moment(ledger_id)
@@ -274,7 +273,7 @@ class LedgerLoad:
         await reader.close()
 
     async def read(self, client: SimClient, reader: LedgerReader, first: int, last: int) -> int:
-        """Read a range and have it checked; the entry after it."""
+        """Read and check a range; return the entry after it."""
         if first > last:
             return first
         try:
@@ -295,7 +294,7 @@ class LedgerLoad:
     # ------------------------------------------------------------------ deletion
 
     async def _delete(self, client: SimClient) -> None:
-        """Delete a closed ledger now and then: its bookies find out by themselves."""
+        """Sometimes delete a closed ledger; its bookies find out by themselves."""
         rng = client.rng
         while not self.over:
             await asyncio.sleep(rng.expovariate(1 / 0.25))

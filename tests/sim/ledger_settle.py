@@ -1,8 +1,9 @@
-"""After the faults: everything has to come to its end in bounded time, and to be what was promised.
+"""The end of a seed: after the faults, everything must finish in bounded time and match the
+promises.
 
-The judge is a client like any other: it recovers each ledger that is not closed, writes a new one,
-reads everything. Then it looks at each copy on each bookie, byte for byte, takes the power from
-bookies, throws an index away, and holds what comes back against what was there before.
+The judge is an ordinary client: it recovers each open ledger, writes a new one and reads
+everything. Then it looks at each copy on each bookie, byte for byte, takes the power from bookies,
+discards an index, and compares the state after the restart with the state before.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _LAST_ENTRIES = 3
 _WRITES_AGAIN_S_MAX = 10.0
 _CLEAN_S_MAX = 15.0
 _CLEAN_LEDGER_S = 0.03
-"""For each ledger there was beside that: collecting is held to so many bytes a second."""
+"""More time for each ledger, because collecting is limited to a byte rate."""
 COLLECT_LEDGER_S_MAX = 0.5
-"""Nobody collects longer, for each ledger there was. At its slowest a round deletes fifteen (each
-takes two of its thirty lookups), and reads and copies 600 kB."""
+"""The longest time to collect, for each ledger. At its slowest a round deletes fifteen ledgers
+(each takes two of its thirty lookups), and reads and copies 600 kB."""
 _READS_AGAIN_S_MAX = 10.0
 _WHOLE_S_MAX = 20.0
 
 
 class LedgerImage(NamedTuple):
-    """What one bookie knows of one ledger."""
+    """A bookie's knowledge of one ledger."""
 
     entries: frozenset[int]
     fenced: bool
@@ -47,7 +48,7 @@ class LedgerImage(NamedTuple):
 
 
 class Judge:
-    """Settles a seed and looks at what is left."""
+    """Settles a seed and judges the result."""
 
     def __init__(
         self, cluster: Cluster, load: LedgerLoad, must_close: Callable[[LedgerHistory], bool]
@@ -61,19 +62,19 @@ class Judge:
         self._rng = cluster.loop.stream("judge")
 
     def settle(self) -> None:
-        """Begin; `settled` says when everything has come to its end."""
+        """Begin; `settled` becomes true when everything has ended."""
         SimClient(self.cluster, "judge", self._settle).start()
 
     def audit(self) -> None:
-        """Begin; `audited` says when all has been looked at."""
+        """Begin; `audited` becomes true when everything has been looked at."""
         self._spawn(self._audit())
 
     async def close_all(self) -> None:
-        """Recover all that is open, so that much of it is closed when the metadata goes back."""
+        """Recover all open ledgers, so that many are closed when the metadata is turned back."""
         await self._as_client("closer", self._close_open)
 
     async def look_at(self, kept: Sequence[LedgerHistory], count: int) -> None:
-        """Read these ledgers and write so many new ones."""
+        """Read these ledgers and write `count` new ones."""
 
         async def look(client: SimClient) -> None:
             for _ in range(count):
@@ -118,7 +119,7 @@ class Judge:
         self.settled = True
 
     async def _writable(self) -> None:
-        """A bookie takes adds again, by itself, once its disk has room."""
+        """Wait until a bookie whose disk has room takes adds again, by itself."""
         loop = self.cluster.loop
         healed_s = loop.time()
         for bookie in self.cluster.bookies.values():
@@ -129,7 +130,7 @@ class Judge:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _whole(self) -> None:
-        """Lost copies come back."""
+        """Wait until lost copies are restored."""
         loop = self.cluster.loop
         healed_s = loop.time()
         while missing := whole(self.cluster.bookies, self.audit_of.ledgers.values()):
@@ -139,11 +140,11 @@ class Judge:
             await asyncio.sleep(_PAUSE_S)
 
     async def _clean(self) -> None:
-        """What was deleted leaves the disks of every bookie that lost nothing.
+        """Wait until deleted ledgers have left the disks of every bookie that lost nothing.
 
-        How many ledgers a round looks up is drawn, and how fast its logs are read: of hundreds of
-        ledgers some are left for long, and no bound in seconds tells that from a collector that
-        hangs. So it is waited for while ledgers go. Each goes once, and no more are made.
+        The number of lookups in a round and the read rate are drawn. Hundreds of ledgers may take
+        long, so no bound in seconds can tell slow collection from a collector that hangs. The judge
+        waits while ledgers go: each goes once, and no more are made.
         """
         loop = self.cluster.loop
         patience_s = _CLEAN_S_MAX + _CLEAN_LEDGER_S * len(self.audit_of.ledgers)
@@ -163,7 +164,7 @@ class Judge:
             await asyncio.sleep(_PAUSE_S)
 
     async def _close(self, client: SimClient, history: LedgerHistory) -> None:
-        """Recover a ledger until it is closed; what cannot be proven is allowed to fail."""
+        """Recover a ledger until it is closed. A recovery without enough copies may fail."""
         attempts = 0
         while not (history.is_closed or history.deleted):
             await self.load.recover(client, history.ledger_id)
@@ -174,8 +175,8 @@ class Judge:
             await asyncio.sleep(_PAUSE_S)
 
     async def _write(self, client: SimClient) -> None:
-        """A writer makes progress: soon, if not at once. A disk that was full is, for its bookie,
-        until that looks again."""
+        """Check that a writer makes progress soon. A bookie takes its disk for full until it looks
+        again."""
         loop = self.cluster.loop
         healed_s = loop.time()
         while not await self._has_written(client):
@@ -206,8 +207,8 @@ class Judge:
         return record.last_entry == _LAST_ENTRIES - 1
 
     async def _read_all(self, client: SimClient, history: LedgerHistory) -> None:
-        """All of a closed ledger can be read: soon, if not at once. A slow call that began before
-        the heal, or a registration on its way, may cost an attempt."""
+        """Check that all of a closed ledger can be read soon. A slow call from before the heal, or
+        a registration on its way, may cost an attempt."""
         loop = self.cluster.loop
         began_s = loop.time()
         while history.is_closed and not history.deleted:
@@ -246,14 +247,14 @@ class Judge:
         self.audited = True
 
     async def _in(self, bookie: SimBookie, work: Coroutine[Any, Any, None]) -> None:
-        """Do work in the process of a bookie, and wait for it."""
+        """Run `work` in a bookie's process, and wait for it."""
         if bookie.node is None or bookie.process is None:
             work.close()
             return
         await bookie.process.spawn(work, "audit")
 
     async def _check_copies(self, bookie: SimBookie) -> None:
-        """Each entry that a bookie ever reported durable, as it is on its disk."""
+        """Check each entry that a bookie ever reported durable, as it is on its disk."""
         assert bookie.node is not None
         audit, storage = self.audit_of, bookie.node.storage
         scrubbed = await self._scrubbed(bookie, storage)
@@ -280,10 +281,12 @@ class Judge:
                 self._check_bytes(bookie, history, entry_id, data)
 
     async def _scrubbed(self, bookie: SimBookie, storage: Storage) -> set[str] | None:
-        """The files with damage that a whole pass of the scrubber has found; None: without one."""
+        """Return the files with damage that a whole pass of the scrubber has found, or None without
+        a pass."""
         if self.audit_of.damaged.get(bookie.name) != "rotten":
             return None
-        storage.damages._found.clear()  # what readers met; the scrubber has to find it by itself
+        # forget what readers met, so that the scrubber has to find it
+        storage.damages._found.clear()
         passes = storage.scrubber.passes
         await self._until(lambda: storage.scrubber.passes > passes + 1)
         return {damage.path for damage in storage.damages.current()}
@@ -291,7 +294,7 @@ class Judge:
     def _check_bytes(
         self, bookie: SimBookie, history: LedgerHistory, entry_id: int, data: bytes
     ) -> None:
-        """All copies are the same bytes, and what was sent is in them."""
+        """Check that all copies are equal, and contain what was sent."""
         ledger_id = history.ledger_id
         if not self.audit_of.must_keep(bookie.name, ledger_id):
             return
@@ -307,7 +310,7 @@ class Judge:
         self.audit_of.check(lac < entry_id, f"P16 {what}: LAC {lac}")
 
     async def _reopen(self, bookie: SimBookie) -> None:
-        """Power loss, restart, and the same state as before: replay equals what was live."""
+        """Fail the power, restart, and check that the replayed state equals the earlier state."""
         if bookie.node is None:
             return
         storage: Any = bookie.node.storage
@@ -332,7 +335,7 @@ class Judge:
             if self.audit_of.is_deleted(ledger_id):
                 continue  # a bookie may learn of it at any time
             if found is not None and ledger_id in unsure:
-                # The record of that fence was refused, and nobody was told that it holds.
+                # The record of that fence was refused, and no caller got an answer.
                 image = image._replace(fenced=found.fenced)
             if found is not None and found.last_add_confirmed > image.last_add_confirmed:
                 # A writer tells its idle ledger's LAC to a bookie that came back.
@@ -345,7 +348,7 @@ class Judge:
 
 
 def image_of(storage: Storage) -> dict[int, LedgerImage]:
-    """What a bookie knows of each ledger of which it promised anything."""
+    """Return a bookie's knowledge of each ledger with a promise."""
     found: dict[int, LedgerImage] = {}
     for ledger_id in storage._states.all_ids():
         state = storage._states.get(ledger_id)

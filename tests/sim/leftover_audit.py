@@ -1,7 +1,7 @@
-"""What is left of ledgers that no record names, nor may name: by the end there must be nothing.
+"""Orphan ledgers: at the end, every existing ledger is named by a record, or may still be.
 
-By what took effect in the metadata store, not by production's rule: the chains' referee knows the
-records as they stand, that of the ledgers what each ledger says of itself.
+This check uses the changes in the metadata store, not production's rule. The referee of ledger
+lists knows the records, the referee of ledgers each ledger's own metadata.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.sim.ledger_audit import LedgerHistory
 def left_over(
     ledgers: Mapping[int, LedgerHistory], owned: Mapping[PartitionName, Owned]
 ) -> list[str]:
-    """Each ledger that should be gone, and why."""
+    """Return each ledger that should be gone, with the reason."""
     records = {str(name): known.record for name, known in owned.items()}
     named = {one for record in records.values() for one in _named(record)}
     found = []

@@ -1,14 +1,13 @@
-"""Dead letters and retries in the load: subscriptions with `max_deliveries` or `retry_deliveries`,
-and what the referee says of them.
+"""Dead letters and retries in the load: subscriptions with `max_deliveries` or `retry_deliveries`.
 
-In a share of the seeds with topics each subscription gives messages up after so few deliveries that
-it happens all the time: consumers forget, nack, and die. X14: a message that no consumer tried to
-ack, and that counts as acked all the same, has its copy in the dead-letter topic, which nobody
-trims; copies are of messages that there are, say the truth of them, and none is there twice unless
-a seek came between. X15: no consumer is told a lower delivery count than one before it was, not by
-the next owner either, unless a seek came between or an owner answers that has a successor.
-In some of these seeds what is given up goes to the retry topic in place of the dead-letter topic:
-there the same is true of it, and nobody receives it from there. Drawn from a stream of its own.
+In a share of the seeds with topics, each subscription gives messages up after so few deliveries
+that it happens often: consumers forget, nack and die. X14: a message that counts as acked without
+any consumer's ack has its copy in the dead-letter topic, which is never trimmed. Each copy is of an
+existing message, and true. There are no two copies of a message, unless a seek came between. X15: a
+consumer never sees a lower delivery count than an earlier consumer, also under the next owner,
+unless a seek came between or the answering owner has a successor. In some of these seeds the copies
+go to the retry topic, with the same rules, and no consumer receives them from there. Options come
+from a separate stream.
 """
 
 from __future__ import annotations
@@ -35,29 +34,27 @@ if TYPE_CHECKING:
 
 _SHARE = 0.4
 _RETRIED_SHARE = 0.35
-"""Of those."""
+"""The share of these seeds with a retry topic."""
 _PAUSES = {"dead_letter_retry_ms": 20, "dead_letter_retry_ms_max": 100}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterOptions:
-    """One seed's."""
-
     max_deliveries: int | None = None
     retry_backoff: RetryBackoff | None = None
     waiting_max: int = 1_000
     retried: bool = False
-    """What is given up goes to the retry topic."""
+    """Messages that are given up go to the retry topic."""
 
     @property
     def config(self) -> dict[str, Any]:
-        """Of the brokers."""
+        """Settings of the brokers."""
         return {**_PAUSES, "dead_letters_waiting_max": self.waiting_max}
 
     def given_to(
         self, topic: TopicName, subscriptions: Mapping[str, SubscriptionSettings]
     ) -> Mapping[str, SubscriptionSettings]:
-        """The subscriptions, with this in their settings."""
+        """Return the subscriptions with these settings added."""
         if self.max_deliveries is None:
             return subscriptions
         return {
@@ -76,7 +73,7 @@ class LetterOptions:
 
 
 def draw(rng: random.Random) -> LetterOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return LetterOptions()
     return LetterOptions(
@@ -88,19 +85,19 @@ def draw(rng: random.Random) -> LetterOptions:
 
 
 def limits(settings: SubscriptionSettings) -> bool:
-    """Whether it gives messages up."""
+    """Whether the subscription gives messages up."""
     return settings.max_deliveries is not None or settings.retry_deliveries is not None
 
 
 class LetterJudge:
-    """Reads the dead-letter topics, or the retry topics, in the end."""
+    """Reads the dead-letter topics, or the retry topics, at the end."""
 
     def __init__(self, load: TopicLoad, options: LetterOptions) -> None:
         self.load = load
         self.options = options
 
     async def read(self, client: TopicClient, name: PartitionName, sub: str) -> None:
-        """All letters of one subscription in one partition, for its referee."""
+        """Read all copies of one subscription in one partition, for its referee."""
         settings = self.load.options.subscriptions[sub]
         if not limits(settings):
             return

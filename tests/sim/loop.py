@@ -1,14 +1,14 @@
 """The simulated event loop: virtual time, and a scheduler that the seed decides.
 
     time        jumps to the next timer when nothing is ready; each step costs a microsecond, so
-                that a loop that never waits runs out of time instead of running for ever
-    processes   each has its own queue. Within one process callbacks run in the order in which
-                they were scheduled, as asyncio promises; which process runs next, the seed decides:
-                in turn (fifo), at random (uniform), by priorities that change twice (pct)
-    threads     none: `run_in_executor` runs the function as a step of its process after a while;
-                one that has a single worker takes its jobs in order
+                a loop that never waits runs out of time instead of running for ever
+    processes   each has a queue. Within a process callbacks run in the order in which they were
+                scheduled, as asyncio promises. The seed decides which process runs next: in turn
+                (fifo), at random (uniform), by priorities that change twice (pct)
+    threads     none: `run_in_executor` runs the function as a delayed step of its process; a pool
+                with a single worker takes its jobs in order
 
-Errors that a real loop would only log end up in `errors`: they fail the seed.
+Errors that a real loop would only log go to `errors` and fail the seed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from tests.sim.trace import Trace
 
 STEP_S = 1e-6
 EPOCH_MS = 1_767_225_600_000
-"""What the wall clock says when a seed begins: 2026-01-01."""
+"""The wall clock at the start of a seed: 2026-01-01."""
 CHECK_STEPS = 16
-"""A condition is looked at after that many steps, and before the clock jumps far."""
+"""Conditions are checked after this many steps, and before the clock jumps far."""
 _FAR_S = 0.0005
 _PCT_STEPS = 6_000
 _PCT_CHANGES = 2
@@ -55,7 +55,7 @@ _NEVER: Any = (float("inf"), 0, None)
 
 
 class SimStuck(AssertionError):
-    """What was waited for did not come: time is over, or nothing is left to do."""
+    """An awaited condition did not come: time is over, or nothing is left to do."""
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -66,10 +66,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.trace = trace
         self.epoch_ms = EPOCH_MS
         self.errors: list[str] = []
-        """What a real loop would only log."""
+        """Errors that a real loop would only log."""
         self.network: Any = None
         self.now = 0.0
-        """What `time` gives; the simulator's own parts spare themselves the call."""
+        """The value of `time()`; the simulator's own parts read it directly to save the call."""
         self._timers: list[SimHandle] = []
         self._next_number = count(1).__next__
         self._ready: list[Process] = []
@@ -87,7 +87,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------------ the seed's own
 
     def stream(self, name: str) -> Random:
-        """The random stream of one purpose: no part's draws shift another's."""
+        """Return the random stream of one purpose, so that no part shifts another's draws."""
         found = self._streams.get(name)
         if found is None:
             found = self._streams[name] = Random(f"{self.seed} {name}")
@@ -95,7 +95,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     @property
     def steps(self) -> int:
-        """How many callbacks have run."""
+        """The number of callbacks that have run."""
         return len(self.trace.steps)
 
     def time(self) -> float:
@@ -106,11 +106,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.epoch_ms + int(self.now * 1000)
 
     def world_later(self, s: float, *call: Any) -> SimHandle:
-        """Let the world do something later, whoever asks."""
+        """Schedule a call of the world, from within any process."""
         return self.put(self.now + s, Context(), self.world, call)
 
     def put(self, when: float, context: Context, process: Process, call: Call) -> SimHandle:
-        """As `call_at`, for whoever knows whose context it is: the simulator's own parts."""
+        """Do as `call_at` does, in a known context: for the simulator's own parts."""
         handle = SimHandle((when, self._next_number(), call, context, process))
         heappush(self._timers, handle)
         return handle
@@ -126,7 +126,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._run(done, CHECK_STEPS, self.now + virtual_s_max)
 
     def run_until_complete(self, future: Any) -> Any:
-        """As of a real loop, for an hour at most."""
+        """Do as a real loop does, for an hour at most."""
         task = asyncio.ensure_future(future, loop=self)
         self.run_until(task, virtual_s_max=3600)
         return task.result()
@@ -169,7 +169,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     handle = later
                 self.now, _, call, context, process = handle
                 jumped(self.now)
-                if process.listed:  # dead or paused, as nothing is ready
+                if process.listed:  # dead or paused, which is like having nothing ready
                     process.queue.append(handle)
                     continue
             ran(process.number & 255)
@@ -194,7 +194,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                 process.after_step()
 
     def foresee(self, process: Process, what: str, error: BaseException) -> None:
-        """`what` ended with `error`. One that nobody foresees fails the seed, swallowed or not."""
+        """Note that `what` ended with `error`. An unexpected error fails the seed, even if code
+        swallowed it."""
         if not isinstance(error, FORESEEN):
             self._error(process, f"{what} ended with", error)
 
@@ -226,7 +227,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                     self._ready.append(process)
 
     def _next_timer(self, done: Callable[[], object], end: float) -> SimHandle | None:
-        """What comes next, as nothing is ready; none when it is done. Raises `SimStuck`."""
+        """Return the next process to run when nothing is ready, or None at the end. Raises
+        `SimStuck`."""
         timers = self._timers
         while timers and timers[0][CALL] is None:
             heappop(timers)
@@ -250,25 +252,25 @@ class SimLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------------ processes
 
     def join(self, process: Process) -> int:
-        """A process starts; gives its number."""
+        """Add a process; return its number."""
         self._processes.append(process)
         process.priority = self._rng.random()
         return len(self._processes) - 1
 
     def list(self, process: Process) -> None:
-        """It has something to run."""
+        """Note that it has something to run."""
         if not process.listed:
             process.listed = True
             self._ready.append(process)
 
     def unlist(self, process: Process) -> None:
-        """It may not run at present."""
+        """Note that it may not run at present."""
         if process in self._ready:
             self._ready.remove(process)
 
     def look_for_unseen_errors(self, *ending: Process) -> None:
-        """Tasks whose error nobody ever looked at count as errors of the seed: all, or those of
-        processes that are ending in good order."""
+        """Count errors of tasks that no code has read as errors of the seed: of all processes, or
+        of those that are stopping."""
         for process in ending or self._processes:
             for task in process.tasks:
                 if not (process.alive and task.done() and task._log_traceback):  # type: ignore[attr-defined]
@@ -278,8 +280,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                     self._error(process, f"nobody looked at task {task.get_name()}", error_of(task))
 
     def close(self) -> None:
-        """Discard what is left. Who judges the seed has done so: what unwinds here, finally blocks
-        of production code and of clients, is no part of it."""
+        """Discard the rest. The seed has been judged: finally blocks that run here are no part of
+        it."""
         self.look_for_unseen_errors()
         self._discarded = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
@@ -302,7 +304,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------ asyncio's
 
-    # As asyncio's, with as little as possible for each of millions of calls.
+    # As asyncio's, with as little work as possible: it is called millions of times.
     def call_soon(  # type: ignore[override]
         self, *call: Any, context: Context | None = None
     ) -> Any:
@@ -311,7 +313,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             context = copy_context()
             process = context.get(PROCESS) or self.world
             handle = item = SimHandle((self.now, 0, call, context, process))
-        else:  # tasks and futures, which do not look at what they get back
+        else:  # tasks and futures, which ignore the result
             process = context.get(PROCESS) or self.world  # type: ignore[arg-type]
             handle, item = None, (context, call)
         process.queue.append(item)
@@ -351,8 +353,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[Any]:
         process = (PROCESS.get() if context is None else context.get(PROCESS)) or self.world
         if self._discarded:
-            # Closed, and a task that never ends: who makes several at once makes, and so has
-            # closed, all of them. An error here would leave the others to the garbage collector.
+            # Close the coroutine and return a task that never ends. A caller may make several tasks
+            # at once; an error here would leave the other coroutines to the garbage collector.
             close_quietly(coro)
             task = SimTask(coro, loop=self, name=name or "task", context=context)
             task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -365,7 +367,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def spend(self, s: float) -> None:
-        """The blocking call that is running takes so much longer; disks call it."""
+        """Lengthen the running blocking call; disks call it."""
         self.executors.spend(s)
 
     async def create_server(
@@ -391,7 +393,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.errors.append(f"{self.now:.6f} {process.name}: {message}: {error!r}{where}")
 
     get_debug = staticmethod(bool)  # type: ignore[assignment]
-    """Asked by every future: `bool()` is False, without a frame of Python."""
+    """Every future asks for it. `bool()` is False without a Python frame."""
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self
@@ -400,10 +402,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def shutdown_default_executor(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def finalize_generator(self, generator: Any) -> None:
         if not self._discarded:
@@ -415,6 +417,6 @@ def _priority(process: Process) -> float:
 
 
 def _about_to_look(process: Process, task: asyncio.Task[Any]) -> bool:
-    """Whether a callback of the task is still to run: the seed ended between the two."""
+    """Whether a callback of the task still has to run: the seed ended between the two."""
     calls = (item[CALL] if isinstance(item, SimHandle) else item[1] for item in process.queue)
     return any(call is not None and any(arg is task for arg in call[1:]) for call in calls)

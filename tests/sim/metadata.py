@@ -1,9 +1,9 @@
-"""The simulated metadata store: one server, its sessions, and what may go wrong on the way to it.
+"""The simulated metadata store: one server, its sessions, and the faults of its network.
 
-It never lies, as ZooKeeper never does: one linear history of changes, sessions that end after
-silence, ephemeral records that go with them. Everything else may go wrong: requests and replies
-are lost or late, a process is cut off in one direction or both, its server lags behind the others,
-watches are called late, the whole store is away for a while (sessions wait for it to come back).
+Like ZooKeeper it never lies: it has one linear history of changes, sessions that end after silence,
+and ephemeral records that end with them. All else may fail: requests and replies are lost or late,
+a process is cut off in one direction or both, its server lags behind the others, watches are called
+late, and the whole store is away for a while (sessions wait for it to come back).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SESSION_TIMEOUT_MS = 6000
 _TICK_S = 0.5
-"""Sessions end at most this long after their time, like those of a server that counts in ticks."""
+"""Sessions end at most this long after their time, as with a server that counts in ticks."""
 
 
 class Cut(Flag):
-    """Which way is cut between a process and the server."""
+    """The cut direction between a process and the server."""
 
     NONE = 0
     REQUESTS = 1
@@ -40,20 +40,20 @@ class Cut(Flag):
 
 @dataclass(slots=True)
 class MetadataFaults:
-    """How often what goes wrong, for all processes. The nemesis changes it as it likes."""
+    """Fault rates for all processes. The nemesis changes them."""
 
     delay_ms: float = 1.0
-    """One way, on the average; now and then ten times as much."""
+    """Mean of one way; sometimes ten times as much."""
     request_lost: float = 0.0
     """Share of the calls that never arrive and raise `MetadataUnavailable` some time later."""
     reply_lost: float = 0.0
     """Share of the calls that take effect and raise `MetadataUnavailable` all the same."""
     watch_delay_ms: float = 2.0
-    """On the average; now and then twenty times as much."""
+    """Mean; sometimes twenty times as much."""
     false_alarms: float = 0.0
-    """Share of new watches that are called once for nothing."""
+    """Share of new watches that are called once without a change."""
     lag_ms: float = 0.0
-    """How far a server may be behind the others; each store draws its own lag below it."""
+    """How far a server may be behind the others; each store draws its lag below it."""
 
 
 class Session:
@@ -70,11 +70,11 @@ class Session:
         self.ended = ended
         self.ends_s = 0.0
         self.connection = 0
-        """What arrives by an older connection is refused: the session has moved on."""
+        """Requests of an older connection are refused: the session has moved."""
 
 
 class SimMetadata:
-    """The server. Make it outside every process: its work is nobody's but its own."""
+    """The server. Make it outside every process, so that its work belongs to none."""
 
     def __init__(self, loop: SimLoop, trace: Trace) -> None:
         self.loop = loop
@@ -94,15 +94,15 @@ class SimMetadata:
         self._writes_from_s = 0.0
         self._away = False
         self.troubled = False
-        """Whether anybody is cut off: `hears` and `is_heard` need not be asked otherwise."""
+        """Whether any process is cut off. If not, `hears` and `is_heard` need not be called."""
         self.random = self.rng.random
         self.resends_reads = self.rng.random() < 0.5
-        """Whether stores send reads again after a lost connection, as one to ZooKeeper does, or
-        give them up, as the embedded one does. Both are within the promise."""
+        """Whether stores resend reads after a lost connection, as a ZooKeeper store does, or give
+        them up, as the embedded store does. The interface allows both."""
 
     @property
     def history(self) -> list[Change]:
-        """Every change that was ever made, in order."""
+        """Every change so far, in order."""
         return self.tree.history
 
     def store(
@@ -113,7 +113,8 @@ class SimMetadata:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         call_timeout_ms: int = 10_000,
     ) -> SimMetadataStore:
-        """A store for one process; start it in that process. A restarted process has a new one."""
+        """Make a store for one process; start it in that process. A restarted process needs a new
+        one."""
         self._store_count += 1
         made = SimMetadataStore(
             self,
@@ -128,7 +129,8 @@ class SimMetadata:
         return made
 
     def changed_ms(self, path: str, seq: int) -> int | None:
-        """When the record was changed last, by the server's clock; the embedded store has none."""
+        """Return when the record was changed last by the server's clock. The embedded store has no
+        clock."""
         if not self.resends_reads:
             return None
         return self.loop.epoch_ms + int(self.tree.changed_s(path, seq) * 1000)
@@ -142,7 +144,7 @@ class SimMetadata:
         self.troubled = True
 
     def heal(self, name: str | None = None) -> None:
-        """Undo the partition of one, or of all, and bring the store back if it is away."""
+        """Undo the partition of one process or of all, and bring the store back if it is away."""
         if name is not None:
             self._cuts.pop(name, None)
             self.troubled = bool(self._cuts) or self._away
@@ -154,54 +156,55 @@ class SimMetadata:
         self.troubled = False
 
     def deafen(self, name: str, s: float) -> None:
-        """For so long no watch of the process `name` is called; all that were due come then."""
+        """Hold back the watches of the process `name` for `s` seconds; then call all that were
+        due."""
         self.trace.fault("metadata.deaf")
         self._deaf_until_s[name] = max(self._deaf_until_s.get(name, 0.0), self.loop.now + s)
 
     def slow_down(self, name: str, extra_s: float, s: float) -> None:
-        """For `s` seconds each call of the process `name` is `extra_s` longer on its way."""
+        """Delay each call of the process `name` by `extra_s`, for `s` seconds."""
         self.trace.fault("metadata.slow")
         self._slow[name] = extra_s, self.loop.now + s
 
     def hold_writes(self, s: float) -> None:
-        """For so long nobody's write is done, and then all of them; reads and sessions go on.
+        """Hold back all writes for `s` seconds, while reads and sessions continue.
 
-        So it is where somebody else has the lock of an embedded store. One like ZooKeeper knows
-        nothing of the kind: it keeps the order of what a process asks for.
+        An embedded store behaves so while another process has its lock. A store like ZooKeeper
+        keeps the order of a process's calls instead.
         """
         assert not self.resends_reads
         self.trace.fault("metadata.writes_held")
         self._writes_from_s = max(self._writes_from_s, self.loop.now + s)
 
     def expire(self, name: str) -> None:
-        """End the sessions of the process `name` at once, behind its back."""
+        """End the sessions of the process `name` at once, without telling it."""
         self.trace.fault("metadata.expire")
         for session in [s for s in self._sessions.values() if s.store[0] == name]:
             self._end(session)
 
     def end_all_sessions(self) -> None:
-        """End every session, as a store does that is replaced by a copy of it."""
+        """End every session, as when the store is replaced by a copy."""
         for session in list(self._sessions.values()):
             self._end(session)
 
     def has_session(self, author: Author) -> bool:
-        """Whether a session of this store stands."""
+        """Whether a session of this store is alive."""
         return any(session.store == author for session in self._sessions.values())
 
     def reset(self, name: str) -> None:
-        """Cut the connection of the process `name`: what is under way has an unknown end."""
+        """Cut the connection of the process `name`; calls in progress have an unknown outcome."""
         self.trace.fault("metadata.reset")
         for store in self._stores:
             if store.name == name:
                 store.line.reset()
 
     def go_away(self) -> None:
-        """The whole store is out of reach (no quorum); no session ends meanwhile."""
+        """Put the whole store out of reach (no quorum); no session ends meanwhile."""
         self.trace.fault("metadata.away")
         self._away = self.troubled = True
 
     def come_back(self) -> None:
-        """The store serves again; every session has its whole time from now."""
+        """Bring the store back; every session has its whole time from now."""
         if self._away:
             self._away = False
             self.troubled = bool(self._cuts)
@@ -209,7 +212,7 @@ class SimMetadata:
                 session.ends_s = max(session.ends_s, self.loop.now + session.timeout_s)
 
     def forget(self, store: SimMetadataStore) -> None:
-        """Call nobody of `store` any more: closed, or its process is dead."""
+        """Call no watch of `store` any more: it is closed, or its process is dead."""
         if store in self._stores:
             self._stores.remove(store)
 
@@ -237,13 +240,13 @@ class SimMetadata:
         return max(0.0, self._writes_from_s - self.loop.now)
 
     def delay_s(self) -> float:
-        """The time that one message takes."""
+        """Return the delay of one message."""
         random = self.random
         scale = 10.0 if random() > 0.98 else 2.0
         return self.faults.delay_ms * scale * random() / 1000
 
     def open_session(self, store: Author, timeout_s: float, ended: Callable[[int], None]) -> int:
-        """For a process; `ended` is called when the server ends it."""
+        """Open a session for a process; `ended` is called when the server ends it."""
         self._session_count += 1
         session = Session(self._session_count, store, timeout_s, ended)
         self._sessions[session.id] = session
@@ -259,13 +262,13 @@ class SimMetadata:
         return session
 
     def touch(self, session: Session) -> None:
-        """Its process was heard."""
+        """Note a sign of life."""
         ends_s = self.loop.now + session.timeout_s
         if ends_s > session.ends_s:
             session.ends_s = ends_s
 
     def close_session(self, number: int) -> None:
-        """Its process ends it; no need to tell it."""
+        """End the session at the process's wish, without telling the process."""
         session = self._sessions.pop(number, None)
         if session is not None:
             self.tree.end_session(number, by=session.store)

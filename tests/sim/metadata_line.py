@@ -1,9 +1,9 @@
 """The line between a process and the simulated metadata server: calls, connection, session.
 
-A connection keeps the order of what it carries. A call that is lost with it raises
-`MetadataUnavailable`; one that finds the session over raises `SessionExpired` after the listeners
-heard EXPIRED. Nothing comes while the process is paused; what it believes of its session then is
-judged by its own clock. Its timers are its own and die with it: the session is left to time out.
+A connection keeps the order of its messages. A call that is lost with it raises
+`MetadataUnavailable`. A call that finds the session over raises `SessionExpired`, after the
+listeners heard EXPIRED. Nothing arrives while the process is paused; it then judges its session by
+its own clock. Its timers die with it, and the session is left to time out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ _DOUBTFUL = (MetadataUnavailable, VersionConflict, RecordExists)
 
 
 class _Call:
-    """A call on its way."""
-
     __slots__ = ("connection", "deadline_s", "future", "generation", "is_read", "sent_s", "work")
     is_read: bool
     generation: int | None
@@ -52,7 +50,7 @@ class _Call:
 
 
 class MetadataLine:
-    """A process's connection to the server, its session, and the calls under way."""
+    """A process's connection to the server, its session, and the calls in progress."""
 
     def __init__(
         self,
@@ -69,12 +67,12 @@ class MetadataLine:
         self.state = SessionState.SUSPENDED
         self.session = 0
         self.generation = 0
-        """Moves on when a session turns out to be over."""
+        """Grows when a session turns out to be over."""
         self.view = 0
-        """The number of the last change that this process can be said to know of."""
+        """The number of the last change that this process can know of."""
         self.is_linked = False
         self.context: contextvars.Context | None = None
-        """Of the process, once started."""
+        """The process's context, once started."""
         self._process: Process | None = None
         self._arrival = (self._arrive,)
         self._turn = (self._take_turn,)
@@ -101,7 +99,7 @@ class MetadataLine:
 
     @property
     def vouched(self) -> bool:
-        """Whether the session stood within the last session timeout, by our own clock."""
+        """Whether the session was alive within the last session timeout, by our own clock."""
         return self._loop.now - self._contact_s < self._timeout_s
 
     # -- life
@@ -184,7 +182,7 @@ class MetadataLine:
         self._loop.put(self._next_arrival_s, server.context, self._loop.world, self._arrival)
 
     def _lose(self, call: _Call) -> None:
-        """No answer to this one: it is given up early or late."""
+        """Drop the answer to this call: it is given up early or late."""
         delay_s = self._server.random() * min(self._call_timeout_s, 0.5)
         self._loop.call_later(delay_s, self._give_up, call, context=self.context)
 
@@ -216,7 +214,7 @@ class MetadataLine:
         assert self._process is not None
         if self._process.alive and not (self._closed and call.future.done()):
             self._do(call)
-        # Who ends while it waits for the lock of an embedded store takes its write with it.
+        # If a process ends while it waits for the lock of an embedded store, its write is dropped.
 
     def _do(self, call: _Call) -> None:
         server = self._server
@@ -256,7 +254,7 @@ class MetadataLine:
         return self._server.faults.lag_ms * self._lag_share
 
     def _seen_by_its_server(self) -> int:
-        """How far the server that we are connected to has come."""
+        """Return the last change that our server has."""
         server = self._server
         if server.faults.lag_ms == 0:
             return server.tree.seq
@@ -290,14 +288,14 @@ class MetadataLine:
                 call.future.set_exception(error)
 
     def _vouch(self, sent_s: float) -> None:
-        """The session stood when this was sent, or later."""
+        """Note that the session was alive when this was sent, or later."""
         if sent_s > self._contact_s:
             self._contact_s = sent_s
 
     # -- session, in the process
 
     def _beat(self) -> None:
-        """Keep the session, find out about a dead connection, make a new one, end old calls."""
+        """Keep the session, detect a dead connection, make a new one, end old calls."""
         now_s = self._loop.now
         if self.is_linked:
             self._ping()
@@ -321,7 +319,7 @@ class MetadataLine:
             self._pulse = self._loop.call_later(delay_s, self._beat, context=self.context)
 
     def _ping(self) -> None:
-        """Asks and hears at once: it is only ever lost as a whole, or not heard back."""
+        """Ask and hear in one step: a ping is lost as a whole, or not heard back."""
         server = self._server
         if not server.hears(self.name):
             return
@@ -352,7 +350,7 @@ class MetadataLine:
             self._fail(call, error)
 
     def _disconnect(self) -> None:
-        """The connection is gone, and with it every answer that was under way."""
+        """Drop the connection, with every answer in flight."""
         self.is_linked = False
         self._connection += 1
         calls = list(self._under_way)
@@ -395,7 +393,8 @@ class MetadataLine:
             self._send(call)
 
     def _expired(self) -> None:
-        """The session is over: listeners first, callers next, and soon a new session."""
+        """Handle an ended session: tell listeners first and callers next; open a new session
+        soon."""
         self._server.trace.probe("metadata.expired")
         self.is_linked = False
         self._connection += 1
@@ -416,7 +415,7 @@ class MetadataLine:
     # -- from outside
 
     def closed_by_server(self, session: int) -> None:
-        """The server ended the session and closes the connection; the process hears of it soon."""
+        """Handle a session that the server ended; the process hears of it soon."""
         if self.context is not None:
             self._loop.call_later(
                 self._server.delay_s(), self._hear_of_end, session, context=self.context
@@ -431,7 +430,7 @@ class MetadataLine:
                 self._expired()
 
     def reset(self) -> None:
-        """The connection breaks; the process notices at once if it runs."""
+        """Break the connection; a running process notices at once."""
         if self.context is not None:
             self._loop.call_soon(self._reset, context=self.context)
 

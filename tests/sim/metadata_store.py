@@ -1,4 +1,4 @@
-"""What one process has of the simulated metadata store: the production Protocol."""
+"""A process's view of the simulated metadata store: the production Protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ Answer = Coroutine[Any, Any, T]
 _RESENT_S = 0.02
 _PLACED_LATE = 0.5
 LATE_S_MAX = 8.0
-"""No watch is later: well below the time after which all must be well again (fleet.py)."""
+"""The longest delay of a watch: well below the time after which all must be well again
+(fleet.py)."""
 
 
 class SimMetadataStore:
@@ -84,8 +85,8 @@ class SimMetadataStore:
 
     # -- records
 
-    # What a call does runs at the server, later. These hand on the coroutine of their line: one
-    # frame less to wake up.
+    # A call runs at the server, later. These return the coroutine of their line, which saves a
+    # frame.
 
     def get(self, path: str) -> Answer[Record]:
         check_path(path)
@@ -160,8 +161,8 @@ class SimMetadataStore:
 
     def _watch(self, key: WatchKey, on_change: Callable[[], None]) -> Watch:
         watch = self._watches.add(key, on_change)
-        # The server that keeps the watch may not have seen the last changes yet, or may: then who
-        # read before them is never told.
+        # The server that keeps the watch may not have seen the last changes yet, or may have: then
+        # a reader of the older state never hears of them.
         behind = self._server.tree.last_change(key) > self.line.view
         if (
             behind and self._server.rng.random() < _PLACED_LATE
@@ -173,7 +174,7 @@ class SimMetadataStore:
         self._watches.listen(listener)
 
     def maybe_alarm(self, keys: tuple[WatchKey, ...], seq: int) -> None:
-        """The server: `seq` changed `keys`. Alarms for one key are merged while one is due."""
+        """Server side: `seq` changed `keys`. Alarms for a key are merged while one is due."""
         watched = self._watches._watches
         for key in keys:
             if key not in watched:
@@ -189,10 +190,10 @@ class SimMetadataStore:
     def _alarm(self, key: WatchKey) -> None:
         seq = self._alarms.pop(key, 0)
         if not self.line.is_linked:
-            return  # lost with the connection: everybody gets an alarm with the next one
+            return  # lost with the connection: the next connection alarms every watch
         if self._server.is_heard(self.name):
             self.line.view = max(self.line.view, seq)
             self._watches.notify((key,))
-        else:  # it is sent again for as long as the connection lives
+        else:  # it is sent again while the connection lives
             self._alarms[key] = seq
             self._server.loop.call_later(_RESENT_S, self._alarm, key, context=self.line.context)

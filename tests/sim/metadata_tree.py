@@ -1,8 +1,8 @@
-"""The versioned tree of the simulated metadata store: pure, with its whole past. Paths are checked
-by whoever calls.
+"""The versioned tree of the simulated metadata store: pure, with its whole past. Callers check
+paths.
 
-Every change has a number (`seq`), and reads may ask for the tree as it stood at an earlier one:
-that is how a server that lags behind the others answers.
+Every change has a number (`seq`), and reads may ask for the tree at an earlier one, as a server
+that lags behind answers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from octavo.metadata.store import (
 from octavo.metadata.watching import WatchKey
 
 Author = tuple[str, int]
-"""The name of a process and the number of its store."""
+"""A process's name and its store's number."""
 Copy = dict[str, tuple[Record, int]]
-"""Path → its record and the number that the next record of a sequence below it gets."""
+"""Path → its record and the number of the next sequence record below it."""
 
 
 class Change(NamedTuple):
@@ -41,7 +41,7 @@ class Change(NamedTuple):
     by: str
     """The process whose call, or whose session's end, made the change."""
     store: int
-    """The number of its store: a process that was started again has another one."""
+    """The number of its store: a restarted process has a new number."""
 
 
 class _Node:
@@ -54,7 +54,7 @@ class _Node:
         self.owner: int | None = None
         self.past: list[tuple[int, Record | None]] = []
         self.names: dict[str, _Node] = {}
-        """Of all children that ever stood."""
+        """All children that ever existed."""
         self.names_seq = 0
         self.next_sequence = 0
 
@@ -80,11 +80,11 @@ class Tree:
     # -- reads
 
     def seq_at(self, time_s: float) -> int:
-        """The number of the last change made until then."""
+        """Return the number of the last change until then."""
         return bisect_right(self._times, time_s)
 
     def last_change(self, key: WatchKey) -> int:
-        """The number of the last change that woke `key`; 0 when there was none."""
+        """Return the number of the last change that woke `key`, or 0."""
         node = self._nodes.get(key.path)
         if node is None:
             return 0
@@ -102,7 +102,7 @@ class Tree:
         return record
 
     def changed_s(self, path: str, seq: int) -> float:
-        """When the record, which stands, was changed last."""
+        """Return when the existing record was changed last."""
         node = self._nodes[path]
         place = bisect_right(node.past, seq, key=lambda row: row[0])
         return self._times[node.past[place - 1][0] - 1]
@@ -116,13 +116,13 @@ class Tree:
         return sorted(name for name, child in node.names.items() if child.at(seq) is not None)
 
     def records(self) -> dict[str, Record]:
-        """All that stand now, for audits."""
+        """Yield all existing records, for audits."""
         return {path: node.record for path, node in self._nodes.items() if node.record is not None}
 
     # -- copies
 
     def copy(self) -> Copy:
-        """All that stands, but for what belongs to a session."""
+        """Copy all records but ephemeral ones."""
         return {
             path: (node.record, node.next_sequence)
             for path, node in self._nodes.items()
@@ -130,8 +130,8 @@ class Tree:
         }
 
     def put_back(self, copy: Copy) -> None:
-        """Let the tree be what it was when `copy` was made. No watch hears of it: sessions have
-        ended before, and who reconnects looks at everything again."""
+        """Restore the tree of a `copy`. No watch hears of it: all sessions have ended, and a
+        process that reconnects reads everything again."""
         self._owned.clear()
         for path, node in self._nodes.items():
             record, next_sequence = copy.get(path, (None, 0))
@@ -200,7 +200,7 @@ class Tree:
             self._set(beside, None, by)
 
     def end_session(self, session: int, *, by: Author) -> None:
-        """All ephemeral records of `session` vanish."""
+        """Delete all ephemeral records of `session`."""
         for path in self._owned.pop(session, {}):
             node = self._nodes[path]
             if node.record is not None and node.owner == session:
@@ -234,7 +234,7 @@ class Tree:
             parent = self._nodes[above]
             parent.names[path.rpartition("/")[2]] = node
             parent.names_seq = self.seq
-            if record is not None:  # as ZooKeeper counts: creations alone take a number
+            if record is not None:  # as in ZooKeeper, only creations take a number
                 parent.next_sequence += 1
             keys = (WatchKey(path, False), WatchKey(above, True))
         value, version = (None, was.version if was else 0) if record is None else record

@@ -1,4 +1,4 @@
-"""What a change of a ledger's record has to be when a copy moves to another bookie. Pure."""
+"""Rules for a change of a ledger's record that moves a copy to another bookie. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def missing_of(history: LedgerHistory, bookie: str, held: set[int]) -> set[int]:
-    """What the record of a closed ledger gives a bookie, and it does not hold."""
+    """Return the entries that a closed ledger's record assigns to a bookie and that it lacks."""
     last = history.record.last_entry
     wanted = (n for n in range(last + 1) if bookie in history.write_set(n))
     return set(wanted) - held
 
 
 def is_move(old: LedgerMetadata, new: LedgerMetadata) -> bool:
-    """Whether nothing but holders changed, within fragments that are where they were."""
+    """Whether only holders changed, within unmoved fragments."""
     if replace(new, fragments=old.fragments) != old or len(old.fragments) != len(new.fragments):
         return False
     pairs = list(zip(old.fragments, new.fragments, strict=True))
@@ -32,7 +32,7 @@ def is_move(old: LedgerMetadata, new: LedgerMetadata) -> bool:
 def move_problems(
     history: LedgerHistory, new: LedgerMetadata, held: dict[str, dict[int, set[int]]]
 ) -> list[str]:
-    """What is wrong with a move."""
+    """List the faults of a move."""
     old = history.record
     changes = [
         (stretch, position, bookie)

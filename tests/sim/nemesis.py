@@ -1,7 +1,8 @@
-"""Does its worst while the safety phase lasts, within what the atlas allows; then heals it all.
+"""Injects faults during the safety phase, within the limits of the atlas, and then heals
+everything.
 
-Each kind of fault comes at random times of its own. All draws come from one stream, so that a seed
-is one story; every fault is an event that whoever replays the seed can read.
+Each kind of fault comes at random times. All draws come from one stream, so a seed is one story.
+Every fault is an event that a replay shows.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from tests.sim.metadata import Cut
 from tests.sim.sim_client import SimClient
 
 _AMBUSHES_MAX = 12
-"""Of one seed."""
+"""The most ambushes of a seed."""
 _SLOW = frozenset({"damage", "swap", "disk_full", "metadata_away", "power_loss_of_all"})
-"""Kinds that are no use in an ambush, or too much of one."""
+"""Kinds that are useless in an ambush, or too strong."""
 
 
 class Nemesis:
-    """All faults of one seed."""
+    """All faults of a seed."""
 
     def __init__(self, cluster: Cluster, load: LedgerLoad) -> None:
         self.cluster = cluster
@@ -72,7 +73,6 @@ class Nemesis:
         }
 
     def start(self) -> None:
-        """Begin."""
         options, faults = self.cluster.options, self.cluster.metadata.faults
         for name, value in options.metadata.items():
             setattr(faults, name, value)
@@ -80,7 +80,8 @@ class Nemesis:
         for name, value in options.network.items():
             setattr(network, name, value)
         if options.profile not in ("ledger", "copies"):
-            # Leases of messages are short here: a slower network gives all of them again, for ever.
+            # Leases of messages are short here: on a slower network every message would be given
+            # out again, for ever.
             network.latency_s = min(network.latency_s, 0.002)
         for kind, mean_s in options.faults.items():
             self._next(kind, mean_s)
@@ -93,7 +94,7 @@ class Nemesis:
         self._next(kind, mean_s)
 
     def _ambush(self, ledger_id: int) -> None:
-        """A delicate moment of a ledger: strike at those who have to do with it, and soon."""
+        """Strike soon at the processes that take part in a delicate moment of a ledger."""
         rng, options = self.rng, self.cluster.options
         left = self._ambushes < _AMBUSHES_MAX
         if self.over or not self._quick or not left or rng.random() >= options.ambush:
@@ -124,7 +125,7 @@ class Nemesis:
             self.cluster.events.add("FAULT", kind, what)
 
     def heal(self) -> None:
-        """No faults from now on; whoever can be started is."""
+        """End all faults, and start every process that can start."""
         self.over = True
         cluster = self.cluster
         cluster.network.heal()
@@ -153,7 +154,7 @@ class Nemesis:
         return self.cluster.bookies[self.rng.choice(names)]
 
     def _pair(self) -> list[str]:
-        """Two hosts between which something is to happen: mostly a client and a bookie."""
+        """Choose two hosts between which something happens: mostly a client and a bookie."""
         clients = [client.name for client in self.load.clients if client.is_alive]
         if clients and (self._prey or self.rng.random() < 0.5):
             pair = [self.rng.choice(clients), self._bookie().name]
@@ -165,7 +166,7 @@ class Nemesis:
         return [*self.cluster.bookies, *(client.name for client in self.load.clients)]
 
     def _some_s(self) -> float:
-        """How long something lasts: mostly short, sometimes past timeouts and sessions."""
+        """Draw a duration: mostly short, sometimes past timeouts and sessions."""
         return self.rng.choice((0.02, 0.1, 0.4, 1.0, 2.5)) * self.rng.uniform(0.5, 1.5)
 
     # ------------------------------------------------------------------ processes
@@ -175,7 +176,7 @@ class Nemesis:
         return bookie.name
 
     def _power_loss(self) -> str:
-        """At any time, or while something is on its way to the disk."""
+        """Fail the power at any time, or while a write is on its way to the disk."""
         bookie = self._bookie()
         if bookie.is_alive and self.rng.random() < 0.5:
             bookie.disk.faults.crash_in_sync(self.rng, self.rng.choice(("", "/j")))
@@ -190,7 +191,7 @@ class Nemesis:
         return self._start_again(bookie)
 
     def _crash_in_call(self) -> str:
-        """The power goes before or after one of the next operations of a disk."""
+        """Fail the power before or after one of the next operations of a disk."""
         bookie = self._bookie()
         faults = bookie.disk.faults
         arm = faults.crash_before if self.rng.random() < 0.5 else faults.crash_after
@@ -214,7 +215,7 @@ class Nemesis:
         return bookie.name
 
     def _leaves(self) -> str:
-        """In good order, and for longer than a lost bookie is waited for."""
+        """Stop in an orderly way, for longer than a lost bookie is waited for."""
         bookie, s = self._bookie(), self.rng.uniform(0.5, 2.5)
         if not bookie.serving:
             return ""
@@ -316,7 +317,7 @@ class Nemesis:
         return bookie.name
 
     def _index_lost(self) -> str:
-        """It costs the time to rebuild it, and no entry."""
+        """Lose an index: rebuilding takes time, and no entry is lost."""
         bookie = self._bookie()
         bookie.power_loss()
         bookie.disk.indexes.kept.clear()
@@ -342,7 +343,7 @@ class Nemesis:
         return f"{bookie.name} for {s:.3f} s"
 
     def _damage(self) -> str:
-        """A copy is lost for good, as far as the atlas allows."""
+        """Lose a copy for good, as far as the atlas allows."""
         bookie = self._bookie()
         if not self.atlas.may_damage(bookie):
             return ""
@@ -355,7 +356,7 @@ class Nemesis:
                 self.cluster.trace.probe("damage.folder_lost")
             else:
                 self.atlas.rot_is_gone(bookie)
-            if self.rng.random() < 0.7:  # who replaces a disk mostly takes longer than a session
+            if self.rng.random() < 0.7:  # replacing a disk mostly takes longer than a session
                 self.cluster.metadata.expire(bookie.name)
             self._start_again(bookie)
             return f"{bookie.name} wiped {folder}"
@@ -365,14 +366,14 @@ class Nemesis:
         if place is None:
             return ""
         if place[0].endswith(".log") and self.rng.random() < 0.3:
-            at = self.rng.randrange(FILE_HEADER_BYTES)  # which is where a whole log hangs
+            at = self.rng.randrange(FILE_HEADER_BYTES)  # the header, on which a whole log depends
             place = (place[0], at, at + 1)
         damage = bookie.disk.hurt(self.rng, *place)
         self.atlas.damaged(bookie, "rotten")
         return f"{bookie.name} {damage.kind} in {damage.path} at {damage.start}…{damage.end}"
 
     def _swap(self) -> str:
-        """Two machines get one another's disks, for a while."""
+        """Swap the disks of two machines for a while."""
         one, other = self.rng.sample(list(self.cluster.bookies.values()), 2)
         if self._swapped or not (self.atlas.is_whole(one) and self.atlas.is_whole(other)):
             return ""

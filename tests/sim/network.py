@@ -1,9 +1,9 @@
-"""The simulated network: hosts are processes by name, links between them can be made to suffer.
+"""The simulated network: hosts are processes by name, and the links between them can be disturbed.
 
-What TCP hides stays hidden (bytes are neither lost nor reordered within a connection); what it
-cannot hide is here: delay, other pieces than were sent, resets with or without what was on its
-way, silence in one direction, cuts in one or both, connects that hang or are refused.
-A cut holds bytes back as retransmission does: after `heal` they come, late.
+Faults that TCP hides stay hidden: bytes are neither lost nor reordered within a connection. Others
+are here: delay, differently cut pieces, resets with or without loss of bytes in flight, silence in
+one direction, cuts in one or both, connects that hang or are refused. A cut holds bytes back as
+retransmission does: after `heal` they arrive, late.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _FIRST_FREE_PORT = 40_000
 
 @dataclass(slots=True, kw_only=True)
 class NetworkOptions:
-    """How the network fares; may be changed while it runs."""
+    """Fault rates of the network; they may change while it runs."""
 
     latency_s: float = 0.0003
-    """Of a link on average; each link draws its own."""
+    """Mean of a link; each link draws its own."""
     tail_p: float = 0.01
     tail_s: float = 0.02
     """How often something takes longer, and how much at most."""
     window_bytes: int = 64 * 1024
-    """What is on its way or unread in one direction of one connection, at most."""
+    """The most bytes in flight or unread in one direction of a connection."""
     fragment_p: float = 0.0
     reset_p: float = 0.0
-    """By segment sent."""
+    """For each segment sent."""
     call_lost_p: float = 0.0
     reply_lost_p: float = 0.0
     duplicate_p: float = 0.0
     late_p: float = 0.0
-    """By `call`."""
+    """For each `call`."""
 
 
 class Link:
@@ -64,7 +64,7 @@ class Link:
         """Pipes with bytes that a cut holds back."""
 
     def delay_s(self) -> float:
-        """How long the next thing takes."""
+        """Draw the next delay."""
         network = self.network
         drawn = network.random()
         delay_s = self.latency_s * (0.4 + 1.2 * drawn)
@@ -73,7 +73,7 @@ class Link:
         return delay_s * self.factor
 
     def release(self) -> None:
-        """Let go what was held back."""
+        """Release the bytes that were held back."""
         held, self.held = self.held, {}
         for pipe in held:
             pipe.look_later(self.delay_s())
@@ -100,7 +100,7 @@ class SimNetwork:
         loop.network = self
 
     def attach(self, process: Process) -> None:
-        """A process has a place in the network; done by itself when it first uses it."""
+        """Give a process its place in the network; its first use does this too."""
         if self.hosts.get(process.name) is process:
             return
         self.hosts[process.name] = process
@@ -110,7 +110,7 @@ class SimNetwork:
                 self._reset_stranger(transport)
 
     def link(self, source: str, target: str) -> Link:
-        """The link from one host to another."""
+        """Return the link from one host to another."""
         found = self._links.get((source, target))
         if found is None:
             found = self._links[source, target] = Link(self, (source, target))
@@ -119,7 +119,7 @@ class SimNetwork:
     # ------------------------------------------------------------------ faults
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Nothing gets from `a` to `b` any more, nor back unless `one_way`."""
+        """Stop all bytes from `a` to `b`, and back unless `one_way`."""
         self.link(a, b).cuts = 1
         if not one_way:
             self.link(b, a).cuts = 1
@@ -131,7 +131,7 @@ class SimNetwork:
                 self.cut(name, other, one_way=one_way)
 
     def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """End cuts, silence, clogs: of a link, of a host, or all."""
+        """End cuts, silence and clogs: of a link, of a host, or all."""
         for (source, target), link in self._links.items():
             if a is not None and a not in (source, target):
                 continue
@@ -151,29 +151,30 @@ class SimNetwork:
             self._refusing.clear()
 
     def clog(self, a: str, b: str, s: float) -> None:
-        """What goes from `a` to `b` gets there in `s` seconds at the earliest."""
+        """Deliver bytes from `a` to `b` in `s` seconds at the earliest."""
         link = self.link(a, b)
         link.clogged_until = max(link.clogged_until, self.loop.now + s)
 
     def slow(self, name: str, factor: float) -> None:
-        """All links of a host take that many times as long."""
+        """Multiply the delays of a host's links."""
         for other in self.hosts:
             self.link(name, other).factor = factor
             self.link(other, name).factor = factor
 
     def silence(self, a: str, b: str) -> int:
-        """Half-open: in connections that exist, nothing gets from `a` to `b` and nobody is told."""
+        """Half-open existing connections: nothing gets from `a` to `b`, and neither end hears of
+        it."""
         pipes = [t.outgoing for t in self._transports if t.outgoing.link.name == (a, b)]
         for pipe in pipes:
             pipe.silent = True
         return len(pipes)
 
     def refuse(self, name: str, s: float) -> None:
-        """For so long nobody can connect to that host."""
+        """Refuse all connects to that host for `s` seconds."""
         self._refusing[name] = self.loop.now + s
 
     def reset(self, a: str, b: str | None = None, *, share: float = 1.0) -> int:
-        """Reset connections of a host, or between two; how many."""
+        """Reset connections of a host, or between two; return their number."""
         count = 0
         for transport in tuple(self._transports):
             names = transport.outgoing.link.name
@@ -183,7 +184,7 @@ class SimNetwork:
         return count
 
     def reset_connection(self, transport: SimTransport) -> None:
-        """Both ends lose the connection, with some, all or nothing of what was on its way."""
+        """End a connection for both ends; some, all or none of the bytes in flight are lost."""
         for pipe in (transport.outgoing, transport.incoming):
             pipe.drop(self.rng.choice((0.0, 1.0, self.random())))
             pipe.mark(RESET)
@@ -195,10 +196,8 @@ class SimNetwork:
         coro_fn: Callable[[], Awaitable[T]],
         timeout_s: float,
     ) -> T:
-        """Run `coro_fn` in another process and give back what it gave, as HTTP would.
-
-        ConnectionRefusedError: it did not run. TimeoutError, ConnectionResetError: it may have.
-        """
+        """Run `coro_fn` in another process and return its result, as HTTP would.
+        ConnectionRefusedError: it did not run. TimeoutError, ConnectionResetError: it may have."""
         return await self._calls.call(src, dst, coro_fn, timeout_s)
 
     # ------------------------------------------------------------------ servers
@@ -212,7 +211,7 @@ class SimNetwork:
         start_serving: bool = True,
         **_: Any,
     ) -> SimServer:
-        """As of asyncio: bound at once, serving unless told otherwise."""
+        """Do as asyncio does: bind at once, and serve unless told otherwise."""
         process = PROCESS.get() or self.loop.world
         self.attach(process)
         key = (process.name, port or self.free_port())
@@ -226,12 +225,12 @@ class SimNetwork:
         return server
 
     def free_port(self) -> int:
-        """One that nobody has."""
+        """Return an unused port."""
         self._port += 1
         return self._port
 
     def next_number(self) -> int:
-        """Numbers transports."""
+        """Return the next transport's number."""
         self._numbers += 1
         return self._numbers
 
@@ -244,7 +243,7 @@ class SimNetwork:
         port: int,
         **_: Any,
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """As of asyncio. Hangs while the other host cannot be reached."""
+        """Do as asyncio does. Hangs while the other host cannot be reached."""
         process = PROCESS.get() or self.loop.world
         self.attach(process)
         name = process.name if host in _OWN_HOST else str(host)
@@ -272,7 +271,7 @@ class SimNetwork:
         self.loop.world_later(delay_s, call, *args)
 
     def reachable(self, source: str, target: str) -> bool:
-        """Whether packets get from one to the other and back, and the machine has power."""
+        """Whether packets go both ways between the two, and the machine has power."""
         process = self.hosts.get(target)
         if process is not None and not process.alive and process.power_lost:
             return False
@@ -328,13 +327,14 @@ class SimNetwork:
         return ours
 
     def forget(self, transport: SimTransport) -> None:
-        """An end of a connection is closed."""
+        """Forget a closed end of a connection."""
         self._transports.pop(transport, None)
 
     # ------------------------------------------------------------------ death
 
     def _crashed(self, process: Process) -> None:
-        """Without power: silence. Killed: its kernel ends the connections for it."""
+        """End a dead process's connections. Without power: silence. Killed: its kernel ends
+        them."""
         for transport in tuple(self._transports):
             if transport.process is not process:
                 continue
@@ -348,13 +348,13 @@ class SimNetwork:
         self._calls.crashed(process)
 
     def sent_to_dead(self, pipe: Pipe) -> None:
-        """Bytes for a process that is gone: its machine answers with a reset, if it is up."""
+        """Answer bytes for a dead process: its machine sends a reset, if it is up."""
         process = pipe.target.process
         if not process.power_lost or self.hosts.get(process.name) is not process:
             self._reset_stranger(pipe.target)
 
     def _reset_stranger(self, transport: SimTransport) -> None:
-        """The end of a dead process: the other one learns that nobody is there."""
+        """Reset the other end of a dead process's connection."""
         self.forget(transport)
         transport.incoming.clear_unsent()
         transport.outgoing.mark(RESET)

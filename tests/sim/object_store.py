@@ -1,9 +1,9 @@
-"""Where offloaded objects lie in the simulator: in memory, behind pyarrow's file-system calls.
+"""Offloaded objects in the simulator: in memory, behind pyarrow's file-system calls.
 
-`octavo.ledger.offload.object_store.file_system` is the seam: who asks it for a place is given
-`SimObjects`. The Parquet within is real, written and read by pyarrow. Of a process that dies while
-it writes, a file system keeps what was written so far, an object store nothing: each seed is one of
-the two. Calls fail now and then, as those over a network do.
+`octavo.ledger.offload.object_store.file_system` is the seam: it returns a `SimObjects`. The Parquet
+is real, written and read by pyarrow. When a process dies while it writes, a file system keeps the
+bytes so far, and an object store none; each seed is one of the two. Calls sometimes fail, as over a
+network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Removed = Callable[[str], None]
 
 
 def _use_once() -> None:
-    """What pyarrow imports when it is first used, which the guard would not let it."""
+    """Import what pyarrow imports at its first use, which the guard would forbid."""
     file = io.BytesIO()
     pq.write_table(pa.table({"n": pa.array([1], pa.int64())}), file, compression="zstd")
     pq.read_table(io.BytesIO(file.getvalue()), use_threads=False).column(0).to_pylist()
@@ -35,7 +35,7 @@ _use_once()
 
 
 class SimObjects:
-    """All objects of one seed, by path."""
+    """All objects of a seed, by path."""
 
     type_name = "sim"
 
@@ -47,10 +47,11 @@ class SimObjects:
         self._rng = loop.stream("objects")
         self._trace = loop.trace
         self.keeps_halves = self._rng.random() < 0.5
-        """Whether an object is there from its first byte on, as a file is, or when it is whole."""
+        """Whether an object exists from its first byte on, like a file, or only when it is
+        whole."""
 
     def file_system(self, url: str) -> tuple[SimObjects, str]:
-        """For `octavo.ledger.offload.object_store.file_system`."""
+        """Replaces `octavo.ledger.offload.object_store.file_system`."""
         return self, url.partition("://")[2]
 
     def bytes_of(self, url: str) -> bytes | None:
@@ -63,7 +64,7 @@ class SimObjects:
             self._trace.fault("object store fails")
             raise OSError(5, f"{what}: the object store does not answer")
 
-    # What of pyarrow's FileSystem is used
+    # The used part of pyarrow's FileSystem
 
     def create_dir(self, path: str, *, recursive: bool) -> None:
         assert recursive
@@ -99,7 +100,7 @@ class SimObjects:
 
 
 class _Output:
-    """An object being written. What a dead process still has in its hands goes nowhere."""
+    """An object being written. Bytes that a dead process has not written yet are lost."""
 
     def __init__(self, store: SimObjects, path: str) -> None:
         self._store = store
@@ -117,7 +118,8 @@ class _Output:
         return len(data)
 
     def close(self) -> None:
-        """As pyarrow's streams do it also when the writer gives up: what is there is kept."""
+        """Close as pyarrow's streams do, also when the writer gives up: the bytes so far are
+        kept."""
         if self._is_open and self._process is not None and self._process.alive:
             self._is_open = False
             self._store._maybe_fail(self._path)
@@ -126,7 +128,8 @@ class _Output:
 
 
 class _Input:
-    """An object open for reading; removed meanwhile, a file goes on, an object is gone."""
+    """An object open for reading. When it is removed meanwhile, a file can still be read, an object
+    cannot."""
 
     def __init__(self, store: SimObjects, path: str) -> None:
         self._store = store

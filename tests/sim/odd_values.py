@@ -1,7 +1,7 @@
 """Messages whose bytes must come back exactly: values that JSON would change, no value, any bytes.
 
-Such a message has its name in a header, for its value may be anything, and be the same as that of
-another one. Whoever reads a message asks here for its name, and is told when a byte of it differs.
+A header has the name of such a message, because values may be anything and may repeat. Readers ask
+here for a message's name; a changed byte fails the seed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]
 
 
 def name_header(name: str) -> tuple[str, bytes | None]:
-    """Tells the name of a message whose value does not."""
+    """Return the header that names a message."""
     return _NAME, name.encode()
 
 
 class OddValues:
-    """All such messages of one seed."""
+    """All such messages of a seed."""
 
     def __init__(self, fail: Callable[[str], None]) -> None:
         self._sent: dict[str, Content] = {}
         self._fail = fail
 
     def make(self, rng: random.Random, name: str, key: bytes | None) -> Content:
-        """The content of a new message."""
+        """Make the content of a new message."""
         value = rng.choice(_TEXTS) if rng.random() < 0.8 else rng.randbytes(rng.randrange(9))
         odd = rng.choice((None, b"", b"\xff", b"x"))
         headers: list[tuple[str, bytes | None]] = [(_NAME, name.encode()), ("h", odd), ("g", b"1")]
@@ -44,7 +44,7 @@ class OddValues:
         return content
 
     def name_of(self, record: Record, who: str) -> str:
-        """Whose content this is: of others than ours the value says it."""
+        """Return a message's name; for an ordinary message, its value."""
         for header, name in record.headers:
             if header == _NAME and name is not None:
                 self.look(name.decode(), (record.key, record.value, tuple(record.headers)), who)
@@ -55,7 +55,7 @@ class OddValues:
             return repr(record.value)
 
     def look(self, name: str, found: Content, who: str) -> None:
-        """Somebody was given a message under this name."""
+        """Check a message that a reader got under this name."""
         sent = self._sent.get(name)
         if sent is not None and sent != found:
             self._fail(f"X11 {name!r} was sent as {sent}, and {who} was given {found}")

@@ -1,12 +1,12 @@
-"""The referee of the offload: where closed ledgers lie, and that they lie there.
+"""The referee of the offload: closed ledgers are where the records say.
 
     X6  a copy goes none → copying → offloaded → dropped, and back only from copying; its uuid
-        stays; nobody but the owner changes anything else
+        stays; only the owner changes anything else
     X7  an object that a record names holds what was sent, byte for byte, and is not removed
     X8  a ledger that a partition names is deleted only when its record says dropped
     S8  in the end there are no objects and no intents but those that records name
 
-It reads the Parquet by itself, not by the code that serves it to readers.
+It reads the Parquet with its own code, not with the code that serves readers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ _NEXT = {None: (COPYING,), COPYING: (None, COPYING, OFFLOADED), OFFLOADED: (DROP
 
 
 class OffloadAudit:
-    """All offloaded ledgers of one seed."""
-
     def __init__(
         self,
         objects: SimObjects,
@@ -49,7 +47,7 @@ class OffloadAudit:
         objects.on_removed.append(self._removed)
 
     def intent_changed(self, change: Change) -> None:
-        """For the observers of the metadata store."""
+        """Observe the metadata store."""
         uuid = change.path.removeprefix(OFFLOADS_ROOT + "/")
         if uuid == change.path:
             return
@@ -65,7 +63,7 @@ class OffloadAudit:
         new: Iterable[PartitionLedger],
         what: str,
     ) -> None:
-        """A partition's record has other links, or they lie elsewhere."""
+        """Check a partition's record with other links, or with links at other places."""
         before = {link.ledger_id: link.offload for link in old}
         after = {link.ledger_id: link for link in new}
         for ledger_id, offload in before.items():
@@ -127,13 +125,13 @@ class OffloadAudit:
         return True
 
     def partition_gone(self, links: Iterable[PartitionLedger]) -> None:
-        """Its topic is deleted: what it named may go."""
+        """Note that its topic is deleted: its ledgers and objects may go."""
         for link in links:
             if link.offload is not None and is_readable(link.offload):
                 self.named.pop(_path(link.offload), None)
 
     def check_whole(self, uuids: Iterable[str]) -> None:
-        """All is over and tidied up. `uuids`: the copies that records name."""
+        """Check the end, after tidying. `uuids`: the copies that records name."""
         left = [path for path in self._objects.objects if path not in self.named]
         gone = [path for path in self.named if path not in self._objects.objects]
         if left or gone:

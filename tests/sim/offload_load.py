@@ -1,9 +1,9 @@
-"""What moves closed ledgers out of the bookies, and who reads them where they lie.
+"""Runs that move closed ledgers out of the bookies, and readers of the moved ledgers.
 
-A run of `octavo pipeline offload` is the job's own steps, in its order, in one process; Spark,
-which hands the copies out to tasks, is left out. A run may die anywhere, and two may run at once.
-A ledger reader is Spark's source: it takes a partition's view from the metadata and reads bookies
-and objects, without a broker.
+A run of `octavo pipeline offload` is the job's own steps in order, in one process, without Spark,
+which distributes copies to tasks. A run may die anywhere, and two may run at once. A ledger reader
+is Spark's source: it takes a partition's view from the metadata and reads bookies and objects,
+without a broker.
 """
 
 from __future__ import annotations
@@ -32,19 +32,17 @@ _PAUSE_S = 0.08
 EVERYTHING = OffloadPolicy(
     age_ms=-(10**9), drop_lag_ms=-(10**9), grace_ms=-(10**9), forget_ms=-(10**9)
 )
-"""Whatever the clocks say."""
+"""A policy that moves every ledger, whatever the clocks say."""
 
 
 class OffloadLoad:
-    """All runs and readers of one seed."""
-
     def __init__(self, load: TopicLoad, tools: Tools) -> None:
         self.load = load
         self.tools = tools
         self.options = tools.options
 
     def clients(self) -> list[TopicClient]:
-        """Those of the safety phase."""
+        """Return the clients of the safety phase."""
         options = self.options
         return [
             *[TopicClient(self.load, f"o{n}", self._run) for n in range(1, options.offloaders + 1)],
@@ -65,7 +63,7 @@ class OffloadLoad:
                 self._probe(f"run_ends.{type(error).__name__}")
 
     async def run(self, policy: OffloadPolicy) -> Outcome:
-        """One run of the job: `_Offload.carry_out` without Spark. Raises `EXPECTED`."""
+        """Run the job once: `_Offload.carry_out` without Spark. Raises `EXPECTED`."""
         topics = tuple(dict.fromkeys(str(name.topic_name) for name in self.load.partitions))
         run = SimpleNamespace(service=SERVICE, say=lambda _: None)
         job = _Offload(cast(Any, run), OffloadOptions(Selection(topics=topics), FOLDER, policy))
@@ -81,7 +79,7 @@ class OffloadLoad:
         return outcome
 
     async def tidy(self) -> None:
-        """Remove what no record names. Raises `EXPECTED`."""
+        """Remove objects that no record names. Raises `EXPECTED`."""
         async with self.tools.connected() as cluster:
             await remove_orphans(cluster, EVERYTHING)
 
@@ -98,7 +96,7 @@ class OffloadLoad:
                 self._probe(f"ledger_read_ends.{type(error).__name__}")
 
     async def read(self, client: TopicClient, cluster: ToolCluster, name: PartitionName) -> None:
-        """A whole partition as it stands. Raises `EXPECTED`."""
+        """Read a whole partition. Raises `EXPECTED`."""
         log = self.load.audit.logs[name]
         view = await cluster.view(str(name.topic_name), name.partition)
         for piece in pieces(view, view.earliest, view.end):

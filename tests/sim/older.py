@@ -1,16 +1,16 @@
 """Profile `older`: after the faults, the metadata is turned back to a copy made while they lasted.
 
-All clients end, then all bookies (in order, killed, without power), or bookies run on while the
-store is replaced under them. A bookie that must know that the copy is older has to say so, at its
-start or soon after: X26. It must know when it was started since the copy was made, or when a ledger
-began on it since then and it had the time to write its mark, or when it has stopped in order.
+All clients end. Then all bookies end (stopped, killed, or without power), or they run on while the
+store is replaced. X26: a bookie that must know that the copy is older has to say so, at its start
+or soon after. It must know if it was started since the copy was made, if a ledger began on it since
+then and it had the time to write its mark, or if it was stopped in an orderly way.
 
-Then the operator puts the newest metadata back: the seed goes on as any other, with all that was
-acked before. Or the operator accepts the older copy: no new ledger gets an id that was used, and
-closed ledgers that the copy names as they are can be read. Bookies that cannot know are not started
-on the older store: what happened in the last seconds before a crash is not noticed (decision 70).
+Then the operator puts the newest metadata back, and the seed goes on as any other, with everything
+that was acked before. Or the operator accepts the older copy: no new ledger gets a used id, and
+closed ledgers that the copy describes truly can be read. Bookies that cannot know are not started
+on the older store: the last seconds before a crash are not noted (decision 70).
 
-Brokers and writers do not live on while the store is older; nothing of topics is in these seeds.
+Brokers and writers do not live on while the store is older; these seeds have no topics.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ OLDER_S_MAX = 400.0
 _KNOWS_WITHIN_S = 30.0
 _LOOK_S = 0.05
 _MARK_S = 5.0
-"""A mark that is due is raised within three of its pauses and this: a session may have to begin."""
+"""A due mark is raised within three of its pauses and this time: a session may have to begin."""
 _NEW_LEDGERS = 6
 
 
 def aged(options: SimOptions, rng: random.Random) -> SimOptions:
-    """The options of a seed whose metadata is turned back: time for ledgers, no disk is lost."""
+    """Adapt the options: time for ledgers, and no disk is lost."""
     return replace(
         options,
         faults={kind: s for kind, s in options.faults.items() if rng.random() < 0.5},
@@ -59,7 +59,7 @@ class OlderMetadata:
     def __init__(self, cluster: Cluster, load: LedgerLoad, judge: Judge) -> None:
         self.over = False
         self.accepted = False
-        """The older copy was accepted: what was made since is given up, and the seed is over."""
+        """The older copy was accepted: later changes are given up, and the seed is over."""
         self._cluster = cluster
         self._load = load
         self._judge = judge
@@ -81,7 +81,7 @@ class OlderMetadata:
         self._loop.world_later(share * self._cluster.options.safety_s, self._make_copy)
 
     def begin(self) -> None:
-        """Turn the metadata back, now that there are no faults any more."""
+        """Turn the metadata back, after the faults."""
         self._loop.world.spawn(self._run(), "older")
 
     def _make_copy(self) -> None:
@@ -142,7 +142,7 @@ class OlderMetadata:
         self._cluster.events.add("ended", bookie.name, how)
 
     def _turn_back(self, copy: Copy) -> Copy:
-        """Put a copy in the place of the metadata; return what was there."""
+        """Replace the metadata by a copy; return the former metadata."""
         metadata = self._cluster.metadata
         metadata.end_all_sessions()
         newest = metadata.tree.copy()
@@ -153,7 +153,7 @@ class OlderMetadata:
         return newest
 
     async def _all_refuse(self, knowing: list[SimBookie]) -> None:
-        """X26: each says loudly that the store is older."""
+        """X26: each bookie reports that the store is older."""
         until_s = self._loop.time() + _KNOWS_WITHIN_S + 3 * node._RISE_PAUSE_S
         while left := [one.name for one in knowing if not isinstance(one.refused, MetadataOlder)]:
             if self._loop.time() > until_s:
@@ -163,12 +163,13 @@ class OlderMetadata:
         self._cluster.trace.probe("older.refused", len(knowing))
 
     async def _put_back(self, newest: Copy) -> None:
-        """The newest metadata again: nothing that was acked is lost."""
+        """Put the newest metadata back: no acked entry is lost."""
         self._turn_back(newest)
         await self._start_all()
 
     async def _accept(self) -> None:
-        """The older copy for good: no id is used twice, and what it names as it is can be read."""
+        """Accept the older copy: no id is used twice, and ledgers that it describes truly can be
+        read."""
         audit = self._cluster.audit
         kept: list[LedgerHistory] = []
         for history in audit.ledgers.values():

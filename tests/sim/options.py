@@ -1,9 +1,9 @@
-"""What one seed runs with: cluster, limits, deadlines, workload, faults. All of it is drawn.
+"""The options of one seed: cluster, limits, deadlines, workload, faults. All are drawn.
 
-Swarm testing: each seed draws its own subset of faults and its own limits, tiny ones, so that what
-happens once a day in production (a journal rolls, a cache is flushed, a log is closed) happens all
-the time here, and each seed looks into another corner. A seed without faults is drawn too: what
-fails there is no matter of faults.
+Swarm testing: each seed draws a subset of faults and its own tiny limits. Events that come once a
+day in production (a journal rolls, a cache is flushed, a log is closed) happen all the time here,
+and each seed looks into another corner. Some seeds have no faults: a failure there does not come
+from a fault.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ QUORUMS: Mapping[int, tuple[tuple[int, int, int], ...]] = {
 
 PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream", "load", "large",
             "crowd")  # fmt: skip
-"""Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies; a
+"""Ledgers alone; topics alone; both; more lost than promised; bookies that keep their copies; a
 topic that is deleted and made again; durable streams; brokers that balance by load; large messages;
-clients that ask too much and go away."""
+clients that ask too much and leave."""
 BY_NAME = ("still", "older")
-"""Profiles that are run by name only: few faults, and late ticks (still.py); metadata that is
-turned back to an older copy (older.py)."""
+"""Profiles that run by name only: few faults and late ticks (still.py); metadata that is turned
+back to an older copy (older.py)."""
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds
-    "power_loss": 0.8,  # one machine: what was not synced is lost
-    "kill": 0.8,  # one process: the page cache survives
-    "crash_in_call": 0.8,  # power goes in the middle of a blocking call, at its n-th disk operation
+    "power_loss": 0.8,  # a machine: unsynced data is lost
+    "kill": 0.8,  # a process: the page cache survives
+    # the power fails in the middle of a blocking call, at its n-th disk operation
+    "crash_in_call": 0.8,
     "power_loss_of_all": 2.5,
-    "restart": 1.2,  # in good order, with other limits
-    "pause": 0.8,  # one process; sometimes past its session
+    "restart": 1.2,  # orderly, with other limits
+    "pause": 0.8,  # a process; sometimes past its session
     "crash_client": 1.5,
     "cut": 0.8,
     "cut_one_way": 0.8,
@@ -46,7 +47,7 @@ FAULTS: Mapping[str, float] = {
     "sync_fails": 2.0,
     "read_fails": 1.5,
     "write_fails": 2.5,
-    "index_lost": 2.5,  # by an operator, or by its damage: it is rebuilt from the entry logs
+    "index_lost": 2.5,  # by an operator or by damage: it is rebuilt from the entry logs
     "disk_full": 2.0,
     "slow_disk": 1.0,
     "damage": 2.0,  # a copy is lost for good: a bit or a sector rots, a disk is wiped
@@ -62,13 +63,11 @@ FAULTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions:
-    """One seed's."""
-
     seed: int
     profile: str
     bookies: int
     quorums: tuple[tuple[int, int, int], ...]
-    """What its ledgers are drawn from."""
+    """Its ledgers' quorums are drawn from these."""
     safety_s: float
     """How long faults are on."""
     faults: Mapping[str, float]
@@ -76,28 +75,28 @@ class SimOptions:
     damage_max: int
     """How many bookies may lose a copy for good."""
     beyond: bool = False
-    """More may be lost than promised: nothing has to survive, but nobody may lie."""
+    """More may be lost than promised: nothing has to survive, but no bookie may lie."""
 
     writers: int = 1
     recoverers: int = 1
     tailers: int = 1
     ledgers: int = 3
-    """Of one writer."""
+    """Ledgers of a writer."""
     entries_max: int = 24
-    """Of one ledger."""
+    """The most entries of a ledger."""
     summons: float = 0.0
     """How likely a burst of adds calls the recoverers."""
     ambush: float = 0.0
-    """How likely faults follow on a delicate moment."""
+    """How likely faults follow a delicate moment."""
     payload_bytes_max: int = 120
     pipeline: int = 6
     deletes: bool = False
     deferred: float = 0.0
     """How likely a ledger's adds are acked before their sync."""
     v3_writers: int = 0
-    """Of ledgers with such adds, in v3 frames."""
+    """Writers of such ledgers that use v3 frames."""
     crowd: int = 0
-    """Clients that ask too much and go away: profile `crowd`."""
+    """Clients that ask too much and leave: profile `crowd`."""
 
     disk_bytes: int = 2_000_000
     journal_directories: tuple[str, ...] = ("/j",)
@@ -105,24 +104,24 @@ class SimOptions:
     keeps_copies: bool = False
     """Whether bookies fetch the copies that they lack: profile `copies`."""
     accepts_loss: bool = False
-    """Whether an operator starts a bookie with --accept-loss once it refuses what it lost."""
+    """Whether an operator uses --accept-loss for a bookie that refuses to start."""
     bookie: Mapping[str, Any] = field(default_factory=dict)
     client: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, float] = field(default_factory=dict)
-    """Of `MetadataFaults`."""
+    """Values of `MetadataFaults`."""
     network: Mapping[str, float] = field(default_factory=dict)
-    """Of `NetworkOptions`."""
+    """Values of `NetworkOptions`."""
 
     def other_limits(self, rng: random.Random) -> SimOptions:
-        """The same with other limits of bookies: for a restart after a change of settings."""
+        """Return the same with other limits of bookies, for a restart with changed settings."""
         return replace(self, bookie=_bookie_limits(rng))
 
 
 def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
-    """The options of `seed`. All draws come from `rng`, in one order."""
+    """Draw the options of `seed` from `rng`, in a fixed order."""
     bookies = rng.choices((3, 4, 5), (5, 4, 2))[0]
     quorums = tuple(rng.choice(QUORUMS[bookies]) for _ in range(rng.randint(1, 3)))
-    drawn = rng.random()  # also when it is not asked: a profile by name draws what it draws alone
+    drawn = rng.random()  # drawn in every case, so that a profile by name has the same draws
     beyond = profile == "beyond" or (profile is None and drawn < 0.06)
     survive = min(qa for _, _, qa in quorums) - 1
     options = SimOptions(
@@ -151,7 +150,7 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         network=_network(rng),
         journal_directories=rng.choice((("/j",), ("/j",), ("/j", "/j2"), ("/j", "/j2", "/j3"))),
         accepts_loss=rng.random() < 0.6,
-        # Drawn aside: a seed's other draws stay as they are.
+        # From a separate stream, so that a seed's other draws stay as they are.
         deferred=random.Random(f"deferred {seed}").choice((0.0, 0.0, 0.5)),
         v3_writers=random.Random(f"v3 {seed}").choice((0, 0, 0, 1)),
     )
@@ -164,11 +163,11 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
 
 
 def _with_deletions(options: SimOptions, rng: random.Random) -> SimOptions:
-    """Time for some topics, and watches that come late by more than a deletion takes."""
+    """Add time for some topics, and watches that come later than a deletion takes."""
     late = {**options.metadata, "watch_delay_ms": rng.choice((2.0, 100.0, 1_000.0))}
     faults = _thinned(options.faults, rng)
-    # Longer than any broker is away: by what bookies remember of deletions an owner that hears
-    # nothing finds out that its ledger is no more (a week in production).
+    # Longer than any broker is away: bookies' memory of deletions (a week in production) tells an
+    # isolated owner that its ledger is gone.
     bookie = {**options.bookie, "gc_deleted_keep_ms": 1_000_000}
     return replace(
         options, metadata=late, safety_s=rng.choice((1.5, 3.0)), faults=faults, bookie=bookie
@@ -176,13 +175,13 @@ def _with_deletions(options: SimOptions, rng: random.Random) -> SimOptions:
 
 
 def _thinned(faults: Mapping[str, float], rng: random.Random) -> dict[str, float]:
-    """Some of them: where all goes wrong at once, hardly anything is done."""
+    """Keep some of the faults: where everything goes wrong at once, hardly anything is done."""
     share = rng.choice((0.2, 0.6, 1.0))
     return {kind: mean_s for kind, mean_s in faults.items() if rng.random() < share}
 
 
 def _with_keepers(options: SimOptions, rng: random.Random) -> SimOptions:
-    """Time to lose copies and to fetch them, and more often a bookie too many."""
+    """Add time to lose and fetch copies, and more often a spare bookie."""
     bookies = rng.choice((3, 4, 4, 5))
     quorums = tuple(quorum for quorum in QUORUMS[bookies] if quorum[2] >= 2)
     faults = {**options.faults, "damage": rng.choice((0.6, 1.5)), "leaves": rng.choice((0.8, 2.0))}
@@ -250,7 +249,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
 
 
 def _garbage_limits(rng: random.Random) -> dict[str, Any]:
-    """Drawn from what was drawn before: a seed's other draws stay as they are."""
+    """Derived from earlier draws, so that a seed's other draws stay as they are."""
     return {
         "gc_interval_ms": rng.choice((100, 300, 600, 1_000)),
         "gc_quarantine_ms": rng.choice((1, 100, 300)),

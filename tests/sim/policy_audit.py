@@ -1,10 +1,11 @@
-"""Policies in the simulator: drawn for a seed, and the referee of what counts as acked by them.
+"""Policies in the simulator: the options of a seed, and the referee of messages that policies pass
+over.
 
-P64: a time to live passes over no message that has been there for less, by the one true time, from
-the moment it was sent; whatever single clocks say, and whatever its timestamp. P65: a quota passes
-over no more of a subscription's backlog than has to go, and nothing of another one's (whose cursor
-would stand before offsets that nobody tried to ack, S9). What was passed over, durably, is not
-delivered again by that owner or a later one (S9).
+P64: a time to live passes over a message only when, by the one true time, it was sent that long
+ago, whatever single clocks or its timestamp say. P65: a quota passes over no more of a
+subscription's backlog than necessary, and nothing of another subscription's (whose cursor would
+pass unacked offsets, S9). A message that was durably passed over is not delivered again by this
+owner or a later one (S9).
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ _WHY: ContextVar[str] = ContextVar("why messages are passed over", default="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOptions:
-    """One seed's."""
-
     ttl_ms: int | None
     backlog_bytes: int | None
-    """Beyond, the oldest is evicted: a publisher that is held for ever settles nothing."""
+    """Beyond it the oldest messages are evicted: a publisher that is held for ever would never
+    finish."""
     backlog_age_ms: int | None
 
     @property
@@ -40,7 +40,7 @@ class PolicyOptions:
         return (self.ttl_ms, self.backlog_bytes, self.backlog_age_ms) != (None, None, None)
 
     def over(self, settings: TopicSettings) -> TopicSettings:
-        """The topic's settings with them."""
+        """Return the topic's settings with these added."""
         said = Policies(
             ttl_ms=self.ttl_ms,
             backlog_bytes=self.backlog_bytes,
@@ -51,7 +51,7 @@ class PolicyOptions:
 
 
 def draw(rng: random.Random) -> PolicyOptions:
-    """From a stream of their own: a seed that draws none is the run that it was without."""
+    """Draw the options from a separate stream, so that other seeds stay as they were."""
     return PolicyOptions(
         ttl_ms=rng.choice((None, None, 200, 900)),
         backlog_bytes=rng.choice((None, None, 300, 1_500)),
@@ -60,8 +60,6 @@ def draw(rng: random.Random) -> PolicyOptions:
 
 
 class PolicyAudit:
-    """One seed's."""
-
     def __init__(
         self, cluster: Cluster, audit: TopicAudit, times: TimeAudit, *, clocks_jump: bool
     ) -> None:
@@ -72,7 +70,7 @@ class PolicyAudit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While this is entered, what is passed over is looked at."""
+        """Within the block, check every message that is passed over."""
         names = ("_pass_over", "_expire", "_evict")
         real = {name: getattr(Backlogs, name) for name in names}
         referee, put = self, setattr

@@ -1,7 +1,7 @@
 """A simulated operating-system process: what belongs to it, and how it dies or stands still.
 
 A callback or task belongs to the process of its `contextvars` context, which asyncio hands on by
-itself. A dead process keeps its queue and its tasks, so that no suspended coroutine is thrown
+itself. A dead process keeps its queue and its tasks, so that no suspended coroutine gets
 `GeneratorExit` and runs its `finally` blocks: `kill -9` runs none.
 """
 
@@ -19,21 +19,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
-"""To which process the running code belongs; none is the world that drives the simulation."""
+"""The process of the running code; None is the world that drives the simulation."""
 
 
 class ProcessCrashed(BaseException):
-    """The process died within a blocking call. Never caught by anything that means well."""
+    """The process died within a blocking call. Production code never catches it."""
 
 
 def current_process() -> Process | None:
-    """The process whose code is running."""
+    """Return the process whose code is running."""
     return PROCESS.get()
 
 
 class Process:
-    """One simulated process."""
-
     def __init__(self, loop: SimLoop, name: str) -> None:
         self.loop = loop
         self.name = name
@@ -50,13 +48,13 @@ class Process:
         self.on_crash: list[Callable[[Process], None]] = []
         """Called when it dies: by the network, its disk, the metadata service."""
         self.tasks: list[asyncio.Task[Any]] = []
-        """All it ever started, kept to the end of the seed."""
-        # What follows is the loop's.
+        """Every task that it started, kept to the end of the seed."""
+        # The fields below belong to the loop.
         self.queue: deque[Any] = deque()
         self.listed = False
-        """True keeps the loop from listing it as ready: it is, or it may not run."""
+        """True keeps the loop from listing it as ready: it is listed, or it may not run."""
         self.armed = False
-        """Whether the loop has to look closer after each step."""
+        """Whether the loop has to call `after_step`."""
         self.priority = 0.0
         self._crash_steps = 0
         self._crash_power = True
@@ -71,11 +69,10 @@ class Process:
 
     @property
     def context(self) -> Context:
-        """A fresh context of this process."""
+        """Return a fresh context of this process."""
         return self._context.copy()
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start a task in this process."""
         return self.loop.create_task(coro, name=name, context=self._context.copy())
 
     def run(self, call: Callable[..., T], *args: Any) -> T:
@@ -83,17 +80,18 @@ class Process:
         return self._context.copy().run(call, *args)
 
     def clock_ms(self) -> int:
-        """Its wall clock."""
+        """Return its wall clock."""
         now_ms = self.loop.time() * 1000
         return self.loop.epoch_ms + self.skew_ms + int(now_ms * (1 + self.drift))
 
     # ------------------------------------------------------------------ faults
 
     def crash(self, *, power: bool = True) -> None:
-        """Die now: no further step of it ever runs. Who calls this from within it goes on alone.
+        """Die now: no further step of it ever runs. If it calls this itself, only that step
+        continues.
 
         With `power` the machine loses its power (connections fall silent, unsynced writes are
-        lost); otherwise the process is killed and its kernel cleans up.
+        lost). Otherwise the process is killed, and its kernel cleans up.
         """
         if not self.alive:
             return
@@ -107,18 +105,18 @@ class Process:
             told(self)
 
     def crash_after(self, steps: int, *, power: bool = True) -> None:
-        """Die once that many further steps have run (at least one)."""
+        """Die after that many further steps (at least one)."""
         self._crash_steps = max(1, steps)
         self._crash_power = power
         self._arm()
 
     def slow_down(self, step_s: float) -> None:
-        """From now on each step takes that long; 0 makes it quick again."""
+        """Give each step this duration from now on; 0 makes it quick again."""
         self._slow_s = step_s
         self._arm()
 
     def pause(self, s: float) -> None:
-        """Stand still, as under SIGSTOP: others go on, its timers fire late afterwards."""
+        """Stand still, as under SIGSTOP: other processes continue, and its timers fire late."""
         if not self.alive:
             return
         self._pauses += 1
@@ -129,7 +127,7 @@ class Process:
         self.loop.world_later(s, self._resume, self._pauses)
 
     def resume(self) -> None:
-        """Go on before the pause is over."""
+        """Continue before the pause is over."""
         self._resume(self._pauses)
 
     def _resume(self, pause: int) -> None:
@@ -147,7 +145,7 @@ class Process:
         self.armed = self._crash_steps > 0 or self._slow_s > 0
 
     def after_step(self) -> None:
-        """What is due after a step of it; the loop asks when `armed`."""
+        """Do what is due after a step; the loop calls it when `armed`."""
         if self._crash_steps > 0:
             self._crash_steps -= 1
             if self._crash_steps == 0:

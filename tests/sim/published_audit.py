@@ -1,13 +1,13 @@
-"""The referee of published batches: each row once, a share whole, and nothing but what was begun.
+"""The referee of published batches: each row once, a share whole, and only rows that were begun.
 
-It is told what a batch's rows are, which for a batch are the same for ever, of every answer to a
-publish, and of what a driver is told in the end. It sees each change of a bulk load's record.
+It learns a batch's rows, which never change, every answer to a publish, and what a driver is told
+at the end. It sees each change of a bulk load's record.
 
     X10  a batch is committed when it was begun and all of its shares were answered as stored; a
          driver that is told so was told the truth; the rows of a share stand together, in any
          order; of rows that differ from those that were begun nothing is ever seen
 
-That each row is there once, and that no row is there which nobody may see, S9 says of the log.
+S9 checks that each row is in the log once, and that no forbidden row is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.sim.trace import Trace
 
 @dataclass(eq=False)
 class PublishedBatch:
-    """A micro-batch as its checkpoint has it: by partition, the values of its rows."""
+    """A micro-batch as its checkpoint has it: the values of its rows, by partition."""
 
     query: str
     number: int
@@ -39,8 +39,6 @@ class PublishedBatch:
 
 
 class PublishedAudit:
-    """All of one seed."""
-
     def __init__(self, topics: TopicAudit, trace: Trace, fail: Callable[[str], None]) -> None:
         self._topics = topics
         self._trace = trace
@@ -48,34 +46,34 @@ class PublishedAudit:
         self._batches: dict[tuple[str, int], PublishedBatch] = {}
         self._records: dict[str, BulkLoadRecord] = {}
         self._committed: dict[str, int] = {}
-        """The newest batch of each, also of those whose record was forgotten since."""
+        """Query → its newest batch, also when its record was forgotten since."""
         self._stored: set[str] = set()
         """Values whose share was answered as stored."""
 
     # ------------------------------------------------------------------ drivers
 
     def planned(self, batch: PublishedBatch) -> None:
-        """What the batch's rows are."""
+        """Note the batch's rows."""
         self._batches[batch.query, batch.number] = batch
         for name, values in batch.values.items():
-            # Their order may be another one each time: the referee of the log is told none.
+            # Their order may differ each time, so the referee of the log gets none.
             self._topics.logs[name].sends(values, batch.query, BULK_LOADED, 0)
 
     def refused(self, values: Mapping[PartitionName, list[str]]) -> None:
-        """Of these none may ever be seen."""
+        """Note rows that no reader may ever see."""
         for name, some in values.items():
             self._topics.logs[name].sends(some, "other rows", BULK_LOADED, 0)
             self._topics.logs[name].refused(some)
 
     def stored(self, name: PartitionName, data: bytes, published: Published) -> None:
-        """The owner of a partition answered that it has this batch."""
+        """Note the owner's answer that it has stored this batch."""
         values = [(record.value or b"").decode() for record in read_records(data)]
         self._stored.update(values)
         if not published.duplicate:
             self._topics.logs[name].stands(values, published.first_offset, "published by a sink")
 
     def told(self, batch: PublishedBatch) -> None:
-        """A driver was told that it is committed, by it or before."""
+        """Check a driver's answer that the batch is committed."""
         committed = self._committed.get(batch.query, -1)
         if committed < batch.number:
             self.fails(f"X10 {batch} was answered, its record is at {committed}")
@@ -90,7 +88,7 @@ class PublishedAudit:
     # ------------------------------------------------------------------ records
 
     def changed(self, change: Change) -> None:
-        """For the observers of the metadata store."""
+        """Observe the metadata store."""
         name = change.path.removeprefix(BULK_LOADS_ROOT + "/")
         if not any(query == name for query, _ in self._batches):
             return
@@ -118,9 +116,9 @@ class PublishedAudit:
     # ------------------------------------------------------------------ the end
 
     def check_whole(self) -> None:
-        """All is over, and every batch that was planned is done: each share stands together.
+        """Check at the end, when every planned batch is done, that each share stands together.
 
-        Of a share that was trimmed, a consumer may have seen some rows and nobody the others.
+        Of a trimmed share, consumers may have seen only some rows.
         """
         for batch in self._batches.values():
             for name, values in batch.values.items():

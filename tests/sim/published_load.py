@@ -1,10 +1,11 @@
-"""Batches of Spark's sink that are published (`commit=producer`): in a share of the topics' seeds.
+"""Batches of Spark's sink that are published (`commit=producer`), in a share of the seeds with
+topics.
 
-A query here is its checkpoint: which batch is next, and what its rows are, which are the same
-whenever it is run again. Drivers die amid a publish, run a batch again in another order, with
-other tasks, or at once with a second driver of the same checkpoint; some come again with other
-rows, which has to be refused. What is asked of brokers, and when, is the sink's own code. Drawn
-from a stream of its own: a seed without it is what it was before there was any.
+A query here is its checkpoint: the number of its next batch and that batch's rows, which stay the
+same on every run. Drivers die during a publish; they run a batch again in another order, with other
+tasks, or at the same time as a second driver of the checkpoint. Some come again with other rows,
+which must be refused. The calls to brokers, and their times, are the sink's own code. Options come
+from a separate stream, so other seeds stay as they were.
 """
 
 from __future__ import annotations
@@ -37,24 +38,22 @@ _OPTIONS: SinkOptions = sink_options(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedOptions:
-    """One seed's."""
-
     queries: int = 0
     drivers: int = 1
-    """Of each checkpoint. Two are a mistake that must do no harm."""
+    """Drivers of each checkpoint. Two are a mistake that must do no harm."""
     tasks: int = 1
-    """A batch's rows come from so many, at most."""
+    """The most tasks of a batch's rows."""
     death_p: float = 0.0
     """How often a driver dies while it publishes."""
     repeat_p: float = 0.0
-    """How often a batch is run again that is committed."""
+    """How often a committed batch is run again."""
     other_p: float = 0.0
-    """How often a batch that was begun is run again with other rows."""
+    """How often a begun batch is run again with other rows."""
     timeout_ms: int = 1_000
 
 
 def draw(rng: random.Random) -> PublishedOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return PublishedOptions()
     return PublishedOptions(
@@ -69,17 +68,15 @@ def draw(rng: random.Random) -> PublishedOptions:
 
 
 class PublishedLoad:
-    """All queries of one seed."""
-
     def __init__(self, load: TopicLoad, options: PublishedOptions, audit: PublishedAudit) -> None:
         self.load = load
         self.options = options
         self.audit = audit
         self._batches: dict[str, PublishedBatch] = {}
-        """Checkpoints: the batch that is next, once it is planned."""
+        """Checkpoint → its next batch, once it is planned."""
 
     def clients(self) -> list[TopicClient]:
-        """Those of the safety phase."""
+        """Return the clients of the safety phase."""
         return [
             TopicClient(self.load, f"u{query}.{number}", partial(self._drive, f"u{query}"))
             for query in range(1, self.options.queries + 1)
@@ -87,7 +84,7 @@ class PublishedLoad:
         ]
 
     async def finish(self, client: TopicClient) -> None:
-        """Nothing is wrong any more: what was begun, only its query can finish."""
+        """Finish begun batches when the faults are over: only their queries can."""
         for batch in list(self._batches.values()):
             while not batch.is_done:
                 await self._run(client, batch)
@@ -96,7 +93,7 @@ class PublishedLoad:
     # ------------------------------------------------------------------ a driver
 
     async def _drive(self, query: str, client: TopicClient) -> None:
-        """Batch after batch of a checkpoint, which another driver may have, too."""
+        """Run batch after batch of a checkpoint, which another driver may share."""
         while not self.load.is_full:
             batch = self._next(query, client)
             rng = client.rng
@@ -109,7 +106,7 @@ class PublishedLoad:
             await client.pause(self.load.options.pause_s)
 
     def _next(self, query: str, client: TopicClient) -> PublishedBatch:
-        """The batch that the checkpoint is at: planned once, with the rows that it has for ever."""
+        """Return the checkpoint's next batch, whose rows are planned once."""
         last = self._batches.get(query)
         if last is not None and not last.is_done:
             return last
@@ -128,7 +125,7 @@ class PublishedLoad:
         return [f"{query}.{number}-{first + n}" for n in range(count)]
 
     async def _run(self, client: TopicClient, batch: PublishedBatch) -> None:
-        """One attempt at the batch."""
+        """Attempt the batch once."""
         dies_s = client.rng.expovariate(10) if client.rng.random() < self.options.death_p else None
         try:
             async with asyncio.timeout(dies_s):
@@ -143,8 +140,9 @@ class PublishedLoad:
             batch.is_done = True
 
     async def _run_with_other_rows(self, client: TopicClient, batch: PublishedBatch) -> None:
-        """As of a source that does not repeat itself: nothing of these may ever be seen."""
-        # A batch may have had no rows: then any are other ones, and none once more are the same.
+        """Run a batch with other rows, as from a source that does not repeat itself: none may be
+        seen."""
+        # A batch may have had no rows. Then any rows are other rows, and no rows are the same.
         names = batch.values or self.load.partitions
         values = {name: self._values(client, batch.query, batch.number) for name in names}
         self.audit.refused(values)
@@ -157,7 +155,7 @@ class PublishedLoad:
     async def _publish(
         self, client: TopicClient, batch: PublishedBatch, values: Mapping[PartitionName, list[str]]
     ) -> bool:
-        """As the sink's driver does with what its tasks bring."""
+        """Publish as the sink's driver does with its tasks' messages."""
         shares = producing.together(self._tasks(client, values))
         assert producing.why_not_small(shares, _OPTIONS) is None
         producer = producing.producer_of(batch.query, batch.number)
@@ -174,7 +172,7 @@ class PublishedLoad:
     def _tasks(
         self, client: TopicClient, values: Mapping[PartitionName, list[str]]
     ) -> list[dict[Target, Rows]]:
-        """The rows, dealt out to tasks anew, in any order, with the time of now."""
+        """Distribute the rows to tasks, in any order, with the present time."""
         assert client.process is not None
         rng, now_ms = client.rng, client.process.clock_ms()
         tasks: list[dict[Target, Rows]] = [{} for _ in range(rng.randint(1, self.options.tasks))]

@@ -1,8 +1,8 @@
-"""The quiescence referee (Q1): after a seed has settled, all that was counted is given back.
+"""The quiescence referee (Q1): after a seed has settled, all counted resources are given back.
 
-No fault, no client, nothing asked any more: every counter, queue, table of leases and set of
-waiters of every broker, ledger client and bookie is 0, as each class says of itself in
-`describe()`. Background work is allowed: a count has to be 0 once, within some virtual seconds.
+Without faults, clients and requests, every counter, queue, table of leases and set of waiters of
+every broker, ledger client and bookie is 0 in its class's `describe()`. Background work is allowed:
+a count has to be 0 once, within some virtual seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support.kit.quiescence import Unrest
 
 _LOOK_EVERY_S = 0.02
 _WITHIN_S = 30.0
-"""Longer than any lease, time-out or pause that options draw."""
+"""Longer than any lease, timeout or pause that options draw."""
 
 
 class Quiescence:

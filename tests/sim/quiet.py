@@ -1,11 +1,11 @@
-"""What costs time and shows nothing in a simulation is switched off while a seed runs.
+"""Switches off costly things without use in a simulation while a seed runs.
 
-logging    a log line costs more than the step it tells of; the seed's events tell it too. What is
-           logged of an error that nobody foresaw is kept in `bugs`, and fails the seed
-metrics    nobody scrapes; what they would count is not looked at
-garbage    collected between seeds, of many at once where it is off altogether: memory is ample,
-           the moment of a collection must not be part of the story. What was there before
-           the first seed is never looked through again.
+logging    a log line costs more than the step that it describes, and the seed's events have it
+           too. Logs of unexpected errors go to `bugs` and fail the seed
+metrics    no process reads them
+garbage    is collected between seeds, for many at once where it is off altogether: memory is
+           ample, and the moment of a collection must not be part of the story. Objects from
+           before the first seed are never looked through again
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import octavo.bookie.metrics
 import octavo.bookie.node
 
 _COLLECT_EVERY = 60
-"""Some hundred megabytes of them; who runs fewer in one process never collects at all."""
+"""They take some hundred megabytes. A process with fewer seeds never collects."""
 _seeds_run = 0
 
 
 bugs: list[str] = []
-"""What was logged since `quiet` was entered that no fault explains."""
+"""Log lines since `quiet` was entered that no fault explains."""
 _BUG_EVENTS = ("broker_task_failed", "ledger_task_failed", "rollover_failed")
 
 
 class Injected(Exception):
-    """An error that the simulator raises where nobody expects one."""
+    """An error that the simulator raises where no code expects one."""
 
 
 class _Mute(structlog.BoundLoggerBase):
-    """Says nothing, but remembers what tells of a bug."""
+    """A logger that drops all lines, but remembers signs of a bug."""
 
     def bind(self, **_: object) -> _Mute:
         return self
@@ -80,7 +80,7 @@ _METRICS = ("CollectorRegistry", "Counter", "Gauge", "Histogram")
 
 @functools.cache
 def prepare() -> None:
-    """Do once in a process, or before it forks, what every first seed would have to."""
+    """Do once per process, or before it forks, the work that every first seed would do."""
     octavo.bookie.node._version()  # looked up outside of the simulated world
     gc.collect()
     gc.freeze()
@@ -88,7 +88,7 @@ def prepare() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """While this is entered, nothing is logged, counted or collected."""
+    """Within the block, nothing is logged, counted or collected."""
     global _seeds_run
     prepare()
     was_on = gc.isenabled()
@@ -96,7 +96,7 @@ def quiet() -> Iterator[None]:
     bugs.clear()
     logging = structlog.get_config()
     structlog.configure(wrapper_class=_Mute, cache_logger_on_first_use=False)
-    # Each log line binds its logger anew, at the price of some steps; ours is one for all.
+    # A log line would bind its logger each time, which takes some steps; this is bound once.
     proxy: Any = BoundLoggerLazyProxy
     bind, proxy.bind = proxy.bind, _give_mute
     metrics = octavo.bookie.metrics

@@ -1,8 +1,8 @@
-"""The referee of topics that are deleted and made again: everything is keyed by incarnation.
+"""The referee of topics that are deleted and made again. All state is keyed by incarnation.
 
-Acked into one topic: there, as long as nobody begins to delete it, and in no other of its name.
-When a deletion was answered, nothing that begins afterwards may be acked into that topic, nor show
-anything of it. No sequence that an earlier topic has had is answered "stored before" (X13).
+A message acked into a topic is in it, as long as no deletion begins, and in no other topic of the
+name. After a deletion's answer, later calls neither get an ack from that topic nor see any of its
+messages. A sequence of an earlier topic is never answered as "stored before" (X13).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Incarnation:
 
     number: int
     deletions: int = 0
-    """Begun."""
+    """Deletions that have begun."""
     gone: bool = False
     """A deletion was answered."""
     acked: set[str] = field(default_factory=set)
     numbered: int = 0
-    """Messages under the one sequence that were sent to it and to no other."""
+    """Messages under the one sequence that were sent to this topic only."""
 
 
 class RecreateAudit:
-    """All topics of one name, one after the other."""
+    """All topics of one name, in order."""
 
     def __init__(self, fail: Fail) -> None:
         self._fail = fail
@@ -39,29 +39,29 @@ class RecreateAudit:
         """Message → the topic that it was acked into or seen in."""
 
     def made(self, incarnation: str) -> None:
-        """Its record was written."""
+        """Note that its record was written."""
         self.known.setdefault(incarnation, Incarnation(len(self.known) + 1))
 
     def gone(self) -> frozenset[str]:
-        """Those whose deletion was answered: for a call that begins now."""
+        """Return topics with an answered deletion, for a call that begins now."""
         return frozenset(name for name, one in self.known.items() if one.gone)
 
     def sends(self, value: str, numbered_for: str | None) -> None:
-        """A message is sent, once; a numbered one for a certain topic."""
+        """Note that a message is sent, once; a numbered message is for a certain topic."""
         self.sent[value] = self.gone()
         if numbered_for is not None:
             self.known[numbered_for].numbered += 1
 
     def deletion_begins(self, incarnation: str) -> None:
-        """Somebody asks for it."""
+        """Note that a client asks for a deletion."""
         self.known[incarnation].deletions += 1
 
     def deleted(self, incarnation: str) -> None:
-        """He was told that it is gone."""
+        """Note that a deletion was answered."""
         self.known[incarnation].gone = True
 
     def acked(self, value: str, incarnation: str, *, duplicate: bool) -> None:
-        """The publisher was told that it is durable."""
+        """Check an ack that a publisher got."""
         topic = self.known[incarnation]
         if incarnation in self.sent[value]:
             self._fail(
@@ -76,9 +76,10 @@ class RecreateAudit:
     def shown(
         self, incarnation: str, values: Iterable[str], gone: frozenset[str], *, vouched: bool
     ) -> None:
-        """A reader or consumer, whose call began when these were `gone`, was given these.
+        """Check messages shown to a call that began when these topics were `gone`.
 
-        `vouched`: whoever gave them had a session. One whose session is over may not have heard.
+        `vouched`: the answering broker had a session. A broker without one may not have heard of a
+        deletion.
         """
         topic = self.known[incarnation]
         if incarnation in gone and vouched:
@@ -94,14 +95,14 @@ class RecreateAudit:
             self._seen(value, incarnation)
 
     def whole(self, incarnation: str, values: Iterable[str], acked: Iterable[str]) -> None:
-        """All of a topic that nobody has begun to delete; what was `acked` when the read began."""
+        """Check a whole read of a topic without deletions; `acked` when the read began."""
         topic = self.known[incarnation]
         missing = sorted(set(acked) - set(values))
         if missing and not topic.deletions:
             self._fail(f"X13 topic {topic.number}: {missing} were acked and are nowhere")
 
     def ack_taken(self, given: str, taken: str) -> None:
-        """An ack id of one topic was taken by a topic."""
+        """Check an ack id of one topic that a topic accepted."""
         if given != taken:
             self._fail(
                 f"X13 topic {self.known[taken].number} took an ack id of topic "

@@ -1,9 +1,9 @@
-"""Brokers that hear nothing of a deletion, for profile `recreate`: its own faults.
+"""Brokers that hear nothing of a deletion: the faults of profile `recreate`.
 
-They strike as a deletion begins, for it is then that somebody must hear of it. Such a broker is out
-of reach for the others, so nobody can tell it to let go, and its watches are late; clients and
-bookies reach it as before. Some have lost their session besides and do not know, and some are slow
-to reach the metadata store, so that between what they look up and what they write all may change.
+They strike as a deletion begins, when owners must hear of it. Such a broker is out of reach for the
+others, which cannot tell it to close the topic, and its watches are late. Clients and bookies reach
+it as before. Some have also lost their session without knowing it. Some reach the metadata store
+slowly, so that everything may change between their read and their write.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tests.sim.cluster import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecreateFaults:
-    """One seed's: how likely each strikes when a deletion begins."""
+    """How likely each fault strikes when a deletion begins."""
 
     deaf_p: float
-    """Nobody can tell it anything."""
+    """Other brokers cannot tell it anything."""
     forsaken_p: float
-    """The same, and its session is over, of which it does not hear."""
+    """The same, and its session is over without its knowledge."""
     sluggish_p: float
-    """The same, and what it asks of the metadata store is a while on its way."""
+    """The same, and its metadata calls are slow."""
 
 
 def draw(rng: Random) -> RecreateFaults:
-    """The options of one seed, from a stream of its own."""
+    """Draw a seed's options, from a separate stream."""
     return RecreateFaults(
         deaf_p=rng.choice((0.0, 0.2, 0.5)),
         forsaken_p=rng.choice((0.0, 0.2, 0.5)),
@@ -39,7 +39,7 @@ def draw(rng: Random) -> RecreateFaults:
 
 
 class RecreateNemesis:
-    """Strikes at the owner of the topic's partition, or at somebody who may become it."""
+    """Strikes at the owner of the topic's partition, or at a broker that may become the owner."""
 
     def __init__(
         self, cluster: Cluster, brokers: dict[str, SimBroker], name: PartitionName
@@ -58,7 +58,7 @@ class RecreateNemesis:
         )
 
     def deletion_begins(self) -> None:
-        """Somebody is about to ask for one."""
+        """Strike: a client is about to ask for a deletion."""
         for kind, likely, strike in self._kinds:
             if self.over or self.rng.random() >= likely:
                 continue
@@ -71,7 +71,7 @@ class RecreateNemesis:
             strike(broker, s)
 
     def _broker(self) -> SimBroker:
-        """Mostly the one that serves it."""
+        """Choose a broker, mostly the owner."""
         found = list(self._brokers.values())
         owners = [b for b in found if b.broker is not None and self._serves(b)]
         return self.rng.choice(owners if owners and self.rng.random() < 0.7 else found)
@@ -81,7 +81,7 @@ class RecreateNemesis:
         return any(one.name == self._name for one in broker.broker.ownership.open_partitions())
 
     def _deafen(self, broker: SimBroker, s: float) -> None:
-        """What it says to others arrives, and their answers do not."""
+        """Let its calls to others arrive, and lose their answers."""
         loop, network = self._cluster.loop, self._cluster.network
         self._cluster.metadata.deafen(broker.name, s)
         for name in self._brokers:
@@ -94,7 +94,8 @@ class RecreateNemesis:
         self._deafen(broker, s)
         metadata.partition(broker.name)
         loop.world_later(s, metadata.heal, broker.name)
-        # Before others hear of the deletion they would take its partitions, and fence it.
+        # End its session before others hear of the deletion: they would take over its partitions
+        # and fence it.
         loop.world_later(self.rng.choice((0.0, 0.02, 0.1)), metadata.expire, broker.name)
 
     def _slow_down(self, broker: SimBroker, s: float) -> None:

@@ -1,7 +1,7 @@
 """A topic that is deleted and made again, under publishers, readers and consumers at all brokers.
 
-Profile `recreate`: beside the load of the other topics. Each call goes to any broker, which may be
-far behind: watches come up to seconds late. What is told goes to the referee (recreate_audit.py).
+Profile `recreate`, beside the load of the other topics. Each call goes to any broker, which may be
+far behind: watches come up to seconds late. Answers go to the referee (recreate_audit.py).
 """
 
 from __future__ import annotations
@@ -45,20 +45,19 @@ _LIMITS = {"deletion_wait_ms": (100, 800), "let_go_timeout_ms": (50, 300)}
 
 
 def limits(rng: random.Random) -> dict[str, int]:
-    """Of the brokers, for deletions."""
+    """Settings of the brokers, for deletions."""
     found = {name: rng.choice(choices) for name, choices in _LIMITS.items()}
     return {**found, "sweep_interval_ms": rng.choice((100, 400))}
 
 
 def spared(faults: Mapping[str, float], rng: random.Random) -> dict[str, float]:
-    """Some of these faults: where all goes wrong at once, hardly a topic is made and deleted."""
+    """Keep some of these faults: where everything goes wrong at once, hardly a topic is made and
+    deleted."""
     share = rng.choice((0.2, 0.6, 1.0))
     return {kind: mean_s for kind, mean_s in faults.items() if rng.random() < share}
 
 
 class RecreateLoad:
-    """All of it, for one seed."""
-
     def __init__(self, load: TopicLoad, settings: TopicSettings) -> None:
         self._load = load
         self._settings = TopicSettings(
@@ -70,17 +69,17 @@ class RecreateLoad:
         self.audit = RecreateAudit(load.cluster.audit.fail)
         self.nemesis = RecreateNemesis(load.cluster, load.brokers, _PARTITION)
         self.settled = False
-        # Who publishes finds out that its ledger is fenced: with few that do, readers come first.
+        # Publishers find out that a ledger is fenced. When few publish, readers come first.
         self._publish_pause_s = load.cluster.loop.stream("recreate pace").choice((_PAUSE_S, 0.2))
         self._numbers = 0
         self._owners: dict[str, str] = {}
-        """By client: the broker that has served it last, if that was its last call."""
+        """Client → the broker that served its last call."""
         self._current: str | None = None
         """The topic that was made last, as far as its maker knows."""
         load.cluster.metadata.observers.append(self._changed)
 
     def start(self) -> None:
-        """The safety phase begins; the other topics need not have been made yet."""
+        """Begin the safety phase; the other topics need not exist yet."""
         lives = [
             ("gm", self._make), ("gp1", self._publish), ("gp2", self._publish),
             ("gp3", self._publish), ("gr", self._read), ("gr2", self._read),
@@ -91,7 +90,7 @@ class RecreateLoad:
             self._load.clients[-1].start()
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: it can be made, read and deleted."""
+        """Make, read and delete the topic, when the faults are over."""
         TopicClient(self._load, "gs", self._finish).start()  # type: ignore[arg-type]
 
     def _changed(self, change: Change) -> None:
@@ -101,7 +100,7 @@ class RecreateLoad:
     # Calls
 
     def _any(self, client: TopicClient) -> SimBroker:
-        # In the end nobody asks those that have left for good: there may be one other.
+        # In the end, leave out brokers that are gone for good: only one other may exist.
         known = self._load.brokers.values()
         return client.rng.choice([b for b in known if not (self._load.over and b.held_down)])
 
@@ -119,7 +118,8 @@ class RecreateLoad:
         work: Callable[[Partition], Awaitable[Any]],
         bound: str | None = None,
     ) -> tuple[str, bool, Any]:
-        """Which topic it was, whether its owner had a session, and what `work` gave."""
+        """Return the topic's incarnation, whether its owner had a session, and the result of
+        `work`."""
 
         async def noted(partition: Partition) -> tuple[str, bool, Any]:
             found = await work(partition)
@@ -141,7 +141,8 @@ class RecreateLoad:
         return found
 
     def _asked(self, client: TopicClient) -> SimBroker:
-        """Mostly the one that answered last: whoever knows an owner asks no other."""
+        """Choose mostly the broker that answered last: a client that knows an owner asks no
+        other."""
         known = self._owners.pop(client.name, None)
         stays = client.rng.random() < 0.7 and not self._load.over
         return self._load.brokers[known] if known and stays else self._any(client)
@@ -156,7 +157,7 @@ class RecreateLoad:
             await self._delete(client, incarnation)
 
     async def _until_used(self, client: TopicClient, incarnation: str) -> None:
-        """Mostly there is something to lose when it goes, though nobody waits for that long."""
+        """Wait a limited time for a first ack, so that mostly a deletion has something to lose."""
         for _ in range(client.rng.choice((0, 10, 30))):
             if self.audit.known[incarnation].acked:
                 return
@@ -198,7 +199,7 @@ class RecreateLoad:
             await client.pause(self._publish_pause_s)
             self._numbers += 1
             value = f"{client.name}-{self._numbers}"
-            # Sequence 0 of one producer in every topic: stored once in each.
+            # Use sequence 0 of one producer in every topic: each stores it once.
             bound = self._current if client.rng.random() < 0.3 else None
             sequence = (
                 {"producer_id": _PRODUCER, "producer_epoch": 0, "base_sequence": 0} if bound else {}
@@ -261,7 +262,7 @@ class RecreateLoad:
                 await self._acknowledge(client, of, ack_id)
 
     async def _acknowledge(self, client: TopicClient, given: str, ack_id: str) -> None:
-        """Also one of a topic that is gone."""
+        """Ack, also with ack ids of a topic that is gone."""
 
         async def acknowledge(partition: Partition) -> bool:
             subscription = await partition.subscription(_SUBSCRIPTION)
@@ -291,7 +292,7 @@ class RecreateLoad:
         self.settled = True
 
     async def _until_no_trace(self, client: TopicClient) -> None:
-        """What came too late for a deletion is removed by and by."""
+        """Wait until objects that came too late for a deletion are removed."""
         cluster = self._load.cluster
         records = cluster.metadata.tree.records
         path = topic_path(AGAIN.namespace, AGAIN.topic)

@@ -1,12 +1,12 @@
 """Rights that are given and withdrawn, under faults: `python -m tests.sim.rights N`.
 
-A world of its own, for it needs neither bookies nor topics, and no seed of the others may change by
-it: the simulated metadata store with all that goes wrong on the way to it, brokers' processes with
-the production `Authority`, and one who changes the policy, by the production `PolicyStore`.
+A separate small world, which needs neither bookies nor topics and changes no other seed: the
+simulated metadata store with its faults, brokers' processes with the production `Authority`, and an
+administrator that changes the policy through the production `PolicyStore`.
 
-The referee: whatever a broker allows, the policy allowed within the last `EFFECTIVE_S`; else the
-broker was out of the store's reach meanwhile, or stood still. And in the end, when nothing goes
-wrong any more, all of them decide by the policy as it stands.
+The referee: whatever a broker allows, the policy allowed within the last `EFFECTIVE_S`, unless the
+broker could not reach the store or stood still. At the end, without faults, all brokers decide by
+the present policy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.sim.small_worlds import Result
 from tests.sim.trace import Trace
 
 EFFECTIVE_S = 5.0
-"""What is promised, of a broker that reaches the store."""
+"""The promise for a broker that reaches the store."""
 SAFETY_S = 40.0
 SETTLE_S = 10.0
 LOOKED_EVERY_S = 0.05
@@ -66,7 +66,7 @@ class SimRights:
         self.authority: Authority | None = None
         self.store: SimMetadataStore | None = None
         self.out_of_reach_s = 0.0
-        """When it was last."""
+        """When it was last out of reach."""
 
     def start(self) -> None:
         """Start a process, unless one runs."""
@@ -86,7 +86,7 @@ class SimRights:
         try:
             await store.start()
             await authority.start()
-        except MetadataError:  # who does not know what is allowed does not serve
+        except MetadataError:  # a broker that does not know the policy does not serve
             self.world.trace.probe("rights.not_started")
             self.kill()
             return
@@ -94,7 +94,7 @@ class SimRights:
 
     @property
     def in_reach(self) -> bool:
-        """Whether it serves, and the store hears and answers it."""
+        """Whether it serves, and reaches the store both ways."""
         metadata = self.world.metadata
         return (
             self.process is not None
@@ -110,10 +110,8 @@ class SimRights:
 
 
 class World:
-    """One seed."""
-
     operations: ClassVar[tuple[Operation, ...]] = (Operation.CONSUME,)
-    """Of which rights are given and withdrawn."""
+    """Rights for these operations are given and withdrawn."""
 
     def __init__(self, seed: int) -> None:
         self.trace = Trace()
@@ -127,7 +125,8 @@ class World:
         self.over = False
         self.changes = 0
         self._denied_since: dict[Identity, float | None] = dict.fromkeys(USERS)
-        """By the policy as it stands; None while it is allowed. Before the policy all may all."""
+        """Since when the present policy denies it, or None. Without a policy everything is
+        allowed."""
         faults = self.metadata.faults
         faults.delay_ms = self.rng.choice((1.0, 10.0))
         faults.request_lost = self.rng.choice((0.0, 0.02))
@@ -136,7 +135,7 @@ class World:
         faults.lag_ms = self.rng.choice((0.0, 50.0, 8_000.0))
 
     def run(self) -> Result:
-        """All of it, or as far as the first violation."""
+        """Run to the end, or to the first violation."""
         try:
             admin = Process(self.loop, "admin")
             admin.spawn(self._change(admin), "admin")
@@ -172,7 +171,7 @@ class World:
     # What happens
 
     async def _change(self, process: Process) -> None:
-        """Give and withdraw rights, without end."""
+        """Give and withdraw rights until the end."""
         rules = [
             make_rule(user.name, operation, "topic:public/*", allow=allow)
             for operation in self.operations
@@ -202,11 +201,11 @@ class World:
             await asyncio.sleep(process.rng.choice((0.05, 0.5, 3.0, 6.0)))
 
     def _begun(self, record: PolicyRecord) -> PolicyRecord:
-        """The record of a cluster that is secured, if it was not."""
+        """Return the record of a secured cluster."""
         return secured(record, "user:root")
 
     def _changes_of(self, rule: Rule) -> Sequence[Make]:
-        """What may happen to a rule, each as likely."""
+        """Return the possible changes of a rule, equally likely."""
         return (with_rule, without_rule)
 
     def _store(self, process: Process) -> SimMetadataStore:
@@ -256,7 +255,7 @@ class World:
             broker.kill()
         self._later(self._fault, self._pause_s())
 
-    # What may be
+    # Referee
 
     def _look(self) -> None:
         now_s = self.loop.time()
@@ -281,7 +280,7 @@ class World:
         return broker.authority.decide(user, Operation.CONSUME, TOPIC).allowed
 
     def _judge(self) -> None:
-        """Nothing goes wrong any more: what was given is there as well."""
+        """Judge the end, without faults: every right that was given is effective."""
         for broker in self.brokers:
             if self.failure is None and broker.authority is None:
                 self.failure = f"{broker.name} does not serve though nothing goes wrong"
@@ -316,7 +315,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
 }
-"""Planted one at a time: each has to be found."""
+"""Planted one at a time; each must be found."""
 
 
 run_seed = partial(small_worlds.run_seed, World)

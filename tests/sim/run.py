@@ -1,8 +1,8 @@
 """Runs one seed: set up → faults and load → heal → settle → audit. The same seed, the same run.
 
 setup    every bookie serves
-safety   clients work, the nemesis does its worst; the referee sees every promise
-heal     no faults any more, whoever can starts again
+safety   clients work, the nemesis injects faults, the referee sees every promise
+heal     no faults any more; every process that can starts again
 settle   in bounded virtual time every ledger is closed, every pending add answered, a new
          ledger written: liveness (S8, P35)
 audit    every entry of every closed ledger is read as a client reads, and from every copy;
@@ -45,8 +45,6 @@ REST_S_MAX = 60.0
 
 @dataclass
 class SeedResult:
-    """What came of one seed."""
-
     seed: int
     trace_hash: str
     steps: int
@@ -57,7 +55,7 @@ class SeedResult:
     wall_s: float
     profile: str = ""
     events: list[str] = field(default_factory=list)
-    """The last ones before the failure."""
+    """The last events before the failure."""
 
 
 def run_seed(
@@ -73,8 +71,6 @@ def run_seed(
 
 
 class Simulation:
-    """One seed under way."""
-
     def __init__(self, seed: int, profile: str | None, *, verbose: bool = False) -> None:
         self.trace = Trace()
         self.loop = SimLoop(seed, trace=self.trace)
@@ -102,7 +98,7 @@ class Simulation:
             self.older = OlderMetadata(self.cluster, self.load, self.judge)
 
     def run(self) -> SeedResult:
-        """All phases, or as far as the first violation."""
+        """Run all phases, or until the first violation."""
         stream = self.loop.stream
         try:
             try:
@@ -165,7 +161,7 @@ class Simulation:
         self._until(lambda: judge.audited, AUDIT_S_MAX)
 
     def _ends_with(self, older: OlderMetadata) -> bool:
-        """Turn the metadata back; whether nothing is left to look at afterwards."""
+        """Turn the metadata back; return whether the seed ends with it."""
         older.begin()
         self._until(lambda: older.over, OLDER_S_MAX)
         return older.accepted
@@ -178,7 +174,7 @@ class Simulation:
         topics.stop()
 
     def _places(self) -> Iterator[Place]:
-        """Say where each live process keeps what it has."""
+        """Yield each live process and its objects."""
         for bookie in self.cluster.bookies.values():
             if bookie.process is not None and bookie.node is not None:
                 yield bookie.process, [bookie.node]
@@ -202,7 +198,7 @@ class Simulation:
             self._until(lambda: quiescence.over, REST_S_MAX)
 
     def _until(self, done: Callable[[], bool], virtual_s_max: float) -> None:
-        """Run until it is so, or until something is wrong."""
+        """Run until the condition holds or something is wrong."""
         if not self._is_wrong():
             audit, errors, look = self.audit, self.loop.errors, self.wakefulness.look
             self.loop.run_until(  # asked at every sixteenth step

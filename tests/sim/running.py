@@ -1,7 +1,7 @@
-"""Makes a simulated loop the running one, for asyncio and for production code.
+"""Makes a simulated loop the running loop, for asyncio and for production code.
 
-Asking asyncio for the running loop costs a system call each time (it looks whether the process was
-forked), and it keeps a list of all tasks that nobody here looks at: both are short-circuited.
+Asking asyncio for the running loop costs a system call each time (it checks for a fork), and
+asyncio keeps a list of all tasks that no code here reads. Both are bypassed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _NAMES = (
     (events, "_get_running_loop"),
 )
 _ALL_TASKS: Any = vars(tasks).get("_all_tasks", vars(tasks).get("_scheduled_tasks"))
-"""Until Python 3.11 and since."""
+"""Before and since Python 3.12."""
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _NAMES]
 
 
 @contextmanager
 def running(loop: SimLoop) -> Iterator[None]:
-    """While this is entered, `loop` runs."""
+    """Within the block, `loop` is the running loop."""
     hooks = sys.get_asyncgen_hooks()
     events._set_running_loop(loop)
-    itself = repeat(loop).__next__  # as quick as can be: it is asked for half as often as steps run
+    itself = repeat(loop).__next__  # as quick as can be: it is called half as often as steps run
     for owner, name in _NAMES:
         setattr(owner, name, itself)
-    _ALL_TASKS.add = id  # does nothing, without a frame of Python
+    _ALL_TASKS.add = id  # does nothing, without a Python frame
     sys.set_asyncgen_hooks(firstiter=None, finalizer=loop.finalize_generator)
     try:
         yield

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class _Socket:
-    """What asks for a socket's name gets it."""
+    """The part of a socket that callers ask for its name."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
 
     def getsockname(self) -> tuple[str, int]:
-        """Host and port."""
+        """Return host and port."""
         return self._address
 
 
@@ -42,7 +42,7 @@ class SimServer(asyncio.AbstractServer):
         self._serving = False
 
     def accept(self, transport: SimTransport) -> None:
-        """As a step of the server's process: take a new connection in."""
+        """Take a new connection, as a step of the server's process."""
         if not self._serving:
             transport.abort()
             return

@@ -1,4 +1,4 @@
-"""A client process of a seed: production `LedgerClient` inside, and what it is at just now."""
+"""A client process of a seed: a production `LedgerClient`, and its present activity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.sim.process import Process
 
 
 class SimClient:
-    """One client process; when it crashes, another takes its place."""
+    """A client process; when it crashes, another takes its place."""
 
     def __init__(self, cluster: Cluster, name: str, life: Callable[[SimClient], Any]) -> None:
         self.cluster = cluster
@@ -33,9 +33,9 @@ class SimClient:
         self.process: Process | None = None
         self.ledgers: LedgerClient
         self.pending: dict[tuple[int, int], None] = {}
-        """Adds that were not answered yet, of the living process."""
+        """Unanswered adds of the living process."""
         self.doing = ""
-        """What the living process is at; one of `ACTIVITIES`, or nothing."""
+        """The living process's activity; an item of `ACTIVITIES`, or ""."""
         self._life = life
         self.is_recoverer = False
         self.is_ready = False
@@ -47,7 +47,7 @@ class SimClient:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Begin, or begin anew after a crash."""
+        """Begin, or begin again after a crash."""
         self.pending.clear()
         self.is_done = self.is_ready = False
         self.doing = ""
@@ -55,7 +55,6 @@ class SimClient:
         self.process.spawn(self._live(), self.name)
 
     def crash(self, *, power: bool) -> None:
-        """Die."""
         if self.process is not None:
             self.process.crash(power=power)
 
@@ -75,7 +74,7 @@ class SimClient:
             raise
 
     async def _begin(self) -> bool:
-        """Connect to the metadata store and learn who is there; whether that worked."""
+        """Connect to the metadata store and list the bookies; return whether that succeeded."""
         cluster, process = self.cluster, self.process
         assert process is not None
         store = cluster.metadata_store(process)

@@ -1,9 +1,9 @@
-"""What Spark's sink does: batches of a query, each committed once, whatever happens to its driver.
+"""Spark's sink: batches of a query, each committed once, whatever happens to its driver.
 
-A query is a driver with its tasks, in one process; what it must not forget stands in its
-checkpoint, as Spark's does: which batch is next. Tasks fail, are run twice, a batch is given up, a
-commit's outcome stays unknown, the driver dies anywhere: each time the batch is written again, to
-new ledgers, under the same number. The code that writes, commits and gives up is the sink's.
+A query is a driver with its tasks, in one process. Its checkpoint, as Spark's, has the number of
+the next batch. Tasks fail or run twice, a batch is given up, a commit's outcome stays unknown, the
+driver dies anywhere: each time the batch is written again, to new ledgers, under the same number.
+The code that writes, commits and gives up is the sink's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WRITE_S = 3.0
 """Spark ends a task that takes far longer."""
 _BATCHES_MAX = 3
-"""Entries of one private ledger."""
+"""The most entries of a private ledger."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Query:
 
 
 class SinkLoad:
-    """All queries of one seed, and who tidies up after them."""
+    """All queries of a seed, and their orphan collectors."""
 
     def __init__(self, load: TopicLoad, tools: Tools, audit: BulkLoadAudit) -> None:
         self.load = load
@@ -50,7 +50,7 @@ class SinkLoad:
         self.queries: dict[str, Query] = {}
 
     def clients(self) -> list[TopicClient]:
-        """Those of the safety phase."""
+        """Return the clients of the safety phase."""
         options = self.options
         return [
             *[TopicClient(self.load, f"t{n}", self._query) for n in range(1, options.queries + 1)],
@@ -75,7 +75,7 @@ class SinkLoad:
                 await client.pause(0.1)
 
     async def _batch(self, client: TopicClient, cluster: ToolCluster, query: Query) -> None:
-        """One attempt at the query's batch."""
+        """Attempt the query's batch once."""
         rng, timeout_ms = client.rng, self.options.commit_timeout_ms
         query.attempts += 1
         attempt = Attempt(query.name, query.batch, query.attempts)
@@ -92,7 +92,8 @@ class SinkLoad:
         try:
             won = await driver.commit(*call)
             self.audit.told(attempt, won=won)
-            while rng.random() < self.options.repeat_p:  # it died before it noted that
+            # the driver died before it noted the commit
+            while rng.random() < self.options.repeat_p:
                 self._probe("repeated")
                 self.audit.told(attempt, won=await driver.commit(*call))
         except driver.SinkFailed:
@@ -107,7 +108,7 @@ class SinkLoad:
     async def _write(
         self, client: TopicClient, cluster: ToolCluster, attempt: Attempt
     ) -> list[Written]:
-        """What all tasks wrote; nothing when one of them failed, after which all is given up."""
+        """Return what all tasks wrote, or nothing when a task failed; then all is given up."""
         rng = client.rng
         tasks = [
             self._task(client, cluster, attempt, number)
@@ -133,7 +134,7 @@ class SinkLoad:
     async def _task(
         self, client: TopicClient, cluster: ToolCluster, attempt: Attempt, number: int
     ) -> list[tuple[Written, list[str]]]:
-        """Rows for some partitions, written and closed; sometimes by two of which one counts."""
+        """Write and close rows for some partitions; sometimes twice, of which one counts."""
         rng = client.rng
         rows = {
             name: [self._rows(client, attempt, number) for _ in range(rng.randint(1, _BATCHES_MAX))]
@@ -184,7 +185,8 @@ class SinkLoad:
     # ------------------------------------------------------------------ orphans
 
     async def _collect(self, client: TopicClient) -> None:
-        """Gives up what is older than the grace, be it under way: that is allowed, if unkind."""
+        """Give up batches older than the grace, even unfinished ones: that is allowed, if
+        unkind."""
         while not self.load.over:
             await client.pause(0.2)
             try:
@@ -193,7 +195,7 @@ class SinkLoad:
                 self._probe(f"orphans_left.{type(error).__name__}")
 
     async def collect(self, grace_ms: int) -> int:
-        """How many private ledgers were looked at that no partition named. Raises `EXPECTED`."""
+        """Return how many unnamed private ledgers were looked at. Raises `EXPECTED`."""
         found = await collect_orphans(SERVICE, grace_ms=grace_ms)
         for one in found:
             for _ in one.deleted:

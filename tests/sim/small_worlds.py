@@ -1,4 +1,4 @@
-"""Worlds of their own, without a cluster: one part of the product, seed after seed."""
+"""Small worlds without a cluster: one part of the product, seed after seed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from tests.sim.quiet import quiet
 
 @dataclass
 class Result:
-    """What came of one seed."""
-
     failure: str | None
     changes: int
     probes: dict[str, int]
 
 
 class SmallWorld(Protocol):
-    """One seed's."""
-
     def run(self) -> Result: ...
 
 
@@ -36,7 +32,7 @@ def run_seed(world: Callable[[int], SmallWorld], seed: int, edits: Sequence[Edit
 
 
 def main(world: Callable[[int], SmallWorld]) -> int:
-    """As many seeds as the command line says, else 100. The exit code."""
+    """Run as many seeds as the command line says, or 100. Return the exit code."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     changes, probes, failed = 0, Counter[str](), 0
     for seed in range(count):

@@ -1,13 +1,13 @@
-"""Brokers that balance by load, whose partitions have more or less to do as time goes on, and X21.
+"""Brokers that balance by load while their partitions' load changes, and X21.
 
-Profile `load`. What a partition gives to do is played (`measure_of`), by weights that change while
-the faults last and stay as they are afterwards; who gives what to whom, and all of the hand-over,
-is production's, with smoothing, pauses and rests of fractions of a second.
+Profile `load`. A partition's load is simulated (`measure_of`) by weights that change while the
+faults last and then stay. The decisions and the hand-over are production's, with smoothing, pauses
+and rests of fractions of a second.
 
-The referee is told of each partition that a broker gives away for its load: none before it has
-rested where it is, a broker none before its pause is over. Once loads are constant and nothing goes
-wrong, none comes back to where it was, it comes to rest, and then nobody has far too much to do who
-could give something away.
+The referee sees each partition that a broker gives away for its load. A partition moves only after
+it has rested at its broker; a broker gives only after its pause. Once loads are constant and there
+are no faults, no partition returns to an earlier broker, and moves end. Then no broker has far too
+much load that it could give away.
 """
 
 from __future__ import annotations
@@ -30,25 +30,23 @@ from tests.sim.cluster import Cluster
 _SMOOTHED_S, _MEASURED_S = 0.1, 0.02
 _CALM_S, _CALM_WITHIN_S = 2.5, 25.0
 _SURE_AFTER_S = 4.0
-"""So long after a change all have heard of it, and partitions are spread evenly again."""
+"""After a change, all brokers have heard of it by then, and partitions are spread evenly again."""
 _FAR = 1.6
-"""So many times the mean is far too much …"""
+"""Far too much load is this many times the mean …"""
 _WORTH = 3 * GAIN
-"""… where a move brings so much of it."""
+"""… where a move would give away this share of it."""
 
 
 class SpreadOptions(NamedTuple):
-    """One seed's."""
-
     weights: tuple[int, ...]
-    """What a partition may have to do in a second."""
+    """Possible loads of a partition, for each second."""
     changes_s: float
     """Mean pause between two changes."""
     config: dict[str, Any]
 
 
 def draw(rng: random.Random) -> SpreadOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     return SpreadOptions(
         weights=rng.choice(((0, 100), (10, 100, 1_000), (100, 100, 110), (50, 60, 400))),
         changes_s=rng.choice((0.2, 0.8, 100.0)),
@@ -63,8 +61,6 @@ def draw(rng: random.Random) -> SpreadOptions:
 
 
 class SpreadAudit:
-    """All of it, for one seed."""
-
     def __init__(
         self,
         cluster: Cluster,
@@ -81,9 +77,9 @@ class SpreadAudit:
         names = [topic.partition(number) for number in range(partitions)]
         self._weights = {name: self.rng.choice(options.weights) for name in names}
         self._done = dict.fromkeys(names, 0.0)
-        """By the last change of weights …"""
+        """The work done until the last change of weights …"""
         self._since_s = 0.0
-        """… which was then."""
+        """… and the time of that change."""
         config = options.config
         self.rules = LoadRules(
             config["balance_load_floor"],
@@ -94,19 +90,19 @@ class SpreadAudit:
         self._given: dict[PartitionName, float] = {}
         self._gave: dict[str, float] = {}
         self._been: dict[PartitionName, set[str]] = {}
-        """Where each was before, since nothing changes any more."""
+        """Partition → its earlier brokers since loads are constant."""
         self._healed_s = math.inf
         self._moved_s = 0.0
 
     # ------------------------------------------------------------------ what there is to do
 
     def start(self) -> None:
-        """Have weights change, until it is over."""
+        """Change weights until the faults are over."""
         pause_s = self.rng.expovariate(1 / self.options.changes_s)
         self.cluster.loop.world_later(pause_s, self._change)
 
     def heal(self) -> None:
-        """Nothing changes any more."""
+        """Note that nothing changes any more."""
         self.over, self._healed_s = True, self.cluster.loop.time()
 
     def _change(self) -> None:
@@ -128,7 +124,7 @@ class SpreadAudit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While this is entered, brokers measure what is played, and what they give is seen."""
+        """Within the block, brokers measure the simulated load, and each move is seen."""
         put, give, measure = setattr, Balance._give, Balance.measure
         smoothed, measured = load.SMOOTHED_OVER_S, load.MEASURED_EVERY_S
         audit = self
@@ -158,7 +154,7 @@ class SpreadAudit:
     # ------------------------------------------------------------------ the referee
 
     def gave(self, own: str, giving: Giving, began_s: float) -> None:
-        """Broker `own` began to give a partition away then, and it was taken."""
+        """Check that broker `own` gives a partition away now."""
         name, what = giving.partition, f"{own} gives {giving.partition} to {giving.to}"
         self.cluster.events.add("gives", own, giving)
         self.cluster.trace.probe("spread.given")
@@ -179,7 +175,7 @@ class SpreadAudit:
                 self._wrong(f"{what}, where it was before, and nothing has changed since")
 
     async def check(self, hopeless: Callable[[], bool]) -> None:
-        """It comes to rest, and then all is well."""
+        """Check that moves end, and the result."""
         loop = self.cluster.loop
         until_s, began_s = loop.time() + _CALM_WITHIN_S, loop.time()
         while loop.time() - max(self._moved_s, began_s) < _CALM_S:

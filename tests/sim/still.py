@@ -1,10 +1,10 @@
-"""Profile `still`: hardly anything fails, and ticks and time-outs come a hundred times later.
+"""Profile `still`: hardly any faults, and ticks and timeouts come a hundred times later.
 
-A wake-up that is lost is hidden by the next tick or time-out: the system goes on, late. Here that
-is later than the time in which a seed has to settle (S8, S9), and Q2 has longer to see the wait.
-Ticks that alone bring something about stay as they are: collections and flushes for them, and what
-an idle writer tells its bookies of the last entry, for which the judge of topics waits. Faults
-that only a time-out finds are left out: bookies are busy or slow, clients die, brokers hand over.
+The next tick or timeout hides a lost wake-up: the system goes on, late. In this profile that is
+later than the time in which a seed has to settle (S8, S9), and Q2 has longer to see the wait. Ticks
+that are the only cause of something stay as they are: collections with their flushes, and the
+explicit LACs of an idle writer, for which the judge of topics waits. Faults that only a timeout
+detects are left out: busy or slow bookies, dying clients, hand-overs of brokers.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TOPIC_FAULTS = ("broker_hands_over", "topic_client_dies")
 
 
 def stretched(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """These of the settings a hundred times as long."""
+    """Return these settings multiplied by a hundred."""
     return {name: value * FACTOR if name in names else value for name, value in settings.items()}
 
 
 def stilled(options: SimOptions, rng: random.Random) -> SimOptions:
-    """The options of a seed with few faults and late ticks: small room, so that much waits."""
+    """Adapt the options: few faults, late ticks, and little room, so that much waits."""
     bookie = {
         **stretched(options.bookie, _BOOKIE),
         "read_threads": 1,
@@ -69,7 +69,7 @@ def stilled(options: SimOptions, rng: random.Random) -> SimOptions:
 
 
 def still_topics(options: TopicOptions) -> TopicOptions:
-    """The same for topics."""
+    """Adapt the topics' options in the same way."""
     return replace(
         options,
         config=stretched(options.config, _BROKER),
@@ -79,5 +79,5 @@ def still_topics(options: TopicOptions) -> TopicOptions:
 
 
 def still_fleet(options: FleetOptions) -> FleetOptions:
-    """The same for brokers that leave and come: none falls ill, and the store always writes."""
+    """Adapt the brokers' options: none falls ill, and the store always writes."""
     return replace(options, ill=None, held_s=None)

@@ -1,9 +1,9 @@
-"""The referee of durable streams: X20, by what their writers and readers were told.
+"""The referee of durable streams: checks X20 against the answers to writers and readers.
 
-An append that was acked is in the stream once, whole, where it was first seen for good; of one
-producer epochs and sequences ascend without a gap, of all writers `Stream-Seq`; at most one answer
-calls an append new. Who was told that a stream is closed, and where, was told the truth: nothing
-that was sent later is stored, and it is never longer. A fork begins with what its source has there.
+An acked append is in the stream once, whole, and never moves. Epochs and sequences of a producer
+ascend without a gap, and so does `Stream-Seq` over all writers. At most one answer calls an append
+new. An answer that a stream is closed at an offset is true: no later append is stored, and the
+stream never grows. A fork begins with its source's messages.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from octavo.broker.types import TopicName
 
 @dataclass(eq=False)
 class Sent:
-    """An append, and what came of it."""
+    """An append and its outcome."""
 
     values: Sequence[str]
-    """Its messages; none of one that closes alone."""
+    """Its messages; empty for a close alone."""
     append: Append
     late: bool
-    """The stream was known to be closed when it was sent first."""
+    """The stream was known to be closed when it was first sent."""
     acked: bool = False
     new: bool = False
-    """It was told that it is."""
+    """An answer called it new."""
 
 
 @dataclass(eq=False)
 class StreamHistory:
-    """One stream. `base`: how much of `source` it begins with."""
+    """One stream. `base`: the number of `source`'s messages that it begins with."""
 
     name: TopicName
     fail: Callable[[str], None]
     is_json: bool
     repeats: bool
-    """A request may come twice: what nobody numbers is stored as often."""
+    """Requests may come twice: an append without a number may then be stored twice."""
     source: StreamHistory | None = None
     incarnation: str = ""
-    """Which making of its name this is, as its maker was told."""
+    """The incarnation, as its maker was told."""
     base: int = 0
     at: dict[int, str] = field(default_factory=dict)
     sent: dict[str, Sent] = field(default_factory=dict)
-    """By message."""
+    """Message → its append."""
     seen_end: int = 0
-    """The furthest offset that anybody was told."""
+    """The highest offset in any answer."""
     closed_at: int | None = None
     going: bool = False
-    """Somebody deletes it."""
+    """A client deletes it."""
     epochs: Counter[str] = field(default_factory=Counter)
-    """Of its producers, as they count them."""
+    """Producer → its epochs."""
     sequences: int = 0
     """How often a `Stream-Seq` was taken."""
 
     def sends(self, values: Sequence[str], append: Append) -> Sent:
-        """These messages are about to be appended."""
+        """Note that these messages are about to be appended."""
         sent = Sent(values, append, self.closed_at is not None)
         self.sent.update(dict.fromkeys(values, sent))
         return sent
 
     def acked(self, sent: Sent, end: int, *, new: bool, closed: bool) -> None:
-        """It was answered as stored; `end`: of the stream; `new`: it was no repeat."""
+        """Check the answer "stored". `end`: of the stream; `new`: not a repeat."""
         if new and sent.new:
             self._wrong(f"{sent.append} {sent.values} was stored as new twice")
         if sent.late and sent.values:
@@ -74,7 +74,7 @@ class StreamHistory:
         self.ends(end, closed=closed)
 
     def ends(self, end: int, *, closed: bool) -> None:
-        """Somebody was told so."""
+        """Check an answer about the end."""
         self.seen_end = max(self.seen_end, end)
         if self.closed_at is not None and self.seen_end > self.closed_at:
             self._wrong(f"it was closed at {self.closed_at}, and goes to {self.seen_end}")
@@ -85,7 +85,7 @@ class StreamHistory:
         self.closed_at = end
 
     def shows(self, start: int, values: Sequence[str], following: int) -> None:
-        """What a read from `start` was given."""
+        """Check a read from `start`."""
         if following - start != len(values):
             self._wrong(f"{len(values)} messages from {start} to {following}")
         for offset, value in enumerate(values, start):
@@ -101,7 +101,7 @@ class StreamHistory:
             self._wrong(f"at {offset} stands {value!r}, and stood {before!r}")
 
     def check_whole(self, end: int, *, closed: bool) -> None:
-        """All up to `end`, where it ends, was shown, when nothing comes any more."""
+        """Check at the end that all messages up to `end` were shown."""
         own = [self.at[offset] for offset in range(self.base, end)]
         if self.closed_at not in (None, end):
             self._wrong(f"it was closed at {self.closed_at}, and ends at {end}")

@@ -1,8 +1,8 @@
 """Brokers' durable streams in the simulator: the production handlers, called between processes.
 
-A call is a `Request`; `answer` has the handler of its method answer it at a broker, which passes it
-on to the owner, or asks another one, as its `Peers` would, with the same words on the way back.
-What is left away is sockets, routing, rights and quotas.
+A call is a `Request`. `answer` runs its method's handler at a broker, which forwards it to the
+owner or asks another broker, as its `Peers` would, with the same headers on the way back. Sockets,
+routing, permissions and quotas are left out.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ _CALLER = Identity("user:reader", source="token")
 
 
 class Request(NamedTuple):
-    """What a client sends."""
-
     method: str
     topic: TopicName
     headers: Mapping[str, str] = {}
@@ -59,7 +57,7 @@ _SILENT = SimpleNamespace(inc=lambda _: None)
 
 
 class Face:
-    """The HTTP of all brokers of one seed. `read_bytes`: how much is in an answer."""
+    """The HTTP of all brokers of one seed. `read_bytes`: the size of an answer."""
 
     def __init__(self, brokers: Mapping[str, SimBroker], read_bytes: int) -> None:
         self._brokers = brokers
@@ -67,7 +65,7 @@ class Face:
 
     @contextmanager
     def installed(self, chance: Random) -> Iterator[None]:
-        """While this is entered, the cursors of long-polls are drawn from `chance`."""
+        """Within the block, the cursors of long-polls are drawn from `chance`."""
         put, kept = setattr, durable_reads._RANDOM
         put(durable_reads, "_RANDOM", chance)
         try:
@@ -78,7 +76,7 @@ class Face:
     async def answer(
         self, at: SimBroker, asked: Request, incarnation: str | None = None
     ) -> web.Response:
-        """What broker `at` answers a client, or, about an `incarnation`, another broker."""
+        """Return broker `at`'s answer to a client or, with an `incarnation`, to another broker."""
         handler = _HANDLERS[asked.method]
         if at.broker is None or at.process is None:
             return problem_of(PartitionMoving(f"broker {at.name} is not ready")).response()
@@ -193,7 +191,7 @@ class Face:
         *_args: Any,
         **_kwargs: Any,
     ) -> Reply:
-        """A `HEAD` or `GET` of a stream."""
+        """Send a `HEAD` or `GET` of a stream."""
         path, _, offset = path.partition("?offset=")
         found = durable.source_of(path)
         assert method in ("HEAD", "GET"), method

@@ -1,12 +1,12 @@
 """Durable streams of a seed: made, appended to, read, closed, forked and deleted, at any broker.
 
-Profile `stream`, beside a topic's load. What clients send and are told goes to the referee
-(stream_audit.py) at once. A producer repeats an append under its sequence until it is answered, and
-sends it again when it was; a writer with `Stream-Seq`, and who closes, mostly repeats, too; who
-counts nothing sends once.
+Profile `stream`, beside a topic's load. Requests and answers go to the referee (stream_audit.py) at
+once. A producer repeats an append under its sequence until it is answered, and sometimes after
+that. A writer with `Stream-Seq` and a closer mostly repeat, too. A writer without numbers sends
+once.
 
-Clients are bound to the making of a stream that they met, as ours is (client/durable.py): a late
-copy of the `PUT` that made it may make another one of its name, once it was deleted.
+Clients are bound to the incarnation of a stream that they met, as ours is (client/durable.py): a
+late copy of the `PUT` may make another stream of the name after a deletion.
 """
 
 from __future__ import annotations
@@ -39,33 +39,31 @@ _PASSING = (429, 503, 504)
 _TEXT, _JSON = "text/plain", "application/json"
 _REPLACED = "topic-replaced"
 _END = ";"
-"""Of each message of a stream that is no JSON."""
+"""The end of each message in a stream without JSON."""
 
 
 class StreamOptions(NamedTuple):
-    """One seed's."""
-
     producers: int
     writers: int
-    """With `Stream-Seq`, or with nothing."""
+    """With `Stream-Seq`, or without numbers."""
     readers: int
     closes_p: float
     deletes_p: float
     repeats_p: float
     pipeline: int
     messages_max: int
-    """Of one append of JSON."""
+    """The most messages of a JSON append."""
     read_bytes: int
     streams_max: int
-    """That stand at a time: with few of them, all meet at the same ones."""
+    """The most streams at a time: with few of them, all clients meet at the same streams."""
     pause_s: float
-    """Between two calls of a client, on the average."""
+    """Mean pause between two calls of a client."""
     insists_p: float
-    """Of writers and closers, when there is no answer."""
+    """How often writers and closers repeat a call without an answer."""
 
 
 def draw(rng: random.Random) -> StreamOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     return StreamOptions(
         producers=rng.choice((1, 2, 3)),
         writers=rng.choice((0, 1, 2)),
@@ -83,8 +81,6 @@ def draw(rng: random.Random) -> StreamOptions:
 
 
 class StreamLoad:
-    """All of it, for one seed."""
-
     def __init__(
         self, load: TopicLoad, options: StreamOptions, face: Face, settings: TopicSettings
     ) -> None:
@@ -97,7 +93,7 @@ class StreamLoad:
         self._numbers = 0
 
     def start(self) -> None:
-        """Begin at once: nothing here waits for the topic."""
+        """Begin at once, without waiting for the topic."""
         options = self.options
         lives = [
             ("dm", self._make),
@@ -111,7 +107,7 @@ class StreamLoad:
             client.start()
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: all of every stream is there, and nothing else."""
+        """Check at the end that every stream has all its messages, and no others."""
         TopicClient(self.load, "ds", self._finish).start()
 
     # Calls
@@ -124,12 +120,12 @@ class StreamLoad:
         query: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Request:
-        """A call about that making of the stream and no other."""
+        """Build a call for this incarnation of the stream only."""
         bound = {**(headers or {}), INCARNATION_HEADER: stream.incarnation}
         return Request(method, stream.name, bound, query or {}, body)
 
     async def _call(self, client: TopicClient, asked: Request) -> web.Response | None:
-        """The answer; None when there is none."""
+        """Return the answer, or None."""
         at = client.rng.choice([b for b in self.load.brokers.values() if not b.held_down])
         assert client.process is not None
         wait_s = POLL_MS / 1000 if "live" in asked.query else 0.0
@@ -148,14 +144,14 @@ class StreamLoad:
     async def _answer(
         self, client: TopicClient, asked: Request, *, insists: bool
     ) -> web.Response | None:
-        """One that lasts, if there is one at once, or by and by for who `insists`."""
+        """Return a final answer, or None; with `insists`, repeat until there is one."""
         if insists:
             return await self._insist(client, asked)
         answer = await self._call(client, asked)
         return None if answer is None or answer.status in _PASSING else answer
 
     async def _insist(self, client: TopicClient, asked: Request) -> web.Response:
-        """The same until there is an answer that lasts; for what may be done twice."""
+        """Repeat until there is a final answer; only for calls that may be done twice."""
         while True:
             answer = await self._call(client, asked)
             if answer is not None and answer.status not in _PASSING:
@@ -273,7 +269,8 @@ class StreamLoad:
     async def _until_stored(
         self, client: TopicClient, stream: StreamHistory, sent: Sent, before: list[Sent]
     ) -> bool:
-        """Whether more may be appended. `before`: what has to be stored before it."""
+        """Send until it is stored; return whether more may be appended. `before`: appends that must
+        be stored first."""
         gaps, said = 0, sent.append
         headers = {
             **_headers(stream, said),
@@ -298,7 +295,7 @@ class StreamLoad:
                 return not _closed(answer)
             if self._is_over(stream, answer):
                 return False
-            gaps += 1  # what is before it may not be stored yet
+            gaps += 1  # an earlier append may not be stored yet
             if answer.status not in (400, 409) or may_follow or gaps > _GAPS_MAX:
                 self._unexpected(stream, f"POST {sent}", answer)
                 return False
@@ -344,7 +341,8 @@ class StreamLoad:
                 self._unexpected(stream, f"POST {sent}", answer)
 
     def _has_come(self, answer: web.Response, stream: StreamHistory, seq: str | None) -> bool:
-        """Whether another writer's `Stream-Seq` came before, or this one has, twice."""
+        """Whether the answer refuses a `Stream-Seq`: another writer's came first, or this one came
+        twice."""
         return seq is not None and answer.status == 409 and not _closed(answer)
 
     async def _close(
@@ -380,7 +378,8 @@ class StreamLoad:
     async def _read_once(
         self, client: TopicClient, stream: StreamHistory, offset: int, *, live: bool = False
     ) -> tuple[int, bool] | None:
-        """Where to go on, and whether nothing will follow; None when nobody has said so."""
+        """Read once; return where to continue and whether the stream ends there, or None without an
+        answer."""
         query = {"offset": durable.offset_text(offset), **({"live": "long-poll"} if live else {})}
         answer = await self._call(client, self._about(stream, "GET", query=query))
         if answer is None or answer.status in _PASSING:
@@ -421,7 +420,7 @@ class StreamLoad:
         self.settled = True
 
     async def _check(self, client: TopicClient, stream: StreamHistory) -> None:
-        """Read all of it, as far as it goes, and some more that comes late."""
+        """Read all of it, and messages that come late."""
         loop = self.load.cluster.loop
         until_s, offset, closed, at_end = loop.time() + _READ_WITHIN_S, 0, False, 0
         while at_end < 2:
@@ -471,7 +470,7 @@ def _closed(answer: web.Response) -> bool:
 
 
 def _is_gone(answer: web.Response) -> bool:
-    """Whether it says that this making of the stream is there no more."""
+    """Whether the answer says that this incarnation of the stream is gone."""
     return answer.status in (404, 410) or _REPLACED in _text(answer)
 
 

@@ -1,6 +1,6 @@
-"""Which types the subscriptions of a seed have, and the keys of its messages.
+"""The types of a seed's subscriptions, and the keys of its messages.
 
-In a share of the seeds, drawn from a stream of its own, so that the others stay what they were.
+Drawn in a share of the seeds from a separate stream, so that other seeds stay as they were.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KeyOf = Callable[[str], bytes | None]
 def draw(
     rng: random.Random, subscriptions: Mapping[str, SubscriptionSettings]
 ) -> dict[str, SubscriptionSettings]:
-    """The subscriptions as they are in this seed; none: it has none of these types."""
+    """Return the seed's subscriptions with types; empty in a seed without them."""
     if rng.random() >= _SHARE:
         return {}
     those = {n: one for n, one in subscriptions.items() if n != LOOP} or {
@@ -41,7 +41,7 @@ def _drawn(rng: random.Random, settings: SubscriptionSettings) -> SubscriptionSe
 
 
 def key_of(subscriptions: Mapping[str, SubscriptionSettings], keys: int) -> KeyOf:
-    """By the value alone: `keys` of them and none, in seeds where they matter."""
+    """Derive the key from the value: one of `keys`, or none."""
     matters = any(
         one.type == "key_shared" or one.filter_key_prefix is not None
         for one in subscriptions.values()

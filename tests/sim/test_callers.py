@@ -1,4 +1,4 @@
-"""Nothing that is denied is done, nothing that is allowed is refused for ever, under faults."""
+"""Under faults, no denied call is done, and no allowed call is refused for ever."""
 
 from __future__ import annotations
 

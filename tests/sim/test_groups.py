@@ -1,4 +1,4 @@
-"""Of a consumer group each partition is one member's, whoever joins, leaves and vanishes."""
+"""Each partition of a consumer group has one member, whoever joins, leaves and vanishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile `older`: metadata that is turned back to an older copy is refused, or loses nothing."""
+"""Profile `older`: bookies refuse older metadata, or nothing is lost."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def test_no_seed_fails(first: int) -> None:
 def test_a_planted_bug_is_found(bug: str, seed: int) -> None:
     failure = run_seed(seed, profile="older", mutant=bug).failure
     assert failure is not None
-    assert "X26" in failure or "P44" in failure  # an older store lets bookies remove what was acked
+    assert "X26" in failure or "P44" in failure  # an older store lets bookies remove acked entries

@@ -1,4 +1,4 @@
-"""A withdrawn right is effective within five virtual seconds, whatever happens on the way to it."""
+"""A withdrawn right is effective within five virtual seconds, under faults."""
 
 from __future__ import annotations
 

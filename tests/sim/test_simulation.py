@@ -1,5 +1,6 @@
-"""The simulator in CI: many hundred seeds, those that ever failed, and the same hash for the same
-seed. `python -m tests.sim run SEED` replays one, docs/simulation.md tells how to read it.
+"""The simulator in CI: many hundred seeds, earlier failures, and the same hash for the same seed.
+
+`python -m tests.sim run SEED` replays a seed; docs/simulation.md tells how to read it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from tests.sim.run import run_seed
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "1200"))
 PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "48"))
-"""Of each profile: the same seeds, which are another story in each."""
+"""Seeds of each profile. The same seed is another story in each profile."""
 SHORT_SEEDS = 30
-"""Of these in `make test`, and of each profile one shard."""
+"""How many of them `make test` runs; of each profile one shard."""
 _SHARD = 30
 _OF_PROFILE = 6
 _SHORT_OF = {"stream": 3, "load": 3, "large": 3}
-"""Of these fewer in the first shard: a seed of them takes a second."""
+"""Profiles whose seeds take a second: the first shard is smaller by this factor."""
 _HASHED = 30
 _HERE = Path(__file__).parent
 
 
 def kept_seeds() -> Iterator[Any]:
-    """The seeds of seeds.txt and their profiles; those of whole clusters take seconds each."""
+    """Yield the seeds of seeds.txt and their profiles. Seeds of whole clusters take seconds
+    each."""
     for line in (_HERE / "seeds.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             seed, profile = line.split()[:2]
@@ -40,7 +42,7 @@ def kept_seeds() -> Iterator[Any]:
 
 
 def shards(seeds: int, size: int, short: int) -> list[Any]:
-    """Where shards of `size` begin; those from seed `short` on are for `make test-all`."""
+    """Return where shards of `size` begin; shards from seed `short` on are for `make test-all`."""
     return [
         pytest.param(first, marks=pytest.mark.long) if first >= short else first
         for first in range(0, seeds, size)
@@ -56,7 +58,7 @@ def test_no_seed_fails(first: int) -> None:
 
 
 def profile_shards() -> Iterator[Any]:
-    """Some seeds of each profile; all but the first of them are for `make test-all`."""
+    """Yield some seeds of each profile; all but the first shard are for `make test-all`."""
     for profile in PROFILES:
         short = _SHORT_OF.get(profile, _OF_PROFILE)
         yield pytest.param(profile, range(short), id=f"{profile}-0")

@@ -13,7 +13,7 @@ from tests.sim.run import run_seed
     ("bug", "seed"), [("resumed-and-sends-nothing", 0), ("flushed-and-not-told", 5)]
 )
 def test_a_lost_wake_up_of_a_writer_is_found(bug: str, seed: int) -> None:
-    """No seed of another profile has found these."""
+    """No seed of another profile has found these bugs."""
     with planted_edits(TESTED[bug].edits):
         result = run_seed(seed, profile="still")
     assert result.failure is not None

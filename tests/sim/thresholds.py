@@ -1,10 +1,10 @@
 """The numbers in production code that decide when something happens, drawn tiny for a seed.
 
-A page of 1,000 entries, a turn of 64 KiB, 64 marks: no simulated cluster gets there by itself, so
-what happens beyond would never be met. In three of ten seeds all stay as they are; in the others
-each is drawn for itself, in some of them every one at its extreme. The draws have a stream of
-their own. Every such number of the simulated modules is here or in
-`thresholds_kept.py`, with the reason; `tests/unit/sim/test_thresholds.py` holds that.
+A page of 1,000 entries, a turn of 64 KiB, 64 marks: a simulated cluster never gets there by itself,
+so the code beyond would never run. In three of ten seeds all stay as they are. In the others each
+is drawn independently, in some of them all at their extremes. The draws have a separate stream.
+Every such number of the simulated modules is here or, with the reason, in `thresholds_kept.py`;
+`tests/unit/sim/test_thresholds.py` checks that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {
-    # module:NAME → what may stand there; the first is the extreme
+    # module:NAME → its possible values; the first is the extreme
     "octavo.bookie.back_pressure:CHUNK_BYTES_MIN": (1, 64),
     "octavo.bookie.gc.log_metadata:_KEPT_PAIRS_MAX": (0, 1, 3),
     "octavo.bookie.gc.log_metadata:_LEDGERS_AT_ONCE": (1, 2),
@@ -63,7 +63,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.cluster.balance:_TAKEN_WITHIN_S": (
         0.3,
         1.0,
-    ),  # a watch may tell the heir so late
+    ),  # a watch may be this late at the successor
     "octavo.broker.operations.channel:URGENT_IN_A_ROW": (1, 2),
     "octavo.broker.operations.channel:_DEADLINES_KEPT": (0, 3),
     "octavo.broker.operations.channel:PIECE_BYTES": (1, 20, 300),
@@ -161,7 +161,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.spark.commit:_PAUSE_S": (0.01, 0.5),
     "octavo.spark.commit:_PAUSE_S_MAX": (0.5, 1.0),
     "octavo.spark.orphans:_READS_AT_ONCE": (1, 2),
-    # Drawn last, so that the other draws of a seed stay what they were.
+    # Drawn last, so that the other draws of a seed stay as they were.
     "octavo.broker.cluster.leftovers:_AT_ONCE": (1, 2),
     "octavo.broker.cluster.forks:_AT_ONCE": (1, 2),
     "octavo.broker.log.shared_ledgers:_AT_ONCE": (1, 2),
@@ -225,7 +225,7 @@ TOGETHER: Mapping[str, Mapping[str, Any]] = {
         "_LOW": lambda shift: (1 << shift) - 1,
     },
 }
-"""What follows from another."""
+"""Values that depend on another."""
 IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
     "octavo.broker.subscriptions.keys:LOOK_MESSAGES": ("octavo.broker.subscriptions.looking",),
     "octavo.ledger.read.open_batch:TURN_WINDOWS": ("octavo.ledger.read.time_search",),
@@ -240,12 +240,12 @@ READ_AHEAD_OF = (
     ("octavo.ledger.recover.recovery_state", "READ_AHEAD_MAX"),
 )
 READ_AHEAD = ((1, 1), (1, 4), (2, 8), (2, 8), (8, 128))
-"""Entries that a recovery reads at once, at first and at most: in every seed, ledgers are short."""
+"""Entries that a recovery reads at once, at first and at most: ledgers are short in every seed."""
 
 
 @contextmanager
 def shrunk(rng: Random, read_ahead: Random) -> Iterator[Mapping[str, Any]]:
-    """The thresholds are what the seed draws for them; gives those that are not as ever."""
+    """Within the block, thresholds have the seed's values; yields the changed thresholds."""
     drawn = _draw(rng)
     kept: list[tuple[dict[str, Any], str, Any]] = []
 
@@ -281,6 +281,6 @@ def _draw(rng: Random) -> dict[str, Any]:
 
 
 def _spaces(module: str, name: str) -> list[dict[str, Any]]:
-    """Where the name stands: in its module, and wherever it was imported to."""
+    """Yield every namespace with the name: its module, and its importers."""
     modules = (module, *IMPORTED_TO.get(f"{module}:{name}", ()))
     return [vars(importlib.import_module(one)) for one in modules]

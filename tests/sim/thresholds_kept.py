@@ -1,7 +1,7 @@
 """Numbers of production code that the simulator leaves as they are, and why.
 
-`tests/unit/sim/test_thresholds.py` holds that each is here or drawn (`thresholds.py`), and that
-none is here that is gone.
+`tests/unit/sim/test_thresholds.py` checks that each is here or drawn (`thresholds.py`), and that
+every number here exists.
 """
 
 from __future__ import annotations
@@ -259,4 +259,4 @@ KEPT: Mapping[str, str] = {
         octavo.spark.splits:_COST_BYTES
     """,
 }
-"""Reason → the names that it holds for; `module:*` where it holds for whatever comes there."""
+"""Reason → the names that it applies to; `module:*` covers a whole module."""

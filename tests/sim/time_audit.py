@@ -1,9 +1,9 @@
 """The referee of times: what retention trims by time, and where a time is said to begin.
 
-P60: no message goes by time while it is younger than the retention, by the one true time that only
-the simulator knows: it is as old as its timestamp says, but not younger than its sending, whatever
-single clocks say. P61: a lookup answers with the first offset whose message has the timestamp or a
-newer one, by all messages that are known to stand in the log.
+P60: no message is trimmed by time while it is younger than the retention, by the one true time that
+only the simulator knows. Its age comes from its timestamp, but it is never younger than its
+sending, whatever single clocks say. P61: a lookup returns the first offset whose message has the
+timestamp or a newer one, judged by all messages known to be in the log.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.sim.topic_audit import LogHistory
 from tests.sim.trace import Trace
 
 _SLACK_MS = 150
-"""What clocks may wander in a seed without being doubted, and calls may take."""
+"""How far clocks may drift in a seed without being doubted, and calls may take."""
 
 
 class TimeAudit:
-    """One seed's. `retention_ms` is None when more than time may trim."""
+    """`retention_ms` is None when more than time may trim."""
 
     def __init__(
         self,
@@ -39,21 +39,21 @@ class TimeAudit:
         self._trace = trace
         self._fail = fail
         self._two_clocks = two_clocks
-        """The metadata store has one of its own; else each broker has its machine's alone."""
+        """The metadata store has a clock too; else each broker has only its machine's."""
         self._misled = False
-        """A single clock was ahead when the cluster was first used: nobody could know."""
+        """A single clock was ahead when the cluster was first used: no broker could know."""
 
     def _slack_ms(self) -> int:
         return _SLACK_MS + (self._now_ms() - self._began_ms) // 50
 
     def age_ms(self, stamp_ms: int) -> int:
-        """At most, of what was stamped then, by any clock that is rightly believed."""
+        """Return the highest possible age of a stamp, by any clock that is rightly believed."""
         if self._misled or not self._two_clocks:
             return 10**18
         return self._now_ms() - stamp_ms + self._slack_ms()
 
     def clock_written(self, change: Change) -> None:
-        """Somebody wrote down what time it is."""
+        """Note that a process wrote the time into the metadata."""
         assert change.value is not None
         known_ms = decode_record(ClockRecord, change.path, change.value).time_ms
         if known_ms <= self._now_ms() + self._slack_ms():
@@ -65,7 +65,7 @@ class TimeAudit:
     def trimmed(
         self, log: LogHistory, first: int, end: int, links: Iterable[PartitionLedger] = ()
     ) -> None:
-        """All from `first` to `end` (not in it) is gone by retention; `links` are what held it."""
+        """Check that retention trimmed `first` up to `end` (excluded); `links` held them."""
         if self._retention_ms is None or self._misled:
             return
         now_ms = self._now_ms()
@@ -90,7 +90,7 @@ class TimeAudit:
                 )
 
     def looked_up(self, log: LogHistory, time_ms: int, found: int, end: int, who: str) -> None:
-        """The answer to where `time_ms` begins, of somebody for whom the log ended at `end`."""
+        """Check the offset where `time_ms` begins, for a caller that saw the log end at `end`."""
         self._trace.probe(f"time.looked_up_by_{who}")
         for offset in range(log.trimmed, found):
             stamp_ms = log.time_at(offset)
@@ -109,5 +109,5 @@ class TimeAudit:
 
 
 def _is_dated(link: PartitionLedger, now_ms: int) -> bool:
-    """Whether its age is its date's: some message of it says of no time, or is from the future."""
+    """Whether its age is its date's: some message has no time, or a time in the future."""
     return link.aging_since_ms is not None and (link.first_ms < 0 or link.last_ms > now_ms)

@@ -1,4 +1,4 @@
-"""Who asks the topics where a time begins, and whose clocks jump meanwhile."""
+"""Clients that ask the topics where a time begins, and clocks that jump meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASKED_IN_THE_END = 6
 
 
 def telling_time(load: TopicLoad, rng: random.Random, name: PartitionName) -> int:
-    """One that decides something: about as new as some message, or anything."""
+    """Choose a time to ask for: close to some message's, or any."""
     log = load.audit.logs[name]
     stamp_ms = log.time_at(rng.choice(list(log.at))) if log.at else None
     if stamp_ms is None or rng.random() < 0.1:
@@ -26,8 +26,6 @@ def telling_time(load: TopicLoad, rng: random.Random, name: PartitionName) -> in
 
 
 class TimeLoad:
-    """Of one seed."""
-
     def __init__(self, load: TopicLoad, options: TimeOptions, audit: TimeAudit) -> None:
         self._load = load
         self._options = options
@@ -35,7 +33,7 @@ class TimeLoad:
         self._rng = load.cluster.loop.stream("time load")
 
     def clients(self) -> list[TopicClient]:
-        """Those who ask."""
+        """Return the clients that ask."""
         return [
             TopicClient(self._load, f"t{number}", self._look_up)
             for number in range(1, self._options.lookups + 1)
@@ -52,7 +50,7 @@ class TimeLoad:
             await client.pause(load.options.pause_s)
 
     async def ask_in_the_end(self, client: TopicClient, name: PartitionName) -> None:
-        """The log has been read as a whole: every answer is known."""
+        """Ask after the whole log has been read, when every answer is known."""
         if self._options.lookups:
             for _ in range(_ASKED_IN_THE_END):
                 time_ms = telling_time(self._load, client.rng, name)
@@ -64,7 +62,7 @@ class TimeLoad:
                         await client.pause(RETRY_S)
 
     async def ask_spark(self, cluster: SparkCluster, name: PartitionName) -> None:
-        """The same of a query that begins at a time."""
+        """Ask as a query that begins at a time does."""
         log = self._load.audit.logs[name]
         view = await cluster.view(str(name.topic_name), name.partition)
         for _ in range(_ASKED_IN_THE_END if self._options.lookups else 0):
@@ -75,7 +73,7 @@ class TimeLoad:
 
     async def _ask(self, client: TopicClient, name: PartitionName, time_ms: int) -> None:
         async def work(partition: Partition) -> tuple[int, int]:
-            end = partition.next_offset  # it may grow while the answer is sought
+            end = partition.next_offset  # it may grow during the search
             return await partition.offset_at(time_ms), end
 
         found, end = await client.ask(name, work)
@@ -84,7 +82,7 @@ class TimeLoad:
     # Clocks
 
     def begin_jumps(self) -> None:
-        """Now and then the clock of some broker's machine jumps, for a moment or for good."""
+        """Let the clock of a broker's machine jump sometimes, for a moment or for good."""
         if self._options.jump_mean_s is not None:
             pause_s = self._rng.expovariate(1 / self._options.jump_mean_s)
             self._load.cluster.loop.world_later(pause_s, self._jump)

@@ -1,6 +1,6 @@
-"""What times the topics of one seed have: stamps, retention, lookups, clocks that jump. All drawn.
+"""Times in the topics of one seed: stamps, retention, lookups, clocks that jump. All are drawn.
 
-From a stream of their own: a seed that draws none of it is the run that it was without.
+They come from a separate stream, so seeds without them stay as they were.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ FAR_MS = 10 * _YEAR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOptions:
-    """One seed's."""
-
     stamps: str
-    """`clock`: they go on with their producers' clocks; `near`: in any order; `wild`: from the far
-    past and future as well, and none at all."""
+    """`clock`: they follow their producers' clocks; `near`: in any order; `wild`: also from the far
+    past and future, or missing."""
     retention_ms: int | None
-    """By time alone; None leaves the topic's as it is."""
+    """By time alone; None leaves the topic's setting as it is."""
     lookups: int
     """Clients that ask where a time begins."""
     jump_mean_s: float | None
-    """Between two jumps of some broker's clock, by more than any retention."""
+    """Mean time between two jumps of a broker's clock, by more than any retention."""
 
     def stamps_of(self, rng: random.Random, now_ms: int, count: int) -> list[int]:
-        """The timestamps of one batch. A header tells of no message without a time beside others,
-        so none of a batch has one, or all."""
+        """Draw the timestamps of a batch. A header cannot mark a single message as without time, so
+        none of a batch has one, or all."""
         if self.stamps == "clock":
             return [now_ms] * count
         if self.stamps == "wild" and rng.random() < 0.15:
@@ -42,7 +40,7 @@ class TimeOptions:
 
 
 def draw(rng: random.Random) -> TimeOptions:
-    """The options of one seed."""
+    """Draw a seed's options."""
     return TimeOptions(
         stamps=rng.choices(("clock", "near", "wild"), (3, 1, 2))[0],
         retention_ms=rng.choice((None, 400, 2_000)),

@@ -1,8 +1,8 @@
-"""After the faults: what Spark's side owes. For `topic_settle.py`.
+"""The end of a seed for Spark's side, after the faults. For `topic_settle.py`.
 
-Every commit that was decided is finished by the brokers alone; orphans are collected and nothing
-else is; a last run moves every closed ledger out of the bookies, from where the whole log is read
-again; what no record names is gone; a topic that is deleted takes all of it with it.
+The brokers alone finish every decided commit. Orphans are collected, and nothing else is. A last
+run moves every closed ledger out of the bookies, and the whole log is read again from there.
+Objects that no record names are gone. A deleted topic takes all its ledgers with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.sim.topic_load import TopicLoad
 
 _PAUSE_S = 0.05
 _FINISHED_S_MAX = 25.0
-"""A broker finishes what others left after ten seconds, or a broker's next life."""
+"""A broker finishes others' work after ten seconds, or in its next life."""
 _LONG_AGO_MS = -(10**9)
 _BEHIND_S = 0.1
 """More than any metadata server is behind the others (`lag_ms`)."""
@@ -36,8 +36,6 @@ AtAny = Callable[[TopicClient, Callable[..., Awaitable[Any]]], Awaitable[Any]]
 
 
 class ToolJudge:
-    """Of one seed."""
-
     def __init__(
         self, tools: Tools, load: TopicLoad, chains: ChainAudit, topic: TopicName, times: TimeLoad
     ) -> None:
@@ -68,7 +66,7 @@ class ToolJudge:
             self.bulk_loads.ledger_deleted(ledger_id)
 
     async def finish(self) -> None:
-        """Until every bulk load is complete and every orphan gone."""
+        """Wait until every bulk load is complete and every orphan gone."""
         loop = self.cluster.loop
         healed_s = loop.time()
         while self.bulk_loads.unfinished:
@@ -79,19 +77,19 @@ class ToolJudge:
         await self._until_done(lambda: self.sink.collect(_LONG_AGO_MS))
 
     async def offload_all(self, client: TopicClient) -> None:
-        """Every closed ledger, out of the bookies."""
+        """Move every closed ledger out of the bookies."""
         if self.options.offloaders:
             await self._until_done(lambda: self.offload.run(EVERYTHING))
             await self._until_done(lambda: self._read_all(client))
 
     async def check(self, client: TopicClient, at_any: AtAny) -> None:
-        """The end of all."""
+        """Check the end."""
         await self._until_done(lambda: self.sink.collect(_LONG_AGO_MS))
         began_s = self.cluster.loop.time()
         while self._left() and self.cluster.loop.time() - began_s < _FINISHED_S_MAX:
-            # What a fork that failed refers to goes once that is found out.
+            # The ledgers of a failed fork go once its failure is found out.
             await at_any(client, lambda broker: broker._shared.sweep(lambda _: True))
-            await asyncio.sleep(_PAUSE_S)  # what is trimmed goes after its record was changed
+            await asyncio.sleep(_PAUSE_S)  # trimmed objects go after the record's change
         self.bulk_loads.check_whole(self._left())
         self.offloads.check_whole(await self._tidy())
         if self.options.deletes_topic:
@@ -121,11 +119,15 @@ class ToolJudge:
                 self._fail(f"S8 ledger {link.ledger_id} of {self.topic} outlives its topic")
 
     async def _tidy(self) -> set[str]:
-        """Remove what no record names; the copies that records name. Retention goes on: a copy
-        that is trimmed while a run has read its record is the next one's to remove."""
+        """Remove objects that no record names; return the copies that records name.
+
+        Retention continues: a copy that is trimmed after a run has read its record is left to the
+        next run.
+        """
         while True:
             named = self._copies()
-            await asyncio.sleep(_BEHIND_S)  # what is trimmed by now, the run is told of
+            # wait until the run's server knows what is trimmed by now
+            await asyncio.sleep(_BEHIND_S)
             await self._until_done(self.offload.tidy)
             if self._copies() == named:
                 return named
@@ -146,7 +148,7 @@ class ToolJudge:
                 await self.times.ask_spark(cluster, name)
 
     def _left(self) -> list[int]:
-        """Private ledgers that are there and that no partition names."""
+        """Return existing private ledgers that no partition names."""
         named = {
             link.ledger_id for owned in self.chains.owned.values() for link in owned.record.ledgers
         }
@@ -159,7 +161,7 @@ class ToolJudge:
         ]
 
     async def _until_done(self, work: Callable[[], Awaitable[Any]]) -> None:
-        """Nothing is wrong any more; what is still settling may cost some attempts."""
+        """Repeat until it succeeds: there are no faults, but settling may cost some attempts."""
         loop = self.cluster.loop
         began_s = loop.time()
         while True:

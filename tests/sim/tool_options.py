@@ -1,6 +1,6 @@
-"""What the tools of one seed are like: Spark's sink and the offload, in a share of seeds.
+"""The tools of one seed: Spark's sink and the offload, in a share of seeds.
 
-Drawn from a stream of their own: a seed without them is what it was before there were any.
+Options come from a separate stream, so other seeds stay as they were.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ _OFFLOAD_SHARE = 0.45
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions:
-    """One seed's."""
-
     queries: int = 0
     """Streaming queries that write to the topic."""
     tasks: int = 1
-    """Of a batch, at most."""
+    """The most tasks of a batch."""
     abort_p: float = 0.0
     """How often a batch is given up before its commit."""
     twin_p: float = 0.0
-    """How often a task's twin leaves ledgers behind that nobody hears of."""
+    """How often a task's twin leaves ledgers behind that the driver never hears of."""
     repeat_p: float = 0.0
-    """How often a commit that was answered is made again."""
+    """How often an answered commit is made again."""
     collectors: int = 0
-    """Who collect orphans, also while their batches are under way."""
+    """Collectors of orphans, also while their batches are in progress."""
     orphan_grace_ms: int = 0
     commit_timeout_ms: int = 1_000
     sweep_after_ms: int = 10_000
@@ -40,7 +38,7 @@ class ToolOptions:
     group_entries_max: int = 20_000
     objects_fail_p: float = 0.0
     ledger_readers: int = 0
-    """Who read partitions as Spark's source does: bookies and objects, without a broker."""
+    """Readers of partitions as Spark's source reads: bookies and objects, without a broker."""
     read_from: str = "auto"
 
     deletes_topic: bool = False
@@ -54,7 +52,7 @@ class ToolOptions:
 
 
 def draw(rng: random.Random) -> ToolOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     sink, offload = rng.random() < _SINK_SHARE, rng.random() < _OFFLOAD_SHARE
     return ToolOptions(
         queries=rng.choices((1, 2), (3, 1))[0] * sink,

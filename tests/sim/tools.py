@@ -1,11 +1,10 @@
-"""Spark's side of Octavo without Spark: the seams at which its production code is held in a seed.
+"""Spark's side of Octavo without Spark: the seams at which a seed holds its production code.
 
-Real are the private ledgers, what the driver asks for a batch (begin, publish, commit, abort), the
-collection of orphans, each step of an offload and the Parquet of its objects, and the source's
-reads. What is replaced while a seed runs is what they reach the world by: HTTP
-(`_Brokers._ask_one`), the connection to the cluster,
-clocks and chance, where objects lie (object_store.py). Spark's processes are one process here; what
-Spark does between these calls is in sink_load.py and offload_load.py.
+Real are the private ledgers, the driver's calls for a batch (begin, publish, commit, abort), the
+collection of orphans, each step of an offload, the Parquet of its objects, and the source's reads.
+A seed replaces their access to the world: HTTP (`_Brokers._ask_one`), the connection to the
+cluster, clocks, randomness, and the object store (object_store.py). Spark's processes are one
+process here; sink_load.py and offload_load.py do Spark's part between these calls.
 """
 
 from __future__ import annotations
@@ -64,13 +63,13 @@ class ToolCluster(Cluster):
         self._open = {}
 
     async def close(self) -> None:
-        # As when the process ends: a store that is away keeps nobody.
+        # A process that ends does not wait for a store that is away either.
         with contextlib.suppress(OctavoError):
             await super().close()
 
 
 class Tools:
-    """What the tools' processes have instead of the world."""
+    """The tools' access to the simulated world."""
 
     def __init__(
         self, cluster: sim_cluster.Cluster, brokers: dict[str, SimBroker], options: ToolOptions
@@ -80,11 +79,11 @@ class Tools:
         self.options = options
         self.objects = SimObjects(cluster.loop, options.objects_fail_p)
         self.stored: Callable[[PartitionName, bytes, Published], None] = lambda *_: None
-        """Is told what a driver is answered that publishes a batch."""
+        """Called when a driver's publish of a batch is answered."""
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """While this is entered, the tools run in this seed."""
+        """Within the block, the tools run in this seed."""
         kept: list[tuple[Any, str, Any]] = []
         mute = SimpleNamespace(warning=lambda *_: None, info=lambda *_: None)
         identifiers = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=_token(16)))
@@ -123,7 +122,7 @@ class Tools:
     async def connected(
         self, service: str = SERVICE, read_from: str = "auto"
     ) -> AsyncIterator[ToolCluster]:
-        """As `octavo.spark.cluster.connected`, for the process that asks."""
+        """Replace `octavo.spark.cluster.connected` for the calling process."""
         assert service == SERVICE
         process = _here()
         made = self._made(self.cluster.metadata_store(process), process, read_from)
@@ -149,18 +148,18 @@ class Tools:
     # ------------------------------------------------------------------ HTTP
 
     async def _urls(self, service: str) -> list[str]:
-        """`octavo.spark.commit._urls`: the brokers that the metadata knows, in any order.
+        """Replace `octavo.spark.commit._urls`: the brokers in the metadata, in any order.
 
-        Those that have left are not among them.
+        Brokers that have left are not among them.
         """
         assert service == SERVICE
         names = [name for name, one in self.brokers.items() if not one.held_down]
         _here().rng.shuffle(names)
-        # Nobody names those that have left.
+        # Leave out brokers that have left.
         return [f"sim://{name}" for name in names if not self.brokers[name].held_down]
 
     async def post(self, url: str, data: bytes, token: str) -> dict[str, Any]:
-        """`POST` to a broker: its answer. Raises `Problem`, `OSError`, `TimeoutError`."""
+        """`POST` to a broker; return its answer. Raises `Problem`, `OSError`, `TimeoutError`."""
         name, _, kind, *path = url.removeprefix("sim://").split("/")
         if kind == "topics":
             return await self._post_messages(name, path, data)
@@ -172,7 +171,7 @@ class Tools:
         return answer
 
     async def _post_messages(self, at: str, path: list[str], data: bytes) -> dict[str, Any]:
-        """A record batch to a partition, by way of any broker."""
+        """Send a record batch to a partition, through any broker."""
         namespace, topic, _, number, _ = path
         name = PartitionName(namespace, topic, int(number))
         work = partial(_published, self.brokers[at], name, data)
@@ -183,7 +182,7 @@ class Tools:
     async def _begin(
         self, at: SimBroker, bulk_load: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
-        """What `octavo.broker.http.api.bulk_loads.begin` does."""
+        """Do what `octavo.broker.http.api.bulk_loads.begin` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
             asked = msgspec.json.decode(body, type=BeginBody)
@@ -201,7 +200,7 @@ class Tools:
     async def _commit(
         self, at: SimBroker, bulk_load: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
-        """What `octavo.broker.http.api.bulk_loads.commit` does."""
+        """Do what `octavo.broker.http.api.bulk_loads.commit` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
             asked = msgspec.json.decode(body, type=CommitBody)
@@ -232,7 +231,7 @@ class Tools:
     async def _load_part(
         self, at: SimBroker, name: PartitionName, bulk_load: str, batch: int
     ) -> int | None:
-        """At the partition's owner, as `octavo.broker.http.forwarding.ask_partition`."""
+        """Run at the partition's owner, as `octavo.broker.http.forwarding.ask_partition` does."""
         try:
             offset: int | None = await at.at_owner(name, lambda p: p.load_part(bulk_load, batch))
         except (OSError, TimeoutError) as error:

@@ -1,9 +1,9 @@
-"""The referee of the topics: every message that was sent, every place where one was seen.
+"""The referee of the topics: every message that was sent, and every place where it was seen.
 
-Told of each call as it begins and of each answer as it comes, it holds at once against everything
-known so far: one content at one offset, one offset for one message, nothing that nobody sent, in
-order of real time and of each producer, acks that hold. What was answered with "unknown" may have
-happened or not. At the end the whole log is read and nothing may be missing (S9).
+It sees each call as it begins and each answer as it comes, and compares it at once with everything
+known so far: one content at one offset, one offset for one message, no message that was never sent,
+in order of real time and of each producer, acks that hold. A call with an unknown outcome may have
+happened or not. At the end the whole log is read, and nothing may be missing (S9).
 """
 
 from __future__ import annotations
@@ -29,64 +29,63 @@ Fail = Callable[[str], None]
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One message that somebody sent."""
-
     value: str
     producer: str
     place: tuple[int, int]
-    """Epoch and sequence of a producer that numbers its messages. Others: −1, number of the call;
-    those that come by a bulk load: −2."""
+    """Epoch and sequence of a numbered message. Plain messages: −1 and the number of the call;
+    bulk-loaded messages: −2."""
     floor: int
-    """The highest offset that was acked when it was first sent: it stands behind that."""
+    """The highest acked offset when it was first sent; its offset is higher."""
     offset: int = -1
     acked: bool = False
     refused: bool = False
     """Its sender was told that it is certainly not stored."""
     stamp_ms: int | None = None
-    """Its timestamp, as it was sent or read; None while nobody knows."""
+    """Its timestamp as sent or read, or None while unknown."""
     acked_ms: int = 0
-    """When its sender was told first, where append times are looked at; else 0."""
+    """When its sender was first told, in seeds with append times; else 0."""
     sent_ms: int = 0
-    """When it was sent first, by the one true time; 0 when that is not known."""
+    """When it was first sent, by the one true time; 0 when unknown."""
     send: Operation | None = None
-    """In the history that `tests/support/kit/checkers.py` looks at in the end."""
+    """Its send in the history that `tests/support/kit/checkers.py` checks at the end."""
 
 
 class Asked(NamedTuple):
-    """What was known of a subscription when a consumer asked for messages."""
+    """The state of a subscription when a consumer asked for messages."""
 
     moves: int
     acked: dict[int, int]
-    """Offsets of which an ack was answered → the epoch of the owner that answered."""
+    """Offset with an answered ack → the epoch of the owner that answered."""
     told: Mapping[int, tuple[int, int]] = MappingProxyType({})
     """Offset → epoch and delivery count as consumers were told."""
 
 
 @dataclass(slots=True, eq=False)
 class CursorHistory:
-    """What happened to one subscription in one partition."""
+    """The history of one subscription in one partition."""
 
     name: str
     attempted: set[int] = field(default_factory=set)
-    """Offsets that somebody tried to ack."""
+    """Offsets with an attempted ack."""
     confirmed: dict[int, int] = field(default_factory=dict)
-    """Offsets of which an ack was answered → the epoch of the owner that answered."""
+    """Offset with an answered ack → the epoch of the owner that answered."""
     delivered: set[int] = field(default_factory=set)
     skipped: int = 0
-    """All before it may count as acked by a seek."""
+    """Offsets before it may count as acked because of a seek."""
     moves: int = 0
-    """How many seeks have begun or ended: acks that overlap one are not counted as confirmed."""
+    """How many seeks have begun or ended: acks that overlap a seek do not count as confirmed."""
     loose: int = 0
-    """Seeks without a known outcome: they may take effect at any time, the client dead."""
+    """Seeks without a known outcome: they may take effect at any time, after the client's death
+    too."""
     alone: bool = True
-    """No other seek has begun since the one under way."""
+    """No other seek has begun since the present seek."""
     unsure: Counter[int] = field(default_factory=Counter)
-    """Offsets → acks of them that were not answered, so that they may still take effect."""
+    """Offset → its unanswered acks, which may still take effect."""
     since: set[int] = field(default_factory=set)
-    """Attempted since the seek under way began."""
+    """Offsets attempted since the present seek began."""
     asked: int = 0
     answered: int = 0
-    """Receives. What was given to one that was not answered comes again, after what followed it."""
+    """Answered receives. Messages of an unanswered receive come again, after later messages."""
     fresh: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """Era → (lease, offset) of first deliveries."""
     mark: tuple[int, int] = (0, 0)
@@ -94,20 +93,20 @@ class CursorHistory:
     told: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Offset → epoch and delivery count of the delivery last answered."""
     releases: bool = False
-    """Its consumers give back what they have not looked at: that comes for the first time again."""
+    """Its consumers give back messages unread: these come again as for the first time."""
     gives_up: bool = False
     """It has a dead-letter topic."""
     owed: set[int] = field(default_factory=set)
-    """Offsets that count as acked though nobody tried: they must be in the dead-letter topic."""
+    """Offsets that count as acked without an attempt: they must be in the dead-letter topic."""
 
     def asks(self) -> Asked:
-        """A consumer asks: give it with what it is given."""
+        """Begin a receive; pass the result on with the delivered messages."""
         self.asked += 1
         return Asked(self.moves, dict(self.confirmed), dict(self.told))
 
 
 class LogHistory:
-    """One partition's."""
+    """The history of one partition."""
 
     def __init__(
         self, name: PartitionName, subscriptions: Iterable[str], trace: Trace, fail: Fail
@@ -121,18 +120,19 @@ class LogHistory:
         self.trimmed = 0
         self.cursors = {sub: CursorHistory(sub) for sub in subscriptions}
         self.repeats_allowed = False
-        """Requests come twice: a message without a sequence may be stored twice."""
+        """Requests may come twice: a message without a sequence may be stored twice."""
         self.passes: Callable[[str, str], bool] = lambda sub, value: True
-        """Whether a message is a subscription's; the others count as acked. "": not known which."""
+        """Whether a message belongs to a subscription; others count as acked. "": unknown
+        message."""
         self.order_of: Callable[[str, str], bytes | None] = lambda sub, value: b""
-        """In which order a message stands: one for all, its key's, or (None) in none."""
+        """The order that a message belongs to: one for all, its key's, or None."""
         self.odd = OddValues(fail)
         self.appends: AppendAudit | None = None
-        """Who looks at append times."""
+        """Checks append times."""
         self.appended: dict[int, int] = {}
-        """Offset → the append time that its message is shown with, −1 when that is none."""
+        """Offset → its shown append time, or −1 for none."""
         self.unordered: set[str] = set()
-        """Subscriptions that hand messages out when they are due."""
+        """Subscriptions that deliver messages when they are due."""
         self.history = History(lambda: 0.0)
         """Sends and ordered reads, for a second opinion."""
         self._trace = trace
@@ -141,18 +141,18 @@ class LogHistory:
     # -- publishing
 
     def sends(self, values: Sequence[str], producer: str, epoch: int, sequence: int) -> None:
-        """These messages are sent for the first time."""
+        """Note messages that are sent for the first time."""
         for number, value in enumerate(values):
             assert value not in self.sent
             place = (epoch, sequence + number)
             message = Message(value, producer, place, self.acked_end - 1)
-            # Plain messages keep no order: one that was late may come after the next.
+            # Plain messages keep no order: a late message may come after the next.
             process = producer if epoch >= 0 else f"{producer} {value}"
             message.send = self.history.invoke(process, Call.SEND, str(self.name), value)
             self.sent[value] = message
 
     def acked(self, values: Sequence[str], first_offset: int, *, duplicate: bool) -> None:
-        """Their sender was told where they are; −1 when that is not known any more."""
+        """Note acked messages; offset −1 when it is not known any more."""
         if duplicate:
             self._trace.probe("topic.duplicate")
         for number, value in enumerate(values):
@@ -168,16 +168,16 @@ class LogHistory:
                 self.acked_end = max(self.acked_end, first_offset + number + 1)
 
     def stamped(self, values: Sequence[str], stamps_ms: Sequence[int], now_ms: int) -> None:
-        """What is sent has these timestamps."""
+        """Note the timestamps of sent messages."""
         for value, stamp_ms in zip(values, stamps_ms, strict=True):
             message = self.sent[value]
             if not message.sent_ms:
                 message.sent_ms = now_ms
                 if self.appends is None or self.appends.how == "create":
-                    message.stamp_ms = stamp_ms  # else nobody knows yet which time it gets
+                    message.stamp_ms = stamp_ms  # else its time is not known yet
 
     def refused(self, values: Sequence[str]) -> None:
-        """Their sender was told that they are certainly not stored, and sends them no more."""
+        """Note messages that are certainly not stored and never sent again."""
         for value in values:
             message = self.sent[value]
             message.refused = True
@@ -187,11 +187,11 @@ class LogHistory:
                 self._fail(f"S9 {self._at(message)} was refused: not stored")
 
     def fails(self, what: str) -> None:
-        """Somebody who reads it found something else than a log."""
+        """Fail: a reader found something other than a log."""
         self._fail(f"S9 {self.name}: {what}")
 
     def stands(self, values: Sequence[str], first_offset: int, who: str) -> None:
-        """They are part of the log from now on, nobody having been told."""
+        """Note messages that are in the log from now on, without an answer to their sender."""
         for offset, value in enumerate(values, first_offset):
             self._see(offset, value, who)
 
@@ -201,7 +201,7 @@ class LogHistory:
     # -- reading
 
     def batch(self, batch: StoredBatch, who: str) -> list[tuple[int, str]]:
-        """Somebody was given a whole batch."""
+        """Check a whole batch that a reader got."""
         found = []
         header = batch.header
         appended_ms = header.max_timestamp if header.partition_leader_epoch > 0 else None
@@ -220,8 +220,8 @@ class LogHistory:
         return found
 
     def time_at(self, offset: int) -> int | None:
-        """The time of the message there; None while nobody knows. One that was stored twice has
-        two append times."""
+        """Return the time of the message there, or None while unknown. A message that was stored
+        twice has two append times."""
         appended_ms = self.appended.get(offset)
         if appended_ms is not None and appended_ms >= 0:
             return appended_ms
@@ -231,7 +231,7 @@ class LogHistory:
         return None if message is None else message.stamp_ms
 
     def viewed(self, offset: int, time_ms: int, who: str) -> None:
-        """Somebody was given a message of a compacted view, with this time."""
+        """Check a message of a compacted view, with its time."""
         known = self.appended.get(offset, -1)
         if known >= 0 and known != time_ms:
             self._fail(
@@ -239,15 +239,16 @@ class LogHistory:
             )
 
     def polls(self, who: str, offset: int) -> Operation:
-        """Somebody reads from `offset` on. Give what comes back to `polled`."""
+        """Begin a read from `offset`. Pass the result to `polled`."""
         return self.history.invoke(who, Call.POLL, str(self.name), offset)
 
     def polled(self, poll: Operation, found: Iterable[tuple[int, str]]) -> None:
-        """They were given these messages, and those before them in the first batch."""
+        """Check the messages of a read, and the earlier messages of its first batch."""
         self.history.ok(poll, [(offset, value) for offset, value in found if offset >= poll.value])
 
     def second_opinion(self) -> None:
-        """What the checkers of histories say, which know nothing of this simulator."""
+        """Return the findings of the checkers of histories, which know nothing of this
+        simulator."""
         if not self.trimmed:
             self.history.add_done("judge", Call.DRAIN, str(self.name))
         plain = [m.send for m in self.sent.values() if m.send is not None and m.place[0] == -1]
@@ -284,7 +285,7 @@ class LogHistory:
     # -- the end
 
     def check_whole(self, first: int, end: int) -> None:
-        """The whole log has been read from `first` to `end`."""
+        """Check the whole log, read from `first` to `end`."""
         for offset in range(first, end):
             if offset not in self.at:
                 self._fail(f"S9 {self.name}: nothing at offset {offset} of {first} … {end}")
@@ -323,7 +324,7 @@ class LogHistory:
     # -- cursors
 
     def ack_begins(self, sub: str, offsets: Iterable[int]) -> int:
-        """Somebody tries to ack. Give what comes back to `ack_ends`."""
+        """Begin an ack. Pass the result to `ack_ends`."""
         cursor = self.cursors[sub]
         tried = list(offsets)
         cursor.attempted.update(tried)
@@ -332,7 +333,7 @@ class LogHistory:
         return cursor.moves
 
     def ack_ends(self, sub: str, offsets: Iterable[int], epoch: int, moves: int) -> None:
-        """They were told, by the owner of that epoch, that their acks are durable."""
+        """Note durable acks, answered by the owner of that epoch."""
         cursor = self.cursors[sub]
         done = list(offsets)
         cursor.unsure.subtract(done)
@@ -352,14 +353,15 @@ class LogHistory:
         cursor.told.clear()
 
     def seek_ends(self, sub: str, offset: int, *, known: bool) -> None:
-        """It was answered that the cursor stands at `offset`, or (not `known`) there is no telling.
+        """Note a seek's answer that the cursor is at `offset`, or (not `known`) its unknown
+        outcome.
 
-        From there on nothing counts as acked any more, but for acks that are under way.
+        From there on nothing counts as acked any more, except for acks in progress.
         """
         cursor = self.cursors[sub]
         cursor.moves += 1
         cursor.told.clear()
-        # What was acked while it was under way may have been acked before it took effect.
+        # An ack during the seek may have come before the seek took effect.
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         if not known:
             cursor.confirmed.clear()
@@ -376,11 +378,10 @@ class LogHistory:
     def delivered(
         self, sub: str, given: Sequence[tuple[int, str, int, int, int, int]], asked: Asked
     ) -> None:
-        """A consumer was given (offset, value, epoch, era, lease, delivery count) each.
+        """Check deliveries: (offset, value, epoch, era, lease, delivery count) each.
 
-        The era is the epoch that its ack id names: lease numbers ascend within it.
-
-        A seek since it asked may have come before the delivery, and the acks that count now after.
+        The era is the epoch that the ack id names; lease numbers ascend within it. A seek since the
+        request may have come before the delivery, and the acks that count now after it.
         """
         cursor = self.cursors[sub]
         for offset, value, epoch, era, lease, count in given:
@@ -420,7 +421,8 @@ class LogHistory:
     def letters(
         self, sub: str, found: dict[int, list[tuple[str, int]]], max_deliveries: int
     ) -> None:
-        """All copies in the subscription's dead-letter topic: by offset, values and counts."""
+        """Check all copies in the subscription's dead-letter topic: by offset, values and
+        counts."""
         cursor = self.cursors[sub]
         for offset, copies in sorted(found.items()):
             self._trace.probe("letters.sent")
@@ -444,7 +446,7 @@ class LogHistory:
         cursor.delivered |= found.keys()
 
     def mark_seen(self, sub: str, epoch: int, mark: int) -> None:
-        """The owner of that epoch says that all before `mark` is acked."""
+        """Check the answer of that epoch's owner that all before `mark` is acked."""
         cursor = self.cursors[sub]
         self._check_attempted(cursor, mark, "its cursor stands there")
         if (epoch, mark) < cursor.mark and epoch >= cursor.mark[0] and not cursor.moves:
@@ -454,7 +456,7 @@ class LogHistory:
         cursor.mark = max(cursor.mark, (epoch, mark))
 
     def trim(self, first: int) -> None:
-        """All before `first` is gone: every subscription must have had its chance."""
+        """Note that all before `first` is trimmed: every subscription must have had its chance."""
         for cursor in self.cursors.values():
             self._check_attempted(cursor, first, "it was trimmed")
         self.trimmed = max(self.trimmed, first)
@@ -475,7 +477,7 @@ class LogHistory:
                 return
 
     def check_cursors(self, end: int) -> None:
-        """Every subscription was drained up to `end`."""
+        """Check that every subscription was drained up to `end`."""
         for cursor in self.cursors.values():
             for offset in range(cursor.skipped, end):
                 message = self.at.get(offset)
@@ -508,8 +510,6 @@ class LogHistory:
 
 
 class TopicAudit:
-    """All partitions of one seed."""
-
     def __init__(self, events: Events, trace: Trace, fail: Fail) -> None:
         self.logs: dict[PartitionName, LogHistory] = {}
         self.fail = fail
@@ -517,13 +517,13 @@ class TopicAudit:
         self._trace = trace
 
     def add(self, name: PartitionName, subscriptions: Iterable[str], *, repeats: bool) -> None:
-        """A partition whose history begins."""
+        """Begin a partition's history."""
         self.logs[name] = LogHistory(name, subscriptions, self._trace, self.fail)
         self.logs[name].repeats_allowed = repeats
 
 
 def _gap(before: tuple[int, int], after: tuple[int, int]) -> bool:
-    """Whether a sequence is missing between two messages of one producer."""
+    """Whether a sequence is missing between two messages of a producer."""
     if before[0] == after[0]:
         return after[1] != before[1] + 1
     return after[1] != 0

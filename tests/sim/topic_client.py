@@ -1,4 +1,4 @@
-"""A client process of the topics, which asks brokers by name, as one with an HTTP client would."""
+"""A client process of the topics, which asks brokers by name, as over HTTP."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tests.sim.topic_load import TopicLoad
 
 EXPECTED = (OctavoError, OSError, TimeoutError)
-"""What a broker may answer, or the way to it; anything else is a bug."""
+"""Errors of a broker or the network; any other error is a bug."""
 RETRY_S = 0.04
 
 
 class TopicClient:
-    """One client process; when it dies, another takes its place."""
+    """A client process; when it dies, another takes its place."""
 
     def __init__(
         self, load: TopicLoad, name: str, life: Callable[[TopicClient], Coroutine[Any, Any, None]]
@@ -43,7 +43,7 @@ class TopicClient:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Begin, or begin anew after a crash."""
+        """Begin, or begin again after a crash."""
         self.run += 1
         self.is_done = False
         self.process = self.load.cluster.new_process(self.name)
@@ -67,7 +67,7 @@ class TopicClient:
         work: Callable[[Partition], Coroutine[Any, Any, Any]],
         wait_s: float = 0.0,
     ) -> Any:
-        """Have `work`, which may take `wait_s`, done at a partition's owner. Raises `EXPECTED`."""
+        """Run `work`, which may take `wait_s`, at a partition's owner. Raises `EXPECTED`."""
         return await self._call(
             name, lambda broker: broker.at_owner(name, work, wait_s=wait_s), wait_s
         )
@@ -83,7 +83,7 @@ class TopicClient:
     async def read(
         self, name: PartitionName, offset: int, bytes_max: int, count_max: int, wait_s: float
     ) -> list[StoredBatch]:
-        """Read some batches; waits for one. Raises `EXPECTED`."""
+        """Read some batches; wait for one. Raises `EXPECTED`."""
         found: list[StoredBatch] = await self._call(
             name, lambda one: one.read(name, offset, bytes_max, count_max, wait_s), wait_s
         )
@@ -107,7 +107,7 @@ class TopicClient:
         call: Callable[[SimBroker], Coroutine[Any, Any, Any]],
         wait_s: float = 0.0,
     ) -> Any:
-        """Make a call at a broker, at the one that answered last if there is one."""
+        """Call the broker that answered last, or any."""
         load = self.load
         known = [one for one, broker in load.brokers.items() if not broker.held_down]
         if not known:
@@ -132,7 +132,7 @@ class TopicClient:
             raise TimeoutError from error
 
     async def with_broker(self, work: Any) -> Any:
-        """Have `work` done at any broker. Raises `EXPECTED`."""
+        """Run `work` at any broker. Raises `EXPECTED`."""
         load = self.load
         at = self.rng.choice([one for one in load.brokers.values() if not one.held_down])
         assert self.process is not None
@@ -142,7 +142,7 @@ class TopicClient:
     async def ask_retrying(
         self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
     ) -> Any:
-        """The same until there is an answer; for what may be done twice."""
+        """Repeat until there is an answer; only for work that may be done twice."""
         while True:
             try:
                 return await self.ask(name, work)

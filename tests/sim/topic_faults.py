@@ -1,4 +1,4 @@
-"""What happens to brokers and to the clients of topics while the safety phase lasts."""
+"""Faults of brokers and topic clients during the safety phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SESSION_S = SESSION_TIMEOUT_MS / 1000
 
 
 class TopicNemesis:
-    """Kinds of faults, each at random times of its own."""
+    """Kinds of faults, each at random times."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TopicNemesis:
             self._next(kind, mean_s)
 
     def heal(self) -> None:
-        """The network and the metadata store are healed by their own; here the processes are."""
+        """Restart the processes. The network and the metadata store are healed elsewhere."""
         self.over = True
         calls = self.cluster.network.options
         calls.call_lost_p = calls.reply_lost_p = calls.duplicate_p = calls.late_p = 0.0
@@ -74,13 +74,13 @@ class TopicNemesis:
         self.cluster.loop.world_later(s, call, *args)
 
     def _broker(self) -> SimBroker:
-        """Mostly one that serves something."""
+        """Choose a broker, mostly an owner."""
         found = list(self.brokers.values())
         busy = [b for b in found if b.broker is not None and b.broker.ownership.open_partitions()]
         return self.rng.choice(busy if busy and self.rng.random() < 0.7 else found)
 
     def _some_s(self) -> float:
-        """Short, or long enough for a session to end."""
+        """Draw a duration: short, or long enough for a session to end."""
         return self.rng.choice((0.05, 0.4, 1.2, 1.6)) * _SESSION_S * self.rng.uniform(0.7, 1.3)
 
     def _kill(self) -> str:
@@ -141,7 +141,7 @@ class TopicNemesis:
         if self.rng.random() < 0.5:
             self._crash_client(client)
             return client.name
-        # What it sends last is held up on its way, and comes when its successor is there.
+        # Its last message is delayed, and arrives when its successor is there.
         s = self.rng.choice((0.1, 0.4, 1.0)) * self.rng.uniform(0.5, 1.5)
         for name in self.brokers:
             self.cluster.network.clog(client.name, name, s)

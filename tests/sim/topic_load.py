@@ -1,9 +1,9 @@
-"""What the clients of the topics do: publish with and without sequences, read, consume, seek.
+"""The clients of the topics: they publish with and without sequences, read, consume and seek.
 
-Each client is a process of its own that knows the brokers by name and asks any of them. What it is
-told goes to the referee (`topic_audit.py`) at once. A call that was lost is repeated as a careful
-client does: a batch under the same sequence until there is an answer, a receive under the same
-request, an ack as it is. A plain publish is never repeated: nobody could tell it from a second one.
+Each client is a process that knows the brokers by name and asks any of them. Every answer goes to
+the referee (`topic_audit.py`) at once. A lost call is repeated as by a careful client: a batch
+under the same sequence until there is an answer, a receive under the same request, an ack
+unchanged. A plain publish is never repeated, because a repeat is a second message.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _NOT_STORED = (
     PartitionMoving,
     PartitionUnavailable,
 )
-"""After these a publish has certainly not taken effect (requests that come twice excepted)."""
+"""After these errors a publish has certainly not taken effect, unless requests come twice."""
 _GAP_TRIES_MAX = 200
 _SPOILED = 0.5
-"""Of what a consumer gets of a subscription that gives messages up, so much it cannot process."""
+"""In a subscription that gives messages up, the share that a consumer cannot process."""
 
 
 class TopicLoad:
@@ -88,12 +88,11 @@ class TopicLoad:
         self.others: list[Callable[[], list[TopicClient]]] = []
         """Clients of other kinds, which begin after these."""
         self.producers: dict[tuple[str, int], list[tuple[list[str], int, int]]] = {}
-        """(producer, partition) → its batches acked last: values, epoch, sequence."""
+        """(producer, partition) → its last acked batches: values, epoch, sequence."""
         self._numbers = self._requests = 0
         cluster.on_operation.append(self._watch)
 
     def start(self) -> None:
-        """Begin."""
         options = self.options
         lives = [
             *[(f"i{n}", self._publish_numbered) for n in range(1, options.producers + 1)],
@@ -116,23 +115,23 @@ class TopicLoad:
 
     @property
     def is_done(self) -> bool:
-        """Whether every living client has come to its end."""
+        """Whether every living client has ended."""
         return all(client.is_done or not client.is_alive for client in self.clients)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new is to be sent any more."""
+        """Whether no new message is to be sent."""
         return self.over or self._numbers >= self.options.messages_max
 
     def take_numbers(self, count: int) -> int:
-        """The first of so many numbers for messages, each given once."""
+        """Reserve `count` message numbers; return the first."""
         self._numbers += count
         return self._numbers - count
 
     # ------------------------------------------------------------------ publishing
 
     def values(self, client: TopicClient) -> list[str]:
-        """Of some new messages."""
+        """Make values of some new messages."""
         count = client.rng.randint(1, self.options.batch_max)
         first = self.take_numbers(count)
         return [f"{client.name}.{client.run}-{first + n}" for n in range(count)]
@@ -144,7 +143,7 @@ class TopicLoad:
         loop, now_ms = self.cluster.loop, client.process.clock_ms()
         stamps = self.times.stamps_of(loop.stream("stamps"), now_ms, len(values))
         for log in self.audit.logs.values():
-            if values[0] in log.sent:  # what a sink sends is told of later
+            if values[0] in log.sent:  # a sink's messages are noted later
                 log.stamped(values, stamps, loop.wall_ms())
         records = [
             self._record(value, stamp_ms, loop.wall_ms(), delayed=delayed)
@@ -164,7 +163,7 @@ class TopicLoad:
         return Record(self.key_of(value), None, [*headers, name_header(value)], stamp_ms)
 
     async def _publish_numbered(self, client: TopicClient) -> None:
-        """An idempotent producer: each start of it has a new epoch, whose sequences begin at 0."""
+        """Publish as an idempotent producer: each start has a new epoch, with sequences from 0."""
         name = client.rng.choice(self.partitions)
         log = self.audit.logs[name]
         epoch, sequence = client.run - 1, 0
@@ -195,10 +194,8 @@ class TopicLoad:
         place: tuple[int, int],
         before: list[str],
     ) -> None:
-        """Repeat the same batch under the same sequence until there is an answer.
-
-        `before`: the values of the batch before it.
-        """
+        """Repeat a batch under its sequence until there is an answer. `before`: the values of the
+        batch before it."""
         gaps = 0
         sent = self.audit.logs[name].sent
         while True:
@@ -231,7 +228,7 @@ class TopicLoad:
             self.audit.fail(f"S9 {name}: {len(values)} messages were stored as {published}")
 
     async def _publish_plain(self, client: TopicClient) -> None:
-        """Publishes without sequences, sometimes only if it is at the end."""
+        """Publish without sequences, sometimes only when at the end."""
         while not self.is_full:
             name = client.rng.choice(self.partitions)
             log = self.audit.logs[name]
@@ -257,7 +254,7 @@ class TopicLoad:
     # ------------------------------------------------------------------ reading
 
     async def _read(self, client: TopicClient) -> None:
-        """Follows the end, and now and then begins somewhere else."""
+        """Follow the end, and sometimes begin elsewhere."""
         name, offset = client.rng.choice(self.partitions), 0
         while not self.over:
             log = self.audit.logs[name]
@@ -280,7 +277,7 @@ class TopicLoad:
     async def read_once(
         self, client: TopicClient, name: PartitionName, offset: int, *, wait_s: float = 0.0
     ) -> int:
-        """Read some batches from `offset` on, have them checked; the offset after them."""
+        """Read and check some batches from `offset` on; return the offset after them."""
         bytes_max, count_max = client.rng.choice((1, 200, 10_000)), client.rng.choice((1, 5, 1_000))
         log = self.audit.logs[name]
         poll = log.polls(f"{client.name}.{client.run}", offset)
@@ -303,7 +300,7 @@ class TopicLoad:
             await client.pause(self.options.pause_s)
 
     async def consume_once(self, client: TopicClient, name: PartitionName, sub: str) -> None:
-        """Receive some, and do with them what consumers do."""
+        """Receive some messages, and treat them as consumers do."""
         given = await self.receive(client, name, sub, wait_s=0.1)
         if self.options.seeks and client.rng.random() < 0.15:
             await self._seek(client, name, sub)
@@ -346,7 +343,7 @@ class TopicLoad:
         messages_max: int = 0,
         consumer: str = "",
     ) -> list[Delivery]:
-        """What a consumer is given; nothing when that cannot be learnt."""
+        """Return the messages that a consumer gets, or none when there is no answer."""
         log = self.audit.logs[name]
         messages_max = messages_max or client.rng.choice((1, 3, 50))
         self._requests += 1
@@ -375,13 +372,13 @@ class TopicLoad:
             given = leases.deliveries
             self._delivered(log, sub, given, asked, leases.epoch)
             if log.appends is not None and log.appends.how == "append":
-                for one in given:  # a delivery does not say whose word its time is
+                for one in given:  # a delivery does not name the source of its time
                     log.appends.shown(log, one.offset, one.record.timestamp_ms, "consumer")
             return given
         return []
 
     def _watch(self, partition: Partition, operation: AnyOperation, answer: AnyAnswer) -> None:
-        """At the owner, in the step in which the operation was done."""
+        """Run at the owner, in the step in which the operation was done."""
         if not isinstance(operation, Receive | Settle) or partition.name not in self.audit.logs:
             return
         sub = operation.subscription
@@ -399,7 +396,8 @@ class TopicLoad:
     def _delivered(
         self, log: LogHistory, sub: str, given: list[Delivery], asked: Asked, epoch: int
     ) -> None:
-        """`epoch`: of the owner when it was asked; an ack id may name an earlier epoch."""
+        """Check deliveries. `epoch`: of the owner when it was asked; an ack id may name an earlier
+        epoch."""
         rows = []
         for one in given:
             partition, offset, lease_epoch, lease = map(int, one.ack_id.split("-"))
@@ -424,7 +422,7 @@ class TopicLoad:
         nacks: list[Nack] | None = None,
         extend: list[str] | None = None,
     ) -> None:
-        """Acknowledge, give back or keep; an ack whose outcome is unknown is mostly repeated."""
+        """Ack, give back or keep; mostly repeat an ack with an unknown outcome."""
         acks = acks or []
         log = self.audit.logs[name]
         offsets = [d.offset for d in acks]

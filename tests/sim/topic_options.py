@@ -1,4 +1,4 @@
-"""What the topics of one seed are like: brokers, limits, clients, faults. All of it is drawn."""
+"""The topics' options of one seed: brokers, limits, clients, faults. All are drawn."""
 
 from __future__ import annotations
 
@@ -24,39 +24,37 @@ FAULTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
-    """One seed's."""
-
     brokers: int
     settings: TopicSettings
     subscriptions: Mapping[str, SubscriptionSettings]
     config: Mapping[str, Any]
-    """Limits of the brokers."""
+    """Settings of the brokers."""
     producers: int
-    """Idempotent ones."""
+    """Idempotent producers."""
     publishers: int
-    """Plain ones."""
+    """Plain producers."""
     consumers: int
-    """Of each subscription."""
+    """Consumers of each subscription."""
     readers: int
     pipeline: int
     batch_max: int
     pause_s: float
-    """Between two calls of a client, on the average."""
+    """Mean pause between two calls of a client."""
     messages_max: int
-    """Of one seed: every message is looked at again at the end."""
+    """The most messages of a seed: each is looked at again at the end."""
     seeks: bool
     calls: Mapping[str, float]
-    """What goes wrong with calls: request, reply, duplicate."""
+    """Fault rates of calls: request, reply, duplicate."""
     faults: Mapping[str, float]
 
     @property
     def definite(self) -> bool:
-        """Whether "not stored" is the last word: no request comes twice."""
+        """Whether "not stored" is final: no request comes twice."""
         return not self.calls.get("duplicate_p")
 
 
 def draw(rng: random.Random, quorums: tuple[tuple[int, int, int], ...]) -> TopicOptions:
-    """The options of one seed. All draws come from `rng`, in one order."""
+    """Draw a seed's options from `rng`, in a fixed order."""
     return TopicOptions(
         brokers=rng.choices((1, 2, 3), (1, 5, 3))[0],
         settings=_settings(rng, quorums),
@@ -77,7 +75,7 @@ def draw(rng: random.Random, quorums: tuple[tuple[int, int, int], ...]) -> Topic
 
 
 def draw_clocks(rng: random.Random) -> dict[str, int]:
-    """How quickly brokers find out that a clock is wrong, and believe one: a world in seconds."""
+    """Draw how quickly brokers distrust and believe a clock: a world in seconds."""
     return {
         "clock_beat_ms": rng.choice((40, 150)),
         "clock_tolerance_ms": rng.choice((20, 60)),

@@ -1,9 +1,9 @@
 """After the faults: every partition is served again, read as a whole, drained, and compared.
 
-The judge is a client like any other. It reads every log from its first offset to its end, drains
-every subscription, repeats the last batches of each numbered producer (nothing may be stored
-twice), holds the state ledger against what the owner has in memory, and then all brokers are killed
-and everything must be as it was.
+The judge is an ordinary client. It reads every log from its first offset to its end, drains every
+subscription, and repeats the last batches of each numbered producer (nothing may be stored twice).
+It compares the state ledger with the owner's memory. Then all brokers are killed, and everything
+must be as it was.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _PAUSE_S = 0.05
 _ROUNDS_MAX = 20
 _SWEEPS_MAX = 1_000
 _LATE, _LATE_MS = 8, 1_500
-"""Messages that are published while it is drained, and when they are due at most."""
+"""The number of messages published while it is drained, and their longest delay."""
 _PATIENCE_S = 20.0
 _AROUND_S = 15.0
-"""For all partitions and subscriptions together, so that many of them leave the seed some time."""
+"""The limit for all partitions and subscriptions together, so that many of them leave the seed some
+time."""
 
 
 class TopicJudge:
-    """Makes the topics, and at the end looks at what became of them."""
+    """Makes the topics, and judges them at the end."""
 
     def __init__(
         self,
@@ -64,21 +65,21 @@ class TopicJudge:
         self.topic = topic
         self.times = times
         self.tools: ToolJudge | None = None
-        """Of Spark's side, when the seed has it."""
+        """Set when the seed has Spark's side."""
         self.client: ClientLoad | None = None
-        """In the seeds that have the production client."""
+        """Set in seeds with the production client."""
         self.compaction: CompactionLoad | None = None
-        """In the seeds that have compacted views."""
+        """Set in seeds with compacted views."""
         self.published: PublishedLoad | None = None
-        """In the seeds that have published batches."""
+        """Set in seeds with published batches."""
         self.exclusive: ExclusiveLoad | None = None
-        """In the seeds that have exclusive producers."""
+        """Set in seeds with exclusive producers."""
         self.fleet_is_well: Callable[[], Awaitable[None]]
         """Judges the brokers."""
         self.letters: LetterJudge
         """Judges dead letters."""
         self.left_over: Callable[[], list[str]]
-        """The ledgers that nobody names."""
+        """Returns the orphan ledgers."""
         self.settled = False
         self._ready: Callable[[], None] = lambda: None
 
@@ -88,7 +89,7 @@ class TopicJudge:
         TopicClient(self.load, "maker", self._make).start()
 
     def settle(self) -> None:
-        """Begin; `settled` says when all has been looked at."""
+        """Begin; `settled` becomes true when everything has been looked at."""
         TopicClient(self.load, "judge", self._settle).start()
 
     # ------------------------------------------------------------------ making
@@ -164,7 +165,7 @@ class TopicJudge:
         for name in self.load.partitions:
             end = await self._read_all(client, name)
             await self.times.ask_in_the_end(client, name)
-            if end < ends[name]:  # what a dead client had sent may still have come
+            if end < ends[name]:  # a dead client's batch may still have come
                 self.audit.fail(f"S9 {name} ended at {ends[name]}, after a restart at {end}")
             for sub in self.options.subscriptions:
                 await self._drain(client, name, sub)
@@ -179,10 +180,9 @@ class TopicJudge:
         self.settled = True
 
     async def _sweep(self, client: TopicClient) -> None:
-        """Ledgers that nobody names any more are found, and removed."""
+        """Check that orphan ledgers are found and removed."""
         for _ in range(_SWEEPS_MAX):
-            # A fork that its maker left half made goes, and then what it referred to: that is
-            # nobody's left-over before it is let go of.
+            # A half-made fork must go first: the ledgers that it names are no orphans before.
             await self._at_any(client, lambda broker: broker._deletions.sweep(lambda _: True))
             await self._at_any(client, lambda broker: broker._shared.sweep(lambda _: True))
             await self._at_any(client, lambda broker: broker._leftovers.sweep(lambda _: True))
@@ -192,7 +192,7 @@ class TopicJudge:
         self.audit.fail(f"P62 never removed: {left[:5]}")
 
     async def _read_all(self, client: TopicClient, name: PartitionName) -> int:
-        """Everything from the first offset to the end, which is given back."""
+        """Read everything from the first offset; return the end."""
 
         async def bounds(partition: Partition) -> tuple[int, int]:
             return partition.earliest_offset, partition.next_offset
@@ -209,12 +209,13 @@ class TopicJudge:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if log.seen_end > end and rounds < _ROUNDS_MAX:
-                continue  # what a dead client had sent came meanwhile
+                continue  # a dead client's batch came meanwhile
             log.check_whole(first, end)
             return int(end)
 
     async def _publish_late(self, client: TopicClient, name: PartitionName) -> None:
-        """Some more that are not due, while nothing keeps consumers from coming at once."""
+        """Publish some messages that are not due yet, while nothing keeps consumers from coming at
+        once."""
         self.load.delays = replace(self.load.delays, delay_ms_max=_LATE_MS)
         log, first = self.audit.logs[name], self.load.take_numbers(_LATE)
         values = [f"{client.name}.late-{first + n}" for n in range(_LATE)]
@@ -225,7 +226,7 @@ class TopicJudge:
             log.acked(values, published.first_offset, duplicate=published.duplicate)
 
     async def _drain(self, client: TopicClient, name: PartitionName, sub: str) -> None:
-        """Receive and acknowledge until nothing is left."""
+        """Receive and ack until nothing is left."""
         log = self.audit.logs[name]
 
         async def look(partition: Partition) -> tuple[int, int, int]:
@@ -247,12 +248,12 @@ class TopicJudge:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _drain_around(self, client: TopicClient, name: PartitionName, sub: str) -> None:
-        """Somebody holds one message and stands still: nothing of other keys may wait for it."""
+        """Check that a consumer which holds one message holds up no message of another key."""
         log = self.audit.logs[name]
         bounds = self.options.subscriptions[sub]
         keys = dict.fromkeys(self.load.key_of(message.value) for message in log.at.values())
         if len(keys) >= self.options.config["look_ahead_messages_max"]:
-            return  # so many may hold each other up
+            return  # with this many keys, consumers may hold each other up
         held = await self.load.receive(
             client, name, sub, wait_s=1.5, messages_max=1, consumer="slow"
         )
@@ -300,7 +301,7 @@ class TopicJudge:
                 await self.load.acknowledge(client, name, sub, acks=given)
 
     async def _repeat(self, client: TopicClient, name: PartitionName) -> None:
-        """What a numbered producer sent last is known to be there."""
+        """Repeat a numbered producer's last batches: each is known to be stored."""
         for (producer, partition), batches in self.load.producers.items():
             if partition != name.partition:
                 continue
@@ -321,7 +322,8 @@ class TopicJudge:
     # ------------------------------------------------------------------ memory and ledger
 
     async def _compare(self, client: TopicClient, name: PartitionName) -> None:
-        """Read one by one, hundreds of entries take longer than a call does: ask more patiently."""
+        """Compare, with growing patience: reading hundreds of entries singly takes longer than a
+        call."""
         wait_s = 0.0
         while True:
             try:
@@ -333,13 +335,13 @@ class TopicJudge:
                 await client.pause(RETRY_S)
 
     async def _compare_state(self, partition: Partition) -> None:
-        """In the owner: the state ledger, replayed, says what the cursors in memory say."""
+        """In the owner, check that the replayed state ledger equals the cursors in memory."""
         log = partition._state_log
         ledger_id = partition._record.value.state_ledger
         if log is None or ledger_id is None or log._writer is None or log._behind:
             return
         if log._writer.error is not None:
-            return  # the next ack replaces it; until then nobody is told of its last entry
+            return  # the next ack replaces it; until then its last entry is unconfirmed
         last = log._writer.last_add_confirmed
         state = await _replay(partition._context.ledgers, ledger_id, last)
         if (
@@ -347,7 +349,7 @@ class TopicJudge:
             or log._writer is None
             or log._writer.last_add_confirmed != last
         ):
-            # What a dead client had sent came meanwhile: memory knows it before the ledger does.
+            # A dead client's request came meanwhile: memory knows it before the ledger does.
             self.cluster.trace.probe("topic.state_moved_on")
             return
         self.cluster.trace.probe("topic.state_compared")
@@ -357,9 +359,7 @@ class TopicJudge:
                 self.audit.fail(f"S9 {partition.name} cursor {name} is not in its state ledger")
                 continue
             if cursor.committed_offset >= partition.earliest_offset:
-                held.cursor.ack(
-                    0, partition.earliest_offset
-                )  # what was trimmed, memory passes over
+                held.cursor.ack(0, partition.earliest_offset)  # memory passes over trimmed messages
             in_memory, in_ledger = _image(cursor), _image(held.cursor)
             if in_memory != in_ledger:
                 self.audit.fail(

@@ -64,22 +64,22 @@ from tests.sim.topic_settle import TopicJudge
 from tests.sim.type_audit import TypeAudit
 
 _ALONE = ("recreate", "stream", "load", "large", "still")
-"""Profiles whose own load has the seed's time, but for a topic's simplest."""
+"""Profiles whose own load takes the seed's time; they have only the simplest topic besides."""
 _ANY_CALLS = ("stream", "large")
-"""Of these, those whose referee knows that calls get lost, come late or twice."""
+"""Those profiles whose referee allows lost, late and doubled calls."""
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
 _PATIENCE_S = 20.0
-"""When nothing has come of it for so long, the judge may be waiting for what cannot be."""
+"""After this time without progress, the judge may be waiting for something impossible."""
 
 
 def with_workload(options: SimOptions, profile: str | None, drawn: float) -> SimOptions:
-    """Which workloads a seed has: ledgers, topics, or both."""
+    """Choose the workloads of a seed: ledgers, topics, or both."""
     if profile is None and not options.beyond and drawn < _TOPICS_SHARE + _BOTH_SHARE:
         profile = "topic" if drawn < _TOPICS_SHARE else "both"
     if profile not in ("topic", "both", *_ALONE):
         return options
-    # A topic goes on for ever, so it wants a whole ensemble also when bookies are lost for good.
+    # A topic never ends, so it needs a whole ensemble also when bookies are lost for good.
     lost_max = min(options.damage_max, 1) if "damage" in options.faults else 0
     if all(quorum[0] > options.bookies - lost_max for quorum in options.quorums):
         lost_max = 0
@@ -95,14 +95,14 @@ def has_topics(options: SimOptions) -> bool:
 
 
 def with_tools(options: SimOptions, drawn: ToolOptions) -> SimOptions:
-    """Spark's side takes its time: what is too short for a batch shows nothing of it."""
+    """Lengthen a seed with Spark's side: a batch takes its time."""
     if not (has_topics(options) and drawn.are_there) or options.profile in _ALONE:
         return options
     return replace(options, safety_s=max(options.safety_s, drawn.safety_s))
 
 
 class Topics:
-    """All of it. `start` in the safety phase, then `heal`, `settle` until `settled`, `stop`."""
+    """All parts. `start` in the safety phase, then `heal`, `settle` until `settled`, `stop`."""
 
     def __init__(self, cluster: Cluster, tool_options: ToolOptions) -> None:
         loop = cluster.loop
@@ -129,7 +129,7 @@ class Topics:
         own = compaction_load.draw_own(loop.stream("own compaction options"))
         delays = delay_options.draw(loop.stream("delay options"))
         client = client_load.draw(loop.stream("client options"))
-        if compaction.jobs:  # its messages need keys, and values
+        if compaction.jobs:  # its messages need keys and values
             client = ClientOptions()
         if alone:
             faults = recreate_load.spared(self.options.faults, loop.stream("topic faults spared"))
@@ -144,7 +144,7 @@ class Topics:
                 loop.stream("subscription types"), self.options.subscriptions
             )
         if types:
-            # The production client and Spark's sink choose keys of their own.
+            # The production client and Spark's sink choose their own keys.
             client, tool_options = ClientOptions(), ToolOptions()
             self.options = replace(self.options, consumers=2, subscriptions=types)
         if not compaction.jobs:
@@ -156,7 +156,7 @@ class Topics:
             self.options = replace(self.options, settings=settings)
             cluster.events.add("own compaction options", own)
         if client.loops:
-            delays = DelayOptions()  # the client's loops have times of their own
+            delays = DelayOptions()  # the client's loops have their own delays
         if delays.share:
             times = replace(times, jump_mean_s=None)
             cluster.events.add("delay options", delays)
@@ -261,7 +261,7 @@ class Topics:
         if alone:
             published = PublishedOptions()
         drawn_forks = fork_load.draw(loop.stream("fork options"))
-        if drawn_forks.forks:  # a fork keeps ledgers of a topic that is deleted
+        if drawn_forks.forks:  # a fork keeps ledgers of a deleted topic
             tool_options = replace(tool_options, deletes_topic=False)
         self.tools = self._tools(tool_options, published)
         self.again = RecreateLoad(self.load, self.options.settings) if recreates else None
@@ -293,7 +293,7 @@ class Topics:
             log.appends = audit
 
     def _tools(self, options: ToolOptions, published: PublishedOptions) -> Tools | None:
-        """Spark's side, in a share of the seeds."""
+        """Make Spark's side, in a share of the seeds."""
         if not options.are_there and not published.queries:
             return None
         self.cluster.events.add("tool options", options)
@@ -315,7 +315,7 @@ class Topics:
     def _exclude(self, options: ExclusiveOptions) -> None:
         gives_up = self.tools, self.judge.client, self.again
         if not options.producers or any(one is not None for one in gives_up):
-            return  # Spark's side and the production client do where they are refused for good
+            return  # Spark's side and the production client wait where they are refused for good
         self.cluster.events.add("exclusive options", options)
         load = self.judge.exclusive = ExclusiveLoad(self.load, options)
         load.over = lambda: self.judge.settled
@@ -333,7 +333,7 @@ class Topics:
         return LargeLoad(self.load, options, self._kept_whole())
 
     def _kept_whole(self) -> TopicSettings:
-        """Of a topic with one partition, of which nothing goes."""
+        """Return settings of a topic with one partition that keeps every message."""
         return replace(self.options.settings, partitions=1, retention_ms=None, retention_bytes=None)
 
     def _compact(self, compaction: CompactionLoad, own: OwnCompaction | None) -> None:
@@ -348,7 +348,7 @@ class Topics:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While this is entered, Spark's side runs in this seed, and maintenance is watched."""
+        """Within the block, Spark's side runs in this seed, and maintenance is watched."""
         with (
             self.fleet.installed(),
             self.policies.installed(),
@@ -427,7 +427,7 @@ class Topics:
             self.cluster.loop.world_later(0.05, self.settle)
 
     def _add_bookies(self) -> None:
-        """Those that lost something stay away for good; a topic wants a whole ensemble."""
+        """Replace bookies that lost something and stay away: a topic needs a whole ensemble."""
         up = sum(bookie.refused is None for bookie in self.cluster.bookies.values())
         for number in range(up, self.options.settings.ensemble_size):
             name = f"spare{number}"
@@ -456,7 +456,7 @@ class Topics:
         ]
 
     def is_hopeless(self) -> bool:
-        """Whether more is lost than may be, so that something waits for ever."""
+        """Whether more is lost than allowed, so that something waits for ever."""
         return self.cluster.options.beyond or self._hopeless()
 
     def _hopeless(self) -> bool:
@@ -472,7 +472,7 @@ class Topics:
         return False
 
     def stop(self) -> None:
-        """No brokers any more: their ledgers are left to whoever recovers them."""
+        """Stop the brokers; recoveries close their ledgers."""
         if self.judge.exclusive is not None:
             self.judge.exclusive.over = lambda: True
         for broker in self.brokers.values():

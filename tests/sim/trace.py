@@ -1,7 +1,7 @@
-"""What a seed did: the trace that two runs of one seed must share, and what they came by.
+"""The trace of a seed, which two runs of the seed must share, and its counts.
 
-The trace records which process ran at each step, each jump of the clock and a checksum of all
-bytes delivered. Nothing in it depends on addresses or on the hashing of strings.
+The trace has the process of each step, each jump of the clock and a checksum of all bytes
+delivered. It does not depend on addresses or on the hashing of strings.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ class Trace:
         self.lines: list[str] = []
 
     def deliver(self, data: bytes | bytearray | memoryview) -> None:
-        """Bytes reached somebody, or any other fact that two runs must share."""
+        """Note delivered bytes, or another fact that two runs must share."""
         self._delivered = crc32(data, self._delivered)
 
     def fact(self, *values: int | str | float) -> None:
-        """Anything that happened and is neither a step nor bytes."""
+        """Note a fact that is neither a step nor bytes."""
         self._delivered = crc32(repr(values).encode(), self._delivered)
 
     def fault(self, kind: str, n: int = 1) -> None:
-        """A fault of this kind was injected."""
+        """Count an injected fault."""
         self.faults[kind] += n
 
     def probe(self, name: str, n: int = 1) -> None:
-        """A situation worth knowing about was reached."""
+        """Count a reached situation."""
         self.probes[name] += n
 
     def say(self, time_s: float, who: str, what: Any) -> None:
-        """A line for whoever replays the seed; call it only when `verbose`."""
+        """Add a line for readers of a replay; call it only when `verbose`."""
         self.lines.append(f"{time_s:12.6f} {who:<10} {what}")
 
     def hash(self) -> str:
-        """16 hex digits that stand for everything above."""
+        """Return 16 hex digits that stand for everything above."""
         digest = hashlib.blake2b(self.steps, digest_size=8)
         digest.update(self.jumps.tobytes())
         digest.update(struct.pack("<I", self._delivered))
@@ -59,7 +59,7 @@ class Trace:
 
 
 class Probes:
-    """A view on a trace for parts that only count."""
+    """A view of a trace for parts that only count."""
 
     def __init__(self, trace: Trace) -> None:
         self.fault = trace.fault

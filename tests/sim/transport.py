@@ -1,8 +1,8 @@
-"""TCP between simulated processes: ordered bytes that come in other pieces than they were sent.
+"""TCP between simulated processes: ordered bytes that arrive in other pieces than they were sent.
 
-One connection has two pipes, each with a window: what its reader does not take, the writer must
-keep, so that `pause_writing` comes when it would. A pipe carries data, the end (FIN) and the
-reset (RST), all in order. Whatever an endpoint does, it does as a step of its own process.
+A connection has two pipes, each with a window. The writer keeps what its reader does not take, so
+`pause_writing` comes when it would. A pipe carries data, the end (FIN) and the reset (RST), all in
+order. Each endpoint acts in steps of its own process.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Pipe:
         self.source: SimTransport
         self.target: SimTransport
         self.silent = False
-        """Nothing arrives any more, and nobody is told."""
+        """Nothing arrives any more, and no end hears of it."""
         self.unread: deque[tuple[float, bytes]] = deque()
-        """(when it arrives, what): on its way, or arrived and not taken."""
+        """(time of arrival, bytes): in flight, or arrived and not taken."""
         self.unread_bytes = 0
         self.unsent: deque[bytes] = deque()
-        """What does not fit into the window: the writer's buffer."""
+        """The writer's buffer: bytes that do not fit into the window."""
         self.unsent_bytes = 0
         self._window_bytes = window_bytes
         self._last_s = 0.0
@@ -64,14 +64,14 @@ class Pipe:
             self._emit(data)
 
     def mark(self, mark: bytes) -> None:
-        """The last that comes through this pipe; a reset may follow an end."""
+        """Add a mark, the last content of this pipe; a reset may follow an end."""
         if self._last is RESET or self._last is mark:
             return
         self._last = mark
         self._put(self.network.loop.now + self.link.delay_s(), mark)
 
     def drop(self, kept: float) -> None:
-        """Lose what is on its way but for this share of its bytes, and all that is unsent."""
+        """Lose the bytes in flight except for this share, and all unsent bytes."""
         self.clear_unsent()
         left = int(kept * self.unread_bytes)
         items, self.unread = self.unread, deque()
@@ -85,19 +85,19 @@ class Pipe:
         self._last = None
 
     def clear_unsent(self) -> None:
-        """What was not sent never will be."""
+        """Drop the unsent bytes."""
         self.unsent.clear()
         self.unsent_bytes = 0
 
     def look(self) -> None:
-        """Something may have become deliverable."""
+        """Deliver what has become deliverable."""
         if self._timer is None and self.unread:
             when = max(self.unread[0][0], self.network.loop.now)
             target = self.target
             self._timer = self.network.loop.put(when, target.context, target.process, self._arrival)
 
     def look_later(self, delay_s: float) -> None:
-        """What was held back gets there after a while."""
+        """Deliver held-back bytes after a while."""
         if self._timer is None and self.unread:
             loop = self.network.loop
             when = max(self.unread[0][0], loop.now + delay_s)
@@ -125,7 +125,7 @@ class Pipe:
 
     def _put(self, when: float, data: bytes) -> None:
         if when < self._last_s:
-            when = self._last_s  # in order, and in one piece with what came before
+            when = self._last_s  # in order, and in one piece with earlier bytes
         self._last_s = when
         self.unread.append((when, data))
         if self._timer is None:
@@ -133,7 +133,7 @@ class Pipe:
             self._timer = self.network.loop.put(when, target.context, target.process, self._arrival)
 
     def _arrive(self) -> None:
-        """As a step of the target: the first bytes are there, unless something holds them up."""
+        """In a step of the target: deliver the first bytes, unless something holds them up."""
         self._timer = None
         now = self.network.loop.now
         link = self.link
@@ -178,7 +178,7 @@ class Pipe:
             self.look()
 
     def _refill(self) -> None:
-        """As a step of the source: there is room in the window again."""
+        """In a step of the source: the window has room again."""
         while self.unsent and self.unread_bytes < self._window_bytes:
             data = self.unsent.popleft()
             self.unsent_bytes -= len(data)
@@ -226,7 +226,7 @@ class SimTransport(asyncio.Transport):
         return self.outgoing.target
 
     def begin(self, protocol: asyncio.BaseProtocol, waiter: asyncio.Future[None] | None) -> None:
-        """The connection is there: tell the protocol, then read."""
+        """Tell the protocol of the connection, then read."""
         self._protocol = protocol
         self._call(protocol.connection_made, self)
         if not self._closing:
@@ -247,7 +247,7 @@ class SimTransport(asyncio.Transport):
         return (self._reading and not self._closing) or pipe.unread[0][1] is RESET
 
     def take(self, data: bytes) -> int:
-        """Hand bytes to the protocol; how many it took."""
+        """Hand bytes to the protocol; return how many it took."""
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer: Any = protocol.get_buffer(-1)
@@ -268,12 +268,12 @@ class SimTransport(asyncio.Transport):
         return len(data)
 
     def ended(self) -> None:
-        """The peer sends no more."""
+        """Handle the peer's end."""
         if not self._call(self._protocol.eof_received):  # type: ignore[union-attr]
             self.close()
 
     def lose(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """Handle a lost connection."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -281,7 +281,7 @@ class SimTransport(asyncio.Transport):
         self._loop.call_soon(self._tell_lost, error, context=self.context)
 
     def sent(self) -> None:
-        """Some of what was written is on its way."""
+        """Note that some of the written bytes are in flight."""
         if self._lost:
             return
         pipe = self.outgoing
@@ -355,7 +355,8 @@ class SimTransport(asyncio.Transport):
             self._close_socket()
 
     def _close_socket(self) -> None:
-        """Everything is on its way. What was not read makes the end a reset, as kernels do it."""
+        """Close after the last byte is in flight. Unread bytes make the end a reset, as in
+        kernels."""
         self.lose(None)
         if self.process.alive:
             now = self._loop.now

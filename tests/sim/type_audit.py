@@ -1,13 +1,12 @@
-"""The referee of the types of subscriptions: who holds what at the owner, and what nobody gets.
+"""The referee of subscription types: checks the owner's leases, and that each message is delivered.
 
-It looks at the leases of the owner itself, after each receive and each ack, and goes by the keys
-that were sent, not by what the broker has made of them. So neither a lost answer nor a dead
-consumer makes it unsure. S13: of a key the messages that are out are the first unacked ones, at one
-consumer, handed out together; of a failover subscription all that is out is at one consumer; of one
-that keeps the partition's order (failover, exclusive) nothing is handed out while an earlier one
-waits for its delay; a message that says when it is due joins its key then, and until then no other
-message of the key waits for it; what a filter refuses is given to nobody; and no key waits for
-another one.
+It looks at the owner's leases after each receive and each ack, and uses the keys that were sent,
+not the broker's. So neither a lost answer nor a dead consumer makes it unsure. S13: the leased
+messages of a key are its first unacked ones, at one consumer, from one hand-out. All leased
+messages of a failover subscription are at one consumer. A subscription that keeps the partition's
+order (failover, exclusive) delivers nothing while an earlier message waits for its delay. A message
+with a due time joins its key when it is due, and holds up no other message before. A filtered
+message is never delivered. No key waits for another key.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ IN_ORDER = ("exclusive", "failover")
 
 
 class TypeAudit:
-    """Of all partitions of one seed."""
-
     def __init__(
         self,
         subscriptions: Mapping[str, SubscriptionSettings],
@@ -38,12 +35,12 @@ class TypeAudit:
         self.settings = subscriptions
         self.key_of = key_of
         self.waits: Callable[[str], bool] = lambda _: False
-        """Whether a message says when it is due."""
+        """Whether a message has a due time."""
         self._trace = trace
         self._fail = fail
 
     def look(self, log: LogHistory, sub: str, subscription: Subscription) -> None:
-        """At the owner, between two steps of it."""
+        """Check at the owner, between two of its steps."""
         settings = self.settings[sub]
         if settings.type in IN_ORDER:
             self._watch(log, sub, subscription._dispatcher)
@@ -55,7 +52,7 @@ class TypeAudit:
             self._look_at_keys(log, sub, subscription)
 
     def _watch(self, log: LogHistory, sub: str, dispatcher: Dispatcher) -> None:
-        """At each hand-out from now on: afterwards others may have been given back."""
+        """Check each hand-out from now on: later, other messages may have been given back."""
         if "dispatch" in vars(dispatcher):
             return
         dispatch = dispatcher.dispatch
@@ -106,7 +103,7 @@ class TypeAudit:
             self._trace.probe("topic.keys_out")
 
     def passes(self, sub: str, value: str) -> bool:
-        """Whether the message is the subscription's; one that nobody has seen may not be."""
+        """Whether the message belongs to the subscription; an unknown message may not."""
         prefix = self.settings[sub].filter_key_prefix
         if not value:
             return prefix is None
@@ -114,16 +111,16 @@ class TypeAudit:
         return prefix is None or (key is not None and key.startswith(prefix.encode()))
 
     def order_of(self, sub: str, value: str) -> bytes | None:
-        """In which order a message comes first: its key's, or that of all of them."""
+        """Return the order that a message belongs to: its key's, or that of all messages."""
         return self.key_of(value) if self.settings[sub].type == "key_shared" else b""
 
     def given(self, log: LogHistory, sub: str, offset: int, value: str) -> None:
-        """Somebody was given this."""
+        """Check a message that a consumer got."""
         if not self.passes(sub, value):
             self._fail(f"S13 {log.name} {sub}: offset {offset}, {value!r}, is not its own")
 
     def held_up(self, log: LogHistory, sub: str, held: int, left: Mapping[int, str]) -> None:
-        """A consumer holds the message at offset `held`, another one asked: these were left."""
+        """Check what was left when one consumer held offset `held` and another asked."""
         mine = self.key_of(log.at[held].value)
         for offset, value in left.items():
             if self.waits(value):

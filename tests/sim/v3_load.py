@@ -1,11 +1,10 @@
 """Writers that speak v3 frames, as Apache's client does: deferred adds, and forces.
 
-A writer of a few lines, which shares no code with ours: it makes its ledger with the production
-client, adds to each bookie of a write set over connections of its own, forces now and then, and
-tells the referee that an entry may not be lost any more when an ack quorum of its write set was
-forced after it had acked it. A bookie whose connection breaks, or that refuses anything, is given
-up, for it may have lost what it had not forced; and so is the ledger once too few are left: who
-recovers it closes it.
+This small writer shares no code with ours. It makes its ledger with the production client, adds to
+each bookie of a write set over its own connections, and sometimes forces. It tells the referee that
+an entry is durable when an ack quorum of its write set was forced after acking it. It gives up a
+bookie whose connection breaks or that refuses anything, because that bookie may have lost unforced
+entries. When too few bookies are left, it gives up the ledger, and a recovery closes it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _FORCE_P, _READ_P = 0.4, 0.5
 
 
 class V3Connection(asyncio.Protocol):
-    """One, and who waits for its answers."""
+    """A connection, and the callers that wait for its answers."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -69,12 +68,11 @@ class V3Connection(asyncio.Protocol):
                 waiting.set_result(answer)
 
     def close(self) -> None:
-        """End it."""
         if self._transport is not None:
             self._transport.abort()
 
     async def ask(self, frame: partial[bytes], timeout_s: float) -> ResponseMessage | None:
-        """The answer; None when none came in time, and then none will."""
+        """Return the answer, or None when there is none in time; then none will come."""
         if self._transport is None:
             return None
         self._txn += 1
@@ -90,7 +88,7 @@ class V3Connection(asyncio.Protocol):
 
 
 class V3Writer:
-    """One ledger of one client."""
+    """A ledger of a client."""
 
     def __init__(self, load: LedgerLoad, client: SimClient, metadata: LedgerMetadata) -> None:
         self._load = load
@@ -143,7 +141,7 @@ class V3Writer:
         self._connections[bookie] = connection
 
     async def _ask(self, bookie: str, frame: partial[bytes]) -> ResponseMessage | None:
-        """What a bookie answers, if it is well; else it is given up."""
+        """Return a healthy bookie's answer; otherwise give the bookie up."""
         connection = self._connections.get(bookie)
         if connection is None or not connection.is_up:
             return None
@@ -154,7 +152,7 @@ class V3Writer:
         return answer
 
     async def _add(self, count: int) -> bool:
-        """Whether an ack quorum has written them."""
+        """Add entries; return whether an ack quorum has written them."""
         first, asked = len(self._entries), []
         for entry_id in range(first, first + count):
             payload = b"%d.%d by v3" % (self._ledger_id, entry_id)
@@ -211,7 +209,7 @@ def _force_frame(ledger_id: int, txn: int) -> bytes:
 
 
 async def write_v3(load: LedgerLoad, client: SimClient) -> None:
-    """The life of a client that writes so."""
+    """Live as a client that writes this way."""
     for _ in range(load.options.ledgers):
         made = await load.create(client, deferred=True)
         if made is not None:

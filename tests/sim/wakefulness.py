@@ -1,12 +1,12 @@
 """The wake-up referee (Q2): nothing waits while there is room, or an answer, for it.
 
-A lost wake-up is hidden by the next tick or time-out: the system recovers, late, and no check of
-liveness fails. So classes with waiters have a `waits_in_vain()` that names a wait for which there
-is no reason; it is "" in every quiet moment. This asks all of them every few virtual milliseconds,
-of each live process that has nothing left to run. Two looks in a row have to agree.
+The next tick or timeout hides a lost wake-up: the system recovers, late, and no check of liveness
+fails. So classes with waiters have a `waits_in_vain()` that names a wait without a reason; it is ""
+in every quiet moment. The referee asks all of them every few virtual milliseconds, in each live
+process without anything left to run. Two looks in a row have to agree.
 
-It is asked from within the loop's own check, and draws nothing: a seed tells the same story with
-it and without.
+It runs within the loop's own check and draws nothing: a seed tells the same story with and without
+it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support.kit.quiescence import describable
 _LOOK_EVERY_S = 0.01
 _WALK_AGAIN_S = 0.15
 _WALK_FACTOR = 1.4
-"""Objects of a process are looked for less and less often: that takes milliseconds each time."""
+"""Searching a process for objects takes milliseconds, so it happens less and less often."""
 
 Place = tuple[Process, Iterable[object]]
 
 
 class Wakefulness:
-    """Of all live processes of one seed. `places` gives them, and where to begin in each."""
+    """The referee of all live processes. `places` yields each with its first objects."""
 
     def __init__(self, cluster: Cluster, places: Callable[[], Iterator[Place]]) -> None:
         self._cluster = cluster

@@ -4,7 +4,7 @@
 flipped, zeroed or cut off; the bookie is started and everything is read. **storage**: on simulated
 disks every block is also overwritten and replaced by its neighbour, and in every N-th byte a bit is
 flipped; the same, with fewer flipped bits, on every disk that a power failure leaves in the middle
-of a checkpoint. Ends with 1 at the first wrong answer.
+of a checkpoint. Exits with 1 at the first wrong answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _CUT_PARTS = 8
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.single_fault", description=__doc__)
     parser.add_argument("--stride", type=int, default=1, help="flip a bit in every N-th byte")
     parser.add_argument("--jobs", type=int, default=2, help="processes")

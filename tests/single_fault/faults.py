@@ -1,4 +1,4 @@
-"""One fault in one file: a flipped bit, or a 512-byte block that is not what was written."""
+"""A fault in a file: a flipped bit, or a 512-byte block with other bytes than were written."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ BLOCK = 512
 
 
 class Fault(NamedTuple):
-    """What is wrong, and where."""
-
     kind: str
     path: str
     start: int
     end: int
     data: bytes
-    """What stands there instead; empty and `end` the old size: the file is cut."""
+    """The bytes there instead. Empty, with `end` the old size: the file is cut."""
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.path} at {self.start}…{self.end}"
 
     def hurt(self, image: Image) -> Image:
-        """The disk with this fault and no other."""
+        """Return a copy of the disk with only this fault."""
         data, size = image.files[self.path]
         if not self.data:
             new = (data[: self.start], self.start)
@@ -42,7 +40,8 @@ class Fault(NamedTuple):
 
 
 def block_faults(image: Image) -> Iterator[Fault]:
-    """Every block of every file: zeros, junk, a neighbour's content, the file cut there."""
+    """Yield faults of every block of every file: zeros, junk, a neighbour's content, the file cut
+    there."""
     for path, (data, size) in sorted(image.files.items()):
         for start in range(0, len(data), BLOCK):
             end = min(start + BLOCK, size)
@@ -60,7 +59,7 @@ def block_faults(image: Image) -> Iterator[Fault]:
 
 
 def bit_faults(image: Image, first: int, stride: int) -> Iterator[Fault]:
-    """Every `stride`-th byte of all files, from `first` on: one bit flipped."""
+    """Yield a flipped bit in every `stride`-th byte of all files, from `first` on."""
     position = 0
     for path, (data, _) in sorted(image.files.items()):
         for at, byte in enumerate(data):
@@ -79,7 +78,7 @@ class JournalBlock(NamedTuple):
 
 
 def newest_journal(image: Image) -> tuple[str, list[JournalBlock]]:
-    """The journal file written last, and its blocks."""
+    """Return the journal file written last, and its blocks."""
     names = [(file_id_of(path.rpartition("/")[2]), path) for path in image.files]
     file_id, path = max((file_id, path) for file_id, path in names if file_id is not None)
     assert file_id is not None
@@ -94,10 +93,8 @@ def newest_journal(image: Image) -> tuple[str, list[JournalBlock]]:
 
 
 def is_torn_tail(fault: Fault, image: Image) -> bool:
-    """Whether the fault cannot be told from a write that the last crash tore.
-
-    No header of a later block is left that could prove that the hurt block had been durable.
-    """
+    """Whether the fault looks like a write that the last crash tore: no header of a later block is
+    left to prove that the hurt block had been durable."""
     path, blocks = newest_journal(image)
     if fault.path != path:
         return False

@@ -1,9 +1,9 @@
-"""Puts each single fault on the disk of a bookie that has stopped, starts it, and reads all.
+"""Puts each single fault on the disk of a stopped bookie, starts it, and reads everything.
 
-Allowed: the right bytes; an explicit error; a start that is refused, with file and reason. Never:
-other bytes, "no such entry" for an acked one, a lost fence or key, an error that is not declared.
-Only where the newest block of the journal is hurt the loss looks like a torn write, which nobody
-was told of: the other replicas hold it (GUARANTEES.md).
+Allowed: the right bytes; an explicit error; a refused start, with file and reason. Never: other
+bytes, "no such entry" for an acked entry, a lost fence or key, an undeclared error. Only damage in
+the newest block of the journal looks like a torn write, which was never acked: the other replicas
+have it (GUARANTEES.md).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ LIVES: dict[str, tuple[BookieConfig, Sequence[str], str]] = {
 
 
 class Case(NamedTuple):
-    """A disk to hurt, and what it holds."""
+    """A disk to hurt, and its content."""
 
     name: str
     config: BookieConfig
@@ -84,7 +84,7 @@ class WrongAnswer(AssertionError):
 
 
 def cases() -> Iterator[Case]:
-    """All lives, each with its index and without: lost ones are rebuilt from the logs."""
+    """Yield all lives, each with its index and without: lost indexes are rebuilt from the logs."""
     for name, (config, sequence, where) in LIVES.items():
         loop = SimLoop(1, trace=Trace())
         point = next(found for found in points_of(sequence, loop, config) if found.where == where)
@@ -98,11 +98,11 @@ CHECKPOINTS = (
     ("add", "fence", "checkpoint", "roll", "checkpoint", "roll", "power", "lac", "checkpoint"),
     ("add", "delete", "checkpoint", "roll", "busy", "checkpoint", "fence", "restart"),
 )
-"""Lives whose last operation is cut short anywhere, and the fault comes on top of it."""
+"""Lives whose last operation is cut short anywhere, before the fault."""
 
 
 def cut_short() -> Iterator[Case]:
-    """Every disk that a power failure may leave in the last operation of these lives."""
+    """Yield every disk that a power failure may leave in the last operation of these lives."""
     seen: set[bytes] = set()
     for config in (ONE_FOLDER, TINY):
         for sequence in CHECKPOINTS:
@@ -123,18 +123,18 @@ def _nothing_lost(point: CrashPoint) -> Image:
 
 
 def mark_faults(case: Case) -> Iterator[Fault]:
-    """What may happen to the file that says what counts."""
+    """Yield faults of the file with the mark."""
     return (fault for fault in faults_of(case, 20, 97) if fault.path.endswith(MARK))
 
 
 def faults_of(case: Case, first: int = 0, stride: int = 1) -> Iterator[Fault]:
-    """The faults of one case: all blocks, and every `stride`-th byte."""
+    """Yield the faults of a case: all blocks, and every `stride`-th byte."""
     yield from block_faults(case.image)
     yield from bit_faults(case.image, first, stride)
 
 
 def sweep(case: Case, faults: Iterator[Fault]) -> Counter[str]:
-    """Try each fault; how often it ended how. Raises `WrongAnswer`."""
+    """Try each fault; return how often each ending came. Raises `WrongAnswer`."""
     loop = CheckLoop(1, trace=Trace())
     wanted = promises(case.facts)
     ends: Counter[str] = Counter()
@@ -153,13 +153,13 @@ def sweep(case: Case, faults: Iterator[Fault]) -> Counter[str]:
 
 
 def sweep_case(stride: int, number: int) -> tuple[str, Counter[str]]:
-    """`sweep` of the so manieth case, for a process of its own."""
+    """Run `sweep` for the case with this number, in a separate process."""
     case = next(islice(cases(), number, None))
     return case.name, sweep(case, faults_of(case, stride=stride))
 
 
 def sweep_cut_short(stride: int, parts: int, part: int) -> Counter[str]:
-    """`sweep` of one of so many parts of the cases cut short; flips every `stride`-th byte."""
+    """Run `sweep` for one part of the cases that are cut short; flip every `stride`-th byte."""
     ends: Counter[str] = Counter()
     for number, case in enumerate(cut_short()):
         if number % parts == part:
@@ -191,7 +191,7 @@ async def _try(case: Case, fault: Fault, wanted: dict[int, Promised]) -> str:
 
 
 async def _ledger(storage: Storage, ledger_id: int, one: Promised) -> str:
-    """`right`, `error` (of at least one entry), or `lost`: something acked is denied."""
+    """Return `right`, `error` (for at least one entry), or `lost`: an acked entry is denied."""
     ends: set[str] = set()
     for entry_id, size in one.tried.items():
         try:

@@ -1,4 +1,4 @@
-"""One fault on the disk of a bookie: it says so, or has the right bytes; it never lies."""
+"""A bookie with a fault on its disk says so, or has the right bytes; it never lies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.single_fault.sweep import (
 )
 
 STRIDE = 11
-"""Of flipped bits here; `python -m tests.single_fault` flips one in each byte."""
+"""Every how many bits one is flipped here; `python -m tests.single_fault` flips one in each
+byte."""
 
 
 @pytest.mark.long

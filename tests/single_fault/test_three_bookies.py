@@ -1,4 +1,4 @@
-"""A hurt block on one of three bookies: the bookie says so, and clients read from the others."""
+"""One of three bookies has a hurt block: it says so, and clients read from the others."""
 
 from __future__ import annotations
 

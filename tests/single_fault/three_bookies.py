@@ -2,9 +2,10 @@
 
 A small cluster is written once; the folder of `b1` is kept as a `kill -9` leaves it. Then, for each
 512-byte block of each of its files: put the folder back, hurt the block, start the bookie, ask it
-for everything it holds, and read everything through a client. Allowed: the right bytes; an explicit
-error of `b1`, or its refusal to start. Never: other bytes, "no such entry" for an acked one, an ack
-in a fenced or deleted ledger, a deleted file, a client that cannot read what the peers hold.
+for all its entries, and read everything through a client. Allowed: the right bytes; an explicit
+error of `b1`, or its refusal to start. Never: other bytes, "no such entry" for an acked entry, an
+ack in a fenced or deleted ledger, a deleted file, a client that cannot read what the other bookies
+hold.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _LOG_BYTES_MAX = 12 * 1024
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Of `b1`: two ledger folders, files so small that there are several of each kind."""
+    """Return the settings of `b1`: two ledger folders, and so small files that there are several of
+    each kind."""
     return {
         "ledger_directories": (f"{folder}/b1/ledgers-1", f"{folder}/b1/ledgers-2"),
         "journal_preallocate_bytes": 8 * 1024,
@@ -52,7 +54,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 class ThreeBookies:
-    """The cluster, and what `b1` must be able to say."""
+    """The cluster, and the right answers of `b1`."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -62,18 +64,18 @@ class ThreeBookies:
         self.ledgers: dict[int, int] = {}
         """Ledger → last entry that was acked."""
         self.key = b""
-        """Of all these ledgers: they have the cluster's password."""
+        """The key of all these ledgers, from the cluster's password."""
         self.open_ledger = self.fenced_ledger = self.deleted_ledger = -1
         self.held: dict[tuple[int, int], bytes] = {}
-        """What `b1` holds: (ledger, entry) → its bytes."""
+        """The content of `b1`: (ledger, entry) → its bytes."""
         self.image = Image({}, {}, {})
         self.cookie = b""
         self.logs: list[Path] = []
 
-    # Writing it once
+    # Writing
 
     async def write(self) -> None:
-        """Every kind of file, each with something in it that matters."""
+        """Write every kind of file, each with important content."""
         client = await self.cluster.client()
         self.key = master_key(client.cluster_password)
         closed = await client.create(write_quorum=2, ack_quorum=2)
@@ -85,14 +87,15 @@ class ThreeBookies:
         await add_many(closed, 12, _SIZE)
         await self._node.storage.control.fence(fenced.ledger_id, self.key)
         await self._node.storage.delete_ledger(deleted.ledger_id)
-        await self.cluster.stop_bookie("b1")  # flushes: a log is sealed, and all is in the index
+        # flushes: a log is sealed, and everything is in the index
+        await self.cluster.stop_bookie("b1")
         await self.cluster.start_bookie("b1", **self.settings)
         followed = await client.create(ack_quorum=3)
         await add_many(followed, 12, _SIZE)
         await self._node.storage.checkpoint()
         await add_many(followed, 12, _SIZE)
         await self._node.storage.control.set_explicit_lac(followed.ledger_id, self.key, 23)
-        for name in ("b2", "b3"):  # its writer says so too, but when nobody knows
+        for name in ("b2", "b3"):  # their writer would tell them too, at an unknown time
             for open_ledger in (fenced, followed):
                 storage = self.cluster.nodes[name].storage
                 await storage.control.set_explicit_lac(open_ledger.ledger_id, self.key, 23)
@@ -128,7 +131,7 @@ class ThreeBookies:
     # One fault
 
     async def try_one(self, fault: Fault) -> str:
-        """How it ended. Raises `WrongAnswer`, or what a client was told."""
+        """Try a fault; return the ending. Raises `WrongAnswer`, or a client's error."""
         shutil.rmtree(self.folder)
         shutil.copytree(self.kept, self.folder)
         self._hurt(fault)
@@ -160,14 +163,14 @@ class ThreeBookies:
             file.write(fault.data)
 
     def _vouched_logs(self) -> list[Path]:
-        """The entry logs that the mark vouches for: none of them may go."""
+        """Return the entry logs that the mark covers: none of them may go."""
         mark = read_mark(RealDisk(), self.settings["ledger_directories"])
         assert mark is not None
         found = [(path, log_id_of(path.name)) for path in self.folder.rglob("*.log")]
         return [path for path, log_id in found if log_id is not None and log_id <= mark.log_id]
 
     async def _ask_everything(self, fault: Fault) -> str:
-        """What `b1` itself answers."""
+        """Check the answers of `b1` itself."""
         raw = await RawClient.connect(self._node)
         ends: Counter[str] = Counter()
         try:
@@ -228,7 +231,8 @@ class ThreeBookies:
 
 
 def faults_of(image: Image, stride: int = 1) -> Iterator[Fault]:
-    """Each block of each file flipped, zeroed and cut off; every `stride`-th of them."""
+    """Yield faults: each block of each file flipped, zeroed and cut off; every `stride`-th of
+    them."""
     number = 0
     for path, (data, size) in sorted(image.files.items()):
         for start in range(0, size, BLOCK):
@@ -246,14 +250,14 @@ def faults_of(image: Image, stride: int = 1) -> Iterator[Fault]:
 
 
 def kind_of(path: str) -> str:
-    """Which of a bookie's files this is."""
+    """Return the kind of a bookie's file."""
     folder, _, name = path.rpartition("/")
     kind = re.sub(r"^[0-9a-f]{16}\.|[-.]?[0-9]+|^\.", "", name)
     return f"index {kind.lstrip('.')}" if folder.endswith("index") else kind
 
 
 def image_of(folder: Path) -> Image:
-    """What lies in a folder, as the faults want it."""
+    """Read a folder's content as a disk image."""
     files: dict[str, tuple[bytes, int]] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -264,7 +268,7 @@ def image_of(folder: Path) -> Image:
 
 @contextlib.asynccontextmanager
 async def three_bookies(folder: Path) -> AsyncIterator[ThreeBookies]:
-    """The cluster with everything written, `b1` down."""
+    """Write the cluster, and stop `b1`."""
     os.makedirs(folder, exist_ok=True)
     async with running_cluster(folder / "cluster", 0) as cluster:
         world = ThreeBookies(cluster, folder / "kept")
@@ -278,10 +282,8 @@ async def three_bookies(folder: Path) -> AsyncIterator[ThreeBookies]:
 async def sweep_cluster(
     folder: Path, stride: int = 1, part: int = 0, parts: int = 1, *, only: str = ""
 ) -> Counter[tuple[str, str]]:
-    """(kind of file, end) → how often. Raises `WrongAnswer`.
-
-    Of every `stride`-th fault the `part`-th of so many; in files `only` whose path contains it.
-    """
+    """Return (kind of file, ending) → count. Raises `WrongAnswer`. Uses the `part`-th share of
+    every `stride`-th fault, in files whose path contains `only`."""
     ends: Counter[tuple[str, str]] = Counter()
     async with three_bookies(folder) as world:
         for number, fault in enumerate(faults_of(world.image, stride)):
@@ -295,6 +297,6 @@ async def sweep_cluster(
 
 
 def sweep_part(parts: int, part: int) -> Counter[tuple[str, str]]:
-    """`sweep_cluster` for a process of its own; what a pool calls must not lie in `__main__`."""
+    """Run `sweep_cluster` in a separate process; a pool's function must not be in `__main__`."""
     with tempfile.TemporaryDirectory(prefix="octavo-faults-") as folder:
         return asyncio.run(sweep_cluster(Path(folder), part=part, parts=parts))

@@ -1,4 +1,4 @@
-"""What is tried against a secured cluster, by name."""
+"""The attempts against a secured cluster, by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADDRESSES = itertools.count()
 def secured(
     name: str, *, long: bool = False, turn_s_max: float | None = None
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. `turn_s_max`: as of `Attempt`."""
+    """Enter the function under `name`. `turn_s_max` is that of `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in SECURED, name
@@ -41,7 +41,7 @@ def request(
     *,
     close: bool = True,
 ) -> bytes:
-    """A request, byte for byte, with these lines in its head."""
+    """Build a raw request with these lines in its head."""
     head = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *lines]
     if close:
         head.append(b"Connection: close")
@@ -51,7 +51,7 @@ def request(
 
 
 def bearer(token: str | bytes) -> bytes:
-    """The line that shows a token."""
+    """Return the header line with a token."""
     return b"Authorization: Bearer " + (token.encode() if isinstance(token, str) else token)
 
 
@@ -60,8 +60,8 @@ def enter_each(
     cases: Sequence[tuple[str, Callable[[SecuredWorld], bytes]]],
     statuses: tuple[int, ...] = (401,),
 ) -> None:
-    """One attempt for each: the bytes that it makes, at every broker. Each comes from an address of
-    its own, for what one address has forged is soon refused unread."""
+    """Enter an attempt for each request, at every broker. Each comes from a new address, because a
+    broker soon refuses an address with forged proofs unread."""
     for name, make in cases:
         source = another_address()
 
@@ -77,6 +77,6 @@ def enter_each(
 
 
 def another_address() -> str:
-    """An address of this machine that nobody has used yet."""
+    """Return an unused address of this machine."""
     number = next(_ADDRESSES)
     return f"127.9.{number // 250}.{number % 250 + 1}"

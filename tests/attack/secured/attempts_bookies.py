@@ -1,4 +1,6 @@
-"""The bookies' port and its three kinds of frames: each operation with no proof and bad ones."""
+"""The bookies' port and its three kinds of frames: each operation with no proof and with bad
+proofs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ NOT = {Code.UNAUTHORIZED}
 TXN = 77
 
 Frame = Callable[[int], bytes]
-"""Of a ledger's id."""
+"""Ledger id → frame."""
 V2: dict[str, Frame] = {
     "read": lambda one: read_request(one, 0),
     "read the last": lambda one: read_request(one, -1),
@@ -56,7 +58,7 @@ OF_V3: dict[v3.Op, Frame] = {
         v3.Op.LIST_ENTRIES, TXN, "getListOfEntriesOfLedgerRequest", ledgerId=one),
 }  # fmt: skip
 FREE_OF_V3 = {v3.Op.AUTH, v3.Op.START_TLS}
-"""By which somebody says who they are, or has TLS."""
+"""Operations for authenticating or starting TLS."""
 assert OF_V3.keys() | FREE_OF_V3 == set(v3.Op), "an operation that nobody tries"
 BODIES: dict[extension.Op, dict[str, Any]] = {
     extension.Op.READ_LAC: {}, extension.Op.WRITE_LAC: {"key": KEY, "lac": 1},
@@ -93,7 +95,7 @@ async def behind_the_fork(world: SecuredWorld) -> None:
 
 
 def proofs(world: SecuredWorld, bookie: str) -> dict[str, bytes | None]:
-    """What is shown before the operation; None: nothing is."""
+    """Yield the proofs before the operation; None: no proof."""
     now = int(time.time())
     node_key, reader_key = world.node_keys["bookies"], world.node_keys["bookie readers"]
     node = {"sub": "node:broker-1", "aud": bookie, "iat": now, "exp": now + 60}
@@ -147,7 +149,7 @@ async def raw(world: SecuredWorld, address: tuple[str, int]) -> AsyncIterator[Ra
 
 
 async def tried(world: SecuredWorld, address: tuple[str, int], proof: bytes | None) -> None:
-    """Every operation of every kind of frames behind this proof, each on its own connection."""
+    """Try every operation of every kind of frames behind this proof, each on a new connection."""
     shown = b"" if proof is None else auth_frame(PLUGIN, proof)
     for name, frame in V2.items():
         async with raw(world, address) as client:
@@ -205,7 +207,8 @@ for one in PROOFS:
 
 @secured("bookie: who may, may")
 async def those_who_may(world: SecuredWorld) -> None:
-    """Or the attempts would show nothing: the same frames, behind a node's and a reader's proof."""
+    """Check that the same frames work behind a node's and a reader's proof. Otherwise the attempts
+    would show nothing."""
     now = int(time.time())
     reader = {
         "sub": "user:keeper", "aud": "bookies", "iat": now, "exp": now + 60, "groups": [],
@@ -228,7 +231,7 @@ async def those_who_may(world: SecuredWorld) -> None:
 
 @secured("bookie: many reads in one write, a proof among them")
 async def mixed(world: SecuredWorld) -> None:
-    """What came before the proof is not answered by it, and what failed to prove proves nothing."""
+    """Frames before the proof are refused, and a failed proof proves nothing."""
     for bookie, address in world.named("bookie").items():
         bad = auth_frame(PLUGIN, proofs(world, bookie)["a node's, of another key"] or b"")
         read = read_request(world.ledger, 0)

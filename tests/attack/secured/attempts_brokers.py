@@ -1,4 +1,4 @@
-"""Calls that say they come from another broker: with no proof, with false and old ones."""
+"""Calls that claim to come from another broker: without proof, with false and with old proofs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = "0123456789abcdef"
 
 
 def sent(headers: Mapping[str, str], *lines: bytes, method: str = "GET", path: str = READ) -> bytes:
-    """A call with these headers."""
+    """Send a call with these headers."""
     made = [
         f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in headers.items()
     ]
@@ -31,7 +31,7 @@ def sent(headers: Mapping[str, str], *lines: bytes, method: str = "GET", path: s
 
 
 def forged(world: SecuredWorld, broker: int, key: bytes, path: str = READ) -> dict[str, str]:
-    """What a broker would say, as far as one may guess it, proved with `key`."""
+    """Build a broker's headers, as far as they can be guessed, with a proof by `key`."""
     other = (broker + 1) % len(world.names)
     headers = {
         BY: world.names[other], TO: world.names[broker], IDENTITY: ROOT, NONCE: f"{RUN}-0",
@@ -47,7 +47,7 @@ def forged(world: SecuredWorld, broker: int, key: bytes, path: str = READ) -> di
 
 
 def real(world: SecuredWorld, broker: int, who: str, path: str = READ) -> dict[str, str]:
-    """A call as another broker really makes it: recorded by whoever listened between them."""
+    """Return a real call of another broker, recorded on the way."""
     from octavo.security.principal import Identity
 
     headers: dict[str, str] = {}
@@ -79,7 +79,7 @@ SAID: dict[str, dict[str, str]] = {
 
 
 def enter_said(name: str, headers: Mapping[str, str]) -> None:
-    """By a stranger, and beside mallory's good token."""
+    """Try it as a stranger, and with mallory's good token."""
 
     async def run(world: SecuredWorld) -> None:
         for broker, own in enumerate(world.names):
@@ -111,7 +111,7 @@ async def other_keys(world: SecuredWorld) -> None:
 
 @secured("as a broker: the proof of before, which says nothing of whom it is for")
 async def former_proof(world: SecuredWorld) -> None:
-    """Brokers of 0.1 knew no identity; a secured cluster must not take theirs."""
+    """Brokers of 0.1 knew no identity; a secured cluster must not take their proofs."""
     for broker in range(len(world.brokers)):
         headers = forged(world, broker, world.node_keys["calls between brokers"])
         for dropped in ((SEAL,), (SEAL, IDENTITY), (SEAL, IDENTITY, NONCE)):
@@ -121,7 +121,7 @@ async def former_proof(world: SecuredWorld) -> None:
 
 @secured("as a broker: a call that was recorded, made again")
 async def replayed(world: SecuredWorld) -> None:
-    """keeper's own call, once passed on by a broker, is good once, and for nothing else."""
+    """A forwarded call of keeper is valid once, and for no other call."""
     owner = await world.owner(VAULT)
     for broker in range(len(world.brokers)):
         headers = real(world, broker, "keeper")
@@ -160,7 +160,7 @@ async def changed(world: SecuredWorld) -> None:
 
 @secured("as a broker: for somebody who may not")
 async def for_another(world: SecuredWorld) -> None:
-    """Also a broker gets for its caller what that caller may have, and no more."""
+    """A broker too gets for its caller what that caller may have, and no more."""
     for broker in range(len(world.brokers)):
         for who in ("mallory", "alice", "nobody"):
             headers = real(world, broker, who)

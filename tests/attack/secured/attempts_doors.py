@@ -1,4 +1,4 @@
-"""Every door there is, tried by those who have no right to it."""
+"""Every route and operation, tried by callers without a right to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.attack.secured.world import OPEN_TOPIC, STRANGER, VAULT, SecuredWorld
 from tests.attack.world import exchange, said_in
 
 OPEN = frozenset({"healthz", "readyz", "openapi"})
-"""Calls that anybody may make: whether it lives, whether it takes part, what there is."""
+"""Calls that need no right: health, readiness, the OpenAPI document."""
 PARTS = {
     "namespace": "vault", "topic": "secret", "partition": "0", "subscription": "s",
     "bulk_load": "night", "batch": "0", "entry": "0", "subject": "anonymous", "broker": "broker-0",
@@ -28,11 +28,11 @@ PARTS = {
 AUDIT = "/v1/topics/octavo/audit"
 LISTS = frozenset({("list_namespaces", "alice"), ("list_namespaces", "mallory"),
                    ("list_topics", "alice")})  # fmt: skip
-"""Calls that show each what is theirs, and who has something there."""
+"""Calls that show callers only their own objects, and each object's readers."""
 
 
 def path_of(route: Route, world: SecuredWorld) -> str:
-    """Where the call is made, about what lies in the vault."""
+    """Return the path of the call for objects in the vault."""
     path = route.path.replace("{ledger}", str(world.ledger))
     for name, value in PARTS.items():
         path = path.replace("{" + name + "}", value)
@@ -41,7 +41,7 @@ def path_of(route: Route, world: SecuredWorld) -> str:
 
 
 def enter_route(route: Route) -> None:
-    """One attempt for each call and each of those who have no right to it."""
+    """Enter an attempt for each call and each caller without a right to it."""
 
     async def by(world: SecuredWorld, who: str | None) -> None:
         for broker in range(len(world.brokers)):
@@ -143,7 +143,7 @@ async def named_in_the_body(world: SecuredWorld) -> None:
         ):
             path = f"/v1/bulk-loads/mallory-night/batches/0/{step}"
             said = await world.ask("POST", path, body, who="mallory")
-            # An abort names ledgers alone, and deletes none that a partition has.
+            # An abort only names ledgers, and deletes none that a partition has.
             assert said.status in (400, 403, 404, 409, 422) or (
                 step == "abort" and json.loads(said.body) == {"ledgers": []}
             ), (step, said)
@@ -176,7 +176,7 @@ async def streams(world: SecuredWorld) -> None:
 
 
 def admin_calls() -> list[tuple[str, str]]:
-    """Every call that a bookie's side port has, as its source names them."""
+    """Return every call of a bookie's side port, as its source names them."""
     found = [("GET", "/metrics"), ("GET", "/healthz"), ("GET", "/"), ("GET", "/nothing")]
     for part in ast.walk(ast.parse(Path(node.__file__).read_text())):
         if isinstance(part, ast.Call) and ast.unparse(part.func).endswith("admin.route"):
@@ -186,7 +186,7 @@ def admin_calls() -> list[tuple[str, str]]:
 
 
 def enter_admin(method: str, path: str) -> None:
-    """At every bookie: a stranger learns no more than whether it lives."""
+    """At every bookie, a stranger learns only whether it lives."""
 
     async def run(world: SecuredWorld) -> None:
         for lines in (b"", *(f"Authorization: Bearer {world.tokens[who]}\r\n".encode()

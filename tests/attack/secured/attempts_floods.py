@@ -1,4 +1,4 @@
-"""Much of what is refused once: it costs a bounded sum, and those who may get on as before."""
+"""Floods of refused requests: they cost a bounded sum, and callers with rights go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUND_S = 10.0
 
 
 async def works(world: SecuredWorld) -> None:
-    """alice, who may, is answered within a moment."""
+    """Check that alice gets an answer within a moment."""
     began = time.monotonic()
     said = await world.ask(
         "POST", f"{OPEN_TOPIC}/messages", b"x", who="alice", Content_Type="text/plain"
@@ -28,8 +28,8 @@ async def works(world: SecuredWorld) -> None:
 
 
 async def flood(world: SecuredWorld, broker: int, heads: list[bytes], count: int) -> set[bytes]:
-    """So many requests over a few connections, one behind another; the statuses that came. From an
-    address of its own: what fails there pauses nobody else."""
+    """Send `count` requests over a few connections; return the statuses. They come from a new
+    address, so that failures there pause no other client."""
     found: set[bytes] = set()
     left, source = count, another_address()
 
@@ -57,7 +57,7 @@ async def flood(world: SecuredWorld, broker: int, heads: list[bytes], count: int
 
 
 async def beside(world: SecuredWorld, flooding: asyncio.Task[set[bytes]]) -> set[bytes]:
-    """alice works all the while."""
+    """Check that alice is served all the while."""
     while not flooding.done():
         await works(world)
         await asyncio.sleep(0.5)
@@ -66,7 +66,8 @@ async def beside(world: SecuredWorld, flooding: asyncio.Task[set[bytes]]) -> set
 
 @secured("ten thousand passwords", long=True)
 async def passwords(world: SecuredWorld) -> None:
-    """For a user that is there, and many that are not: work is bounded, and paused in the end."""
+    """Try passwords of a real user and of many unknown users: work is bounded, and the address is
+    paused at last."""
     heads = []
     for number in range(500):
         name = "root" if number % 2 else f"user-{number}"
@@ -110,7 +111,7 @@ async def forbidden(world: SecuredWorld) -> None:
 
 @secured("keys of issuers that are asked for, each another one")
 async def unknown_keys(world: SecuredWorld) -> None:
-    """Each names a key that is not known: no request may go out for each of them."""
+    """Tokens with unknown keys: no request may go out for each of them."""
     heads = [
         request(
             lines=[bearer(signed(bytes(32), claims_of("root", iss="https://idp.example"),
@@ -125,7 +126,7 @@ async def unknown_keys(world: SecuredWorld) -> None:
 
 @secured("a long body behind no right to send it")
 async def bodies_of_strangers(world: SecuredWorld) -> None:
-    """It is refused by its head: nobody waits for 8 MiB of somebody who may not."""
+    """A caller without a right is refused by its head: the broker does not read its 8 MiB."""
     head = request("POST", f"{OPEN_TOPIC}/messages", [b"Content-Type: text/plain"], close=False)
     head = head.replace(b"Content-Length: 0", b"Content-Length: 8000000")
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Pages of other sites in the browser of somebody who may: they see nothing and change nothing."""
+"""Pages of other sites in the browser of a user with rights: they see and change nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIMPLE = (b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-
 
 
 def enter_page(name: str, lines: list[bytes]) -> None:
-    """With the token of one who may do everything, as if the browser kept it."""
+    """Send the token of an administrator, as if the browser had stored it."""
 
     async def run(world: SecuredWorld) -> None:
         root = bearer(world.tokens["root"])

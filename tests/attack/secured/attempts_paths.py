@@ -1,4 +1,4 @@
-"""Names and paths that look like what somebody may touch, and mean what they may not."""
+"""Names and paths that look like a permitted object and mean a forbidden one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PATHS = {
 
 
 def enter_path(name: str, path: str) -> None:
-    """By a stranger and by mallory, whose rules have prefixes; never an answer."""
+    """Try it as a stranger and as mallory, whose rules have prefixes; neither gets an answer."""
 
     async def run(world: SecuredWorld) -> None:
         there = path.replace("{ledger}", str(world.ledger))
@@ -96,7 +96,7 @@ for one, where in PATHS.items():
 
 @secured("names that a rule's prefix must not reach")
 async def beside_the_prefix(world: SecuredWorld) -> None:
-    """`topic:tenant/*` is no rule about `tenant2/…`, `vaults/*` none about `vault/…`."""
+    """`topic:tenant/*` does not match `tenant2/…`, nor `vaults/*` `vault/…`."""
     for path in ("/v1/topics/tenant2/own", "/v1/topics/tenan/own", "/v1/topics/vault/s",
                  "/v1/topics/vault2/secret", "/v1/namespaces/tenant2"):  # fmt: skip
         for method in ("GET", "PUT", "DELETE"):
@@ -106,7 +106,7 @@ async def beside_the_prefix(world: SecuredWorld) -> None:
 
 @secured("topics that their maker would take for others'")
 async def made_to_look_alike(world: SecuredWorld) -> None:
-    """What mallory may make is below `tenant/` as the code sees it, whatever it looks like."""
+    """Every topic that mallory can make is below `tenant/` for the code, whatever it looks like."""
     for name in ("..", "%2e%2e", "own%2f..%2f..%2fvault%2fmine", ".", "own%00", "*", "%2a"):
         said = await world.ask("PUT", f"{TENANT}/{name}", {}, who="mallory")
         assert said.status in (400, 403, 404, 405, 422), (name, said)

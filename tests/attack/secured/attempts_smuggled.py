@@ -1,4 +1,4 @@
-"""A second request hidden in a first one that is allowed, for this broker or the one behind it."""
+"""A second request hidden in an allowed one, for this broker or the owner behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.attack.secured.attempts import another_address, bearer, request, secu
 from tests.attack.secured.world import OPEN_TOPIC, VAULT, SecuredWorld
 
 Make = Callable[[bytes, bytes], bytes]
-"""Of the lines of the first head, which is allowed, and the request to be hidden."""
+"""(lines of the allowed head, hidden request) → bytes."""
 PUBLISH = f"POST {OPEN_TOPIC}/messages HTTP/1.1\r\nHost: localhost\r\n".encode()
 KIND = b"Content-Type: text/plain\r\n"
 WAIT_S = 2.0
@@ -105,10 +105,10 @@ HIDDEN: dict[str, Make] = {
 
 
 def enter_hidden(name: str, make: Make) -> None:
-    """The first request is alice's and allowed; the hidden one shows nothing, or mallory's token.
+    """The first request is alice's and allowed. The hidden request has no token, or mallory's.
 
-    Whether the first is answered or refused, the hidden one gets nothing from the vault, at either
-    broker: one of the two passes the first on to the topic's owner.
+    Whether the first is answered or refused, the hidden request gets nothing from the vault, at
+    either broker: one of them forwards the first to the topic's owner.
     """
 
     async def run(world: SecuredWorld) -> None:
@@ -141,7 +141,7 @@ for one, what in HIDDEN.items():
 
 @secured("a second request on a connection that has shown a token")
 async def nothing_is_remembered(world: SecuredWorld) -> None:
-    """Rights are a request's own, not its connection's."""
+    """Rights belong to a request, not to its connection."""
     alice = bearer(world.tokens["alice"])
     mine = request(path=f"{OPEN_TOPIC}/messages?from=earliest", lines=[alice], close=False)
     for second, status in (
@@ -160,7 +160,7 @@ async def nothing_is_remembered(world: SecuredWorld) -> None:
 
 @secured("a message whose head is known, with another's token, and with none")
 async def on_the_short_way(world: SecuredWorld) -> None:
-    """The short way remembers heads: it must not remember whom they were of."""
+    """The fast publish path remembers heads; it must not remember their callers."""
 
     def publish(token: bytes) -> bytes:
         lines = [b"Content-Type: text/plain", *([bearer(token)] if token else [])]

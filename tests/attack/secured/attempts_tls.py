@@ -1,4 +1,4 @@
-"""The ports before anybody is asked who they are: old versions, no TLS, certificates of others."""
+"""The ports before authentication: old versions, no TLS, foreign certificates."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ Address = tuple[str, int]
 
 
 def ports(world: SecuredWorld) -> list[Address]:
-    """Every port of the cluster."""
     return [*world.brokers, *world.bookies, *world.admin_ports()]
 
 
 def believing(world: SecuredWorld) -> ssl.SSLContext:
-    """A client's context that allows what this cluster must not."""
+    """Make a client's context that allows what this cluster must refuse."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(world.ca)
     context.check_hostname = False
@@ -41,7 +40,7 @@ def believing(world: SecuredWorld) -> ssl.SSLContext:
 
 
 async def shaken(address: Address, context: ssl.SSLContext) -> str:
-    """The version that a handshake comes to; empty when it comes to none."""
+    """Return the version of a handshake, or ""."""
     try:
         async with asyncio.timeout(10):
             _, writer = await asyncio.open_connection(*address, ssl=context)
@@ -57,7 +56,8 @@ DOWNGRADES: dict[str, Weaken] = {}
 
 
 def weakened(context: ssl.SSLContext, weaken: Weaken) -> ssl.SSLContext:
-    """A context that offers what is weak; what this machine's library has not, by a like of it."""
+    """Make a context with weak parameters; where this machine's library lacks them, with similar
+    ones."""
     try:
         weaken(context)
     except (ssl.SSLError, ValueError):
@@ -66,7 +66,7 @@ def weakened(context: ssl.SSLContext, weaken: Weaken) -> ssl.SSLContext:
 
 
 def enter_downgrade(name: str, weaken: Weaken) -> None:
-    """At every port no handshake."""
+    """No port completes the handshake."""
     DOWNGRADES[name] = weaken
 
     async def run(world: SecuredWorld) -> None:
@@ -103,7 +103,7 @@ for weak in ("NULL", "aNULL", "RC4", "3DES", "kRSA", "CAMELLIA", "AES128-SHA", "
 
 @secured("no TLS at any port, with a good token")
 async def in_the_clear(world: SecuredWorld) -> None:
-    """A token that comes in the clear is not looked at: whoever listens has it by then."""
+    """A token in clear text is not looked at: a listener on the way has it by then."""
     for address in (*world.brokers, *world.admin_ports()):
         answer = await exchange(address, request(lines=[bearer(world.tokens["root"])]), 5)
         world.guard(answer)
@@ -117,7 +117,7 @@ async def in_the_clear(world: SecuredWorld) -> None:
 
 @secured("START_TLS with requests behind it, before its answer")
 async def injected(world: SecuredWorld) -> None:
-    """What somebody between put there must not pass for what the client says by TLS."""
+    """Bytes injected before TLS must not count as the client's."""
     start = request_frame(v3.Op.START_TLS, 1, "startTLSRequest")
     for address in world.bookies:
         for more in (read_frame(world.ledger, 0, txn=2), read_request(world.ledger, 0), b"\x00"):
@@ -183,7 +183,7 @@ for one, what in NO_HELLOS.items():
 
 
 def of_another_ca(world: SecuredWorld) -> tuple[Path, Path]:
-    """root's certificate, signed by a CA of the attacker's own."""
+    """root's certificate, signed by the attacker's CA."""
     folder = certificate_folder(world, "other")
     if not (folder / "root.pem").exists():
         Authority.opened(folder)[0].issue("root", ["root", "localhost"], days=1)
@@ -191,7 +191,7 @@ def of_another_ca(world: SecuredWorld) -> tuple[Path, Path]:
 
 
 def long_ago(world: SecuredWorld) -> tuple[Path, Path]:
-    """root's certificate, of the cluster's own CA, that has ended. The CA's key is lent for it."""
+    """root's expired certificate, signed by the cluster's CA, whose key is lent for it."""
     folder = certificate_folder(world, "ended")
     if not (folder / "root.pem").exists():
         for name in ("ca.pem", "ca.key"):
@@ -203,7 +203,7 @@ def long_ago(world: SecuredWorld) -> tuple[Path, Path]:
 
 
 def enter_certificate(name: str, files: Callable[[SecuredWorld], tuple[Path, Path]]) -> None:
-    """It lets nobody in, whether the port asks for certificates or not."""
+    """The certificate lets no caller in, whether the port asks for certificates or not."""
 
     async def run(world: SecuredWorld) -> None:
         context = believing(world)
@@ -226,8 +226,8 @@ enter_certificate("root's, that has ended", long_ago)
 
 @secured("a revoked certificate, where ports ask for certificates")
 async def revoked(world: SecuredWorld) -> None:
-    """Of a cluster with mutual TLS and a list of what its CA has revoked: one that stands in it at
-    the start, and one that comes into it later. Others come in before and after."""
+    """A cluster with mutual TLS and a revocation list refuses a certificate that is on the list at
+    the start, and one that is added later. Other certificates work before and after."""
     folder = certificate_folder(world, "mutual")
     ca, _ = Authority.opened(folder / "tls")
     shown = {name: ca.issue(name, [f"{name}.clients"], days=1) for name in ("good", "bad", "later")}
@@ -312,7 +312,7 @@ async def renegotiation(world: SecuredWorld) -> None:
 
 @secured("handshakes that do not end")
 async def slow_handshakes(world: SecuredWorld) -> None:
-    """Half a hello each, ten times as many as there may be: others come in all the same."""
+    """Half a hello each, ten times as many as allowed: other clients still get in."""
     half = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64)
     for address in (world.brokers[0], world.bookies[0]):
         writers = []
@@ -331,7 +331,7 @@ async def slow_handshakes(world: SecuredWorld) -> None:
 
 @secured("handshakes by the drop")
 async def by_the_drop(world: SecuredWorld) -> None:
-    """A byte every now and then is no reason to be kept."""
+    """A byte now and then does not keep a connection open."""
     drop = struct.pack(">BHH", 22, 0x0301, 512)
     drips = [await open_to(address) for address in ports(world) for _ in range(10)]
     for at in range(len(drop)):

@@ -1,4 +1,4 @@
-"""What might pass for a proof of who somebody is: tokens, passwords, keys, headers of proxies."""
+"""False proofs of identity: tokens, passwords, keys, headers of proxies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ISSUER_KEY = rsa.generate_private_key(65537, 2048)
 ISSUER_PEM = ISSUER_KEY.public_key().public_bytes(
     serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 )
-"""Of somebody else's tokens that the cluster believes; anybody may have it."""
+"""The public key of the token issuer that the cluster trusts."""
 NUMBERS = RSA.public_key().public_numbers()
 JWK = {
     "kty": "RSA", "kid": "octavo", "alg": "RS256", "use": "sig",
@@ -52,7 +52,7 @@ def by_rsa(
     key: rsa.RSAPrivateKey = RSA,
     **head: Any,
 ) -> str:
-    """Really signed, by RSA."""
+    """Sign with RSA."""
     said = claims_of(ROOT) if claims is None else claims
     first = {"alg": "RS256", "typ": "JWT", "kid": "octavo", **head}
     first = {name: value for name, value in first.items() if value is not None}
@@ -61,12 +61,12 @@ def by_rsa(
 
 
 def of_issuer(name: str = ROOT, **changes: Any) -> dict[str, Any]:
-    """What the issuer says whom this cluster believes."""
+    """Sign as the issuer that the cluster trusts."""
     return claims_of(name, **{"iss": ISSUER, "aud": AUDIENCE, **changes})
 
 
 def exchanged(world: SecuredWorld) -> str:
-    """mallory's own token, with root's claims in it."""
+    """mallory's own token with root's claims."""
     head, _, proof = world.tokens["mallory"].split(".")
     return f"{head}.{packed(json.dumps(claims_of(ROOT)).encode())}.{proof}"
 
@@ -187,7 +187,8 @@ enter_each("issuer's token", [(name, token(make)) for name, make in FOREIGN], (4
 
 @secured("issuer's token: a good one is somebody, who may do nothing here")
 async def good_of_issuer(world: SecuredWorld) -> None:
-    """Or the others would show nothing. Names that look like those of nodes and roles are users."""
+    """Check that good tokens work. Otherwise the attempts would show nothing. Names like those of
+    nodes and roles are users."""
     for name in ("visitor", "node:broker-1", "role:admin", "*", "group:staff"):
         shown = by_rsa(world, of_issuer(name), ISSUER_KEY, kid=None)
         statuses = (403,) if name == "visitor" else (401, 403)
@@ -199,7 +200,7 @@ def basic(text: bytes) -> bytes:
 
 
 def lines(*found: bytes | Callable[[SecuredWorld], bytes]) -> Make:
-    """A request with these in its head."""
+    """Build a request with these header lines."""
     return lambda world: request(
         lines=[one if isinstance(one, bytes) else one(world) for one in found]
     )
@@ -274,7 +275,7 @@ async def under_another_name(world: SecuredWorld) -> None:
 
 @secured("a token that was good, by the letter")
 async def letter_by_letter(world: SecuredWorld) -> None:
-    """No byte of a proof is left out when it is compared."""
+    """Every byte of a proof is compared."""
     text = world.tokens[ROOT]
     for at in range(0, len(text), max(1, len(text) // 40)):
         other = "A" if text[at] != "A" else "B"
@@ -284,7 +285,8 @@ async def letter_by_letter(world: SecuredWorld) -> None:
 
 @secured("forged tokens by the thousand", turn_s_max=TURN_S_MAX)
 async def by_the_thousand(world: SecuredWorld) -> None:
-    """Of one address a few are looked at. A token that was good goes on there; so do others."""
+    """A broker looks at few bad tokens of an address. A token that was good still works there, and
+    so do other addresses."""
     source = another_address()
     forged = [
         request(lines=[bearer(by_rsa(world, of_issuer(f"u{n % 5}", jti=n), OTHER, kid=None))])

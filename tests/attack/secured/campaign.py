@@ -1,4 +1,4 @@
-"""All that is tried against a secured cluster, entered; and the run of it."""
+"""Collects and runs the attempts against a secured cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT_SHARE = 0.1
 
 
 def chosen(only: str = "", *, short: bool = False, seed: int = 1) -> list[Attempt]:
-    """The attempts whose names hold `only`; in the short form a tenth of those of one kind."""
+    """Return the attempts whose names contain `only`; in the short form a tenth of each kind."""
     found = [one for one in SECURED.values() if only in one.name and not (short and one.long)]
     if short:
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Tokens, good ones and what might pass for them. Made by hand, not by the code under attack."""
+"""Tokens, good and false. Made by hand, not by the code under attack."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _OF_ALGORITHM = {"HS256": hashlib.sha256, "HS384": hashlib.sha384, "HS512": hash
 
 
 def packed(value: bytes) -> str:
-    """As in a token."""
+    """Encode as in a token."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def claims_of(name: str, **changes: Any) -> dict[str, Any]:
-    """A good token's; what is changed to None is left out."""
+    """Return a good token's claims; changes to None leave a claim out."""
     now = int(time.time())
     found = {
         "iss": ISSUER, "aud": AUDIENCE, "sub": name, "iat": now - 1, "exp": now + 3600,
@@ -37,7 +37,7 @@ def signed(
     kid: str | None = KID,
     **head: Any,
 ) -> str:
-    """A token with a signature of `key`, whatever `algorithm` says that it is."""
+    """Return a token with a signature of `key`, whatever its `algorithm` says."""
     named = {"alg": algorithm, "typ": "JWT", **({} if kid is None else {"kid": kid}), **head}
     text = claims if isinstance(claims, str) else json.dumps(claims)
     body = f"{packed(json.dumps(named).encode())}.{packed(text.encode())}"
@@ -46,5 +46,5 @@ def signed(
 
 
 def unsigned(claims: Mapping[str, Any], algorithm: str, **head: Any) -> str:
-    """A token that says it needs no signature."""
+    """Return a token that claims to need no signature."""
     return signed(b"", claims, algorithm=algorithm, **head).rpartition(".")[0] + "."

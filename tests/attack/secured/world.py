@@ -1,4 +1,4 @@
-"""A secured cluster, what is to be stolen from it, and who tries."""
+"""A secured cluster, its secret, and its attackers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.attack.world import ANSWER_S, Said, World, exchange, said_in, whole_l
 from tests.support.processes.standalone import Standalone
 
 LOOT = "loot-6b0d27f4c1"
-"""The message in `vault/secret`: nobody but `root` and `keeper` may ever see it."""
+"""The message in `vault/secret`: only `root` and `keeper` may ever see it."""
 VAULT = "/v1/topics/vault/secret"
 SEALED = "sealed"
-"""A namespace that the cluster has a key for."""
+"""A namespace with a key of the cluster."""
 OPEN_TOPIC = "/v1/topics/vault/open"
 TAKEN_S = 6.0
-"""After so long a policy is that of every process."""
+"""After this time every process has the policy."""
 STRANGER = None
 RULES = [
     ("user:canary", "all", "topic:public/canary"),
@@ -48,12 +48,12 @@ RULES = [
     ("user:auditor", "all", "topic:octavo/*"),
     ("user:auditor", "all", "namespace:octavo"),
 ]
-"""`alice` has rights on topics beside the secret one, `mallory` on all of another tenant, whose
-namespaces begin much like the vault's, `auditor` more on the audit log than anybody should have."""
+"""`alice` has rights next to the secret topic, `mallory` on another tenant, whose namespaces begin
+much like the vault's, `auditor` too many rights on the audit log."""
 
 
 class SecuredWorld(World):
-    """Everything that its attackers get back is looked through for the loot."""
+    """Every answer to its attackers is searched for the secret."""
 
     def __init__(self, cluster: Standalone) -> None:
         super().__init__(cluster)
@@ -61,26 +61,26 @@ class SecuredWorld(World):
         self.ca = str(self.folder / "ca.pem")
         self.tls = client_context(ca=self.ca)
         self.key = b""
-        """Of the cluster's own tokens."""
+        """Signs the cluster's own tokens."""
         self.node_keys: dict[str, bytes] = {}
-        """Of what the cluster's processes show one another, by use."""
+        """Use → key with which the cluster's processes authenticate one another."""
         self.tokens: dict[str | None, str] = {}
         self.ledger = -1
-        """One that the secret topic is in."""
+        """A ledger of the secret topic."""
         self.store: MetadataStore | None = None
         self.calls = 0
-        """Runs of brokers that attempts have made up, each for one call."""
+        """Numbers the invented broker runs of attempts, one for each call."""
         self._before: list[str] = []
 
     @property
     def environment(self) -> dict[str, str]:
-        """The canary's."""
+        """Return the canary's environment."""
         return {**os.environ, CA: self.ca, TOKEN: self.tokens["canary"]}
 
     # ---- what is there
 
     async def prepare(self) -> None:
-        """Users, rights, a secret."""
+        """Make users, rights and a secret."""
         self.store = open_store(self.cluster.cluster.metadata_url)
         await self.store.start()
         secret = await cluster_secret(self.store)
@@ -132,7 +132,6 @@ class SecuredWorld(World):
                     await asyncio.sleep(0.1)
 
     async def close(self) -> None:
-        """It is over."""
         if self.store is not None:
             await self.store.close()
 
@@ -142,26 +141,27 @@ class SecuredWorld(World):
         return said
 
     async def harm(self) -> list[str]:
-        """What of it is not as it was."""
+        """Return what differs from the state before."""
         after = await self._state()
         pairs = zip(self._before, after, strict=True)
         return [f"{before} is now {now}" for before, now in pairs if before != now]
 
     async def _state(self) -> list[str]:
-        """All that nobody but root could change; without what moves by itself."""
+        """Return the state that only root could change, without values that change by
+        themselves."""
         assert self.store is not None
         found = [repr((await self.store.get(POLICY_PATH)).value)]
         for path in ("/v1/namespaces", "/v1/topics/vault", f"{VAULT}/partitions/0",
                      f"{VAULT}/subscriptions", f"{VAULT}/subscriptions/s"):  # fmt: skip
             said = await self.ask("GET", path, who="root")
-            # The audit log makes its own namespace when there is something to tell.
+            # The audit log makes its namespace with its first record.
             kept = said.body.replace(b'"octavo",', b"")
             kept = re.sub(rb'"(ledgers|owner|stored_bytes)":(\[.*?\]|[^,}]*)', b"", kept)
             found.append(f"{path} {said.status} {kept.decode()}")
         return found
 
     def admin_ports(self) -> list[tuple[str, int]]:
-        """Of the bookies."""
+        """Return the side ports of the bookies."""
         members = self.cluster.cluster.of_kind("bookie")
         return [
             (host, one.admin_port) for one, (host, _) in zip(members, self.bookies, strict=True)
@@ -173,7 +173,7 @@ class SecuredWorld(World):
         self, method: str, path: str, body: Any = b"", *, broker: int = 0, who: str | None = "root",
         **headers: str,
     ) -> Said:  # fmt: skip
-        """By `who`, with their token; a stranger shows nothing."""
+        """Ask as `who`, with its token; a stranger has none."""
         if who is not STRANGER:
             headers.setdefault("Authorization", f"Bearer {self.tokens[who]}")
         return await super().ask(method, path, body, broker=broker, **headers)
@@ -181,20 +181,20 @@ class SecuredWorld(World):
     async def all_of(
         self, data: bytes, *, broker: int = 0, wait_s: float = 3.0, tls: Any = "own"
     ) -> bytes:
-        """All that comes back for these bytes, of however many answers."""
+        """Return everything that comes back for these bytes, over any number of answers."""
         context: ssl.SSLContext | None = self.tls if tls == "own" else tls
         found = await exchange(self.brokers[broker], data, wait_s, tls=context)
         self.guard(found)
         return found
 
     async def at(self, address: tuple[str, int], data: bytes, wait_s: float = 10.0) -> bytes:
-        """What another port than a broker's says to these bytes."""
+        """Return the answer of another port to these bytes."""
         found = await exchange(address, data, wait_s, tls=self.tls)
         self.guard(found)
         return found
 
     def guard(self, found: bytes) -> None:
-        """Nothing of the vault is in what an attacker got."""
+        """Check that no secret is in an attacker's answer."""
         assert LOOT.encode() not in found, found[:2000]
 
     async def refused(
@@ -205,8 +205,8 @@ class SecuredWorld(World):
         broker: int = 0,
         source: str = "",
     ) -> Said:
-        """These bytes, from `source`, get one of these answers; 0: the connection ends without
-        one."""
+        """Check that these bytes, from `source`, get one of these answers; 0: the connection ends
+        without one."""
         answer = await exchange(
             self.brokers[broker], data, ANSWER_S, whole_length, self.tls, source
         )
@@ -218,7 +218,7 @@ class SecuredWorld(World):
 
 
 def certificate_folder(world: SecuredWorld, name: str) -> Path:
-    """A folder of the attacker's own."""
+    """Return a folder of the attacker."""
     folder = world.cluster.folder / "attacker" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Planted bugs of a bookie: journal, checkpoint, fence, identity, what it denies."""
+"""Planted bugs of a bookie: journal, checkpoint, fence, identity, denials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of the client, and of what it and the brokers say in JSON."""
+"""Planted bugs of the client, and of the JSON between it and the brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of deferred syncs: what a force is worth, and what an ack without one is not."""
+"""Planted bugs of deferred syncs: the durability of a force, and of an ack without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of balance and upkeep, of no canon."""
+"""Planted bugs of balance and maintenance, outside the canon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of garbage collection: what is thrown away too early, or on too little evidence."""
+"""Planted bugs of garbage collection: data is thrown away too early, or on too little evidence."""
 
 from __future__ import annotations
 

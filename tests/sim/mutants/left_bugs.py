@@ -1,6 +1,6 @@
 """Planted bugs of leases that an owner leaves to its successor, and of messages that wait.
 
-As in tested_broker_bugs.py, they are of no canon, and a test has to find them.
+As in tested_broker_bugs.py, they are outside the canon, and a test has to find them.
 """
 
 from __future__ import annotations

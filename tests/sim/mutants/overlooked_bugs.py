@@ -1,4 +1,4 @@
-"""Planted bugs of no canon, found by seeds: what a reviewer may overlook, where it is decided."""
+"""Planted bugs outside the canon, found by seeds: mistakes that a reviewer may overlook."""
 
 from __future__ import annotations
 

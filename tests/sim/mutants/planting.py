@@ -43,7 +43,7 @@ class Mutant:
     breaks: str
     """The properties."""
     found_by: str
-    """The workload and the faults that bring it to light."""
+    """The workload and the faults that reveal it."""
     edits: Sequence[Edit]
     profile: str | None = None
     """The profile of the seeds; None: each seed draws its own."""
@@ -60,7 +60,7 @@ class Absent:
 
 
 def function_of(target: str) -> FunctionType:
-    """The function that an edit names."""
+    """Return the function that an edit names."""
     module_name, _, path = target.partition(":")
     found: object = importlib.import_module(module_name)
     for name in path.split("."):
@@ -69,7 +69,7 @@ def function_of(target: str) -> FunctionType:
         found = found.fget
     elif isinstance(found, staticmethod | classmethod):
         found = found.__func__
-    found = inspect.unwrap(found) if callable(found) else found  # of a context manager its body
+    found = inspect.unwrap(found) if callable(found) else found  # a context manager's body
     if not isinstance(found, FunctionType):
         raise EditCameLoose(f"{target} is no function")
     return found
@@ -77,7 +77,7 @@ def function_of(target: str) -> FunctionType:
 
 @cache
 def edited(function: FunctionType, edits: tuple[Edit, ...]) -> CodeType:
-    """The code of `function` with all the edits made."""
+    """Return the code of `function` with all edits made."""
     source = textwrap.dedent(inspect.getsource(function))
     for edit in edits:
         count = source.count(edit.old)
@@ -105,7 +105,7 @@ def edited(function: FunctionType, edits: tuple[Edit, ...]) -> CodeType:
 
 @contextmanager
 def planted_edits(edits: Sequence[Edit]) -> Iterator[None]:
-    """All `edits` hold inside, none afterwards."""
+    """Within the block, all `edits` are in place."""
     by_target: dict[str, list[Edit]] = {}
     for edit in edits:
         by_target.setdefault(edit.target, []).append(edit)

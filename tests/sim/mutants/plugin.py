@@ -1,4 +1,4 @@
-"""For pytest: plants the bug that the environment names, from before the tests are collected."""
+"""A pytest plugin: plants the bug that the environment names before tests are collected."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _held = ExitStack()
 
 
 def pytest_configure() -> None:
-    """Until the process ends."""
+    """Plant the bug until the process ends."""
     if name := os.environ.get(PLANTED):
         _held.enter_context(planted_edits(TESTED[name].edits))
 
 
 def pytest_collection() -> None:
-    """The same examples each time, and the first that fails will do as it is."""
+    """Use the same examples each time, and stop at the first failure."""
     if os.environ.get(PLANTED):
         phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
         hypothesis.settings.register_profile(

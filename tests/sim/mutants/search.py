@@ -1,9 +1,10 @@
-"""Searches for planted bugs: last time's seed, then seeds from 0 on, until one fails.
+"""Searches for planted bugs: the last seed that found the bug, then seeds from 0 on, until one
+fails.
 
-The seed that fails must pass without the bug, or it proves nothing. Seeds are run in blocks by
-separate processes, in order: what a search from 0 reports is the first seed that fails,
-whatever the number of processes. The seed of last time (measured.json) tells in a second what a
-search tells in minutes: that the bug is still seen. `--afresh` does without it.
+The failing seed must pass without the bug, or it proves nothing. Separate processes run seeds in
+blocks, in order: a search from 0 reports the first failing seed, whatever the number of processes.
+The last seed (measured.json) shows in a second that the bug is still found, where a search takes
+minutes. `--afresh` skips it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.sim.mutants.tested import judge
 
 SEEDS_MAX = 20_000
 _BLOCK = 20
-"""Seeds that a process runs before it says how they went."""
+"""Seeds that a process runs before it reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,17 @@ class Found:
     caught_by: str
     """The first line of what failed."""
     unclean: tuple[int, ...]
-    """Seeds that fail without the bug too: they prove nothing, and should not be there."""
+    """Seeds that fail without the bug too: they prove nothing, and should not exist."""
 
     @property
     def proven(self) -> bool:
-        """Found, and by nothing but the bug."""
+        """Whether it was found, and only because of the bug."""
         return self.seed is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How some seeds went."""
+    """The result of some seeds."""
 
     stop: int
     seed: int | None
@@ -89,7 +90,7 @@ def search(mutant: Mutant, pool: ProcessPoolExecutor | None, jobs: int, seeds_ma
 def _blocks(
     name: str, pool: ProcessPoolExecutor | None, jobs: int, seeds_max: int
 ) -> Iterator[Block]:
-    """The outcome of each block, in order."""
+    """Yield the outcome of each block, in order."""
     bounds = [(a, min(a + _BLOCK, seeds_max)) for a in range(0, seeds_max, _BLOCK)]
     if pool is None:
         for start, stop in bounds:
@@ -109,7 +110,7 @@ def _blocks(
 
 
 def again(mutant: Mutant, seed: int | None) -> Found | None:
-    """Whether the seed of last time still finds it; None when it does not, or there is none."""
+    """Whether the last seed still finds it; None when it does not, or there is none."""
     if seed is None:
         return None
     started = time.perf_counter()
@@ -127,7 +128,7 @@ def find(
     seeds_max: int = SEEDS_MAX,
     jobs: int = 1,
 ) -> Iterator[Found]:
-    """Search for each; `last` has the seeds of last time."""
+    """Search for each bug; `last` has the last seeds."""
     if jobs <= 1:
         for mutant in mutants:
             found = again(mutant, last.get(mutant.name))
@@ -144,7 +145,7 @@ def _first_line(failure: str) -> str:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Search and print; 0 when every bug was found by a seed that passes without it."""
+    """Search and print; return 0 when every bug was found by a seed that passes without it."""
     every = [*MUTANTS, *TESTED]
     names = every if args.only is None else args.only.split(",")
     if unknown := [name for name in names if name not in every]:
@@ -167,7 +168,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _by_tests(names: list[str], *, as_json: bool) -> list[str]:
-    """Those of `names` that a test has to find; returns whom none did."""
+    """Check the bugs of `names` that a test has to find; return those that no test found."""
     missed: list[str] = []
     for one in judge([TESTED[name] for name in names if name in TESTED]):
         if not one.failed:

@@ -50,14 +50,14 @@ from tests.sim.mutants.tested import TestedBug
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Planted bugs of one kind."""
+    """Planted bugs of a kind."""
 
     title: str
     intro: str
     mutants: tuple[Mutant, ...] = ()
-    """Found by seeds."""
+    """Bugs that seeds find."""
     tested: tuple[TestedBug, ...] = ()
-    """Each is found by the test that it names."""
+    """Bugs that the test they name finds."""
 
 
 SECTIONS = (

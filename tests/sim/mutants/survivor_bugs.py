@@ -1,5 +1,6 @@
-"""Bugs that survived every test when the system was judged from outside: a dropped line that looked
-redundant, a condition made simpler, a number that no simulated cluster came to."""
+"""Bugs that survived every test in an outside review: a dropped line that looked redundant, a
+simplified condition, a number that no simulated cluster reached.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PLANTED = "OCTAVO_PLANTED"
 """The environment variable that names the bug to plugin.py."""
 _TEST_S_MAX = 900
 _PASSED, _FAILED = 0, 1
-"""Exit codes of pytest; any other one is none of a verdict."""
+"""Exit codes of pytest; any other code gives no verdict."""
 _FIRST = re.compile(r"^FAILED (?:tests/)?(\S+)", re.MULTILINE)
 
 
@@ -45,12 +45,12 @@ class TestedBug:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one bug fared."""
+    """The result for one bug."""
 
     name: str
     wall_s: float
     failed: str
-    """The first test that failed; empty when none did: then nothing finds the bug."""
+    """The first test that failed; empty when no test finds the bug."""
 
 
 class NoVerdict(Exception):
@@ -58,7 +58,7 @@ class NoVerdict(Exception):
 
 
 def judge(bugs: Iterable[TestedBug]) -> Iterator[Verdict]:
-    """Plant each and run its test. Raises `NoVerdict`."""
+    """Plant each bug and run its test. Raises `NoVerdict`."""
     wanted = list(bugs)
     if not wanted:
         return

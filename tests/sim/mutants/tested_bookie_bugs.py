@@ -1,7 +1,8 @@
 """Planted bugs of a bookie that a test has to find.
 
-They are of no canon. Each is what a reviewer may overlook: a line that looks redundant and is left
-out, a condition made simpler, an off-by-one, a similar name, an `and` for an `or`.
+They are outside the canon. Each is a mistake that a reviewer may overlook: a line that looks
+redundant and is left out, a simplified condition, an off-by-one, a similar name, an `and` for an
+`or`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Planted bugs in what a caller may do to what is another's; a test has to find them."""
+"""Planted bugs of callers' access to other callers' objects; a test has to find them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Planted bugs of a bookie that compares what is added with what it has; a test has to find them.
+"""Planted bugs of a bookie that compares adds with stored entries; a test has to find them.
 
-As in tested_bookie_bugs.py, they are of no canon.
+As in tested_bookie_bugs.py, they are outside the canon.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs of v3 frames, and of what they brought up, that a test finds."""
+"""Bugs of v3 frames, and related bugs, that a test finds."""
 
 from __future__ import annotations
 

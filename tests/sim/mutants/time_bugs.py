@@ -1,4 +1,4 @@
-"""Planted bugs of times: how old messages are, what time it is for deletions, where one begins."""
+"""Planted bugs of times: the age of messages, the time of deletions, where a time begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of the broker's topic log: ownership, chain, cursors, producers."""
+"""Planted bugs of the broker's topic log: ownership, ledger list, cursors, producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of the types of subscriptions: the order of keys, whose turn it is, filters."""
+"""Planted bugs of the types of subscriptions: the order of keys, the active consumer, filters."""
 
 from __future__ import annotations
 

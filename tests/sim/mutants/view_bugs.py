@@ -1,4 +1,4 @@
-"""Planted bugs of compacted reads, of no canon: what a reviewer may overlook."""
+"""Planted bugs of compacted reads, outside the canon: mistakes that a reviewer may overlook."""
 
 from __future__ import annotations
 
