@@ -49,8 +49,7 @@ _TABLE: Mapping[Charge, str] = {
     """,
     Charge.FREE: """
         healthz readyz openapi metrics status_page
-        let_go write_audit prepare_partition take_partition unused copy_large store_copy
-        operations
+        copy_large operations
     """,
 }
 CHARGES: Mapping[str, Charge] = {

@@ -26,7 +26,6 @@ from octavo.broker.http.api.bulk_loads import (
 from octavo.broker.http.api.cursors import ExpireBody, SkipBody
 from octavo.broker.http.api.forks import ForkBody
 from octavo.broker.http.api.groups import GroupShown, MemberBody, MemberShown
-from octavo.broker.http.api.moves import EndBody, PrepareBody, TakeBody
 from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
 from octavo.broker.http.api.policy import PolicyBody, PolicyShown, UserGroups
 from octavo.broker.http.api.quotas import QuotaBody, Quotas, QuotaShown
@@ -61,8 +60,6 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "Namespace": answers.Namespace,
     "Partition": answers.PartitionFigures,
     "Explained": answers.Explained,
-    "LetGo": answers.LetGo,
-    "Unused": answers.Unused,
     "SubscriptionSettings": SubscriptionBody,
     "SubscriptionFigures": answers.SubscriptionFigures,
     "Subscription": answers.Subscription,
@@ -99,9 +96,6 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "Drained": answers.Drained,
     "Unloaded": answers.Unloaded,
     "UnloadedTopic": answers.UnloadedAll,
-    "Prepare": PrepareBody,
-    "PartitionEnd": EndBody,
-    "Take": TakeBody,
     "Fork": ForkBody,
     "Truncated": answers.Truncated,
 }

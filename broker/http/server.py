@@ -17,21 +17,17 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import msgspec
 import structlog
 from aiohttp import web
 
 from octavo.broker.audit.log import AuditLog
 from octavo.broker.broker import Broker
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.cluster.letters import LargeLetter
 from octavo.broker.errors import BrokerError, LargeNotTaken, TopicIsStream
-from octavo.broker.http.api.answers import LetGo, Unused
-from octavo.broker.http.api.moves import PrepareBody, TakeBody, end_body
 from octavo.broker.http.api.short_way import ShortWay
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof, partition_path
 from octavo.broker.http.browsers import check_browser, preflight, protect
-from octavo.broker.http.call import JSON, OWNER_HEADER, RECORD_BATCH, Call
+from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
 from octavo.broker.http.former_names import FormerNames
@@ -43,17 +39,17 @@ from octavo.broker.http.operations import Door, new_remote
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.problems import Problem, problem_of, refusal_of
 from octavo.broker.http.quotas import HttpQuotas
-from octavo.broker.http.router import NO_SUCH_CALL, Router
+from octavo.broker.http.router import Router
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.http.services import Services, node_identity
 from octavo.broker.http.stream import StreamPlaces, stopping
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations.asking import Operations
+from octavo.broker.operations.brokers import OwnOperations
 from octavo.broker.operations.producer_ids import ProducerIds
 from octavo.broker.operations.remote import Remote
 from octavo.broker.operations.rules import BrokerRules
-from octavo.broker.partition.ending import Foretold
-from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
+from octavo.broker.types import Owner, PartitionName
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import OctavoError, Scope
@@ -146,9 +142,10 @@ class BrokerServer:
             clock=clock,
             routes=ROUTES,
         )
+        own_operations = OwnOperations(remote)
         self._audit = AuditLog(
             broker,
-            self._pass_audit_on,
+            own_operations.write_audit,
             clock=clock,
             rng=random.SystemRandom(),
             count_lost=metrics.audit_lost.inc,
@@ -159,21 +156,12 @@ class BrokerServer:
         gate.on_unauthenticated = self._audit.on_unauthenticated
         metrics.held_bytes.set_function(lambda: self._services.held.total)
         self._short_way = ShortWay(self._services)
-        self._connect_peers()
+        own_operations.connect(broker)
+        broker.letters.pass_large_on = self._pass_large_on
         self._router = Router(FormerNames().routes(ROUTES))
         self._listener: asyncio.Server | TlsListener | None = None
         self._http: ConnectionServer | None = None
         self._hosts: frozenset[str] = frozenset()
-
-    def _connect_peers(self) -> None:
-        """Have the broker reach the others by this server's calls."""
-        broker = self._broker
-        broker.tell_peer = self._tell_peer
-        broker.foretell_peer = self._foretell_peer
-        broker.ask_peer = self._ask_peer
-        broker.letters.pass_on = self._pass_letter_on
-        broker.letters.pass_large_on = self._pass_large_on
-        broker.inactive.ask = self._ask_unused
 
     def _new_remote(
         self, proof: BrokerProof, call_key: bytes, tls: Certificates | None, metrics: Metrics
@@ -267,47 +255,6 @@ class BrokerServer:
         finally:
             await self._cut_off()
 
-    async def _tell_peer(self, peer: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
-        owner = Owner(peer.broker_id, peer.url, False, incarnation)
-        path = f"/v1/topics/{name.namespace}/{name.topic}/let-go?incarnation={incarnation}"
-        reply = await self._ask(owner, "POST", path)
-        return msgspec.json.decode(reply.body, type=LetGo).served
-
-    async def _foretell_peer(
-        self, peer: BrokerInfo, name: PartitionName, foretold: Foretold
-    ) -> None:
-        owner = Owner(peer.broker_id, peer.url, False, foretold.incarnation)
-        body = msgspec.json.encode(PrepareBody(*foretold))
-        try:
-            await self._ask(
-                owner, "POST", f"{partition_path(name)}/prepare", body, {"Content-Type": JSON}
-            )
-        except Problem as problem:
-            if problem.code != NO_SUCH_CALL:  # brokers before 0.2 cannot prepare
-                raise
-
-    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, handed: Handed) -> None:
-        owner = Owner(peer.broker_id, peer.url, False, handed.incarnation)
-        end = end_body(handed.end)
-        body = TakeBody(handed.incarnation, handed.placed, end, handed.by, handed.why)
-        try:
-            await self._ask(
-                owner, "POST", f"{partition_path(name)}/take", msgspec.json.encode(body),
-                {"Content-Type": JSON},
-            )  # fmt: skip
-        except Problem as problem:
-            if problem.code != NO_SUCH_CALL:
-                raise
-            # An older broker claims a free partition at any call that is forwarded to it.
-            await self._ask(owner, "GET", partition_path(name))
-
-    async def _ask_unused(
-        self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float, subscription: str
-    ) -> bool:
-        path = f"{partition_path(name)}/unused?for={for_ms}ms&retire={round(retire_s * 1000)}ms"
-        path += f"&subscription={subscription}" if subscription else ""
-        return msgspec.json.decode((await self._ask(owner, "POST", path)).body, type=Unused).unused
-
     async def _ask(
         self,
         owner: Owner,
@@ -321,16 +268,6 @@ class BrokerServer:
             self._broker.broker_id, owner, method, path, body, headers,
             identity=self._services.own_identity,
         )  # fmt: skip
-
-    async def _pass_letter_on(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
-        path, headers = partition_path(name), {"Content-Type": RECORD_BATCH}
-        try:
-            await self._ask(owner, "POST", f"{path}/copy", batch, headers)
-        except Problem as problem:
-            if problem.code != NO_SUCH_CALL:
-                raise _refusal(problem) from None
-            # An older broker takes a copy as an ordinary message.
-            await self._ask(owner, "POST", f"{path}/messages", batch, headers)
 
     async def _pass_large_on(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
         head = build_batch([letter.copy])
@@ -347,9 +284,6 @@ class BrokerServer:
             await self._ask(owner, "POST", path, body())
         except Problem as problem:
             raise _refusal(problem) from None
-
-    async def _pass_audit_on(self, owner: Owner, batch: bytes) -> None:
-        await self._ask(owner, "POST", "/v1/audit", batch)
 
     async def _cut_off(self) -> None:
         if self._listener is not None:

@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from octavo.broker.errors import SchemaMismatch
+from octavo.broker.operations.brokers import run_at_broker
 from octavo.broker.operations.kinds import (
     AcquireAccess,
     AnyAnswer,
-    AnyOperation,
     Await,
+    Drain,
+    PartitionOperation,
     Receive,
     Refusal,
     Refused,
@@ -24,13 +26,13 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.local import run
 from octavo.broker.operations.routing import Context, with_owner
+from octavo.broker.types import Owner
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.operations.remote import Remote
     from octavo.broker.operations.rules import BrokerRules
     from octavo.broker.partition.partition import Partition
-    from octavo.broker.types import Owner
     from octavo.security.principal import Identity
 
 
@@ -68,13 +70,18 @@ class Operations:
         self._run_id = run_id
         self._receives = itertools.count()
 
-    async def run(self, identity: Identity, operation: AnyOperation, peer: str) -> AnyAnswer:
+    async def run(
+        self, identity: Identity, operation: PartitionOperation | Drain, peer: str
+    ) -> AnyAnswer:
         """Run a client's operation, by all rules. `peer`: the client's address.
 
         Raises what refuses it: the rules, the partition, or the owner (`Refused`).
         """
-        rules, topic = self._rules, operation.name.topic_name
+        rules = self._rules
         await rules.begin(identity, operation, peer)
+        if isinstance(operation, Drain):
+            return await self.at_broker(Asked(), identity, operation)
+        topic = operation.name.topic_name
         work = self.at_owner(
             Asked(), identity, operation, owned=lambda: rules.owned(topic.namespace)
         )
@@ -96,7 +103,7 @@ class Operations:
         self,
         context: Context,
         identity: Identity,
-        operation: AnyOperation,
+        operation: PartitionOperation,
         *,
         owned: Callable[[], None],
         at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
@@ -129,8 +136,23 @@ class Operations:
             owned=owned,
         )
 
+    async def at_broker(self, context: Context, identity: Identity, operation: Drain) -> AnyAnswer:
+        """Run an operation that was admitted, at the broker that it names.
 
-def _wait_s(operation: AnyOperation) -> float:
+        Raises `BrokerNotFound`, and what `Remote.ask` raises.
+        """
+        registry = self._broker.registry
+        if operation.broker == self._broker.broker_id:
+            return await run_at_broker(self._broker, operation)
+        found = {one.broker_id: one for one in registry.brokers()}.get(operation.broker)
+        if found is None:
+            raise registry.no_such_broker(operation.broker)
+        context.owner_url = found.url
+        owner = Owner(found.broker_id, found.url, False)
+        return await self._remote.ask(owner, identity, operation)
+
+
+def _wait_s(operation: PartitionOperation) -> float:
     """Return how long the operation may wait at the owner."""
     if isinstance(operation, Await | Receive | AcquireAccess):
         return operation.wait_ms / 1000

@@ -20,6 +20,7 @@ from octavo.broker.operations.kinds import (
     Explanation,
     FindForkPoint,
     FindOffset,
+    FindUnused,
     ForkPlace,
     Found,
     Loaded,
@@ -36,6 +37,7 @@ from octavo.broker.operations.kinds import (
     Truncated,
     Unload,
     Unloaded,
+    Unused,
     position_of,
 )
 from octavo.broker.partition.compacted import CompactedLog
@@ -78,6 +80,8 @@ async def run(
         return Unloaded(broker.broker_id, heir.broker_id)
     if isinstance(operation, LoadPart):
         return Loaded(await partition.load_part(operation.bulk_load, operation.batch))
+    if isinstance(operation, FindUnused):
+        return _unused(partition, operation)
     if isinstance(operation, FindForkPoint):
         epoch = partition.epoch
         offset, cut = await partition.fork_point(await resolve(partition, operation.at))
@@ -135,6 +139,13 @@ async def _peek(partition: Partition, operation: Peek, rules: Charges) -> Peeked
     found = await subscription.peek(operation.most)
     rules.shown(operation.name.topic_name, found)
     return Peeked(found)
+
+
+def _unused(partition: Partition, operation: FindUnused) -> Unused:
+    for_ms, retire_s, name = operation.for_ms, operation.retire_ms / 1000, operation.subscription
+    if name:
+        return Unused(partition.is_subscription_unused(name, for_ms, retire_s))
+    return Unused(partition.is_unused(for_ms, retire_s))
 
 
 async def _access(

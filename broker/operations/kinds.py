@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import BrokerError, StaleLease, TooManyDelayed
 from octavo.broker.operations.channel import Priority
+from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import (
     Delivery,
     MessageId,
@@ -24,6 +26,7 @@ from octavo.broker.types import (
     Published,
     Publishing,
     SubscriptionStats,
+    TopicName,
 )
 from octavo.protocol.ack_ids import shown
 from octavo.protocol.batch import BatchHeader
@@ -269,6 +272,59 @@ class LoadPart(msgspec.Struct, frozen=True, array_like=True, tag="load_part"):
     batch: int
 
 
+class StoreCopy(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
+    """Store a dead letter or a retry. A repeat with the same batch stores it once."""
+
+    name: PartitionName
+    batch: bytes
+
+
+class WriteAudit(msgspec.Struct, frozen=True, array_like=True, tag="audit"):
+    """Store audit events. A repeat with the same batch stores them once."""
+
+    name: PartitionName
+    batch: bytes
+
+
+class FindUnused(msgspec.Struct, frozen=True, array_like=True, tag="unused"):
+    """Tell whether no client has used the partition, or a subscription of it, for this long."""
+
+    name: PartitionName
+    for_ms: int
+    retire_ms: int
+    """If it is unused: serve nothing for this long."""
+    subscription: str = ""
+
+
+class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
+    """Prepare for a partition that the asking broker will hand over."""
+
+    name: PartitionName
+    foretold: Foretold
+
+
+class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
+    """Claim and open a partition that the asking broker has released."""
+
+    name: PartitionName
+    handed: Handed
+
+
+class LetGo(msgspec.Struct, frozen=True, array_like=True, tag="let_go"):
+    """Stop serving this incarnation of a topic, which is being deleted."""
+
+    topic: TopicName
+    incarnation: str
+
+
+class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
+    """Have a broker hand over all its partitions, or take partitions again."""
+
+    broker: str
+    """The id of the broker."""
+    draining: bool
+
+
 def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
     """Return the same receive under a request number, which `draw` gives if the consumer gave none.
 
@@ -295,8 +351,15 @@ ControlOperation = (
     | DescribeAccess
     | FindForkPoint
     | LoadPart
+    | FindUnused
 )
-AnyOperation = Publish | Read | Await | Receive | Settle | ControlOperation
+StoringOperation = StoreCopy | WriteAudit
+"""A broker stores messages of its own."""
+PartitionOperation = Publish | Read | Await | Receive | Settle | ControlOperation | StoringOperation
+"""The partition's owner runs it."""
+BrokerOperation = Prepare | Take | LetGo | Drain
+"""It is for one broker, whichever partitions that owns."""
+AnyOperation = PartitionOperation | BrokerOperation
 
 
 def subscription_of(operation: AnyOperation) -> str:
@@ -515,6 +578,26 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True):
     offset: int | None
 
 
+class Unused(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `FindUnused`."""
+
+    is_unused: bool
+
+
+class Released(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `LetGo`: the numbers of the partitions that this broker served until now."""
+
+    partitions: list[int]
+
+
+class Drained(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Drain`."""
+
+    draining: bool
+    partitions: int
+    """How many partitions the broker still has."""
+
+
 AnyAnswer = (
     Stored
     | Given
@@ -533,6 +616,9 @@ AnyAnswer = (
     | Done
     | ForkPlace
     | Loaded
+    | Unused
+    | Released
+    | Drained
 )
 
 
@@ -597,7 +683,14 @@ class Rule(NamedTuple):
     ends by itself. So the owner may also cancel it."""
     answer: type[AnyAnswer]
     is_inner: bool = False
-    """Only brokers may ask for it, on their own behalf."""
+    """Only brokers may ask for it, on their own behalf. No quota counts it."""
+
+
+def _of_brokers(
+    answer: type[AnyAnswer], priority: Priority = Priority.LATER, *, may_repeat: bool = False
+) -> Rule:
+    """Return the rule of an operation that brokers ask on their own behalf."""
+    return Rule((), Rate.NO_MESSAGES, priority, may_repeat, answer, is_inner=True)
 
 
 _PRODUCE = ((Operation.PRODUCE, On.TOPIC),)
@@ -653,7 +746,19 @@ RULES: dict[type[AnyOperation], Rule] = {
     DescribeAccess: Rule(_DESCRIBE, Rate.NO_MESSAGES, Priority.LATER, True, AccessNow),
     FindForkPoint: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, ForkPlace),
     # The broker that commits the batch has charged it, and asked whether the writer may.
-    LoadPart: Rule((), Rate.NO_MESSAGES, Priority.LATER, False, Loaded, is_inner=True),
+    LoadPart: _of_brokers(Loaded),
+    # The message was charged when the subscription gave it.
+    StoreCopy: _of_brokers(Done),
+    WriteAudit: _of_brokers(Done),
+    # A partition that is retired serves again by itself.
+    FindUnused: _of_brokers(Unused, may_repeat=True),
+    # Clients of the partition wait for these.
+    Prepare: _of_brokers(Done, Priority.URGENT),
+    Take: _of_brokers(Done, Priority.URGENT),
+    LetGo: _of_brokers(Released, Priority.URGENT),
+    Drain: Rule(
+        ((Operation.ADMIN, On.CLUSTER),), Rate.NO_MESSAGES, Priority.URGENT, False, Drained
+    ),
 }
 
 
@@ -680,6 +785,11 @@ class Refused(BrokerError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.detail)
         self.refusal = refusal
+
+    @property
+    def code(self) -> str:
+        """The name of the owner's error."""
+        return self.refusal.code
 
 
 class OperationOutcomeUnknown(BrokerError):

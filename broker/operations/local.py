@@ -22,10 +22,12 @@ from octavo.broker.operations.kinds import (
     AnyOperation,
     Await,
     Awaited,
+    Done,
     Fate,
     Given,
     GivenBatch,
     Leases,
+    PartitionOperation,
     Publish,
     Rate,
     Read,
@@ -33,7 +35,9 @@ from octavo.broker.operations.kinds import (
     Refusal,
     Settle,
     Settled,
+    StoreCopy,
     Stored,
+    WriteAudit,
 )
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
@@ -116,7 +120,7 @@ async def publish_all(
 async def run(
     broker: Broker,
     partition: Partition,
-    operation: AnyOperation,
+    operation: PartitionOperation,
     identity: Identity,
     rules: Rules,
     refusal_of: Callable[[BaseException], Refusal],
@@ -137,6 +141,12 @@ async def run(
         return await _receive(partition, operation, rules)
     if isinstance(operation, Settle):
         return await _settle(partition, operation, broker.open_batches.turns)
+    if isinstance(operation, StoreCopy):
+        await partition.store_copy(operation.batch)
+        return Done()
+    if isinstance(operation, WriteAudit):
+        await partition.publish(operation.batch, own=True)
+        return Done()
     return await control.run(broker, partition, operation, rules)
 
 

@@ -25,6 +25,7 @@ from octavo.broker.operations.kinds import (
     AnyOperation,
     Await,
     Awaited,
+    BrokerOperation,
     Given,
     Leases,
     OperationOutcomeUnknown,
@@ -118,7 +119,8 @@ class Remote:
         self._links: dict[tuple[str, str], AskingLink] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[AskingLink]] = {}
         self._strangers = Tally()
-        self._own = own
+        self.own = own
+        """This broker's identity."""
         self._count = count
         self._giving_back: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -208,7 +210,7 @@ class Remote:
             raise error_of(decode_refusal(error.payload)) from None
         except AnswerLost as error:
             if error.sent and not rule.may_repeat:
-                raise _unknown(owner, str(error)) from error
+                raise _unknown(owner, operation, str(error)) from error
             raise _unreachable(owner, str(error)) from error
 
     def _unwanted(self, owner: Owner, operation: AnyOperation) -> Unwanted | None:
@@ -230,7 +232,7 @@ class Remote:
     async def _give_back(self, owner: Owner, unread: Settle) -> None:
         """Give leases back; if that fails, they end after the subscription's ack timeout."""
         with suppress(OctavoError):
-            await self.ask(owner, self._own, unread)
+            await self.ask(owner, self.own, unread)
 
     # ---- connections
 
@@ -410,7 +412,12 @@ def _unreachable(owner: Owner, reason: str) -> OwnerUnreachable:
     )
 
 
-def _unknown(owner: Owner, reason: str) -> OperationOutcomeUnknown:
+def _unknown(owner: Owner, operation: AnyOperation, reason: str) -> OperationOutcomeUnknown:
+    if isinstance(operation, BrokerOperation):
+        return OperationOutcomeUnknown(
+            f"broker {owner.broker_id} broke off before it answered ({reason}); what was asked for "
+            "may or may not have happened. Repeating is safe"
+        )
     return OperationOutcomeUnknown(
         f"broker {owner.broker_id}, which owns the partition, broke off before it answered "
         f"({reason}); what was asked for may or may not have happened. "

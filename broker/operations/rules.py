@@ -16,6 +16,7 @@ from octavo.broker.operations.kinds import (
     RULES,
     AnyAnswer,
     AnyOperation,
+    BrokerOperation,
     Given,
     Leases,
     On,
@@ -134,7 +135,8 @@ class BrokerRules:
         _check_inner(identity, operation)
         for right, resource in _needed(operation):
             self._authorizer.check_passed_on(identity, right, resource, peer, CALL)
-        self._quotas.admit_passed_on(identity)
+        if not RULES[type(operation)].is_inner:
+            self._quotas.admit_passed_on(identity)
 
     async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
         """See `Rules`."""
@@ -188,15 +190,16 @@ class BrokerRules:
 
 def _needed(operation: AnyOperation) -> Iterator[tuple[Operation, Resource]]:
     """Give the rights that the operation needs, with their resources."""
-    topic = str(operation.name.topic_name)
     for right, on in RULES[type(operation)].needs:
-        if on is On.SUBSCRIPTION:
-            if subscription := subscription_of(operation):
-                yield right, Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription}")
-        elif on is On.CLUSTER:
+        if on is On.CLUSTER:
             yield right, CLUSTER
-        else:
+            continue
+        assert not isinstance(operation, BrokerOperation), "these are about the cluster"
+        topic = str(operation.name.topic_name)
+        if on is On.TOPIC:
             yield right, Resource(Kind.TOPIC, topic)
+        elif subscription := subscription_of(operation):
+            yield right, Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription}")
 
 
 def _check_inner(identity: Identity, operation: AnyOperation) -> None:

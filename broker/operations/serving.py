@@ -17,11 +17,13 @@ import msgspec
 import structlog
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, PartitionMoving
+from octavo.broker.operations.brokers import run_at_broker
 from octavo.broker.operations.kinds import (
     RULES,
     AnyAnswer,
-    AnyOperation,
+    BrokerOperation,
     Leases,
+    PartitionOperation,
     Receive,
     Refusal,
     Request,
@@ -127,13 +129,15 @@ class Serving:
             raise NotOwner("this broker is starting or stopping")
         operation, identity = request.operation, request.caller.identity
         self._rules.admit(identity, operation, peer)
+        if isinstance(operation, BrokerOperation):
+            return await asyncio.shield(self._keep(run_at_broker(self._broker, operation)))
         name = operation.name
         ownership = self._broker.ownership
         partition = None
         if name not in self._looking:
             partition = ownership.at_hand(name, request.incarnation)
         if partition is not None:
-            return await self._begin(request, identity, partition)
+            return await self._begin(operation, identity, partition)
         async with self._turn(name):
             owner = await ownership.owner_of(name, forwarded=True, incarnation=request.incarnation)
             if not owner.local:
@@ -141,7 +145,7 @@ class Serving:
             partition = await ownership.partition(name)
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise PartitionMoving(f"{name} was opened too late for this call")
-            begun = asyncio.ensure_future(self._begin(request, identity, partition))
+            begun = asyncio.ensure_future(self._begin(operation, identity, partition))
             try:
                 await asyncio.sleep(0)  # it begins before later operations may
             except asyncio.CancelledError:
@@ -149,16 +153,20 @@ class Serving:
                 raise
         return await begun
 
-    async def _begin(self, request: Request, identity: Identity, partition: Partition) -> AnyAnswer:
-        operation = request.operation
-        self._rules.owned(operation.name.namespace)
-        work = self._rules.measured(
-            identity,
-            operation.name.namespace,
-            self.execute(partition, operation, identity),
-        )
+    async def _begin(
+        self, operation: PartitionOperation, identity: Identity, partition: Partition
+    ) -> AnyAnswer:
+        rule, namespace = RULES[type(operation)], operation.name.namespace
+        work: Awaitable[AnyAnswer]
+        if rule.is_inner:
+            work = self.execute(partition, operation, identity)
+        else:
+            self._rules.owned(namespace)
+            work = self._rules.measured(
+                identity, namespace, self.execute(partition, operation, identity)
+            )
         try:
-            if RULES[type(operation)].may_repeat:
+            if rule.may_repeat:
                 return await work
             return await asyncio.shield(self._keep(_awaited(work)))
         except (MessageNotFound, OffsetBeyondEnd):  # its next owner may have it
@@ -166,7 +174,7 @@ class Serving:
             raise
 
     async def execute(
-        self, partition: Partition, operation: AnyOperation, identity: Identity
+        self, partition: Partition, operation: PartitionOperation, identity: Identity
     ) -> AnyAnswer:
         """Run an operation on an open partition."""
         return await run(

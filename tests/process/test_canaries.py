@@ -150,7 +150,7 @@ def plant(cluster: Cluster) -> None:
                 ("DELETE", "/healthz", None),
                 ("POST", f"{topic}/messages?results=all", b'{"value":'),
                 ("POST", "/v1/bulk-loads/canary/batches/0/commit", b'{"parts":[]}'),
-                ("POST", f"{topic}/let-go", b""),
+                ("GET", "/v1/operations", None),
             ):
                 cluster.ask(
                     url, method, path, {"Content-Type": "application/json", **headers}, body

@@ -18,13 +18,18 @@ from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import problem_from, refusal_of
 from octavo.broker.operations.frames import keys_of
 from octavo.broker.operations.kinds import (
+    RULES,
     AnyAnswer,
     AnyOperation,
     Leases,
+    PartitionOperation,
+    Prepare,
     Publish,
     Receive,
     Refusal,
     Settle,
+    StoreCopy,
+    Take,
 )
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
@@ -50,6 +55,9 @@ _BY_NAME = {
     and kind.name != broker_errors.PublishOutcomeUnknown.name
 }
 """If two classes share a name: the first, more general class."""
+_PROBES: dict[type[AnyOperation], str] = {
+    StoreCopy: "letters.passed_on", Prepare: "fleet.prepared", Take: "fleet.asked",
+}  # fmt: skip
 
 
 class SimSettings:
@@ -70,8 +78,13 @@ class SimRules:
         """Compare the operation's caller with the expected caller."""
         self._cluster.trace.probe("operations.served")
         wanted = caller_of(operation)
-        if isinstance(operation, Settle) and operation.unread:  # a broker's own call
+        is_own = RULES[type(operation)].is_inner  # a broker asks on its own behalf
+        if probe := _PROBES.get(type(operation)):
+            self._cluster.trace.probe(probe)
+        if isinstance(operation, Settle) and operation.unread:
             self._cluster.trace.probe("operations.unread")
+            is_own = True
+        if is_own:
             wanted = identity if identity.is_node else Identity("node:of the broker that asks")
         if identity != wanted:
             self._cluster.audit.fail(f"X25 {wanted.name} asks, and the owner is told {identity}")
@@ -150,7 +163,7 @@ class WatchedServing(Serving):
     told: list[Callable[[Partition, AnyOperation, AnyAnswer], None]]
 
     async def execute(
-        self, partition: Partition, operation: AnyOperation, identity: Identity
+        self, partition: Partition, operation: PartitionOperation, identity: Identity
     ) -> AnyAnswer:
         answer = await super().execute(partition, operation, identity)
         for tell in self.told:
@@ -166,7 +179,8 @@ class Door:
         self._name = name
         self._proof = BrokerProof(_KEY, "0")
         self._links: list[AnsweringLink] = []
-        self.serves = True
+        self.serves = False
+        """Whether the broker has started, and does not stop."""
         self.serving = WatchedServing(
             broker, SimRules(cluster), refusal_of, lambda: self.serves, _nothing, _nothing
         )

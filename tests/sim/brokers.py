@@ -1,7 +1,8 @@
 """Brokers in the simulator: the production core, with a call between processes in place of HTTP.
 
 `publish`, `read`, `receive` and `settle` go to an owner as operations, by production code over the
-simulated network (broker_links.py). `at_owner` serves all other work: it asks its broker for the
+simulated network (broker_links.py). So do hand-overs, deletions, dead letters and all else that
+brokers ask on their own behalf. `at_owner` serves all other work: it asks its broker for the
 owner, works here or has the owner's broker work, and asks again while nothing has been done.
 """
 
@@ -14,14 +15,14 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from octavo.broker.broker import Broker
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
 from octavo.broker.operations import kinds as operations
+from octavo.broker.operations.brokers import OwnOperations
 from octavo.broker.operations.kinds import (
     AnyAnswer,
-    AnyOperation,
     Leases,
+    PartitionOperation,
     Publish,
     Read,
     Receive,
@@ -33,15 +34,12 @@ from octavo.broker.operations.kinds import (
 from octavo.broker.operations.local import batches_of
 from octavo.broker.operations.remote import Remote
 from octavo.broker.operations.routing import with_owner
-from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import (
-    BrokerInfo,
     Owner,
     PartitionName,
     Published,
     StoredBatch,
-    TopicName,
 )
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import OutcomeUnknown
@@ -141,15 +139,13 @@ class SimBroker:
             await ledgers.start()
             config = BrokerConfig(broker_id=self.name, **self._limits)
             broker = Broker(store, ledgers, config, rng=process.rng, clock=process.clock_ms)
-            broker.tell_peer = partial(self._tell_peer, process)
-            broker.ask_peer = partial(self._ask_peer, process)
-            broker.letters.pass_on = partial(self._pass_letter_on, process)
-            broker.foretell_peer = partial(self._foretell_peer, process)
             self.remote = new_remote(process, self.name)
+            OwnOperations(self.remote).connect(broker)
             self.door = door = Door(cluster, process, self.name, broker)
             await door.open()
             await broker.start(f"sim://{self.name}")
             self.broker = broker
+            door.serves = True
             cluster.events.add("broker up", self.name)
             await broker.failed
         except OctavoError as error:
@@ -275,7 +271,7 @@ class SimBroker:
         return found
 
     async def operate(
-        self, operation: AnyOperation, shipped: AnyOperation, wait_s: float = 0.0
+        self, operation: PartitionOperation, shipped: PartitionOperation, wait_s: float = 0.0
     ) -> tuple[AnyAnswer, str]:
         """Return the answer of the partition's owner, and the owner."""
 
@@ -290,7 +286,9 @@ class SimBroker:
         found: tuple[AnyAnswer, str] = await self._with_owner(operation.name, here, there)
         return found
 
-    async def _ask(self, owner: Owner, operation: AnyOperation, wait_s: float = 0.0) -> AnyAnswer:
+    async def _ask(
+        self, owner: Owner, operation: PartitionOperation, wait_s: float = 0.0
+    ) -> AnyAnswer:
         assert self.remote is not None
         self.cluster.trace.probe("operations.asked")
         return await self.remote.ask(owner, caller_of(operation), operation, wait_s)
@@ -326,54 +324,6 @@ class SimBroker:
             )
         except Refused as error:
             raise error_of(error.refusal) from error
-
-    async def _tell_peer(
-        self, process: Process, peer: BrokerInfo, name: TopicName, incarnation: str
-    ) -> list[int]:
-        async def let_go() -> Any:
-            return await self._peers[peer.broker_id].with_broker(
-                lambda broker: broker.let_go(name, incarnation)
-            )
-
-        found: list[int] = await self.cluster.network.call(
-            process, peer.broker_id, let_go, CALL_TIMEOUT_S
-        )
-        return found
-
-    async def _pass_letter_on(
-        self, process: Process, owner: Owner, name: PartitionName, batch: bytes
-    ) -> None:
-        store = partial(
-            self._peers[owner.broker_id].at_owner,
-            name,
-            lambda partition: partition.store_copy(batch),
-            forwarded=True,
-            incarnation=owner.incarnation,
-        )
-        self.cluster.trace.probe("letters.passed_on")
-        await self.cluster.network.call(process, owner.broker_id, store, CALL_TIMEOUT_S)
-
-    async def _foretell_peer(
-        self, process: Process, peer: BrokerInfo, name: PartitionName, foretold: Foretold
-    ) -> None:
-        async def prepare() -> None:
-            self.cluster.trace.probe("fleet.prepared")
-            await self._peers[peer.broker_id].with_broker(
-                lambda broker: broker.ownership.prepare(name, foretold)
-            )
-
-        await self.cluster.network.call(process, peer.broker_id, prepare, CALL_TIMEOUT_S)
-
-    async def _ask_peer(
-        self, process: Process, peer: BrokerInfo, name: PartitionName, handed: Handed
-    ) -> None:
-        async def take() -> None:
-            self.cluster.trace.probe("fleet.asked")
-            await self._peers[peer.broker_id].with_broker(
-                lambda broker: broker.ownership.take(name, handed)
-            )
-
-        await self.cluster.network.call(process, peer.broker_id, take, CALL_TIMEOUT_S)
 
     async def with_broker(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
         """Run `work` in this broker's process."""

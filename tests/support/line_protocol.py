@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from octavo.broker.operations.asking import Operations
 from octavo.broker.operations.kinds import (
     AnyAnswer,
-    AnyOperation,
     Leases,
+    PartitionOperation,
     Publish,
     Receive,
     Refused,
@@ -74,7 +74,7 @@ class LineProtocol:
         writer.close()
 
 
-def _operation(word: str, rest: str) -> AnyOperation:
+def _operation(word: str, rest: str) -> PartitionOperation:
     topic, partition, *words = rest.split(" ", 3 if word in ("RECV", "ACK") else 2)
     name: PartitionName = TopicName.parse(topic).partition(int(partition))
     if word == "PUB":

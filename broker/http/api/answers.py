@@ -58,12 +58,6 @@ class Topics(msgspec.Struct):
     ) = UNSET
 
 
-class LetGo(msgspec.Struct):
-    """The topic is served here no more."""
-
-    served: Annotated[list[int], Meta(description="of partitions, until now")]
-
-
 class Drained(msgspec.Struct):
     """A broker that was told to give everything away, or not to any more."""
 
@@ -107,12 +101,6 @@ class Truncated(msgspec.Struct):
     """Where partitions begin now."""
 
     partitions: list[Beginning]
-
-
-class Unused(msgspec.Struct):
-    """Whether nobody has asked for anything of a partition for long."""
-
-    unused: bool
 
 
 class PartLedger(msgspec.Struct):

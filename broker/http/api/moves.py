@@ -1,4 +1,4 @@
-"""Move partitions by hand: drain a broker, unload a topic; and take over what is handed on.
+"""Move partitions by hand: drain a broker, unload a topic.
 
 A call about a broker goes to that broker, whichever broker was asked. A call about a partition goes
 to its owner, as always.
@@ -6,13 +6,8 @@ to its owner, as always.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
 from aiohttp import web
 
-from octavo.broker.cluster.handing import Handed
-from octavo.broker.errors import NotOwner
 from octavo.broker.http.api import answers
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import (
@@ -22,61 +17,9 @@ from octavo.broker.http.forwarding import (
     redirected,
     topic_of,
 )
-from octavo.broker.log.ledger_list import Contents
-from octavo.broker.operations.kinds import Unload, Unloaded
-from octavo.broker.partition.ending import Foretold, PartitionEnd
-from octavo.broker.types import Owner, PartitionName
-
-
-class PrepareBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What an heir is told before a partition is released for it."""
-
-    incarnation: str
-    epoch: Annotated[int, msgspec.Meta(ge=0)]
-    has_state: bool
-
-
-_TOLD_MAX = 1_000
-"""Limit of characters in texts that a broker sends to another."""
-
-
-class EndBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How the owner left the partition: partition/ending.py."""
-
-    epoch: Annotated[int, msgspec.Meta(ge=0)]
-    ledger: Annotated[int, msgspec.Meta(ge=0)]
-    last_entry: Annotated[int, msgspec.Meta(ge=-1)]
-    contents: tuple[int, int, int, int, int]
-    state_ledger: int | None
-    state: list[bytes]
-
-
-class TakeBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What an heir is told by the owner that hands a partition on."""
-
-    incarnation: str
-    placed: bool = False
-    end: EndBody | None = None
-    by: Annotated[str, msgspec.Meta(max_length=_TOLD_MAX)] = ""
-    why: Annotated[str, msgspec.Meta(max_length=_TOLD_MAX)] = ""
-
-
-def end_body(end: PartitionEnd | None) -> EndBody | None:
-    """Convert the end of a partition to the form that is sent."""
-    if end is None:
-        return None
-    return EndBody(
-        end.epoch, end.ledger_id, end.last_entry, end.contents, end.state_ledger, list(end.state)
-    )
-
-
-def _end(body: EndBody | None) -> PartitionEnd | None:
-    if body is None:
-        return None
-    contents = Contents(*body.contents)
-    return PartitionEnd(
-        body.epoch, body.ledger, body.last_entry, contents, body.state_ledger, tuple(body.state)
-    )
+from octavo.broker.http.problems import problem_from
+from octavo.broker.operations.kinds import Drain, Drained, Refused, Unload, Unloaded
+from octavo.broker.types import PartitionName
 
 
 async def drain_broker(call: Call) -> web.StreamResponse:
@@ -90,18 +33,15 @@ async def undrain_broker(call: Call) -> web.StreamResponse:
 
 
 async def _at_broker(call: Call, *, draining: bool) -> web.StreamResponse:
-    broker, wanted = call.services.broker, call.variables["broker"]
-    if wanted == broker.broker_id:
-        await (broker.drain() if draining else broker.undrain())
-        standing = broker.standing()
-        return call.reply(answers.Drained(wanted, standing.draining, standing.partitions))
-    known = {one.broker_id: one for one in broker.registry.brokers()}
-    if wanted not in known:
-        raise broker.registry.no_such_broker(wanted)
-    if call.forwarded:
-        raise NotOwner(f"this is broker {broker.broker_id}, not {wanted}")
-    other = Owner(wanted, known[wanted].url, False, "")
-    return await call.services.peers.forward(call, other)
+    broker = call.variables["broker"]
+    try:
+        found = await call.services.operations.at_broker(
+            call, call.identity, Drain(broker, draining)
+        )
+    except Refused as error:
+        raise problem_from(error.refusal) from error
+    assert isinstance(found, Drained)
+    return call.reply(answers.Drained(broker, found.draining, found.partitions))
 
 
 async def unload_topic(call: Call) -> web.StreamResponse:
@@ -145,23 +85,3 @@ def _check_live(call: Call, to: str) -> None:
     registry = call.services.broker.registry
     if to and to not in {one.broker_id for one in registry.brokers()}:
         raise registry.no_such_broker(to)
-
-
-async def prepare_partition(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/prepare`: from the broker that will hand it on."""
-    name = call.partition
-    assert name is not None
-    body = await call.read_json(PrepareBody, bytes_max=call.services.config.body_bytes_max)
-    foretold = Foretold(body.incarnation, body.epoch, body.has_state)
-    await call.services.broker.ownership.prepare(name, foretold)
-    return web.Response(status=204)
-
-
-async def take_partition(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/take`: from the broker that hands it on."""
-    name = call.partition
-    assert name is not None
-    body = await call.read_json(TakeBody, bytes_max=call.services.config.body_bytes_max)
-    handed = Handed(body.incarnation, body.placed, _end(body.end), body.by, body.why)
-    await call.services.broker.ownership.take(name, handed)
-    return web.Response(status=204)

@@ -33,10 +33,9 @@ from octavo.broker.http.api.payloads import (
     record_of,
 )
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
-from octavo.broker.http.forwarding import at_owner, redirected, with_owner
+from octavo.broker.http.forwarding import redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.services import Services
-from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.operations.rules import check_supported
 from octavo.broker.partition.gathering import Placed
 from octavo.broker.partition.partition import Partition
@@ -89,30 +88,6 @@ async def publish(call: Call) -> web.StreamResponse:
     elif (record := await _single(call)) is not None:
         return await _publish_single(call, name, record)
     return await _publish_into(call, topic, partitions, name.partition)
-
-
-async def write_audit(call: Call) -> web.StreamResponse:
-    """`POST /v1/audit`: from a broker whose audit events are stored here."""
-    body = await call.read_body()
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        await partition.publish(body, own=True)
-        return web.Response(status=204)
-
-    return await at_owner(call, AUDIT_PARTITION, here)
-
-
-async def store_copy(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/copy`: from a broker that has a dead letter or a retry."""
-    name = call.partition
-    assert name is not None
-    body = await call.read_body()
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        await partition.store_copy(body)
-        return web.Response(status=204)
-
-    return await at_owner(call, name, here)
 
 
 async def _publish_one_batch(

@@ -39,14 +39,12 @@ from octavo.broker.http.api.topic_body import (
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import (
     ask_all,
-    at_owner,
     operate,
     redirected,
     topic_of,
 )
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.operations.kinds import DescribePartition
-from octavo.broker.partition.partition import Partition
 from octavo.broker.types import (
     PartitionName,
     PartitionStats,
@@ -308,33 +306,6 @@ async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
             f"the owner of {name} gave no figures within {FIGURES_WITHIN_S:g} s",
             retryable=True,
         ) from None
-
-
-async def let_go(call: Call) -> web.StreamResponse:
-    """`POST /v1/topics/{namespace}/{topic}/let-go`: from the broker that deletes the topic."""
-    incarnation = call.text("incarnation")
-    served = await call.services.broker.let_go(call.topic, incarnation)
-    return call.reply(answers.LetGo(served))
-
-
-async def unused(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/unused`: from the broker that would delete its topic,
-    or a subscription of that."""
-    name = call.partition
-    assert name is not None
-    for_ms = call.duration_ms("for", 0, 2**53)
-    retire_s = call.duration_ms("retire", 0, _RETIRED_MS_MAX) / 1000
-
-    sub = call.text("subscription", "")
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        if sub:
-            return call.reply(
-                answers.Unused(partition.is_subscription_unused(sub, for_ms, retire_s))
-            )
-        return call.reply(answers.Unused(partition.is_unused(for_ms, retire_s)))
-
-    return await at_owner(call, name, here)
 
 
 async def get_partition(call: Call) -> web.StreamResponse:

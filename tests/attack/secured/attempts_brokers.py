@@ -90,7 +90,7 @@ def enter_said(name: str, headers: Mapping[str, str]) -> None:
             if "Authorization" not in told:
                 mallory = bearer(world.tokens["mallory"])
                 await world.refused(sent(told, mallory), (403, 503), broker=broker)
-            inner = sent(told, method="POST", path=f"{VAULT}/let-go?incarnation=x")
+            inner = sent(told, path="/v1/operations")
             await world.refused(inner, (401, 403, 503), broker=broker)
 
     secured(f"as a broker: {name}")(run)

@@ -127,7 +127,7 @@ def enter_hidden(name: str, make: Make) -> None:
                 for hidden in (
                     request(lines=lines),
                     request("DELETE", VAULT, lines),
-                    request("POST", f"{VAULT}/let-go?incarnation=x", lines),
+                    request("GET", "/v1/operations", lines),
                 )
             )
         )

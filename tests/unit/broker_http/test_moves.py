@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from octavo.broker.cluster.handing import Handed
-from octavo.broker.http.api.moves import PrepareBody, TakeBody, end_body
-from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
-from octavo.broker.log.ledger_list import Contents
-from octavo.broker.partition.ending import Foretold, PartitionEnd
-from octavo.broker.types import TopicName
-from octavo.security.principal import ANONYMOUS
-from tests.support.fake_broker import CALL_KEY, Running
+from tests.support.fake_broker import Running
 
 TOPIC = "/v1/topics/public/four"
 
@@ -46,14 +37,6 @@ async def test_the_only_one_cannot_be_drained(one: Running) -> None:
     assert answer.json()["retryable"] is False
 
 
-async def test_a_call_that_came_to_the_wrong_broker_is_not_passed_on_again(two: Running) -> None:
-    headers: dict[str, str] = {}
-    path = "/v1/brokers/b1/drain"
-    BrokerProof(CALL_KEY, "b7").enter(headers, "b7", "b0", "POST", path, ANONYMOUS)
-    answer = await two.apis[0].call("POST", path, headers=headers)
-    assert (answer.status, answer.json()["code"]) == (503, "not-owner")
-
-
 async def test_a_topic_is_unloaded_to_one_broker(two: Running) -> None:
     await two.api.put(TOPIC, json={"partitions": 4})
     for api in two.apis:
@@ -77,38 +60,3 @@ async def test_what_cannot_be_unloaded(two: Running) -> None:
     ):
         answer = await two.api.post(path)
         assert (answer.status, answer.json()["code"]) == (404, code), path
-
-
-async def test_only_brokers_hand_on(two: Running) -> None:
-    await two.api.put(TOPIC, json={"partitions": 4})
-    broker = BrokerProof(CALL_KEY, "b1")
-    end = PartitionEnd(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
-    for path, body in (
-        ("prepare", PrepareBody("i0", 3, True)),
-        ("take", TakeBody("i0", True, end_body(end))),
-    ):
-        target, data = f"{TOPIC}/partitions/0/{path}", msgspec.json.encode(body)
-        assert (await two.api.post(target, data, "application/json")).status == 403
-        headers = {INCARNATION_HEADER: "i0", "Content-Type": "application/json"}
-        broker.enter(headers, "b1", "b0", "POST", target, ANONYMOUS)
-        answer = await two.api.call("POST", target, data=data, headers=headers)
-        assert answer.status == 204, answer
-    heir = two.cluster.brokers["b0"]
-    assert heir.foretold == [Foretold("i0", 3, True)]
-    assert heir.taken == [(TopicName("public", "four").partition(0), Handed("i0", True, end))]
-
-
-async def test_what_an_heir_is_told_is_read_with_care(two: Running) -> None:
-    await two.api.put(TOPIC, json={"partitions": 4})
-    broker = BrokerProof(CALL_KEY, "b1")
-    for path, body in (
-        ("prepare", {"incarnation": "i0", "epoch": -1, "has_state": True}),
-        ("prepare", {"incarnation": "i0"}),
-        ("take", {"incarnation": "i0", "end": {"epoch": 1}}),
-        ("take", {"incarnation": 7}),
-    ):
-        target = f"{TOPIC}/partitions/0/{path}"
-        headers = {INCARNATION_HEADER: "i0", "Content-Type": "application/json"}
-        broker.enter(headers, "b1", "b0", "POST", target, ANONYMOUS)
-        answer = await two.api.call("POST", target, json=body, headers=headers)
-        assert (answer.status, answer.json()["code"]) == (422, "invalid-body"), body

@@ -97,7 +97,6 @@ BESIDE = {
 """What else a call needs, for the wrong number to be what is wrong with it."""
 QUERY_BESIDE = {
     ("copy_large", "head"): "upload=u",
-    ("unused", "retire"): "for=1s",
     ("truncate_of_partition", "partition"): "before=latest",
     ("release_access", "partition"): "epoch=1",
 }

@@ -8,6 +8,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from octavo.broker.cluster.handing import Handed
+from octavo.broker.log.ledger_list import Contents
 from octavo.broker.log.open_batches import Turns
 from octavo.broker.operations.channel import Priority
 from octavo.broker.operations.kinds import (
@@ -19,13 +21,18 @@ from octavo.broker.operations.kinds import (
     DescribeAccess,
     DescribePartition,
     DescribeSubscription,
+    Drain,
     Expire,
     Explain,
     FindForkPoint,
     FindOffset,
+    FindUnused,
+    LetGo,
     LoadPart,
     On,
+    PartitionOperation,
     Peek,
+    Prepare,
     Publish,
     Rate,
     Read,
@@ -34,14 +41,18 @@ from octavo.broker.operations.kinds import (
     Seek,
     Settle,
     Skip,
+    StoreCopy,
     Subscribe,
+    Take,
     Truncate,
     Unload,
+    WriteAudit,
     decode_request,
     encode_request,
 )
 from octavo.broker.operations.local import run
 from octavo.broker.operations.rules import CALL, BrokerRules
+from octavo.broker.partition.ending import Foretold, PartitionEnd
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import Forbidden, Identity
@@ -49,6 +60,7 @@ from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 
 NAME = PartitionName("public", "t", 3)
 ALICE = Identity("user:alice", source="token")
+END = PartitionEnd(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
 EVERY: list[AnyOperation] = [
     Publish(NAME, [build_batch([Record(b"k", b"v")])]),
     Read.of(NAME, (5,), 10, 10, compacted=False),
@@ -71,8 +83,16 @@ EVERY: list[AnyOperation] = [
     DescribeAccess(NAME),
     FindForkPoint(NAME, [5]),
     LoadPart(NAME, "nightly", 3),
+    StoreCopy(NAME, b"batch"),
+    WriteAudit(NAME, b"batch"),
+    FindUnused(NAME, 60_000, 0, "s"),
+    Prepare(NAME, Foretold("i0", 3, True)),
+    Take(NAME, Handed("i0", True, END, "b0", "b0 is being drained")),
+    LetGo(NAME.topic_name, "i0"),
+    Drain("b1", True),
 ]
 """One operation of each kind."""
+AT_OWNERS = [one for one in EVERY if isinstance(one, PartitionOperation)]
 OF_CLIENTS = [one for one in EVERY if not RULES[type(one)].is_inner]
 OF_BROKERS = [one for one in EVERY if RULES[type(one)].is_inner]
 NODE = Identity("node:b1", source="node")
@@ -146,9 +166,8 @@ async def test_an_operation_of_brokers_is_refused_to_clients_and_needs_no_right(
     operation: AnyOperation,
 ) -> None:
     nothing: Any = None
-    quotas: Any = SimpleNamespace(admit_passed_on=lambda _: None)
-    rules = BrokerRules(nothing, nothing, quotas, nothing, nothing, 1000)
-    rules.admit(NODE, operation, "10.0.0.1")
+    rules = BrokerRules(nothing, nothing, nothing, nothing, nothing, 1000)
+    rules.admit(NODE, operation, "10.0.0.1")  # and no quota counts it
     assert not RULES[type(operation)].needs
     with pytest.raises(Forbidden, match="for brokers"):
         rules.admit(ALICE, operation, "10.0.0.1")
@@ -177,8 +196,10 @@ async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
         assert asked[-1][2:] == (len(operation.batches[0]), 1)
 
 
-@pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
-async def test_an_exceeded_rate_stops_it_before_anything_is_done(operation: AnyOperation) -> None:
+@pytest.mark.parametrize("operation", AT_OWNERS, ids=lambda one: type(one).__name__)
+async def test_an_exceeded_rate_stops_it_before_anything_is_done(
+    operation: PartitionOperation,
+) -> None:
     rules: Any = FullRates()
     partition: Any = Untouchable()
     rate = RULES[type(operation)].rate
@@ -199,8 +220,9 @@ def test_what_changes_something_for_good_is_never_asked_again() -> None:
     once = {kind for kind, rule in RULES.items() if not rule.may_repeat}
     assert once == {
         Publish, Settle, Seek, Skip, Expire, Truncate, Unload, ReleaseAccess, LoadPart,
+        StoreCopy, WriteAudit, Prepare, Take, LetGo, Drain,
     }  # fmt: skip
-    long = {Unload, LoadPart}
+    long = {Unload, LoadPart, StoreCopy, WriteAudit}
     assert all(RULES[kind].priority is Priority.URGENT for kind in once - long)
 
 

@@ -1,0 +1,120 @@
+"""Operations with which brokers hand partitions over, delete topics and store their own messages.
+
+`OwnOperations` asks another broker on this broker's own behalf, and `run_at_broker` answers those
+that are for a broker and not for the owner of a partition. Each is sent once: its caller decides
+whether to ask again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from octavo.broker.errors import LargeNotTaken, NotOwner, TopicIsStream
+from octavo.broker.internal_topics import AUDIT_PARTITION
+from octavo.broker.operations.kinds import (
+    AnyAnswer,
+    AnyOperation,
+    BrokerOperation,
+    Done,
+    Drain,
+    Drained,
+    FindUnused,
+    LetGo,
+    Prepare,
+    Refused,
+    Released,
+    StoreCopy,
+    Take,
+    Unused,
+    WriteAudit,
+)
+from octavo.broker.types import Owner
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
+    from octavo.broker.cluster.handing import Handed
+    from octavo.broker.operations.remote import Remote
+    from octavo.broker.partition.ending import Foretold
+    from octavo.broker.types import BrokerInfo, PartitionName, TopicName
+
+Answer = TypeVar("Answer", bound=AnyAnswer)
+_TAKES_NO_COPIES = {kind.name: kind for kind in (TopicIsStream, LargeNotTaken)}
+"""Errors of a topic whose copies go to another topic, by name."""
+
+
+async def run_at_broker(broker: Broker, operation: BrokerOperation) -> AnyAnswer:
+    """Run an operation at this broker, and return its answer. Raises the error that refuses it."""
+    if isinstance(operation, LetGo):
+        return Released(await broker.let_go(operation.topic, operation.incarnation))
+    if isinstance(operation, Drain):
+        if operation.broker != broker.broker_id:
+            raise NotOwner(f"this is broker {broker.broker_id}, not {operation.broker}")
+        await (broker.drain() if operation.draining else broker.undrain())
+        standing = broker.standing()
+        return Drained(standing.draining, standing.partitions)
+    if isinstance(operation, Prepare):
+        await broker.ownership.prepare(operation.name, operation.foretold)
+    else:
+        await broker.ownership.take(operation.name, operation.handed)
+    return Done()
+
+
+class OwnOperations:
+    """Ask other brokers on this broker's own behalf. All methods raise what `Remote.ask` raises."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def connect(self, broker: Broker) -> None:
+        """Have the broker reach the others through these."""
+        broker.tell_peer = self.let_go
+        broker.foretell_peer = self.prepare
+        broker.ask_peer = self.take
+        broker.letters.pass_on = self.store_copy
+        broker.inactive.ask = self.is_unused
+
+    async def let_go(self, peer: BrokerInfo, topic: TopicName, incarnation: str) -> list[int]:
+        """Make a broker stop serving a topic; return the partitions that it served."""
+        operation = LetGo(topic, incarnation)
+        return (await self._ask(_at(peer, incarnation), operation, Released)).partitions
+
+    async def prepare(self, heir: BrokerInfo, name: PartitionName, foretold: Foretold) -> None:
+        """Make a broker prepare for a partition."""
+        await self._ask(_at(heir, foretold.incarnation), Prepare(name, foretold), Done)
+
+    async def take(self, heir: BrokerInfo, name: PartitionName, handed: Handed) -> None:
+        """Make a broker claim and open a partition; return when it serves it."""
+        await self._ask(_at(heir, handed.incarnation), Take(name, handed), Done)
+
+    async def is_unused(
+        self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float, subscription: str
+    ) -> bool:
+        """Whether no client has used a partition, or a subscription of it, for this long."""
+        operation = FindUnused(name, for_ms, round(retire_s * 1000), subscription)
+        return (await self._ask(owner, operation, Unused)).is_unused
+
+    async def store_copy(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
+        """Store a dead letter or a retry. Raises `TopicIsStream`, `LargeNotTaken`, too."""
+        try:
+            await self._ask(owner, StoreCopy(name, batch), Done)
+        except Refused as error:
+            raise letter_error(error) from error
+
+    async def write_audit(self, owner: Owner, batch: bytes) -> None:
+        """Store audit events."""
+        await self._ask(owner, WriteAudit(AUDIT_PARTITION, batch), Done)
+
+    async def _ask(self, owner: Owner, operation: AnyOperation, kind: type[Answer]) -> Answer:
+        found = await self._remote.ask(owner, self._remote.own, operation)
+        assert isinstance(found, kind)
+        return found
+
+
+def letter_error(error: Refused) -> Exception:
+    """Return the error with which another broker's topic refuses a copy."""
+    kind = _TAKES_NO_COPIES.get(error.code)
+    return error if kind is None else kind(error.refusal.detail)
+
+
+def _at(broker: BrokerInfo, incarnation: str) -> Owner:
+    return Owner(broker.broker_id, broker.url, False, incarnation)
