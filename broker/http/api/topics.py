@@ -63,7 +63,6 @@ TOPICS_SHOWN = 1000
 TOPICS_SHOWN_MAX = 10_000
 LOOKED_AT_ONCE = 1000
 """Names that are checked before other calls get their turn."""
-_RETIRED_MS_MAX = 60_000
 FIGURES_WITHIN_S = 2.0
 """After this time, an owner without an answer is shown as a problem."""
 

@@ -9,6 +9,8 @@ _LINKS = "unit/broker_operations/test_links.py"
 _CHANNEL = "unit/broker_operations/test_channel.py"
 _ELSEWHERE = "cluster/test_receive_elsewhere.py"
 _FRAMES = "unit/broker_operations/test_frames.py"
+_BROKERS = "unit/broker_operations/test_brokers.py"
+_RULES = "unit/broker_operations/test_rules.py"
 
 BUGS = (
     TestedBug(
@@ -172,6 +174,51 @@ BUGS = (
                 "octavo.broker.operations.channel:Answering.answer",
                 "self._offered_bytes += size",
                 "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "operation-of-brokers-for-a-client",
+        "another broker's client may ask for what only brokers may",
+        """A hand-over or a copy needs no right, because only brokers ask for it. A client whose
+        operation reaches the owner could store letters in any topic.""",
+        "an operation of brokers is refused to clients",
+        _RULES,
+        (
+            Edit(
+                "octavo.broker.operations.rules:_check_inner",
+                "and not identity.is_node",
+                "and identity.is_node",
+            ),
+        ),
+    ),
+    TestedBug(
+        "letter-counted-by-a-quota",
+        "what brokers ask on their own behalf is charged to a namespace",
+        """The namespace has used its quota up. Its dead letters are refused, as if a client had
+        published them, and its unused topics are never deleted.""",
+        "no quota counts what a broker asks on its own behalf",
+        _BROKERS,
+        (
+            Edit(
+                "octavo.broker.operations.serving:Serving._begin",
+                "if rule.is_inner:",
+                "if not rule.is_inner:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "take-over-cancelled-half-way",
+        "a broker that gives up cancels the hand-over at its successor",
+        """The successor has claimed the partition and is opening it. The cancellation reaches it
+        between two writes.""",
+        "what has begun at another broker is finished there",
+        _BROKERS,
+        (
+            Edit(
+                "octavo.broker.operations.serving:Serving._run",
+                "await asyncio.shield(self._keep(run_at_broker(self._broker, operation)))",
+                "await run_at_broker(self._broker, operation)",
             ),
         ),
     ),

@@ -46,7 +46,7 @@ PLACES = {
 """An offset, or a message id, or a time."""
 TIMES = {("header", "Octavo-Timestamp"), ("header", "Octavo-Deliver-At")}
 SPANS = {
-    ("query", "wait"), ("query", "for"), ("query", "retire"), ("header", "Octavo-Deliver-After"),
+    ("query", "wait"), ("header", "Octavo-Deliver-After"),
 }  # fmt: skip
 """A number of seconds, with a fraction and a unit if wanted."""
 NO_NUMBERS = {
@@ -54,7 +54,7 @@ NO_NUMBERS = {
     ("path", "member"), ("path", "schema_subject"), ("path", "version"), ("path", "bulk_load"),
     ("path", "broker"), ("path", "subject"), ("path", "user"),
     ("query", "results"), ("query", "compacted"), ("query", "follow"), ("query", "live"),
-    ("query", "cursor"), ("query", "auto"), ("query", "force"), ("query", "incarnation"),
+    ("query", "cursor"), ("query", "auto"), ("query", "force"),
     ("query", "subscription"), ("query", "to"), ("query", "upload"), ("query", "consumer"),
     ("query", "request"), ("query", "form"), ("query", "letters"),
     ("header", "Octavo-Key"), ("header", "Producer-Id"), ("header", "Prefer"),
