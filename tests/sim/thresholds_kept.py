@@ -110,7 +110,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.metrics:COUNTS octavo.bookie.metrics:_GROUP_BYTES
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
         octavo.broker.cluster.chores:_SAID_EVERY_S
-        octavo.broker.cluster.ownership:_ENDED_WITHIN_S octavo.broker.http.api.moves:_TOLD_MAX
+        octavo.broker.cluster.ownership:_ENDED_WITHIN_S
         octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.errors:_STALE_SHOWN
         octavo.broker.types:_NAME_SHOWN_CHARS
         octavo.broker.subscriptions.subscription:_RANGES_SHOWN_FOR
