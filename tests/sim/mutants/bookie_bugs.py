@@ -11,8 +11,8 @@ MUTANTS = (
         "BookKeeper #2908",
         'a bookie answers "no such entry" when it cannot read a damaged entry log',
         """A bookie that could not read an entry log answered as if the entry did not exist, and
-        recovery cut the ledger there. So a single bad sector lost entries that other bookies
-        still held. The edit answers "no such entry" for entries that cannot be read.""",
+        recovery cut the ledger there. So a single bad sector lost entries that other bookies still
+        held.""",
         "P41, S3 (P29)",
         "bit rot or read errors in an entry log, then reads or a recovery",
         (
@@ -33,9 +33,7 @@ MUTANTS = (
         "BookKeeper #3329",
         "with several ledger folders, replay starts at the highest mark",
         """Each folder had its own mark and was flushed by itself, but replay began at the highest
-        mark. Entries that a slower folder had not flushed were then in neither journal nor log.
-        The edit advances the marks of folders that have nothing to flush; replay uses the
-        highest mark, as it does today.""",
+        mark. Entries that a slower folder had not flushed were then in neither journal nor log.""",
         "P39, P38 (S1)",
         "a crash in the middle of a checkpoint",
         (
@@ -56,8 +54,7 @@ MUTANTS = (
         "BookKeeper #4844",
         "a flush is skipped and the journal is trimmed anyway",
         """Checkpoints that could not be compared counted as equal. So the flush between them was
-        skipped, while the journal before the later one was deleted. The edit skips the entries
-        when the journal has moved to another file since the last checkpoint.""",
+        skipped, while the journal before the later one was deleted.""",
         "P39, P38 (S1)",
         "journals that roll over between checkpoints",
         (
@@ -77,7 +74,7 @@ MUTANTS = (
         "BookKeeper #867",
         "replay of the journal skips fence records",
         """Replay skipped fence and master-key records in the journal. After a crash, the bookie
-        accepted adds from a writer that it had fenced. The edit skips fence records.""",
+        accepted adds from a writer that it had fenced.""",
         "P24 (S5, S3)",
         "a bookie that crashes between a fence and the next checkpoint",
         (
@@ -94,8 +91,7 @@ MUTANTS = (
         "P24, BookKeeper #208",
         "a fence is answered before it is durable",
         """The fence is still in the journal's queue when the answer goes out. A crash at that
-        moment forgets a promise on which the recovery relies. The edit does not wait for the
-        sync.""",
+        moment forgets a promise on which the recovery relies.""",
         "P24 (S5, S3)",
         "a bookie that crashes just after it was fenced, with its writer alive",
         (
@@ -128,8 +124,7 @@ MUTANTS = (
         20,
         "P38",
         "adds are acked before they are synced",
-        """The write is in the page cache when the ack goes out; the next write brings the sync.
-        The edits sync before the write instead of after it.""",
+        """The write is in the page cache when the ack goes out; the next write brings the sync.""",
         "P38 (S1)",
         "a power failure",
         (
@@ -159,7 +154,7 @@ MUTANTS = (
         'fsyncgate; ATC\'20 "Can applications recover from fsync failures?"',
         "a failed fsync is tried again, and its success is believed",
         """After a failed fsync the kernel considers the pages clean: a second call succeeds
-        although nothing was written. The edit tries again and believes the answer.""",
+        although nothing was written.""",
         "P38 (S1)",
         "an fsync that fails, then a crash",
         (
@@ -180,8 +175,7 @@ MUTANTS = (
         "ALICE (OSDI'14)",
         "the folder is not synced after a new journal file is created",
         """The file and its contents are synced, but its name is not. After a power failure the
-        folder does not list the file, and its entries are gone without a trace. The edit
-        removes the sync of the folder.""",
+        folder does not list the file, and its entries are gone without a trace.""",
         "P38 (S1)",
         "a power failure after the journal has rolled over",
         (
@@ -198,7 +192,7 @@ MUTANTS = (
         "BookKeeper #4812, CK-1",
         "a bookie starts with an empty disk under its old identity",
         """A bookie that had lost its disk returned under its old name and denied entries that it
-        had acked. The edit accepts a folder without a cookie.""",
+        had acked.""",
         "P42 (S3)",
         "a bookie whose disk is replaced by an empty one",
         (

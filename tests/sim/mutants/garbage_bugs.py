@@ -11,8 +11,7 @@ MUTANTS = (
         "BookKeeper #4607",
         "garbage collection takes a log with a damaged header for empty, and deletes it",
         """A log with an unreadable header counted as a log without ledgers. So nothing in it was
-        live, and it was deleted. The edits treat a log with a damaged header, or a log that
-        cannot be walked, as empty.""",
+        live, and it was deleted.""",
         "P45, P44 (S1)",
         "bit rot or a read error in the first bytes of an entry log",
         (
@@ -45,8 +44,7 @@ MUTANTS = (
         "BookKeeper #870, YBK-183",
         "garbage collection believes one incomplete listing and deletes live ledgers",
         """The iterator over ledgers left some out when a request failed, and the bookie deleted
-        those. The edits let a listing skip a folder that could not be read, and remove the
-        second look by id and the quarantine.""",
+        those.""",
         "P44 (S1)",
         "a metadata store that does not answer for a while",
         (

@@ -27,9 +27,8 @@ HEAD = """# Planted bugs
 
 A simulator that finds nothing proves nothing. So bugs that BookKeeper, Pulsar, Kafka and systems on
 top of them really had, and mistakes that a reviewer may overlook, are planted in Octavo's own code,
-one at a time. Then seeds are run from 0 on until a seed fails, or a test is run that must fail.
-Without the bug, the same seed or test must pass. If nothing finds a bug, the simulator or the tests
-have a blind place, which is then closed for the whole kind.
+one at a time. A seed or a test must then fail, which passes without the bug. If nothing finds a
+bug, the simulator or the tests have a blind place, which is then closed for the whole kind.
 
 ```sh
 make mutants                              # all of them
@@ -37,14 +36,14 @@ make mutants ONLY=ack-before-fsync        # one of them, by the name in its row
 python -m tests.sim run SEED --verbose --mutant ack-before-fsync     # see how it does harm
 ```
 
-A bug is an edit of a few words in one production function. Edit, story and circumstances of each
-are in `tests/sim/mutants/*_bugs.py`. An edit that no longer fits the code is an error. CI runs the
-bugs that are found fastest (`tests/sim/test_mutants.py`) and checks all edits (`tests/unit/sim`).
+A bug is an edit of a few words in one production function; edits and stories are in
+`tests/sim/mutants/*_bugs.py`. CI runs the bugs that are found fastest (`tests/sim/test_mutants.py`)
+and checks that all edits still fit the code (`tests/unit/sim`).
 
-In the tables, *seeds* is the number of seeds until the bug was found in its last search from 0 on,
-which is the same on every machine. *Caught by* is a property of [properties.md](properties.md).
-Tests are below `tests/`.
+*Seeds* is the number of seeds until the last search found the bug, from 0 on: the same on every
+machine. *Caught by* is a property of [properties.md](properties.md). Tests are below `tests/`.
 """
+STORIES = "For each number of the first table: where it was found, what happened, what it needs."
 
 
 def taken_in(known: Mapping[str, Finding], results: Iterable[str]) -> dict[str, Finding]:
@@ -82,7 +81,7 @@ def page(found: Mapping[str, Finding]) -> str:
         ("no.", "bug", "reference", "reason"),
         [(str(a.canon), a.title, a.reference, a.reason) for a in ABSENT],
     )
-    lines += ["", "## The stories of the canon", ""]
+    lines += ["", "## The stories of the canon", "", STORIES, ""]
     for mutant in sorted(MUTANTS.values(), key=lambda m: m.canon):
         if mutant.canon:
             lines += _story(mutant)
@@ -128,8 +127,8 @@ def _property(failure: str) -> str:
 
 def _story(mutant: Mutant) -> list[str]:
     return [
-        f"**{mutant.canon}. {mutant.title}** ({mutant.reference}). "
-        f"{' '.join(mutant.story.split())} It does harm with: {mutant.found_by}.",
+        f"**{mutant.canon}** ({mutant.reference}). {' '.join(mutant.story.split())} "
+        f"*Needs*: {mutant.found_by}.",
         "",
     ]
 

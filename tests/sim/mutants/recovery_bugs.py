@@ -11,9 +11,9 @@ MUTANTS = (
         "BookKeeper #2614",
         "recovery fences only with its LAC read, not with its entry reads",
         """Up to BookKeeper 4.13 only the read of the LAC fenced a bookie. A bookie that this read
-        had not reached denied an entry to the recovery, and then stored the same entry for the
-        old writer, whose caller got an ack. The recovery had already closed the ledger before
-        that entry. The edit removes the fence flag from every read of an entry.""",
+        had not reached denied an entry to the recovery, and then stored the same entry for the old
+        writer, whose caller got an ack. The recovery had already closed the ledger before that
+        entry.""",
         "S3 (P3, P28)",
         "writers against recoverers, slow or cut links",
         (
@@ -33,10 +33,9 @@ MUTANTS = (
         2,
         "BookKeeper #2615",
         "recovery starts at entry −1, not where the last fragment begins",
-        """The bookies of a new last fragment know nothing of the ledger and answer LAC −1.
-        Recovery began there, and wrote fragments below the last one, with ensembles that never
-        held those entries. The edits ignore that the start of the last fragment proves what is
-        confirmed, and remove the assertion that would show the mistake at once.""",
+        """The bookies of a new last fragment know nothing of the ledger and answer LAC −1. Recovery
+        began there, and wrote fragments below the last one, with ensembles that never held those
+        entries.""",
         "S7 (P10, P32)",
         "an ensemble change shortly before a recovery",
         (
@@ -59,8 +58,7 @@ MUTANTS = (
         "BookKeeper #1067, BOOKKEEPER-365",
         "a bookie that never answers blocks fencing forever",
         """Recovery waited until every bookie of the ensemble was fenced, so a single hung process
-        kept a ledger open forever. Since then, Qw − Qa + 1 bookies of each write set are
-        enough. The edit waits for all of them again.""",
+        kept a ledger open forever. Now Qw − Qa + 1 bookies of each write set are enough.""",
         "S8 (P35)",
         "a bookie that is gone for good, or hangs, at a recovery",
         (
@@ -77,8 +75,7 @@ MUTANTS = (
         "BookKeeper #4163",
         "recovery writes back without the recovery flag, and the fenced bookies refuse",
         """Recovery sent copies as ordinary adds. The bookies, which this same recovery had fenced,
-        refused them, so the ledger could never be closed. The edit removes the flag from the
-        adds of a recovery.""",
+        refused them, so the ledger could never be closed.""",
         "S8 (P35, P36)",
         "any recovery of a ledger with entries above the LAC",
         (

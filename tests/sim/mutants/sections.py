@@ -173,9 +173,8 @@ SECTIONS = (
     Section(
         "Mistakes that a reviewer may overlook",
         """A line that looks redundant and is removed, a simplified condition, an off-by-one, a
-        similar name, an `any` for an `all`; at least one for each pure module. Most were planted
-        before it was known what finds them. tests/RECORD.md lists those that nothing found, and
-        how the hole was closed.""",
+        similar name, an `any` for an `all`; at least one for each pure module. tests/RECORD.md
+        lists those that nothing found, and how the hole was closed.""",
         (*view_bugs.MUTANTS, *overlooked_bugs.MUTANTS),
         (
             *tested_ledger_bugs.BUGS,

@@ -12,8 +12,7 @@ MUTANTS = (
         "an idle writer replaces a bookie without storing the new ensemble",
         """When a bookie failed for an entry that was already acked, the writer replaced it at once
         and stored the new ensemble later, if at all. Entries were then acked by bookies that no
-        record named, and a recovery did not find them. The edit keeps the change in memory when
-        no add is pending.""",
+        record named, and a recovery did not find them.""",
         "P15 (S1, S3)",
         "a bookie that fails while its writer is idle, then a crash of the writer",
         (
@@ -31,8 +30,7 @@ MUTANTS = (
         "with E > Qw, an ensemble change keeps the acks of the replaced bookie",
         """When the first pending add had no copy on the replaced bookie, it was answered at once,
         together with later adds that had their quorum from that bookie. Recovery does not look
-        there, because the record names another bookie. The edit discards the old acks only when
-        the first pending entry belongs to the replaced position.""",
+        there, because the record names another bookie.""",
         "P15 (S1)",
         "an ensemble change of a ledger with E > Qw",
         (
@@ -51,7 +49,7 @@ MUTANTS = (
         "a second failure starts a second ensemble change during the first",
         """Two ensemble changes of one ledger ran at once. The answer to the first was applied with
         the plan of the second, and the writer continued with an ensemble that differed from the
-        stored one. The edit begins a second change while the first is being published.""",
+        stored one.""",
         "P15, P17 (S1)",
         "two bookies failing within one round trip to the metadata store",
         (
@@ -67,9 +65,8 @@ MUTANTS = (
         16,
         "HerdDB #100",
         "a close after a failed add cuts acked entries",
-        """When a writer with a failed add was closed, the close set the ledger's end before
-        entries that had been acked. The edit closes at the start of the newest fragment when a
-        bookie has failed and was not replaced.""",
+        """When a writer with a failed add was closed, the close set the ledger's end before entries
+        that had been acked.""",
         "S3 (P3)",
         "a close while a bookie is down and no spare is there",
         (
