@@ -6,7 +6,7 @@
         client.create_topic("flights", partitions=4)
         client.publish("flights", {"tailnum": "N14228"}, key="N14228")
 
-Names are loaded when first used, so that a bookie process does not pay for the HTTP client.
+Names are loaded at their first use, so that a bookie process does not load the HTTP client.
 Brokers, bookies and commands refuse to run without assertions (`python -O`): assertions.py.
 """
 
@@ -73,14 +73,14 @@ _ERRORS = "octavo.client.errors"
 
 
 def __getattr__(name: str) -> object:
-    """Load what `__all__` names on first use (PEP 562)."""
+    """Load a name of `__all__` at its first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES.get(name, _ERRORS)), name)
-    globals()[name] = found  # once
+    globals()[name] = found  # the next use does not come here
     return found
 
 
 def __dir__() -> list[str]:
-    """For those who look what there is: also what is not loaded yet."""
+    """List also the names that are not loaded yet."""
     return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
-"""Refuse to serve where Python runs without assertions.
+"""Refuses to serve if Python runs without assertions.
 
-Assertions are part of what keeps acknowledged data safe, in brokers, bookies and whoever writes
-ledgers. The client library needs none: it may be imported into any program.
+Assertions help to keep acknowledged data safe, in brokers, bookies and all writers of ledgers. The
+client library does not need them: any program may import it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ MISSING = (
 
 
 def require_assertions() -> None:
-    """End this process with one line, if it has no assertions."""
+    """Exit with `MISSING` if Python runs without assertions."""
     if not __debug__:
         sys.exit(MISSING)

@@ -1,4 +1,4 @@
-"""The wall clock: what processes, tools and the client inject where a layer asks for a `clock`."""
+"""The wall clock, which processes, tools and the client pass to layers that take a `clock`."""
 
 from __future__ import annotations
 

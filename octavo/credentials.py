@@ -1,4 +1,4 @@
-"""Where commands that take a metadata URL and no settings find credentials and certificates."""
+"""Finds the credentials and certificates of commands, in environment variables."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     from octavo.tls.contexts import Certificates
 
 VARIABLE = "OCTAVO_METADATA_CREDENTIALS_FILE"
-"""The variable of the setting `metadata_credentials_file` of long-running processes."""
+"""Also sets `metadata_credentials_file` of long-running processes."""
 TLS_PREFIX = "OCTAVO_TLS_"
 TOKEN = "OCTAVO_TOKEN"
-"""The token that is shown to brokers, and to the admin ports of bookies …"""
+"""The token for brokers and for admin ports of bookies."""
 TOKEN_FILE = "OCTAVO_TOKEN_FILE"
-"""… or the file that holds it, read each time."""
+"""A file with the token, read at each use."""
 
 
 class TokenUnusable(OctavoError):
-    """No token, where one is said to be."""
+    """The token is malformed, or its file is unreadable."""
 
     name = "token-unusable"
 
 
 def credentials_file() -> str:
-    """The absolute path of the file; empty when none is set."""
+    """The absolute path of the metadata credentials file, or empty."""
     found = os.environ.get(VARIABLE, "")
     return os.path.abspath(found) if found else ""
 
 
 def bearer() -> dict[str, str]:
-    """The header that shows the token; none when there is no token. Raises `TokenUnusable`."""
+    """The header with the environment's token, or no header. Raises `TokenUnusable`."""
     found, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
     if not found and path:
         try:
@@ -45,21 +45,21 @@ def bearer() -> dict[str, str]:
 
 
 def shown(token: str) -> dict[str, str]:
-    """The header that shows `token`; none for an empty one. Raises `TokenUnusable`."""
+    """The header with `token`; no header if it is empty. Raises `TokenUnusable`."""
     token = token.strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise TokenUnusable("the token is none: it has spaces, or letters that no token has")
+        raise TokenUnusable("the token is malformed: it must be printable ASCII without spaces")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def certificates() -> Certificates | None:
-    """How to connect to bookies, by the variables of the settings `tls`; None without any.
+    """The certificates for connections to bookies, by `OCTAVO_TLS_…`; None without them.
 
     Raises `TlsError`, `SettingsError`.
     """
     if not any(name.startswith(TLS_PREFIX) for name in os.environ):
         return None
-    from octavo.settings import load  # of use to few, and slow to import
+    from octavo.settings import load  # slow to import, and most commands need no TLS
     from octavo.tls.contexts import certificates_of
 
     return certificates_of(load(TlsConfig, "tls"))

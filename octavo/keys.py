@@ -1,8 +1,7 @@
-"""Where keys of namespaces come from: the key file on this machine, or the plug-in of a service.
+"""Loads the keys of namespaces, from a key file on this machine or from a key service's plug-in.
 
-A key file is read only when its owner alone may (mode 0600), and changed as a whole: written
-beside, synced, renamed. So nobody ever reads half of it, and what is forgotten is gone when the
-command returns.
+A key file must have mode 0600. It is replaced as a whole (write a new file, sync, rename), so that
+no process reads half of it, and a removed key is gone from the disk when the command returns.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ VARIABLES = "OCTAVO_KEYS_"
 
 
 def data_keys_of(config: KeysConfig) -> DataKeys | None:
-    """The keys of a process; None when it is told of none. Raises `InvalidKeys`."""
+    """The keys of a process, or None without a key setting. Raises `InvalidKeys`."""
     source = key_source(config)
     if source is None:
         return None
@@ -34,23 +33,23 @@ def data_keys_of(config: KeysConfig) -> DataKeys | None:
 
 
 def keys_of_environment() -> DataKeys | None:
-    """The same for commands and Spark, by the variables of the settings `keys`.
+    """Like `data_keys_of`, from `OCTAVO_KEYS_…`, for commands and Spark jobs.
 
     Raises `InvalidKeys`, `SettingsError`.
     """
     if not any(name.startswith(VARIABLES) for name in os.environ):
         return None
-    from octavo.settings import load  # of use to few, and slow to import
+    from octavo.settings import load  # slow to import, and most commands need no keys
 
     return data_keys_of(load(KeysConfig, "keys"))
 
 
 def key_source(config: KeysConfig) -> KeySource | None:
-    """Where the keys are; None when no setting says. Raises `InvalidKeys`."""
+    """The source that the settings name, or None. Raises `InvalidKeys`."""
     if config.file:
         found = file_keys(Path(config.file))
         try:
-            found.refresh()  # a mistake is told at the start, not at the first read
+            found.refresh()  # report a bad file at the start rather than at the first read
         except KeySourceUnavailable as error:
             raise InvalidKeys(str(error)) from error
         return found
@@ -62,7 +61,6 @@ def key_source(config: KeysConfig) -> KeySource | None:
 
 
 def file_keys(path: Path) -> FileKeys:
-    """The keys of a file."""
     what = f"key file {path}"
 
     def look() -> object:
@@ -75,7 +73,7 @@ def file_keys(path: Path) -> FileKeys:
 
 
 def read_text(path: Path) -> str:
-    """Raises `KeySourceUnavailable` when it cannot be read, or is readable by others too."""
+    """Raises `KeySourceUnavailable` if the file is unreadable, or other users may read it."""
     what = f"key file {path}"
     with _told(what), open(path, "rb") as file:
         _check(what, os.fstat(file.fileno()))
@@ -85,11 +83,11 @@ def read_text(path: Path) -> str:
             return data.decode()
     except UnicodeDecodeError:
         pass
-    raise KeySourceUnavailable(f"{what} is no text of at most {FILE_BYTES_MAX} bytes")
+    raise KeySourceUnavailable(f"{what} must be UTF-8 text of at most {FILE_BYTES_MAX} bytes")
 
 
 def change_text(path: Path, change: Callable[[str], str]) -> None:
-    """Write the file anew, or for the first time. Raises `KeySourceUnavailable`."""
+    """Replace the file's text, or make the file. Raises `KeySourceUnavailable`."""
     what = f"key file {path}"
     text = change(read_text(path) if path.exists() else "")
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
@@ -114,11 +112,11 @@ def change_text(path: Path, change: Callable[[str], str]) -> None:
 
 def _check(what: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise KeySourceUnavailable(f"{what} is no file")
+        raise KeySourceUnavailable(f"{what} must be a regular file")
     others = found.st_mode & 0o077
     if others:
         raise KeySourceUnavailable(
-            f"{what} may be read or changed by others than its owner (mode "
+            f"{what} may be read or changed by other users than its owner (mode "
             f"{stat.S_IMODE(found.st_mode):04o}): chmod 600 it, and make new keys if others "
             "could have read it"
         )
@@ -133,14 +131,14 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _made(setting: str) -> KeyService:
-    """What `module:factory` makes. Raises `InvalidKeys`."""
+    """Call `module:factory` and check its result. Raises `InvalidKeys`."""
     module, _, factory = setting.partition(":")
     try:
         made: KeyService = getattr(importlib.import_module(module), factory)()
     except OctavoError:
         raise
     except Exception as error:
-        # What a plug-in says may hold its credentials: only what it is, is told.
+        # A plug-in's error text may contain its credentials: show only the error's type.
         raise InvalidKeys(
             f"keys setting service = {setting!r} cannot be made: {type(error).__name__}"
         ) from None

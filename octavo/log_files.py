@@ -1,10 +1,10 @@
-"""A log file that stays bounded: it is put aside when it is full, and the oldest one goes.
+"""Rotates log files: renames a full file, and deletes the oldest.
 
-    broker-1.jsonl      written now, at most `bytes_max`
-    broker-1.jsonl.1    the one before it, and so on; `files_max` in all
+    broker-1.jsonl      the current file, at most `bytes_max`
+    broker-1.jsonl.1    the file before, and so on; `files_max` files in all
 
-A line is one write, and stands in one file as a whole. What an interpreter says by itself (its
-standard output and error, if they were led into the log) follows into the new file.
+A line is a single write, so it is never split between files. If the interpreter's standard output
+or error was redirected to the file, it is redirected to the new file too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def put_aside(path: Path, files_max: int) -> None:
-    """Make room for a new file at `path`: each one gets the next number, the last one goes."""
+    """Make room for a new file at `path`: add 1 to each file's number, delete the last file."""
     names = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, files_max))]
     for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
         with contextlib.suppress(FileNotFoundError):
@@ -27,7 +27,7 @@ def put_aside(path: Path, files_max: int) -> None:
 
 
 class LogFile:
-    """What structlog writes to; any thread may. A disk without room loses lines, and no more."""
+    """The stream for structlog, for any thread. On a full disk, lines are lost without an error."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_max: int) -> None:
         self._path = path
@@ -37,20 +37,18 @@ class LogFile:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
     def write(self, text: str) -> int:
-        """One line or more."""
         data = text.encode("utf-8", "backslashreplace")
         with self._lock, contextlib.suppress(OSError):
-            size = os.fstat(self._file.fileno()).st_size  # others may write to it as well
+            size = os.fstat(self._file.fileno()).st_size  # standard error may write here too
             if size and size + len(data) > self._bytes_max:
                 self._begin_anew()
             self._file.write(data)
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: writes are not buffered."""
 
     def isatty(self) -> bool:
-        """Never a terminal."""
         return False
 
     def _begin_anew(self) -> None:

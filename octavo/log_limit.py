@@ -1,10 +1,10 @@
-"""Keeps a log readable while something goes wrong again and again: the first lines, then a count.
+"""Limits repeated log lines: shows the first, then only their count.
 
-What others cause is limited: warnings and errors, and whatever names a peer. Within a window of
-`WINDOW_S` the first `SAME_MAX` lines of an event about the same subject pass (the same peer's host,
-ledger, partition), and `EVENT_MAX` of the event about all of them. What was left out is told in one
-line for each event when the window is over. Found needed by clients that spoke another protocol:
-15,000 `connection_refused` in a minute.
+Limited are warnings, errors and events that name a peer, because peers can cause any number of
+them (clients of another protocol once caused 15,000 `connection_refused` in a minute). Within
+`WINDOW_S` seconds an event is shown `SAME_MAX` times for the same subject (peer's host, ledger,
+partition), and `EVENT_MAX` times in all. At the end of the window, one line for each event says
+how many lines were left out.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ WINDOW_S = 10.0
 SAME_MAX = 5
 EVENT_MAX = 100
 PEERS = ("peer", "remote")
-"""Fields that hold `host:port`. The port changes with every connection, so the host counts."""
+"""Fields with `host:port`. Only the host counts: the port changes with every connection."""
 SUBJECTS = ("ledger", "ledger_id", "partition", "topic", "bookie", "folder", "path", "task")
 UNLIMITED = frozenset({"audit"})
-"""Events that are bounded where they are made, and of which none may be left out."""
+"""Events that must all be shown; their own code bounds their number."""
 LIMITED_LEVELS = frozenset({"warning", "error", "critical"})
 
 
 class LeftOut(NamedTuple):
-    """What a window did not show."""
+    """The lines of an event that a window left out."""
 
     event: str
     lines: int
     for_s: float
-    """The window's length."""
+    """The window's length in seconds."""
 
 
 class LogLimit:
-    """Decides which lines pass. Any thread may ask; `clock` is in seconds and never goes back."""
+    """Decides which lines are shown; for any thread. `clock` counts seconds, monotonically."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class LogLimit:
         self._left_out: Counter[str] = Counter()
 
     def passes(self, fields: Mapping[str, Any]) -> tuple[bool, list[LeftOut]]:
-        """Whether to show the line, and what to tell before it of a window that is over."""
+        """Whether to show the line, and what a window that just ended left out."""
         with self._lock:
             told = self._turn()
             return self._counted(fields), told
@@ -79,7 +79,6 @@ class LogLimit:
 
 
 def _peer_of(fields: Mapping[str, Any]) -> str:
-    """The host on the other side, or nothing."""
     for name in PEERS:
         if peer := fields.get(name):
             return host_of(str(peer))

@@ -1,9 +1,9 @@
 """Logging: structlog events as JSON lines (processes) or as text for people (a console).
 
-One event is one line `{"ts", "level", "event", "service", "node", …}`. Event names are part of
-the interface: the demo and a person's `jq` follow them. The standard library's loggers (aiohttp,
-kazoo, asyncio) come out in the same form. A line is written with one `write`, so a crash tears at
-most the last one.
+An event is one line `{"ts", "level", "event", "service", "node", …}`. Event names are part of the
+interface: scripts and the demo search for them. Records of standard-library loggers (aiohttp,
+kazoo, asyncio) become events too. A line is written with a single `write`, so a crash damages at
+most the last line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def configure_logging(
 ) -> None:
     """Send all events to `path`, or to standard error; `form` is `json`, `console` or `auto`.
 
-    A file is put aside when it has `bytes_max`; `files_max` are kept, with the one written now.
+    A file is renamed before it exceeds `bytes_max`; `files_max` files are kept.
     """
     stream: Any = sys.stderr
     if path is not None:
@@ -74,7 +74,7 @@ def configure_logging(
 
 
 def _limited() -> structlog.types.Processor:
-    """A processor that drops what was said often enough, and tells how much that was."""
+    """Make the processor that drops repeated lines and logs how many it dropped."""
     limit = LogLimit(monotonic)
 
     def drop(_logger: Any, _method: str, event: EventDict) -> EventDict:
@@ -89,14 +89,14 @@ def _limited() -> structlog.types.Processor:
 
 
 def _visible(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Keep escapes in names and texts of users from the terminal that shows the log."""
+    """Spell out escapes in users' names and texts, which a terminal would obey."""
     return {
         key: visible(value) if isinstance(value, str) else value for key, value in event.items()
     }
 
 
 def _error_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """An exception as one line of text; its trace only where the caller asked for one."""
+    """Show an exception as a line of text, and its trace only if the caller asked for it."""
     trace = event.pop("exc_info", None)
     if trace:
         error = trace if isinstance(trace, BaseException) else sys.exc_info()[1]
@@ -109,7 +109,7 @@ def _error_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 class _ToStructlog(logging.Handler):
-    """Hands a standard-library record on as an event of its own logger's name."""
+    """Makes an event of a standard-library record, with its logger's name as `source`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger().bind(source=record.name)

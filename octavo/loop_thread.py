@@ -1,7 +1,7 @@
-"""An event loop on a thread of its own, for callers that are not asynchronous.
+"""Runs an event loop on its own thread, for callers that are not asynchronous.
 
-It ends by `stop`; where that is forgotten, with the last who has it, or with the program. Whoever
-waits for it then is told, and nobody waits for a loop that runs no more.
+`stop` ends the thread. Without it, the thread ends when the last reference to its `LoopThread` is
+gone, or with the program. Calls that still wait then fail with `InvalidCall`; none hangs.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 CLOSE_TIMEOUT_S = 10.0
-"""So long `stop` waits for the thread, and the end of a program for all that was not closed."""
+"""`stop` waits this long for the thread, and a program's end for clients that are still open."""
 END_TASKS_S = 2.0
-"""So long tasks that were cancelled may take."""
+"""Time that cancelled tasks get to end."""
 GivenUp = asyncio.Future[None]
-"""Cancelled when there is no more time."""
+"""Is cancelled when the time for closing is over."""
 _CLOSED = "this client is closed: make a new one"
 
 log = logging.getLogger("octavo.client")
 
 
 class _Life:
-    """The loop and its thread. Knows nobody who uses it, so they can be forgotten."""
+    """The loop and its thread. Has no reference to its users, so they can be collected."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class _Life:
     ) -> None:
         self.loop = asyncio.new_event_loop()
         self.refusal = ""
-        """Why no call is taken any more."""
+        """Why calls are refused; empty while they are taken."""
         self._process = os.getpid()
         self._close = close
         self._tell_forked = forked
@@ -60,25 +60,25 @@ class _Life:
         self.thread.start()
 
     def stop(self) -> None:
-        """Break off what is under way."""
+        """Stop the loop at once; its running calls are cancelled."""
         self.refusal = self.refusal or _CLOSED
         self._soon(self.loop.stop)
 
     def end(self) -> None:
-        """Close, then stop, in the background: the collector calls this, on any thread."""
+        """Close, then stop, in the background. The garbage collector calls this on any thread."""
         if not self.refusal:
             self.refusal = _CLOSED
             self._soon(self._begin_to_end)
 
     def give_up(self) -> None:
-        """What has begun to end has no more time."""
+        """Tell `close` that its time is over."""
         self._soon(self._given_up.cancel)
 
     def forked(self) -> None:
-        """This is another process: its thread is not here."""
+        """Refuse calls in a forked process, which does not have the thread."""
         self.refusal = (
-            f"this client is of process {self._process}, and its thread did not come along "
-            f"into {os.getpid()}, which a fork has made: make a new one there"
+            f"this client belongs to process {self._process}; its thread does not exist in the "
+            f"forked process {os.getpid()}: make a new client there"
         )
         if self._tell_forked is not None:
             self._tell_forked(InvalidCall(self.refusal))
@@ -112,14 +112,13 @@ _lives: set[_Life] = set()
 
 
 def _forget_all() -> None:
-    """In a process that a fork has just made."""
     for life in _lives:
         life.forked()
     _lives.clear()
 
 
 def _end_all() -> None:
-    """At the end of the program: what nobody has closed is closed, if that takes no longer."""
+    """At the end of the program, close clients that are still open, within `CLOSE_TIMEOUT_S`."""
     left = [*_lives]
     for life in left:
         life.end()
@@ -137,11 +136,11 @@ atexit.register(_end_all)
 
 
 class LoopThread:
-    """Calls may come from any thread but its own.
+    """Takes calls from any thread except its own.
 
-    `close` is awaited on the loop where nobody has called `stop`, when the last one who has this
-    lets go of it, or at the end of the program; what it is given is cancelled when there is
-    no more time. `forked` is told, in a process that a fork has made, why nothing here works there.
+    If `stop` was not called, `close` is awaited on the loop when the object is collected or the
+    program ends; its argument is cancelled when its time is over. In a forked process, `forked` is
+    called with the error that every call raises there.
     """
 
     def __init__(
@@ -156,11 +155,11 @@ class LoopThread:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it takes no more calls."""
+        """Whether calls are refused."""
         return bool(self._life.refusal)
 
     def check(self) -> None:
-        """Raises `InvalidCall` where it takes no more calls."""
+        """Raises `InvalidCall` if calls are refused."""
         if self._life.refusal:
             raise InvalidCall(self._life.refusal)
 
@@ -168,19 +167,22 @@ class LoopThread:
         """Run on the loop and wait."""
         if self._is_here:
             coroutine.close()
-            raise InvalidCall("a callback must not wait for the client's thread: it is on it")
+            raise InvalidCall(
+                "a callback runs on the client's thread and must not wait for it: make the call "
+                "on another thread"
+            )
         future = self.start(coroutine)
         try:
             return future.result()
         except CancelledError:
-            self.check()  # that is why
+            self.check()  # cancelled because the loop was stopped: raise that error
             raise
         except BaseException:
             future.cancel()
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run on the loop; do not wait. Raises `InvalidCall` where there is no loop any more."""
+        """Run on the loop; do not wait. Raises `InvalidCall` if the loop has ended."""
         try:
             self.check()
             return asyncio.run_coroutine_threadsafe(coroutine, self._life.loop)
@@ -199,7 +201,7 @@ class LoopThread:
         return threading.current_thread() is self._life.thread
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """An asynchronous iterator as an ordinary one."""
+        """Iterate over an asynchronous iterator."""
         try:
             while True:
                 try:
@@ -209,13 +211,13 @@ class LoopThread:
         finally:
             close = getattr(source, "aclose", None)
             if close is not None:
-                # A call that was given up, by Ctrl-C say, is still under way and closes it itself.
+                # After Ctrl-C the interrupted call still runs, and closes the source itself.
                 with contextlib.suppress(RuntimeError):
                     self._finish(close)
 
     @contextlib.contextmanager
     def entered(self, manager: contextlib.AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """An asynchronous context manager as an ordinary one; it hears of no error of the block."""
+        """Enter an asynchronous context manager. Its exit is not told of errors of the block."""
         found = self.call(manager.__aenter__())
         try:
             yield found
@@ -223,7 +225,7 @@ class LoopThread:
             self._finish(lambda: manager.__aexit__(None, None, None))
 
     def _finish(self, last: Callable[[], Awaitable[object]]) -> None:
-        """Run what comes last, if the loop is there. The collector may call this anywhere."""
+        """Run the last call, if the loop still runs. The collector may do this on any thread."""
         if self.is_stopped:
             return
         if self._is_here:
@@ -232,21 +234,19 @@ class LoopThread:
             self.call(_awaited(last))
 
     def stop(self) -> None:
-        """End the thread."""
         if not self.is_stopped:
             self._life.stop()
             self._life.thread.join(CLOSE_TIMEOUT_S)
 
 
 class OnLoopThread(OfThisProcess, Generic[T]):
-    """Stands on any thread for `inner`, which lives on the loop's."""
+    """Stands for `inner`, which lives on the loop's thread, on any thread."""
 
     def __init__(self, inner: T, thread: LoopThread) -> None:
         self._inner = inner
         self._thread = thread
 
     def __repr__(self) -> str:
-        """As of the asynchronous one."""
         closed = ", closed" if self._thread.is_stopped else ""
         inside = repr(self._inner).partition("(")[2].removesuffix(")")
         return f"{type(self).__name__}({inside}{closed})"
@@ -255,13 +255,13 @@ class OnLoopThread(OfThisProcess, Generic[T]):
 def blocking(
     call: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[OnLoopThread[T], P], R]:
-    """The same call, as it is typed and described, for who stands for the object: it waits."""
+    """Make the waiting form of an asynchronous method, with its types and docstring."""
 
     def wait(self: OnLoopThread[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._thread.call(call(self._inner, *args, **kwargs))
 
     functools.update_wrapper(wait, call)
-    del wait.__wrapped__  # type: ignore[attr-defined]  # by it tools would say `async def`
+    del wait.__wrapped__  # type: ignore[attr-defined]  # else tools would show `async def`
     wait.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
     return wait
 
@@ -275,7 +275,7 @@ async def _awaited(last: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _end_tasks() -> None:
-    """All that is still under way ends; what is ending already is left alone."""
+    """Cancel the running tasks, except tasks that are already being cancelled."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         if not task.cancelling():
@@ -285,11 +285,11 @@ async def _end_tasks() -> None:
 
 
 _ended_with = 0
-"""The process whose end is looked after."""
+"""The process for which `_end_all` is registered."""
 
 
 def _end_with_this_process() -> None:
-    """A process of `multiprocessing` ends without `atexit`, but has a list of its own."""
+    """Register `_end_all` with `multiprocessing`: its processes end without `atexit`."""
     global _ended_with
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _ended_with != os.getpid():

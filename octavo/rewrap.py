@@ -1,9 +1,8 @@
-"""Wraps the data keys of ledgers anew, by the present key of their namespace, and counts who needs
-which key.
+"""Wraps data keys of ledgers with the namespace's current key, and counts the uses of each key.
 
-A wrapped key stands in the ledger's record, and of an offloaded ledger in its partition's. Each is
-changed by compare-and-set, and nothing else in it; the data keys stay what they are, and so do the
-messages. Whoever has the ledger open goes on. May be broken off and run again.
+A wrapped data key is stored in the ledger's record, and for an offloaded ledger in its partition's
+record. Only that field is changed, by compare-and-set. Data keys and messages stay the same, so
+open ledgers are not disturbed. An interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from octavo.security.keys.wrapped import ENCRYPTION_KEY, Wrapped
 
 
 class Use(NamedTuple):
-    """One wrapped data key, and where it stands: in a ledger's record, or in a partition's."""
+    """A wrapped data key and its record: the partition's, or the ledger's if that is None."""
 
     ledger_id: int
     wrapped: Wrapped
@@ -31,14 +30,14 @@ class Use(NamedTuple):
 
 
 class Rewrapped(NamedTuple):
-    """What came of it, in ledgers and offloaded copies."""
+    """Counts of data keys, in ledgers and offloaded copies."""
 
     changed: int
     unchanged: int
 
 
 async def uses(store: MetadataStore) -> AsyncIterator[Use]:
-    """Every wrapped data key that a record names. Raises `MetadataUnavailable`, `BadRecord`."""
+    """Yield every wrapped data key. Raises `MetadataUnavailable`, `BadRecord`."""
     ledgers, topics = LedgerStore(store), TopicStore(store)
     for ledger_id in await ledgers.list():
         try:
@@ -60,7 +59,7 @@ async def uses(store: MetadataStore) -> AsyncIterator[Use]:
 
 
 async def needed(store: MetadataStore) -> Counter[tuple[str, str]]:
-    """How many ledgers and copies need which key: by namespace and key's id."""
+    """Count the ledgers and copies that need a key, by namespace and key id."""
     found: Counter[tuple[str, str]] = Counter()
     async for use in uses(store):
         found[use.wrapped.namespace, use.wrapped.key_id] += 1
@@ -68,10 +67,10 @@ async def needed(store: MetadataStore) -> Counter[tuple[str, str]]:
 
 
 async def rewrap(store: MetadataStore, keys: DataKeys, namespace: str | None) -> Rewrapped:
-    """Every data key of this namespace, or of all, by the namespace's present key.
+    """Wrap the data keys of `namespace`, or of all, with the namespace's current key.
 
-    Raises `KeyMissing` where neither key nor data can be had any more, `KeySourceUnavailable`,
-    `MetadataUnavailable`.
+    Raises `KeyMissing` if the key that wraps a data key is gone (its messages are lost),
+    `KeySourceUnavailable`, `MetadataUnavailable`.
     """
     changed = unchanged = 0
     async for use in uses(store):
@@ -107,7 +106,7 @@ async def _change_ledger(ledgers: LedgerStore, use: Use, again: Wrapped) -> bool
         try:
             metadata, version = await ledgers.read(use.ledger_id)
             if wrapped_of(metadata) != use.wrapped:
-                return False  # another run was quicker
+                return False  # another run has wrapped it meanwhile
             await ledgers.write(_labelled(metadata, again), version)
             return True
         except VersionConflict:

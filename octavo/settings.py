@@ -1,11 +1,10 @@
-"""Settings: one place that turns flags, environment and a TOML file into the layers' configs.
+"""Settings: makes the layers' configs from flags, environment variables and a TOML file.
 
-The frozen dataclasses of the layers (`BookieConfig`, `BrokerConfig`, `HttpConfig`,
-`LedgerOptions`, `TlsConfig`) and `ProcessConfig` here are the only list of what can be set: every
-field is a setting, with the field's default. What wins: a flag, then the environment
-(`OCTAVO_BOOKIE_PORT`), then the file (`port` in `[bookie]`), then the default. A value that does
-not fit, and a name that does not exist, are errors that say where they came from and what would be
-right; nothing is ignored silently.
+Every field of the layers' frozen dataclasses (`BookieConfig`, `BrokerConfig`, `HttpConfig`,
+`LedgerOptions`, `TlsConfig`, `ProcessConfig`) is a setting; there are no others. A flag wins over
+the environment (`OCTAVO_BOOKIE_PORT`), that over the file (`port` in `[bookie]`), and that over the
+field's default. An unknown name or a wrong value is an error that says where it stands and what
+would be right.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ NOT_SETTINGS = frozenset(
         *("OCTAVO_TOKEN", "OCTAVO_TOKEN_FILE"),
     }
 )
-"""Variables that commands read by themselves."""
+"""Environment variables that commands read directly; no config has a field for them."""
 
 
 class SettingsError(OctavoError):
-    """A setting that does not exist or does not fit. Names it, its value, its origin, a remedy."""
+    """A setting has an unknown name or a wrong value. The text says where it stands."""
 
     name = "settings"
     scope = Scope.PROCESS
@@ -53,27 +52,27 @@ class SettingsError(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessConfig:
-    """What every long-running process is told, whatever it serves."""
+    """Settings of every long-running process."""
 
     metadata_url: str = ""
     """`zk://host:port[,host:port]/chroot` or `file:///folder/metadata.db`."""
     metadata_credentials_file: str = ""
-    """Holds `user:password` for ZooKeeper (digest); nobody else gets access to our records."""
+    """Holds `user:password` for ZooKeeper (digest); other users cannot access our records."""
     session_timeout_ms: int = 6_000
-    """How long metadata keeps the records of a process that went silent."""
+    """After this long without a sign of life, the metadata store removes a process's records."""
     log_format: str = "auto"
     """`json`, `console`, or `auto`: console on a terminal."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     log_file: str = ""
-    """Where the log goes; standard error when empty."""
+    """The file of the log; empty means standard error."""
     log_bytes_max: int = LOG_BYTES_MAX
-    """A log file that would grow beyond this is put aside as `….1`, and a new one is begun."""
+    """A log file that would grow beyond this is renamed to `….1`, and a new file is begun."""
     log_files_max: int = LOG_FILES_MAX
-    """Log files that are kept, with the one that is written; the oldest one goes."""
+    """Log files to keep, including the current file; older files are deleted."""
 
     def __post_init__(self) -> None:
-        """Refuse what no process can run with. Raises `SettingsError`."""
+        """Raises `SettingsError` if a value is out of range."""
         for name, known in (
             ("log_format", ("auto", "json", "console")),
             ("log_level", ("debug", "info", "warning", "error")),
@@ -87,12 +86,12 @@ class ProcessConfig:
         if self.session_timeout_ms < 500:
             raise SettingsError(
                 f"setting session_timeout_ms = {self.session_timeout_ms}: use 500 or more, "
-                "a shorter one expires in an ordinary pause"
+                "a shorter session expires in an ordinary pause"
             )
 
 
 def read_file(path: Path | None) -> dict[str, Any]:
-    """The TOML file's tables, its section names checked. Raises `SettingsError`."""
+    """Read the TOML file and check its table names. Raises `SettingsError`."""
     if path is None:
         return {}
     try:
@@ -120,9 +119,9 @@ def load(
     file: Path | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> T:
-    """A `kind` from all sources; `section` is its TOML table, "" for the top level.
+    """Make a `kind` from all sources; `section` is its TOML table, "" for the top level.
 
-    `flags` with value `None` were not given. Raises `SettingsError`, or the config's own error.
+    A flag whose value is `None` was not given. Raises `SettingsError`, or the config's own error.
     """
     values = chosen(kind, section, file=file, flags=flags)
     try:
@@ -138,7 +137,7 @@ def chosen(
     file: Path | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """The fields of `kind` that some source sets, each of its type. Raises `SettingsError`."""
+    """Return the fields of `kind` that a source sets, converted. Raises `SettingsError`."""
     table = read_file(file)
     values = (
         table.get(section, {})
@@ -164,7 +163,7 @@ def chosen(
 
 
 def _model(kind: type[Any], prefix: str, file_values: dict[str, Any]) -> type[BaseSettings]:
-    """A settings model with the fields of dataclass `kind`, reading all sources in order."""
+    """Make a settings model with the fields of `kind` that reads the sources in their order."""
     hints = get_type_hints(kind)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
@@ -192,7 +191,7 @@ def _model(kind: type[Any], prefix: str, file_values: dict[str, Any]) -> type[Ba
 
 
 def _split(value: object) -> object:
-    """`a,b` for a list, as an environment variable or a flag has to spell it."""
+    """Split `a,b`: environment variables and flags write a list this way."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
@@ -222,7 +221,7 @@ def _explain(
     values: Mapping[str, object],
     file: Path | None,
 ) -> SettingsError:
-    """The first complaint of pydantic, told in our words."""
+    """Turn pydantic's first error into a `SettingsError`."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else "?"
     if name in given:

@@ -1,4 +1,4 @@
-"""Log events in words: what the events that people care about mean."""
+"""Describes the most important log events as sentences, for the demo and the console."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def _ensemble_changed(found: Fields) -> str:
 def _ensemble_change_delayed(found: Fields) -> str:
     return (
         f"ledger {found.get('ledger')}: {_names(found.get('failed'))} failed and no spare bookie "
-        "is up; goes on with the ack quorum"
+        "is up; writing continues with the ack quorum"
     )
 
 
 def _partition_taken_over(found: Fields) -> str:
     partition = found.get("partition")
     if found.get("ledger") is None:
-        return f"opened {partition} in {found.get('duration_ms')} ms: nothing was to be recovered"
+        return f"opened {partition} in {found.get('duration_ms')} ms: no ledger to recover"
     return (
         f"took over {partition} in {found.get('duration_ms')} ms: ledger {found.get('ledger')} "
         f"ends at entry {found.get('last_entry')}, the next message gets offset "
@@ -58,7 +58,7 @@ _WORDS: dict[str, tuple[str, Callable[[Fields], str]]] = {
 
 
 def in_words(event: str, fields: Fields) -> tuple[str, str] | None:
-    """(style, sentence) of an event that people care about; None for the others."""
+    """The (style, sentence) of an event, or None for an event without words."""
     known = _WORDS.get(event)
     if known is None:
         return None
@@ -85,8 +85,8 @@ _STEPS: dict[str, Callable[[Fields], str]] = {
         )
     ),
     "FenceHeld": lambda found: (
-        "enough bookies are fenced: no add of the old owner can reach its ack quorum any more; "
-        f"confirmed for certain up to entry {found['last_add_confirmed']}"
+        "enough bookies are fenced: adds of the old owner can no longer reach an ack quorum; "
+        f"entries up to {found['last_add_confirmed']} are certainly confirmed"
     ),
     "EntryAnswered": lambda found: (
         f"recovery read of entry {found['entry_id']} at {found['bookie_id']}: {found['answer']}"
@@ -106,13 +106,13 @@ _STEPS: dict[str, Callable[[Fields], str]] = {
     ),
     "LedgerRecovered": lambda found: (
         f"compare-and-set the record to {found['state']} (version {found['version']}), "
-        f"last entry {found['last_entry']}, for ever"
+        f"last entry {found['last_entry']}: it never changes again"
     ),
 }
 
 
 def recovery_step_in_words(found: Fields) -> str:
-    """A `recovery_step` (process/recovery_log.py) in words: `step 3: fence bookie-1: …`."""
+    """Describe a `recovery_step` (process/recovery_log.py): `step 3: fence bookie-1: …`."""
     say = _STEPS.get(str(found.get("what")))
     return f"step {found.get('step')}: " + (say(found) if say else str(dict(found)))
 

@@ -1,7 +1,7 @@
-"""`octavo acl`: who may do what: rules and roles, and why somebody may or may not.
+"""`octavo acl`: rules and roles, and explanations of decisions.
 
-One record in the metadata store, changed whole; brokers and bookies follow it within seconds. It is
-found there, or at a broker by who administers a secured cluster (`--url`).
+The rules are one record in the metadata store; brokers and bookies follow a change within seconds.
+Commands change it there, or through a broker (`--url`) with an administrator's token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Principal = Annotated[
     str,
     typer.Argument(
         metavar="PRINCIPAL",
-        help="user:NAME, group:NAME, role:NAME, user:* (all who are known) or * (anybody).",
+        help="user:NAME, group:NAME, role:NAME, user:* (all known users) or * (every caller).",
     ),
 ]
 Operations = Annotated[
@@ -45,7 +45,7 @@ Resource = Annotated[
     typer.Argument(
         metavar="RESOURCE",
         help="topic:NS/TOPIC, subscription:NS/TOPIC/SUB, namespace:NS, transaction:ID, cluster, "
-        "bookies, or *. A name that ends in * stands for all that begin so.",
+        "bookies, or *. A name that ends in * is a prefix.",
     ),
 ]
 Member = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="user:NAME or group:NAME.")]
@@ -75,7 +75,7 @@ def allow(
 def deny(
     place: PolicyPlace, principal: Principal, operations: Operations, resource: Resource
 ) -> None:
-    """Add a rule that denies: it wins over any that allow.
+    """Add a rule that denies. It wins over all rules that allow.
 
     \b
     Example:
@@ -93,7 +93,7 @@ def _add(
     changed = place.change(lambda record: with_rule(record, rule))
     say(str(rule))
     if not changed.secured:
-        say("this cluster is not secured, so it counts from `octavo security secure` on")
+        say("this cluster is not secured: rules take effect after `octavo security secure`")
 
 
 @app.command()
@@ -123,7 +123,7 @@ def remove(
     if not removed[0]:
         raise BadOption(
             f"there is no rule of {principal} about {operations} and {resource}: "
-            f"`octavo acl list --principal '{principal}'` shows those there are"
+            f"`octavo acl list --principal '{principal}'` shows the rules of {principal}"
         )
     say(f"removed {removed[0]} rule{'s' if removed[0] > 1 else ''}")
 
@@ -164,7 +164,7 @@ def list_rules(
         [(_effect(one.allow), one.principal, one.operations, one.resource) for one in rules],
     )
     if not record.secured:
-        say("this cluster is not secured: anybody may do anything (octavo security secure)")
+        say("this cluster is not secured: every caller may do anything (octavo security secure)")
 
 
 def _effect(allows: bool) -> str:
@@ -183,7 +183,7 @@ def explain(
     groups: Annotated[
         list[str] | None,
         typer.Option(
-            "--group", help="A group that their token names, beside those of their record."
+            "--group", help="A group that their token names, besides their record's groups."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -224,8 +224,7 @@ def explain(
 def _identity(
     place: PolicyPlace, principal: str, groups: list[str] | tuple[str, ...]
 ) -> tuple[Identity, bool]:
-    """Somebody with the groups of their record, and others that a token may name; and whether
-    these are all."""
+    """The principal with the groups of its record and `groups`; False if the record is unknown."""
     from octavo.security.identity.users import groups_of
     from octavo.security.principal import ANONYMOUS, Identity, checked_principal
 
@@ -245,7 +244,7 @@ def _identity(
 @role_app.command("add")
 @with_place
 def add_role(place: PolicyPlace, principal: Member, role: Role) -> None:
-    """Give a user or group a role: all rules of the role are theirs.
+    """Give a user or group a role: all rules of the role apply to them.
 
     \b
     Example:
@@ -269,7 +268,7 @@ def remove_role(place: PolicyPlace, principal: Member, role: Role) -> None:
     from octavo.security.policy import without_role
 
     place.change(lambda record: without_role(record, principal, role))
-    say(f"{principal} has {role} no more")
+    say(f"{principal} no longer has {role}")
 
 
 @role_app.command("list")

@@ -18,13 +18,13 @@ _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
 class AdminRefused(OctavoError):
-    """The admin port did not answer, or not as was hoped. The message says why."""
+    """The admin port did not answer, or refused. The message says why."""
 
     name = "admin-refused"
 
 
 def ask(url: str | None, path: str, *, method: str = "GET") -> Any:
-    """What the bookie answers. Raises `AdminRefused`, `BadOption`."""
+    """Return the bookie's answer. Raises `AdminRefused`, `BadOption`."""
     if not url:
         raise BadOption(
             "which bookie? name its admin port with --url http://host:port (or OCTAVO_ADMIN_URL). "

@@ -1,7 +1,7 @@
-"""`octavo bookie`: starts a bookie; its subcommands look after one, running or stopped.
+"""`octavo bookie`: starts a bookie; its subcommands examine and repair a bookie.
 
-What only looks works on a running bookie too. What writes takes the locks of the folders, so it
-refuses while a bookie holds them, and names the process.
+Commands that only read also work on a running bookie. Commands that write lock the folders; if a
+running bookie holds the locks, they fail and name its process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def sizes(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Bytes of each ledger on this bookie, from its folders or its admin port.
+    """Show the bytes of each ledger on this bookie, from its folders or its admin port.
 
     \b
     Examples:
@@ -88,9 +88,9 @@ def _show_sizes(
 
 @app.command("check")
 def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Check all files of a stopped bookie, and whether they say the same. Exit code 1 on damage.
+    """Check all files of a stopped bookie, and whether they agree. Exit code 1 on damage.
 
-    Reads everything, changes nothing, and takes the folders' locks meanwhile.
+    Reads all files and changes none. Holds the folders' locks meanwhile.
 
     \b
     Examples:
@@ -111,7 +111,7 @@ def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
         say(
             f"{report.ledgers:,} ledgers · {report.log_records:,} runs, {report.log_bytes:,} bytes "
             f"of entry logs · {report.index_entries:,} entries in {report.index_runs:,} records of "
-            f"the index · {report.journal_blocks:,} journal blocks behind the mark"
+            f"the index · {report.journal_blocks:,} journal blocks after the mark"
         )
         for text in (*report.notes, *found.problems):
             say(text)
@@ -157,7 +157,7 @@ def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
     from octavo.inspect.folders import NoBookieHere
 
     if not bookie.ledgers:
-        raise NoBookieHere(f"{', '.join(bookie.all)} holds no entry logs and no index")
+        raise NoBookieHere(f"{', '.join(bookie.all)}: there are neither entry logs nor an index")
     if bookie.missing:
         raise NoBookieHere(
             f"folder {bookie.missing[0]}, which the cookie names, is not there: mount it first"
@@ -176,12 +176,12 @@ def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
 
 
 def _same_user(bookie: BookieFolders) -> None:
-    """Files that another user made could not be opened by the bookie. Raises `BadOption`."""
+    """Raises `BadOption` for another user, whose new files the bookie could not open."""
     owner, me = Path(bookie.ledgers[0]).stat().st_uid if bookie.ledgers else 0, os.geteuid()
     if bookie.ledgers and owner != me:
         raise BadOption(
             f"{bookie.ledgers[0]} belongs to user {owner}, this is user {me}: run it as the user "
-            "that runs the bookie, which could not open the new files else"
+            "that runs the bookie, or the bookie cannot open the new files"
         )
 
 
@@ -192,7 +192,7 @@ def gc(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Garbage collection of a running bookie: each entry log, and why it is kept.
+    """Show garbage collection of a running bookie: each entry log, and why it is kept.
 
     \b
     Examples:
@@ -258,7 +258,6 @@ def damage(url: AdminUrl = None, limit: Limit = 50, as_json: AsJson = False) -> 
 
 
 def show_damage(listed: list[dict[str, Any]], limit: int) -> None:
-    """A row for each finding."""
     shown = listed[:limit] if limit else listed
     rows = [
         (
@@ -290,7 +289,7 @@ def scrub(
     start: Annotated[bool, typer.Option("--start", help="Begin a pass now.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Where the scrubber of a running bookie stands; it reads all entry logs back for damage.
+    """Show the progress of a running bookie's scrubber, which searches entry logs for damage.
 
     \b
     Example:
@@ -317,8 +316,8 @@ def copies(
 ) -> None:
     """Show the copies that a running bookie has fetched, and the ledgers that are not complete.
 
-    With --compare it reads its copies of a ledger and all others', and replaces its own where most
-    of the others prove them wrong; where nobody can tell, it says so and touches nothing.
+    With --compare the bookie compares its copies of a ledger with all other copies. It replaces
+    its own copy if most others prove it wrong; an undecided difference is only reported.
 
     \b
     Examples:
@@ -343,7 +342,7 @@ def copies(
 
 
 def _find(folders: list[Path]) -> BookieFolders:
-    """The bookie in these folders; says whose they are."""
+    """Find the bookie in these folders and print its name."""
     from octavo.bookie.disk.files import RealDisk
     from octavo.inspect.folders import find_folders
 

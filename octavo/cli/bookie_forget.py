@@ -1,4 +1,4 @@
-"""`octavo bookie forget`: a bookie that is gone for good is no longer counted as down."""
+"""`octavo bookie forget`: removes the record of a bookie that will not come back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BookieId = Annotated[
 
 
 def forget(bookie_id: BookieId, metadata: Metadata = None, data: Data = None) -> None:
-    """Forget a bookie that will not come back: its cookie goes, `octavo bookies` lists it no more.
+    """Forget a bookie that is gone for good: `octavo bookies` stops listing it.
 
-    Refuses while it is up, and while a ledger still names it: the others take over what it held
-    within some minutes, `octavo bookie copies` shows how far they are.
+    Fails while the bookie is up, and while a ledger still names it. The other bookies replace its
+    copies within minutes; `octavo bookie copies` shows their progress.
 
     \b
     Examples:
@@ -28,7 +28,7 @@ def forget(bookie_id: BookieId, metadata: Metadata = None, data: Data = None) ->
       octavo bookie forget 10.0.0.7:3181 --data ./octavo-data
     """
     asyncio.run(_forget(metadata_url(metadata, data), bookie_id))
-    say(f"forgot {bookie_id}; an empty folder may begin anew under that id")
+    say(f"forgot {bookie_id}; a new bookie with empty folders may use that id")
 
 
 async def _forget(url: str, bookie_id: str) -> None:

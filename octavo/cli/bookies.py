@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
-    """List the bookies that are up, and those that should be.
+    """List the bookies that are up, and bookies that should be.
 
     A bookie should be up if it has ever started and was not forgotten. The kind names its
     software: Octavo's, or Apache BookKeeper's.
@@ -36,7 +36,7 @@ def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = Fals
 
 
 async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
-    """The registered ones, and the names of all that ever were."""
+    """The registered bookies, and the names of all bookies that were ever registered."""
     from octavo.credentials import certificates, credentials_file
     from octavo.logs import configure_logging
     from octavo.metadata.bookies import BookieRegistry

@@ -1,4 +1,4 @@
-"""`octavo broker`: starts a broker; its subcommands look at the living ones, and empty one."""
+"""`octavo broker`: starts a broker; its subcommands list and drain live brokers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ BrokerId = Annotated[str, typer.Argument(metavar="BROKER", help="Its id, as `lis
 
 @app.command("list")
 def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """List the live brokers: how many partitions each has, what they give it to do, and which are
-    drained.
+    """List the live brokers with their partitions and load, and say which are drained.
 
     `load`: messages a second, published and read, plus their KiB a second.
 
-    `told`: how long ago the broker that is asked heard the figures of another one, which tells
-    them again within seconds when they have changed by a tenth.
+    `told`: the age of another broker's figures. It sends them again within seconds when they have
+    changed by a tenth.
 
     \b
     Examples:
@@ -59,7 +58,7 @@ def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) ->
 @app.command()
 def drain(
     broker: BrokerId,
-    undo: Annotated[bool, typer.Option("--undo", help="Have it be given its share again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Give it its share again.")] = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait.")
     ] = 600.0,
@@ -67,10 +66,10 @@ def drain(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a broker give all its partitions to others, and wait until it has none.
+    """Move all partitions of a broker to others, and wait until it has none.
 
-    It is given nothing until it is started anew, or until --undo. Publishers of each partition
-    wait for some tens of milliseconds. If you interrupt this command, the broker goes on.
+    It gets no partitions until it is restarted, or until --undo. Publishers of each partition
+    wait for some tens of milliseconds. If you interrupt this command, the broker continues.
 
     \b
     Examples:
@@ -80,23 +79,23 @@ def drain(
     urls = broker_urls(url, data)
     if undo:
         done = ask(urls, lambda client: client.undrain_broker(broker))
-        emit_json(done) if as_json else say(f"{broker} is not drained; it will be given its share")
+        emit_json(done) if as_json else say(f"{broker} is not drained; it will get its share")
         return
     left = ask(urls, lambda client: _until_empty(client, broker, timeout_s, hidden=as_json))
     if as_json:
         emit_json({"id": broker, "draining": True, "partitions": left})
     elif not left:
-        say(f"{broker} serves nothing any more, and is given nothing")
+        say(f"{broker} serves no partitions any more, and gets none")
     if left:
         fail(
             f"{broker} still serves {left} partitions after {timeout_s:g} s",
-            "it goes on; its log (handover_not_taken) and `octavo broker list` say how far it is",
+            "it continues; its log (handover_not_taken) and `octavo broker list` show its progress",
         )
         raise typer.Exit(1)
 
 
 async def _until_empty(client: AsyncClient, broker: str, timeout_s: float, *, hidden: bool) -> int:
-    """How many partitions are left when it is empty, or time is up."""
+    """Wait until the broker is empty or the time is over; return how many partitions are left."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     left = total = int((await client.drain_broker(broker))["partitions"])
@@ -108,7 +107,7 @@ async def _until_empty(client: AsyncClient, broker: str, timeout_s: float, *, hi
         task = bar.add_task("drain", total=total)
         while left and loop.time() < until_s:
             await asyncio.sleep(_LOOK_EVERY_S)
-            # The call itself again: it changes nothing, and the broker answers for itself.
+            # Repeat the call: it changes nothing, and returns the broker's own count.
             left = int((await client.drain_broker(broker))["partitions"])
             total = max(total, left)
             bar.update(task, completed=total - left, total=total)

@@ -37,13 +37,13 @@ def certs(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Make no certificate, but have that one stand in the CA's list of what it has "
-            "revoked (ca.crl), and renew the list. May be repeated.",
+            help="Instead of making a certificate, add this certificate to the CA's revocation "
+            "list (ca.crl), and renew the list. May be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a certificate for development, and at the first call a CA.
+    """Make a certificate for development, and a CA at the first call.
 
     \b
     Examples:
@@ -91,10 +91,10 @@ def _revoke(
 
     if names:
         raise TlsError(
-            f"{names[0]!r}: with --revoke no certificate is made, so no names of a node are needed"
+            f"{names[0]!r}: --revoke makes no certificate; leave out the names of a node"
         )
     if not (folder / "ca.pem").exists():
-        raise TlsError(f"{folder} holds no CA that could revoke: name its folder by --dir")
+        raise TlsError(f"{folder} holds no CA: name the CA's folder with --dir")
     authority, _ = Authority.opened(folder)
     count = authority.revoke(revoked, days=days)
     if as_json:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionType(StrEnum):
-    """Who gets the messages of a subscription."""
+    """How consumers share the messages of a subscription."""
 
     EXCLUSIVE = "exclusive"
     FAILOVER = "failover"
@@ -48,23 +48,21 @@ Priority = Annotated[
 ]
 HeaderFilter = Annotated[
     list[str] | None,
-    typer.Option(
-        "--header", help="name=value or name=*, of a subscription made by this: others skip."
-    ),
+    typer.Option("--header", help="name=value or name=*: only such messages, if this creates it."),
 ]
 KeyPrefix = Annotated[
     str | None,
-    typer.Option(help="Only such keys, of a subscription made by this: others are skipped."),
+    typer.Option(help="Only keys that begin with this, if this creates the subscription."),
 ]
 Durable = Annotated[
     bool,
     typer.Option(
-        "--durable/--not-durable", help="Whether what is acked is kept when its owner changes."
+        "--durable/--not-durable", help="Whether acks survive a change of the partition's owner."
     ),
 ]
 RECEIVE_MAX = 1_000
 DRAIN_WAIT_S = 1.0
-"""Without --follow a subscription is at its end when nothing came for so long."""
+"""Without --follow, stop after this long without a message."""
 
 TopicOrPattern = Annotated[
     str,
@@ -83,13 +81,13 @@ From = Annotated[
 ]
 Group = Annotated[
     bool,
-    typer.Option("--group", help="Share the partitions with all that consume so: each is one's."),
+    typer.Option("--group", help="Share the partitions with all other members of the group."),
 ]
 ConsumerName = Annotated[
     str | None,
     typer.Option(
         "--consumer",
-        help="This one's name in the subscription, or the group. Default: a new one each time.",
+        help="This consumer's name in the subscription or group. Default: a new name each time.",
     ),
 ]
 Limit = Annotated[
@@ -101,18 +99,18 @@ Follow = Annotated[
 Compacted = Annotated[
     bool,
     typer.Option(
-        "--compacted", help="The newest of each key up to the last compaction (plain read)."
+        "--compacted", help="The newest message of each key as of the last compaction (plain read)."
     ),
 ]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="Values only, byte for byte, a line end behind each.")
+    bool, typer.Option("--raw", help="Values only, byte for byte, each with a line end.")
 ]
 OutputDir = Annotated[
     Path | None,
     typer.Option(help="Write the body of each large message into a file here, PARTITION-OFFSET."),
 ]
 WholeJson = Annotated[
-    bool, typer.Option("--json", help="One JSON object a line: all of each message, exactly.")
+    bool, typer.Option("--json", help="One JSON object a line: the whole message, exactly.")
 ]
 
 
@@ -137,9 +135,9 @@ def consume(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Print messages: of a subscription with acks, or by a plain read.
+    """Print messages of a subscription, with acks, or by a plain read.
 
-    With --subscription each printed message is acknowledged, and the next run goes on behind it.
+    With --subscription each printed message is acknowledged, and the next run continues after it.
 
     \b
     Examples:
@@ -202,25 +200,25 @@ def _check(
     compacted: bool,
     several: bool,
 ) -> None:
-    """Raises `BadOption` for what does not go together."""
+    """Raises `BadOption` for options that exclude each other."""
     if subscription and partition is not None:
         raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
     if subscription and compacted:
         raise BadOption("--compacted goes with a plain read; a subscription gets every message")
     if several and subscription is None:
-        raise BadOption("several topics, and --group, go with --subscription")
+        raise BadOption("several topics, and --group, need --subscription")
     if consumer is not None and subscription is None:
-        raise BadOption("--consumer goes with --subscription")
+        raise BadOption("--consumer needs --subscription")
     if several and start not in ("earliest", "latest"):
-        raise BadOption("--from is earliest or latest for several topics, and for a --group")
+        raise BadOption("--from must be earliest or latest for several topics or with --group")
 
 
 def _check_folder(folder: Path | None, *, several: bool) -> None:
     """Raises `BadOption`."""
     if folder is not None and several:
-        raise BadOption("--output-dir goes with one topic: offsets of several would be one file")
+        raise BadOption("--output-dir takes a single topic: offsets of several would be one file")
     if folder is not None and not folder.is_dir():
-        raise BadOption(f"--output-dir {folder} is no folder: make it first")
+        raise BadOption(f"--output-dir {folder} is not a folder: make it first")
 
 
 def _making(
@@ -232,8 +230,9 @@ def _making(
     durable: bool,
     of_one: bool,
 ) -> dict[str, Any]:
-    """What was said of the subscription, as the client takes it. Raises `BadOption`, also when
-    there is none, or one of several topics: not `of_one`.
+    """The subscription's options as arguments of the client.
+
+    Raises `BadOption`, also for options without a subscription of a single topic (`of_one`).
     """
     said: dict[str, Any] = {}
     if type_ is not None:
@@ -246,14 +245,14 @@ def _making(
         said["durable"] = False
     if said and not of_one:
         raise BadOption(
-            "--priority, --header, --key-prefix and --not-durable are of a subscription of one "
-            "topic: name one with --subscription; --type is of a subscription as well"
+            "--priority, --header, --key-prefix and --not-durable need a --subscription of a "
+            "single topic; --type needs a --subscription"
         )
     return said
 
 
 def _values(headers: list[str]) -> dict[str, list[str]]:
-    """By name. Raises `BadOption`."""
+    """Parse `--header` options. Raises `BadOption`."""
     found: dict[str, list[str]] = {}
     for text in headers:
         name, equals, value = text.partition("=")
@@ -268,9 +267,10 @@ class _Enough(Exception):
 
 
 class _Printer:
-    """Counts and prints. `at_once`: a message is out, pipe or not, before the next one is taken.
+    """Counts and prints messages.
 
-    Who follows sees each as it comes, and none is acked that still stands in a buffer.
+    With `at_once` it flushes after each message, so that a reader of the pipe sees messages as
+    they arrive, and no message is acked that is still in a buffer.
     """
 
     def __init__(
@@ -282,15 +282,15 @@ class _Printer:
         self._json = as_json
         self._at_once = at_once
         self.save: Callable[[Message], Awaitable[None]] = _nowhere
-        """What is done with a message before it is printed."""
+        """Called with each message before it is printed."""
 
     @property
     def left(self) -> int:
-        """How many may still come."""
+        """How many more messages to print."""
         return RECEIVE_MAX if self.limit is None else self.limit - self.count
 
     def show(self, message: Message) -> None:
-        """Print one. Raises `_Enough` after the last."""
+        """Print a message. Raises `_Enough` after the last."""
         self.count += 1
         if self._raw:
             emit_raw(message.value or b"")
@@ -308,11 +308,11 @@ class _Printer:
 
 
 async def _nowhere(_: Message) -> None:
-    """It stays where it is."""
+    """Do not save the body."""
 
 
 async def _save(client: AsyncClient, topic: str, folder: Path, message: Message) -> None:
-    """The body of a large one into a file, which has its name once all of it is there."""
+    """Write the body of a large message to a file, which gets its name when it is complete."""
     if message.large is None:
         return
     file = folder / f"{message.partition}-{message.offset}"
@@ -325,7 +325,7 @@ async def _save(client: AsyncClient, topic: str, folder: Path, message: Message)
 
 
 def plain_message(message: Message) -> dict[str, Any]:
-    """The JSON form, as the API gives it; `octavo publish --envelope` stores it again."""
+    """The JSON form of the API; `octavo publish --envelope` can publish it again."""
     key, key_base64 = show_key(message.key)
     value, value_text, value_base64 = show_value(message.value)
     time = iso_of(message.timestamp_ms)
@@ -356,7 +356,7 @@ async def _by_subscription(
     consumer_name: str | None = None,
     making: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Receive, print, acknowledge; what was printed and not acked yet comes again next time."""
+    """Receive, print, acknowledge. After a crash, a printed but unacked message comes again."""
     at: Literal["earliest", "latest"] = "latest" if start == "latest" else "earliest"
     from octavo.client.errors import Conflict
 
@@ -376,7 +376,7 @@ async def _by_subscription(
 async def _print_all(
     consumer: Subscription | TopicsConsumer, follow: bool, printer: _Printer
 ) -> None:
-    """Print what it is given, each acknowledged when the next one is asked for, or at the end."""
+    """Print deliveries. Each is acknowledged when the next is requested, or at the end."""
     idle_s = None if follow else DRAIN_WAIT_S
     batch = min(RECEIVE_MAX, printer.left)
     async with aclosing(consumer.deliveries(batch=batch, idle_s=idle_s)) as deliveries:
@@ -401,9 +401,7 @@ async def _of_several(
     consumer: str | None,
     type_: SubscriptionType | None,
 ) -> None:
-    """The same from all topics that fit, alone or as a member of a group. When none is there yet,
-    it says so.
-    """
+    """Consume all topics that match, alone or as a member of a group; say if none matches."""
     at: Literal["earliest", "latest"] = "latest" if start == "latest" else "earliest"
     said: dict[str, Any] = {} if type_ is None else {"type": type_.value}
     several = client.consume(topics, name, group=group, consumer=consumer, start=at, **said)
@@ -426,7 +424,7 @@ async def _by_reading(
     compacted: bool,
     printer: _Printer,
 ) -> None:
-    """Print one partition, or all of them one after the other (all at once: --follow)."""
+    """Print a partition, or all partitions one after the other; with --follow all at once."""
     offset = whole(start)
     found = client.messages(
         topic,

@@ -53,7 +53,7 @@ def demo(
 
 @app.command()
 def fencing(data: Folder = None) -> None:
-    """Stop the owner of a topic, let another take over, wake it: it cannot write any more.
+    """Pause a topic's owner, let another broker take over, resume it: its writes are refused.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def pipeline(
     rows: Rows = None,
     data: Folder = None,
 ) -> None:
-    """Flights through topics and Spark: ingest, stream, exactly once, Parquet, checked by pandas.
+    """Send flights through topics and Spark, exactly once, and check the result with pandas.
 
     \b
     Examples:
@@ -92,7 +92,7 @@ def pipeline(
 
 @contextmanager
 def _folder(data: Path | None) -> Iterator[Path]:
-    """A new folder for the cluster: kept when the person named it, removed otherwise."""
+    """Make the cluster's folder; remove it at the end unless `data` names it."""
     if data is not None:
         if data.exists() and any(data.iterdir()):
             raise BadOption(f"{data} is not empty; a demonstration needs a new folder")

@@ -1,4 +1,4 @@
-"""What `octavo topic explain` shows a person."""
+"""The output of `octavo topic explain`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octavo.cli.output import emit_table, out
 
 
 def show_explained(found: Mapping[str, Any]) -> None:
-    """Partitions, then why, then who gets what, then what is held back."""
+    """Print partitions, the reasons for their owners, the consumers, and held-back messages."""
     parts = [part for part in found["partitions"] if "problem" not in part]
     names = ("partition", "owner", "load", "epoch", "earliest_offset", "next_offset")
     rows = [(*(part[name] for name in names), _ledgers(part)) for part in parts]
@@ -59,7 +59,7 @@ def _show_subscription(found: Mapping[str, Any], parts: list[Any]) -> None:
 
 
 def _share(consumer: Mapping[str, Any]) -> str:
-    """What a consumer is given of a partition."""
+    """The part of a partition that a consumer gets."""
     if "slots" in consumer:
         ranges = consumer.get("slot_ranges", "")
         return f"keys in {consumer['slots']} of 65536 slots" + (f": {ranges}" if ranges else "")
@@ -75,7 +75,7 @@ def _held_back(part: Mapping[str, Any]) -> list[str]:
     if told is None:
         return lines
     lines += [f"{where}, consumers: {why}" for why in told["held_back"]]
-    # A broker of before tells none.
+    # An older broker does not send "waiting".
     lines += [f"{where}: {why}" for why in told.get("waiting", ())]
     lines += [
         f"{where}, consumer {one['name']}: {one['held_back']}"

@@ -1,4 +1,4 @@
-"""`octavo inspect`: what stands in a bookie's files, for people and for scripts. Reads only."""
+"""`octavo inspect`: shows the contents of a bookie's files. Only reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo.cli.options import AsJson, BadOption
 from octavo.protocol.entry import DigestType
 
 app = typer.Typer(
-    help="Show what a bookie's files contain, also while the bookie runs. Nothing is changed.",
+    help="Show what a bookie's files contain, also while the bookie runs. Changes no file.",
     no_args_is_help=True,
 )
 
@@ -60,7 +60,7 @@ def journal(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Journal: group commits, and the adds, fences, LACs and deletions in them.
+    """Show a journal: group commits, and the adds, fences, LACs and deletions in them.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def entrylog(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Entry logs: their runs, entries and ledgers map.
+    """Show entry logs: their runs, entries and ledgers map.
 
     \b
     Examples:
@@ -110,9 +110,9 @@ def index(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Index: which run of which entry log holds which entries.
+    """Show the index: the place of each run of entries in the entry logs.
 
-    Of a running bookie it shows what the last flush wrote.
+    For a running bookie, the index as of the last flush.
 
     \b
     Examples:
@@ -124,7 +124,7 @@ def index(
 
 @app.command("cookie")
 def cookie(path: Where, verify: Verify = False, as_json: AsJson = False) -> None:
-    """Cookie: whose folders these are (the file VERSION).
+    """Show the cookie: the bookie that owns these folders (the file VERSION).
 
     \b
     Example:
@@ -135,7 +135,7 @@ def cookie(path: Where, verify: Verify = False, as_json: AsJson = False) -> None
 
 @app.command("mark")
 def mark(path: Where, verify: Verify = False, as_json: AsJson = False) -> None:
-    """Journal mark: what is safe in entry logs, index and ledger state.
+    """Show the journal mark: the position up to which journals may be deleted.
 
     \b
     Example:
@@ -152,7 +152,7 @@ def state(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ledger state: fence, deletion, LAC, last entry and key of each ledger.
+    """Show ledger state: fence, deletion, LAC, last entry and key of each ledger.
 
     \b
     Examples:
@@ -164,7 +164,7 @@ def state(
 
 @app.command("limbo")
 def limbo(path: Where, verify: Verify = False, as_json: AsJson = False) -> None:
-    """Limbo: of which ledgers this bookie denies nothing, because it lost data.
+    """Show limbo: ledgers for which this bookie answers "unknown", because it lost data.
 
     \b
     Example:
@@ -187,7 +187,6 @@ def _show(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """Walk, show, and say what was found."""
     from octavo.bookie.disk.files import RealDisk
     from octavo.cli.inspect_output import Shown
     from octavo.inspect.line import Wish

@@ -1,7 +1,7 @@
-"""How walks are shown by `octavo inspect`: tables for people, JSON objects a line for scripts.
+"""The output of `octavo inspect`: tables for people, a JSON object a line for scripts.
 
-The table is printed piece by piece, so a log of any length needs no memory. A summary and, on a
-terminal, a progress bar go to standard error.
+Tables are printed in pieces, so the memory used does not depend on the log's length. A summary
+and, on a terminal, a progress bar go to standard error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BAR_FROM_BYTES = 8 * 1024 * 1024
 
 
 class Shown:
-    """What was shown and found, over all files."""
+    """Prints the lines of all files, and counts lines and damage."""
 
     def __init__(
         self, kind: str, *, verify: bool, limit: int | None, as_json: bool, running: str | None
@@ -121,22 +121,22 @@ class Shown:
         (out if out.is_terminal else _wide).print(table)
 
     def summary(self) -> bool:
-        """Say what was seen; whether all is well."""
+        """Print a summary; return whether there is no damage."""
         if self._hidden:
             say(f"… {self._hidden:,} more lines; --limit 0 shows all")
         if self._running is not None:
             say(
-                f"process {self._running} runs this bookie: what is shown may be in the middle of "
-                "a write, and the end is not the end"
+                f"process {self._running} runs this bookie: the last lines may be an unfinished "
+                "write, and more may follow"
             )
         parts = [f"{count:,} × {kind}" for kind, count in sorted(self._lines.items())]
         if self._entries:
             parts.append(f"{self._entries:,} entries")
-        say(" · ".join(parts) or "nothing is in there yet")
+        say(" · ".join(parts) or "the file is still empty")
         if self._verify and self._unknown_digests:
             say(
-                f"{self._unknown_digests:,} entries carry no digest that can be judged here (hmac "
-                "or none): name it with --digest and --password. The checksums around them hold"
+                f"the digests of {self._unknown_digests:,} entries could not be checked (hmac or "
+                "none): name them with --digest and --password. The checksums around them are right"
             )
         if not self._damages:
             if self._verify:
@@ -151,7 +151,7 @@ class Shown:
 
 
 def short(path: str) -> str:
-    """A path as seen from the working folder, where that is shorter."""
+    """Return the shorter form of a path: relative to the working folder, or as it is."""
     return min(path, os.path.relpath(path), key=len)
 
 
@@ -186,7 +186,7 @@ def _flat(line: Line) -> dict[str, object]:
 
 @contextmanager
 def byte_progress(what: str, total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal for work on many bytes; gives what to call with the bytes done."""
+    """Show a progress bar on a terminal; yields the function to call with bytes done."""
     if hidden or total < _BAR_FROM_BYTES or not err.is_terminal:
         yield lambda _: None
         return

@@ -1,7 +1,7 @@
-"""`octavo keys`: the key file of encrypted namespaces, and what needs which key.
+"""`octavo keys`: the key file of encrypted namespaces, and the uses of each key.
 
-Keys are never printed. Brokers and jobs read the file again within half a second of a change; on
-every machine that has one, each change is to be made.
+Keys are never printed. Brokers and jobs notice a changed file within half a second. Each machine
+has its own file, so make each change on every machine.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ def _path(file: Path | None) -> Path:
 
 @app.command()
 def add(namespace: Namespace, file: KeyFile = None) -> None:
-    """Make a new key for a namespace: new ledgers use it, older keys stay for what they wrapped.
+    """Make a new key for a namespace: new ledgers use it, older keys stay for older ledgers.
 
-    The file is made if there is none. Keep a copy of it where it is safe: without it the data are
-    lost.
+    Creates the file if there is none. Keep a copy in a safe place: without it the data are lost.
 
     \b
     Examples:
@@ -66,11 +65,11 @@ def add(namespace: Namespace, file: KeyFile = None) -> None:
     made = NamespaceKey(namespace, key_id, secrets.token_bytes(KEY_BYTES))
 
     def change(text: str) -> str:
-        parse(f"key file {path}", text)  # what is no key file stays as it is
+        parse(f"key file {path}", text)  # refuses to overwrite another kind of file
         return with_key(text, made)
 
     change_text(path, change)
-    say(f"key {key_id} of namespace {namespace} wraps from now on")
+    say(f"new ledgers of namespace {namespace} use key {key_id} from now on")
 
 
 @app.command("list")
@@ -124,10 +123,9 @@ def forget(
     file: KeyFile = None,
     yes: Yes = False,
 ) -> None:
-    """Remove a namespace's keys from the file: within a second nobody reads its messages any more.
+    """Remove a namespace's keys from the file: within a second its messages are unreadable.
 
-    Nothing brings them back but a copy of the file. Copies of the file elsewhere are to be changed
-    there, and other machines' too.
+    Only a copy of the file restores them. Change the copies on other machines too.
 
     \b
     Examples:
@@ -145,7 +143,9 @@ def forget(
         raise BadOption(f"key file {path} has no {of}; `octavo keys list` shows what it has")
     if not yes:
         what = ", ".join(key_id for _, key_id in gone)
-        typer.confirm(f"Forget {what}? What only they open is lost for ever.", abort=True, err=True)
+        typer.confirm(
+            f"Forget {what}? Messages that only they open are lost for ever.", abort=True, err=True
+        )
     change_text(path, lambda text: without_keys(text, namespace, key))
     say(f"forgot {len(gone)} keys of namespace {namespace}")
 
@@ -156,10 +156,10 @@ def rewrap(
     metadata: Metadata = None,
     data: Data = None,
 ) -> None:
-    """Wrap the ledgers' data keys again, with the present key of their namespace.
+    """Wrap the ledgers' data keys again, with the current key of their namespace.
 
-    After `octavo keys add` and this an older key is needed by nothing, and may be forgotten. The
-    keys are those of the settings keys.file or keys.service (OCTAVO_KEYS_…).
+    After `octavo keys add` and this, older keys are unused and may be forgotten. The keys come from
+    the settings keys.file or keys.service (OCTAVO_KEYS_…).
 
     \b
     Examples:
@@ -174,4 +174,4 @@ def rewrap(
         return await rewrap_all(ledgers.store, ledgers.keys, namespace)
 
     found = with_ledgers(metadata_url(metadata, data), work)
-    say(f"{found.changed:,} data keys wrapped anew, {found.unchanged:,} were already")
+    say(f"{found.changed:,} data keys wrapped again, {found.unchanged:,} left as they were")

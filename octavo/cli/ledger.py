@@ -1,7 +1,6 @@
-"""`octavo ledger`: look at ledgers and mend them, straight from metadata and bookies.
+"""`octavo ledger`: shows and repairs ledgers through the metadata store and bookies.
 
-No broker is needed: a ledger belongs to the storage layer, and this is the tool of the person who
-looks after it.
+Needs no broker: ledgers belong to the storage layer.
 """
 
 from __future__ import annotations
@@ -172,7 +171,7 @@ def read(
             await reader.check_key()
         except (KeyMissing, KeySourceUnavailable) as error:
             if raw:
-                raise  # what was asked for are the messages
+                raise  # --raw asks for the messages themselves
             say(f"{error}; entries are shown as they are stored")
             reader = await ledgers.open(ledger, as_stored=True)
         async for entry in reader.entries(first, stop):
@@ -188,16 +187,16 @@ def recover(
     ledger: LedgerId,
     password: Password = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also a ledger that a living broker writes.")
+        bool, typer.Option("--force", help="Also a ledger that a live broker writes.")
     ] = False,
     metadata: Metadata = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fence a ledger and close it: its writer, if one lives, gets no further ack.
+    """Fence a ledger and close it: its writer, if still alive, gets no further ack.
 
-    A ledger that a living broker writes for a topic is refused: that would stop the topic for a
-    moment, and when the broker is gone the next one recovers it by itself.
+    A ledger that a live broker writes for a topic is refused: recovering it would interrupt the
+    topic, and when the broker dies, the partition's next owner recovers it anyway.
 
     \b
     Examples:
@@ -249,8 +248,8 @@ def delete(
 def password(metadata: Metadata = None, data: Data = None) -> None:
     """Print the password of the cluster's own ledgers.
 
-    Whoever knows it may write to them, and fence them. Clients of Apache BookKeeper and Apache
-    Pulsar need it to open them.
+    Clients that know it may write to the ledgers and fence them. Clients of Apache BookKeeper and
+    Apache Pulsar need it to open them.
 
     \b
     Example:
@@ -264,7 +263,6 @@ def password(metadata: Metadata = None, data: Data = None) -> None:
 
 
 def plain_metadata(found: LedgerMetadata) -> dict[str, Any]:
-    """Ledger metadata for JSON."""
     closed = found.state.name == "CLOSED"
     return {
         "ledger_id": found.ledger_id,

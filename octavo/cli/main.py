@@ -1,7 +1,7 @@
-"""Entry point of `octavo`: the tree of commands, and the one place where errors become text.
+"""The entry point of `octavo`, which also turns errors into text.
 
-An error is one line that names the cause, and where we know it, one that says what would help;
-exit code 1. Bad usage is exit code 2. A stack trace appears only with `OCTAVO_DEBUG=1`.
+An error is a line that names the cause and, if known, a line with a remedy; the exit code is 1, for
+bad usage 2. A stack trace appears only with `OCTAVO_DEBUG=1`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         _command()(args=list(arguments) if arguments is not None else None, prog_name="octavo")
         return 0
-    except SystemExit as done:  # help, bad usage (2), `typer.Exit`: already said
+    except SystemExit as done:  # help, bad usage (2), `typer.Exit`: the text is printed already
         return done.code if isinstance(done.code, int) else 0
     except BrokenPipeError:
         sys.stderr.close()
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(error: BaseException) -> int:
-    """Tell the person what went wrong; return the exit code."""
+    """Print what went wrong; return the exit code."""
     from octavo.cli.output import debugging, fail
 
     if isinstance(error, KeyboardInterrupt):
@@ -90,7 +90,7 @@ def _told(error: BaseException) -> int:
 
 @functools.cache
 def _command() -> Any:
-    """The tree of commands, made once: that takes longer than most of what they do."""
+    """Make the tree of commands, once: this is slow compared with most commands."""
     return typer.main.get_command(app)
 
 
@@ -113,7 +113,7 @@ _USAGE = {
     "settings",
     "tls",
 }
-"""Errors of what was typed, by name: nothing was done, and typing it again will not help."""
+"""Names of errors that mean bad usage: the command did nothing, and a repetition fails again."""
 _REMEDIES = {
     "unreachable": "is the cluster running? start one with `octavo standalone`, or name a broker's "
     "HTTP port with --url (or OCTAVO_URL)",
@@ -126,13 +126,13 @@ _REMEDIES = {
 
 
 def _said(error: OctavoError) -> str:
-    """A broker's own sentence tells all; what no broker said is told with what was asked."""
+    """Return a broker's own sentence; for other errors, the text that also names the call."""
     detail = "" if _is_no_brokers(error) else str(getattr(error, "detail", ""))
     return detail or str(error) or error.name
 
 
 def _remedy(error: OctavoError) -> str:
-    """What would help, where the message itself does not say it."""
+    """Return a remedy if the message itself does not contain it, else an empty text."""
     if _is_no_brokers(error):
         return (
             "does --url (or OCTAVO_URL) name the HTTP port of a broker? A bookie's admin port and "
@@ -142,7 +142,7 @@ def _remedy(error: OctavoError) -> str:
 
 
 def _is_no_brokers(error: OctavoError) -> bool:
-    """Whether it is an HTTP answer that was no broker's."""
+    """Whether an HTTP server that is not a broker sent the answer."""
     return str(getattr(error, "code", "")).startswith("http-")
 
 

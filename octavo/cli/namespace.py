@@ -1,4 +1,4 @@
-"""`octavo namespace`: make namespaces, show and list them, and say what holds for their topics."""
+"""`octavo namespace`: creates, shows and lists namespaces, and sets their topics' defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Encrypted = Annotated[
     bool | None,
     typer.Option(
         "--encrypted/--not-encrypted",
-        help="Whether ledgers begun from now on are. Default: as it was; of a new one, not.",
+        help="Whether new ledgers are encrypted. Default: unchanged; for a new namespace, not.",
         show_default=False,
     ),
 ]
@@ -32,7 +32,7 @@ Auto = Annotated[
     typer.Option(
         "--auto-create",
         metavar="JSON|off",
-        help='How a topic is made that is published to and not there: {"partitions": 4}.',
+        help='Create a missing topic at its first publish, with these settings: {"partitions": 4}.',
         show_default=False,
     ),
 ]
@@ -50,7 +50,7 @@ def set_namespace(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Create a namespace, or change it. Topics that say nothing themselves follow at once.
+    """Create a namespace, or change it. Its topics follow at once, except for own settings.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def _json(text: str) -> Any:
 
 @app.command()
 def show(namespace: Namespace, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """Show what a namespace says for its topics.
+    """Show a namespace's settings for its topics.
 
     \b
     Example:

@@ -18,21 +18,21 @@ AcceptLoss = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Start although folders are empty or damaged; what may be lost is 'unknown'.",
+        help="Start although folders are empty or damaged; answer 'unknown' for lost entries.",
     ),
 ]
 AcceptNewFolders = Annotated[
     bool,
     typer.Option(
         "--accept-new-folders",
-        help="Take in empty ledger folders that were added behind the others.",
+        help="Accept empty ledger folders at the end of the list.",
     ),
 ]
 AcceptOlder = Annotated[
     bool,
     typer.Option(
         "--accept-older-metadata",
-        help="Start although the metadata is an older copy; what was made since is given up.",
+        help="Start although the metadata is an older copy; give up newer ledgers.",
     ),
 ]
 
@@ -41,18 +41,18 @@ def bookie(
     context: typer.Context,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder; the journal goes to DATA/journal, the rest beside."),
+        typer.Option("--data", help="Folder; contains DATA/journal and DATA/ledgers."),
     ] = None,
     metadata: Metadata = None,
     host: Host = None,
     port: Port = None,
     bookie_id: NodeName = None,
     rack: Annotated[
-        str | None, typer.Option(help="Where it stands, e.g. /dc1/rack7. Default: not said.")
+        str | None, typer.Option(help="Its rack, e.g. /dc1/rack7. Default: unknown.")
     ] = None,
     journal: Annotated[
         list[Path] | None,
-        typer.Option(help="Journal folder, best on a device of its own. Default: DATA/journal."),
+        typer.Option(help="Journal folder, best on a separate device. Default: DATA/journal."),
     ] = None,
     ledgers: Annotated[
         list[Path] | None,
@@ -65,13 +65,14 @@ def bookie(
     end_limbo: Annotated[
         int | None,
         typer.Option(
-            metavar="LEDGER", help="All ledgers up to this id were copied or given up: deny again."
+            metavar="LEDGER",
+            help="Ledgers up to this id were copied or given up: answer 'no such entry' again.",
         ),
     ] = None,
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run one bookie, which keeps ledgers on disk, or look after one.
+    """Run a bookie, which keeps ledgers on disk, or examine and repair one.
 
     \b
     Examples:
@@ -104,7 +105,7 @@ def bookie(
         settings = load(BookieConfig, "bookie", file=config, flags=flags)
     except FoldersMissing as error:
         raise BadOption(
-            f"where shall it keep its data? give --data DIR, or --journal DIR and --ledgers DIR, "
+            f"the bookie needs folders: give --data DIR, or --journal DIR and --ledgers DIR, "
             f"or a settings file with --config ({error})"
         ) from error
     name = settings.bookie_id or f"{settings.advertised_host or settings.host}:{settings.port}"
@@ -119,14 +120,14 @@ def broker(
     port: Port = None,
     broker_id: NodeName = None,
     advertised_host: Annotated[
-        str | None, typer.Option(help="The name under which others reach it. Default: --host.")
+        str | None, typer.Option(help="The host name by which others reach it. Default: --host.")
     ] = None,
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run one broker, which serves topics, or look after brokers.
+    """Run a broker, which serves topics; list or drain brokers.
 
-    A broker keeps no data of its own.
+    A broker stores no data.
 
     \b
     Examples:
@@ -164,19 +165,18 @@ def broker(
 
 
 def _tls(config: Path | None) -> TlsConfig:
-    """The settings of TLS, of a node: it shows a certificate or knows nothing of TLS."""
+    """The TLS settings of a node, which needs a certificate to use TLS."""
     from octavo.settings import load
     from octavo.tls.contexts import certificates_of
     from octavo.tls.settings import TlsConfig
 
     tls = load(TlsConfig, "tls", file=config)
     tls.check_node()
-    certificates_of(tls)  # or say why
+    certificates_of(tls)  # raises an error that names the bad file
     return tls
 
 
 def _security(config: Path | None) -> SecurityConfig:
-    """The settings of security."""
     from octavo.security.settings import SecurityConfig
     from octavo.settings import load
 
@@ -184,13 +184,12 @@ def _security(config: Path | None) -> SecurityConfig:
 
 
 def _keys(config: Path | None) -> KeysConfig:
-    """The settings of keys."""
     from octavo.keys import key_source
     from octavo.security.keys.config import KeysConfig
     from octavo.settings import load
 
     keys = load(KeysConfig, "keys", file=config)
-    key_source(keys)  # or say why
+    key_source(keys)  # raises if it is unusable
     return keys
 
 
@@ -203,7 +202,7 @@ def _folders(given: list[Path] | None, data: Path | None, name: str) -> list[str
 def _serve(
     main: Any, name: str, metadata: str | None, config: Path | None, sections: dict[str, Any]
 ) -> None:
-    """Run a process's main here; its exit code becomes ours."""
+    """Run a process's main here, and exit with its code."""
     from octavo.metadata.opening import open_store
     from octavo.process.life import run_process
     from octavo.process.spec import ProcessSpec, to_plain
@@ -215,7 +214,8 @@ def _serve(
             "which metadata store? give --metadata zk://host:port/chroot, or "
             "OCTAVO_METADATA_URL, or metadata_url in the settings file"
         )
-    open_store(common.metadata_url, credentials_file=common.metadata_credentials_file)  # or say why
+    # Raises for a bad URL or credentials file.
+    open_store(common.metadata_url, credentials_file=common.metadata_credentials_file)
     spec = ProcessSpec(
         name=name,
         metadata_url=common.metadata_url,
@@ -234,14 +234,12 @@ def _serve(
 
 
 def zookeeper(
-    data: Annotated[Path, typer.Option("--data", help="Folder of its data.")] = Path(
-        "zookeeper-data"
-    ),
+    data: Annotated[Path, typer.Option("--data", help="Its data folder.")] = Path("zookeeper-data"),
     port: Annotated[
         int | None, typer.Option(help="Port; 0 takes any free one. Default: 2181, with TLS 2281.")
     ] = None,
     tls: Annotated[
-        bool, typer.Option("--tls", help="Speak TLS alone, by certificates in DATA/tls.")
+        bool, typer.Option("--tls", help="Speak only TLS, with certificates in DATA/tls.")
     ] = False,
 ) -> None:
     """Run a ZooKeeper server for development (needs Java; jars from PySpark or Debian).

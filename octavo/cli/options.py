@@ -1,4 +1,4 @@
-"""Options that several commands share, each typed and worded once, and what their values mean."""
+"""Options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         envvar="OCTAVO_DATA",
-        help="The folder of a standalone cluster: says where it listens.",
+        help="The folder of a standalone cluster, where its addresses are found.",
         show_default=False,
     ),
 ]
@@ -76,7 +76,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts instead o
 Host = Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")]
 Port = Annotated[
     int | None,
-    typer.Option(help="0 takes any free one. Default: 8080 of a broker, 3181 of a bookie."),
+    typer.Option(help="0 takes any free port. Default: 8080 of a broker, 3181 of a bookie."),
 ]
 NodeName = Annotated[str | None, typer.Option(help="Name; default host:port.")]
 Config = Annotated[
@@ -109,25 +109,27 @@ Once = Annotated[
     typer.Option(
         "--id",
         metavar="NAME",
-        help="Do it once under this name: letters, digits, - and _. Default: made of what is done.",
+        help="Do the job once under this name: letters, digits, - and _. Default: made from the "
+        "job's options.",
         show_default=False,
     ),
 ]
 BytesPerS = Annotated[
-    int | None, typer.Option(min=1, help="Read no faster, all tasks together. Default: no bound.")
+    int | None,
+    typer.Option(min=1, help="Bytes a second for all tasks together. Default: no bound."),
 ]
 EveryS = Annotated[
     float | None,
     typer.Option(
         min=0.1,
-        help="Go on until interrupted, a batch in so many seconds. Default: once, then end.",
+        help="Continue until interrupted, with a batch every SECONDS. Default: a single batch.",
     ),
 ]
 RowsPerBatch = Annotated[int, typer.Option(min=1, help="Rows in a batch, at most.")]
 
 
 class BadOption(OctavoError):
-    """An option whose value cannot be understood."""
+    """An option's value is wrong."""
 
     name = "bad-option"
 
@@ -154,8 +156,11 @@ def metadata_url(metadata: str | None, data: Path | None) -> str:
 
 
 def _known(folder: Path) -> ClusterFile:
-    """A standalone cluster. What its TLS needs, and the file of its administrator's token, is set
-    for all that this command opens, unless the environment says otherwise."""
+    """Read a standalone cluster's file.
+
+    Sets the environment variables of its TLS files and its administrator's token for this command,
+    unless they are set already.
+    """
     cluster = read_cluster(folder)
     if not any(name in os.environ for name in VARIABLES):
         os.environ.update(zip(VARIABLES, cluster.shown, strict=False))
@@ -165,7 +170,7 @@ def _known(folder: Path) -> ClusterFile:
 
 
 def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
-    """`NAME=VALUE …` of an option that may be repeated. Raises `BadOption`."""
+    """Parse the `NAME=VALUE` pairs of a repeatable option. Raises `BadOption`."""
     found = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -176,6 +181,6 @@ def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
 
 
 def parse_sets(pairs: list[str] | None) -> dict[str, str]:
-    """`--set name=value …`, the names as settings have them. Raises `BadOption`."""
+    """Parse `--set name=value`; a dash in a name becomes an underscore. Raises `BadOption`."""
     found = named_values("--set", pairs)
     return {name.strip().replace("-", "_"): value for name, value in found.items()}

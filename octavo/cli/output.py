@@ -1,7 +1,7 @@
-"""How commands speak: tables and colours for people, JSON for scripts, one line for an error.
+"""The output of commands: tables and colours for people, JSON for scripts, a line for an error.
 
-Standard output carries results only; everything said about the work goes to standard error, so
-that a pipe gets nothing but data.
+Standard output gets results only, so that a pipe carries only data. All other texts go to standard
+error.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from rich.text import Text
 from octavo.terminal import visible
 
 QUIET_S = 2.0
-"""Take-overs end within seconds; nobody needs to hear of them."""
+"""Report only longer waits: a take-over, for example, ends within seconds."""
 
 
 class SafeConsole(Console):
-    """A console that obeys no text: names, values and errors of users may hold escapes.
+    """A console that spells out escapes in users' names, values and errors.
 
-    In a pipe or a file the text stays as it is.
+    Text for a pipe or a file stays as it is.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """See rich. Every text that is printed comes by here, also one in a table."""
+        """Rich calls this for every text, also in tables."""
         return super().render_str(visible(text) if self.is_terminal else text, **options)
 
 
 out = SafeConsole(highlight=False, soft_wrap=True, emoji=False)
 _pipe = SafeConsole(width=1000, highlight=False, emoji=False)
-"""For tables in a pipe or a file: nothing is folded, paths and reasons stay in one piece."""
+"""For tables in a pipe or a file: long paths and reasons are not folded."""
 err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def emit_json(value: Any) -> None:
-    """One JSON document a line, for scripts."""
+    """Print a JSON document on one line, for scripts."""
     text = json.dumps(value, ensure_ascii=False, default=_plain)
     sys.stdout.write((visible(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def emit_raw(data: bytes) -> None:
-    """Bytes and a line end: see `emit_bytes`."""
+    """Print bytes and a line end, like `emit_bytes`."""
     emit_bytes(data + b"\n")
 
 
 def emit_bytes(data: bytes) -> None:
-    """Bytes as they are; on a terminal with everything that it would obey spelled out."""
+    """Print bytes as they are; on a terminal, spell out escapes."""
     if sys.stdout.isatty():
         data = visible(data.decode(errors="replace")).encode()
     sys.stdout.buffer.write(data)
@@ -62,7 +62,7 @@ def emit_bytes(data: bytes) -> None:
 def emit_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """A table; numbers stand right."""
+    """Print a table, with numbers aligned to the right."""
     shown = None if title is None else escape(title)
     table = Table(title=shown, title_justify="left", box=None, header_style="bold", pad_edge=False)
     body = [list(row) for row in rows]
@@ -75,7 +75,6 @@ def emit_table(
 
 
 def emit_fields(fields: Mapping[str, object]) -> None:
-    """Names and values below each other."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -85,25 +84,25 @@ def emit_fields(fields: Mapping[str, object]) -> None:
 
 
 def say(text: str) -> None:
-    """Something about the work, for a person."""
+    """Print a text for a person, on standard error."""
     err.print(text, markup=False)
 
 
 def fail(cause: str, remedy: str = "") -> None:
-    """One line: what is wrong and what would help."""
+    """Print an error and its remedy, on standard error."""
     err.print("[bold red]error:[/] ", end="")
     err.print(cause + (f"\n  {remedy}" if remedy else ""), markup=False)
 
 
 class Waiting:
-    """Tells a person why a command does not go on: after a moment, and each reason once."""
+    """Tells a person why a command waits: after `QUIET_S`, and each reason once."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._told = ""
 
     def __call__(self, error: Exception) -> None:
-        """A call is going to be repeated because of `error`."""
+        """The client calls this before it repeats a call because of `error`."""
         reason = str(getattr(error, "detail", error))
         if time.monotonic() - self._since > QUIET_S and reason != self._told:
             self._told = reason
@@ -120,7 +119,7 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    if isinstance(value, Mapping):  # of settings: what is not said is nothing to be shown
+    if isinstance(value, Mapping):  # settings: leave out those without a value
         return ", ".join(f"{name} {_cell(one)}" for name, one in value.items() if one is not None)
     if isinstance(value, list):
         return ", ".join(map(_cell, value))

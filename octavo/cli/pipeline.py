@@ -77,13 +77,13 @@ def verify(
 def export(
     topics: Topics = None,
     out: Annotated[
-        str, typer.Option("--out", help="A new folder, or one to go on with; also hdfs:, s3a:.")
+        str, typer.Option("--out", help="A new folder, or an earlier export's; also hdfs:, s3a:.")
     ] = "",
     schema: Annotated[
         Path | None, typer.Option(help="A JSON Schema: its properties become columns.")
     ] = None,
     bad_rows: Annotated[
-        str, typer.Option(help="At a value that breaks the schema: suspend, or skip it.")
+        str, typer.Option(help="For a value that breaks the schema: suspend (stop), or skip it.")
     ] = "suspend",
     dead_letters: Annotated[
         str | None, typer.Option(help="Bad rows go to this folder, with the reason.")
@@ -91,7 +91,7 @@ def export(
     every_s: EveryS = None,
     rows_per_batch: RowsPerBatch = 1_000_000,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Where it notes how far it is. Default: OUT/_checkpoint.")
+        str | None, typer.Option(help="Folder for its progress. Default: OUT/_checkpoint.")
     ] = None,
     dry_run: DryRun = False,
     every: Every = False,
@@ -127,9 +127,9 @@ def export(
         return partial(export, options=options)
 
     if not out:
-        raise typer.BadParameter("where to? give --out FOLDER")
+        raise typer.BadParameter("give the output folder: --out FOLDER")
     if bad_rows not in ("suspend", "skip"):
-        raise typer.BadParameter("--bad-rows is suspend or skip; or give --dead-letters FOLDER")
+        raise typer.BadParameter("--bad-rows: use suspend or skip, or --dead-letters FOLDER")
     carry_out("export", job, Where(url, data, master, conf), as_json=as_json)
 
 
@@ -139,7 +139,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="The report's folder.")] = Path("report"),
     keys: Annotated[int, typer.Option(min=1, help="How many hot keys of each topic.")] = 20,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="In place of a report that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing report.")
     ] = False,
     every: Every = False,
     url: ServiceUrl = None,
@@ -169,7 +169,7 @@ def report(
 @app.command()
 def audit(
     repair: Annotated[
-        bool, typer.Option("--repair", help="Have every bookie fetch now what it lacks.")
+        bool, typer.Option("--repair", help="Let every bookie fetch its missing entries now.")
     ] = False,
     url: ServiceUrl = None,
     data: Data = None,
@@ -177,7 +177,7 @@ def audit(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask every bookie what it holds and compare: copies missing, entries lost, ledgers orphaned.
+    """Compare the entries of all bookies: find missing copies, lost entries, orphan ledgers.
 
     \b
     Examples:
@@ -228,7 +228,7 @@ def scrub(
 def offload(
     topics: Topics = None,
     to: Annotated[
-        str, typer.Option("--to", help="A folder that brokers reach too, or a URL: s3://…, gs://….")
+        str, typer.Option("--to", help="A folder that brokers share, or a URL: s3://…, gs://….")
     ] = "",
     older_than_s: Annotated[
         float, typer.Option(min=0, help="Ledgers closed for at least this long.")
@@ -242,7 +242,7 @@ def offload(
     ] = None,
     bytes_per_s: Annotated[
         int | None,
-        typer.Option(min=1, help="Copy no faster, all tasks together. Default: no bound."),
+        typer.Option(min=1, help="Bytes a second for all tasks together. Default: no bound."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
     every: Every = False,
@@ -252,7 +252,7 @@ def offload(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy closed ledgers out of the bookies, as Parquet; brokers and readers go on as before.
+    """Copy closed ledgers out of the bookies, as Parquet; brokers and readers are not disturbed.
 
     \b
     Examples:
@@ -284,7 +284,7 @@ def offload(
         return place
 
     if not to:
-        raise typer.BadParameter("where to? give --to FOLDER")
+        raise typer.BadParameter("give the target folder: --to FOLDER")
     carry_out("offload", job, Where(url, data, master, conf), as_json=as_json)
 
 
@@ -294,5 +294,5 @@ def _json_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BadOption(f"{path}: {error}") from error
     if not isinstance(found, dict):
-        raise BadOption(f"{path}: a JSON Schema is a JSON object")
+        raise BadOption(f"{path}: a JSON Schema must be a JSON object")
     return found

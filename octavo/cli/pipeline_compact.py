@@ -15,7 +15,7 @@ def compact(
     topics: Topics = None,
     tombstones_s: Annotated[
         float,
-        typer.Option(min=0, help="Keep a tombstone until it is so old.", show_default="a day"),
+        typer.Option(min=0, help="Keep a tombstone until this age.", show_default="a day"),
     ] = 86_400.0,
     drop_keyless: Annotated[
         bool, typer.Option("--drop-keyless", help="Leave out messages without a key.")
@@ -37,7 +37,7 @@ def compact(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the newest message of each key, as a view beside the topic; the topic stays as it is.
+    """Make a compacted view of a topic: the newest message of each key. The topic stays as it is.
 
     \b
     Examples:

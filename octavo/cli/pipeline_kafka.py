@@ -29,11 +29,11 @@ def ingest_kafka(
         str, typer.Option("--servers", help="Kafka's brokers: host:port, several with commas.")
     ],
     checkpoint: Annotated[
-        str, typer.Option("--checkpoint", help="Where it notes how far it is; also hdfs:, s3a:.")
+        str, typer.Option("--checkpoint", help="Folder for its progress; also hdfs:, s3a:.")
     ],
     topic: Annotated[
         str | None,
-        typer.Option("--topic", help="All into this one. Default: the topic of the same name."),
+        typer.Option("--topic", help="All into this topic. Default: the topic of the same name."),
     ] = None,
     start: Annotated[
         str,
@@ -56,7 +56,7 @@ def ingest_kafka(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Kafka's topics into Octavo's, each message once: a repeated run adds what is new.
+    """Copy Kafka's topics to Octavo, each message once: a repeated run adds new messages.
 
     \b
     Needs Spark's Kafka connector: --conf spark.jars.packages=…, see docs/pipeline/ingest.md.

@@ -1,4 +1,4 @@
-"""How a job of `octavo pipeline` is run and shown."""
+"""Runs the jobs of `octavo pipeline` and prints their outcome."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _USAGE, _FAILED = 2, 3
 
 @dataclass(frozen=True)
 class Where:
-    """The options of every job that say which cluster it works on, and where Spark runs."""
+    """The options of every job that name its cluster and where Spark runs."""
 
     url: ServiceUrl = None
     data: Data = None
@@ -40,7 +40,7 @@ class Where:
 
     @property
     def service(self) -> str:
-        """A broker, or the metadata store itself: no broker need be up."""
+        """The URL of a broker, or of the metadata store, for which no broker need be up."""
         if self.url and not self.url.startswith(("http://", "https://")):
             return self.url
         if self.url or self.data is None:
@@ -49,15 +49,15 @@ class Where:
 
 
 def carry_out(name: str, job: Callable[[], Job], where: Where, *, as_json: bool) -> None:
-    """Run a job in Spark, show its outcome, and exit as it says.
+    """Run a job in Spark, print its outcome, and exit with its code.
 
-    `job` looks at the arguments, the job itself at what they name, before Spark starts.
+    `job` checks the arguments, and the job checks the things that they name, before Spark starts.
     """
     finish(lambda: _run(name, job, where), as_json=as_json)
 
 
 def finish(work: Callable[[], Outcome], *, as_json: bool) -> None:
-    """Do the work, show its outcome, and exit as it says."""
+    """Do the work, print its outcome, and exit with its code."""
     try:
         outcome = work()
     except (OctavoError, OSError) as error:
@@ -109,6 +109,6 @@ def _show(outcome: Outcome) -> None:
         shown = sum(one.kind == kind for one in outcome.findings)
         say(f"{count:,} × {kind}" + (f", the first {shown} shown" if shown < count else ""))
     if outcome.interrupted:
-        say("interrupted: not done. What was done stays; run it again for the rest")
+        say("interrupted: finished parts stay; run it again for the rest")
     elif not outcome.findings:
         say("no findings")

@@ -1,4 +1,4 @@
-"""`octavo pipeline ingest` and `replay`, the jobs that write into topics, and `gc` behind them."""
+"""`octavo pipeline ingest` and `replay`, which write to topics, and `gc`, which cleans up."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def ingest(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Files into a topic, each file once: a repeated run adds the files that are new.
+    """Publish files to a topic, each file once: a repeated run adds new files.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def replay(
         ),
     ] = None,
     to_offsets: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The same; the first that is left out.")
+        str | None, typer.Option(metavar="JSON", help="The same: the first offset to leave out.")
     ] = None,
     from_ms: Annotated[
         int | None, typer.Option(min=0, help="From the first message as new as that.")
@@ -103,7 +103,7 @@ def replay(
         str | None,
         typer.Option(
             metavar="SQL",
-            help="Only these: over key, value, topic, partition, offset, timestamp, headers.",
+            help="A filter over key, value, topic, partition, offset, timestamp, headers.",
         ),
     ] = None,
     keep_partitions: Annotated[
@@ -117,7 +117,7 @@ def replay(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a range of a topic to another one, once: all its messages or none.
+    """Copy a range of a topic to another topic, once: all its messages or none.
 
     \b
     Examples:
@@ -144,16 +144,16 @@ def replay(
 
 def gc(
     grace_s: Annotated[
-        float, typer.Option(min=0, help="Leave alone what is younger.", show_default="a day")
+        float, typer.Option(min=0, help="Leave younger ledgers alone.", show_default="a day")
     ] = 86_400.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is old and unnamed; delete nothing.")
+        bool, typer.Option("--dry-run", help="List what would be deleted; delete nothing.")
     ] = False,
     url: ServiceUrl = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the ledgers that died tasks of the Spark sink have left behind.
+    """Delete ledgers that failed tasks of the Spark sink have left behind.
 
     \b
     Examples:

@@ -13,14 +13,14 @@ from octavo.metadata.topic_settings import POLICIES, Setting, Unit
 from octavo.protocol.numbers import whole
 
 DEFAULT = "default"
-"""Given as a value: say nothing any more, so that the namespace's word or the default holds."""
+"""This value unsets a setting, so that the namespace's setting or the default applies."""
 
 
 _VALUES = {Unit.TIME: "TIME", Unit.SIZE: "SIZE", Unit.RATE: "NUMBER"}
 
 
 def with_policies(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with an option for each policy; it gets what was said as `policies`."""
+    """Add an option for each policy to `command`, which gets their values as `policies`."""
     signature = inspect.signature(command, eval_str=True)
     own = [one for one in signature.parameters.values() if one.name != "policies"]
     added = {
@@ -49,7 +49,7 @@ def _parameter(name: str, setting: Setting) -> inspect.Parameter:
 
 
 def _nested(said: dict[str, str | None]) -> dict[str, Any]:
-    """What was said as the API takes it; the broker reads times and sizes."""
+    """Make the API's form of the values; the broker parses times and sizes."""
     found: dict[str, Any] = {}
     for path, text in said.items():
         if text is None:
@@ -65,7 +65,7 @@ def _nested(said: dict[str, str | None]) -> dict[str, Any]:
 
 
 def merged(policies: dict[str, Any], sets: dict[str, Any]) -> dict[str, Any]:
-    """Options beside `--set`: both may say a part of the same thing."""
+    """Merge options with `--set`: both may set parts of the same setting."""
     found = dict(sets)
     for name, value in policies.items():
         before = found.get(name)

@@ -1,7 +1,7 @@
-"""Where commands find policy and quotas: in the metadata store, or at a broker, as who administers.
+"""Reads and changes policy and quotas, in the metadata store or through a broker.
 
-Whoever reaches the metadata may do everything, before a cluster is secured too. At a broker one
-needs a right (`admin` on `cluster`) and shows a token, as for any other call.
+Access to the metadata store is all that the first way needs. A broker asks for a token with the
+right `admin` on `cluster`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     QuotaChange = Callable[[QuotasRecord], QuotasRecord]
 
 ATTEMPTS = 20
-"""So often others may be faster, each time another one."""
+"""Attempts to change the policy while other clients change it too."""
 
 BrokerUrl = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="A broker's URL: through it, as whom the token says, and not by the metadata store.",
+        help="A broker's URL: use it, with your token, instead of the metadata store.",
         show_default=False,
     ),
 ]
@@ -44,29 +44,32 @@ class PolicyPlace(Protocol):
     """Reads and changes the policy, and the quotas."""
 
     def read(self) -> PolicyRecord:
-        """As it stands."""
+        """Return the policy."""
 
     def change(self, make: Change) -> PolicyRecord:
-        """Set it to `make(what stands there)`; what stands there then."""
+        """Replace the policy by `make(policy)` and return it.
+
+        `make` is called again if another client has changed the policy meanwhile.
+        """
 
     def groups(self, user: str) -> frozenset[str] | None:
-        """The groups of a user's record; None where they cannot be known."""
+        """Return the groups of a user's record; None if they cannot be read."""
 
     def quotas(self) -> QuotasRecord:
-        """All quotas, as they are set."""
+        """Return all quotas."""
 
     def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
-        """Set them to `make(what is set)`, which is another one for `subject` alone."""
+        """Replace the quotas by `make(quotas)`, which may change only `subject`."""
 
 
 class InMetadata:
-    """By the metadata store."""
+    """Policy and quotas in the metadata store."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def read(self) -> PolicyRecord:
-        """Raises `MetadataUnavailable`, `BadRecord`; so do the others."""
+        """Raises `MetadataUnavailable`, `BadRecord`; so do the other methods."""
         from octavo.security.policy import PolicyStore
 
         async def work(store: MetadataStore) -> PolicyRecord:
@@ -75,7 +78,7 @@ class InMetadata:
         return with_store(self._url, work)
 
     def change(self, make: Change) -> PolicyRecord:
-        """Raises `RecordTooLong`, too."""
+        """Also raises `RecordTooLong`."""
         from octavo.security.policy import PolicyStore
 
         async def work(store: MetadataStore) -> PolicyRecord:
@@ -85,7 +88,6 @@ class InMetadata:
         return with_store(self._url, work)
 
     def groups(self, user: str) -> frozenset[str] | None:
-        """Of the record, if there is one."""
         from octavo.security.identity.users import UserStore, groups_of
 
         async def work(store: MetadataStore) -> frozenset[str]:
@@ -95,7 +97,6 @@ class InMetadata:
         return with_store(self._url, work)
 
     def quotas(self) -> QuotasRecord:
-        """Of the record."""
         from octavo.security.quotas import quota_store
 
         async def work(store: MetadataStore) -> QuotasRecord:
@@ -104,7 +105,6 @@ class InMetadata:
         return with_store(self._url, work)
 
     def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:  # noqa: ARG002
-        """`make` may be called again, when somebody was faster."""
         from octavo.security.quotas import quota_store
 
         async def work(store: MetadataStore) -> QuotasRecord:
@@ -114,7 +114,7 @@ class InMetadata:
 
 
 class AtBroker:
-    """By a broker's `/v1/policy` and `/v1/quotas`."""
+    """Policy and quotas through a broker's `/v1/policy` and `/v1/quotas`."""
 
     def __init__(self, urls: list[str]) -> None:
         self._urls = urls
@@ -129,7 +129,6 @@ class AtBroker:
         return ask(self._urls, work)
 
     def change(self, make: Change) -> PolicyRecord:
-        """`make` may be called again, when somebody was faster."""
         from octavo.cli.topic import ask
         from octavo.client.errors import ApiError
 
@@ -155,7 +154,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def groups(self, user: str) -> frozenset[str] | None:
-        """A broker of before cannot tell."""
+        """Returns None from an older broker, which does not know the call."""
         from octavo.cli.topic import ask
         from octavo.client.errors import ApiError
 
@@ -179,7 +178,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
-        """Who changes the same subject at the same moment and is later has the last word."""
+        """If two clients change a subject at the same time, the later change wins."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> QuotasRecord:
@@ -195,7 +194,7 @@ class AtBroker:
 
 
 def quotas_record_of(found: Mapping[str, Mapping[str, Any]]) -> QuotasRecord:
-    """What a broker says of the quotas."""
+    """Make the record from a broker's answer about quotas."""
     from octavo.security.quotas import QuotaRecord, QuotasRecord
 
     return QuotasRecord(
@@ -204,7 +203,7 @@ def quotas_record_of(found: Mapping[str, Mapping[str, Any]]) -> QuotasRecord:
 
 
 def record_of(found: Mapping[str, Any]) -> PolicyRecord:
-    """What a broker says of the policy."""
+    """Make the record from a broker's answer about the policy."""
     from octavo.security.policy import PolicyRecord, RoleRecord, RuleRecord
 
     return PolicyRecord(
@@ -235,7 +234,7 @@ def _body_of(record: PolicyRecord) -> tuple[list[Any], list[Any]]:
 
 
 def with_place(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with the options that say where the policy is; it gets it as `place`."""
+    """Add the options that name the policy's place to `command`, which gets it as `place`."""
     signature = inspect.signature(command, eval_str=True)
     kinds = {"url": BrokerUrl, "metadata": Metadata, "data": Data}
     own = [one for one in signature.parameters.values() if one.name != "place"]
@@ -260,6 +259,6 @@ def with_place(command: Callable[..., None]) -> Callable[..., None]:
 def _place(url: str | None, metadata: str | None, data: Path | None) -> PolicyPlace:
     if url:
         if data is not None:
-            broker_urls(None, data)  # whose CA and token are shown
+            broker_urls(None, data)  # sets the environment for the cluster's CA and token
         return AtBroker(broker_urls(url, None))
     return InMetadata(metadata_url(metadata, data))

@@ -1,4 +1,4 @@
-"""`octavo publish`: messages from arguments, standard input or a file into a topic."""
+"""`octavo publish`: publishes messages from arguments, standard input or a file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 RETRY_S = 60.0
 Large = Annotated[
     Path | None,
-    typer.Option(help="A file that is one message as a whole, of up to 128 MiB: streamed."),
+    typer.Option(help="Publish this whole file, up to 128 MiB, as a single message."),
 ]
 Ndjson = Annotated[
-    bool, typer.Option("--ndjson", help="Each line is JSON: checked, and stored as it stands.")
+    bool, typer.Option("--ndjson", help="Check that each line is JSON; store it unchanged.")
 ]
 Envelopes = Annotated[
     bool,
@@ -40,13 +40,13 @@ Envelopes = Annotated[
 
 
 class BadLine(OctavoError):
-    """A text that is no message; those before it may have been published."""
+    """A line is not a valid message; the lines before it may have been published."""
 
     name = "bad-line"
 
 
 class Line(NamedTuple):
-    """One message to publish."""
+    """A message to publish."""
 
     key: str | bytes | None
     value: bytes | None
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 class _Envelope(msgspec.Struct):
-    """A message as `octavo consume --json` prints it; other members are passed over."""
+    """A message as `octavo consume --json` prints it; other members are ignored."""
 
     key: str | UnsetType | None = UNSET
     key_base64: bytes | None = None
@@ -64,9 +64,9 @@ class _Envelope(msgspec.Struct):
     headers: JsonHeaders | None = None
 
     def line(self, key: str | None) -> Line:
-        """What it stands for. `key`: where it says nothing of one."""
+        """Return the message; `key` is used if the envelope has none."""
         if self.value is UNSET and self.value_text is None and self.value_base64 is None:
-            raise ValueError("it has neither value nor value_text nor value_base64")
+            raise ValueError("it needs a value, value_text or value_base64")
         named = self.key is not UNSET or self.key_base64 is not None
         return Line(
             stored_key(self.key, self.key_base64) if named else key,
@@ -76,7 +76,7 @@ class _Envelope(msgspec.Struct):
 
 
 class _Reading(NamedTuple):
-    """How a text becomes a message."""
+    """The options for parsing lines."""
 
     key: str | None
     key_field: str | None
@@ -84,7 +84,7 @@ class _Reading(NamedTuple):
     envelope: bool
 
     def line(self, text: bytes, where: str) -> Line:
-        """The message. Raises `BadOption` naming the text that cannot be understood."""
+        """Parse a line. Raises `BadLine`, which names it by `where`."""
         if self.envelope:
             try:
                 return msgspec.json.decode(text, type=_Envelope).line(self.key)
@@ -102,24 +102,24 @@ class _Reading(NamedTuple):
         except (ValueError, RecursionError) as error:
             raise BadLine(f"{where} is not JSON: {error}") from None
         if self.key_field is not None and not isinstance(found, dict):
-            raise BadLine(f"{where} is no JSON object, so it has no {self.key_field!r}")
+            raise BadLine(f"{where} must be a JSON object with the field {self.key_field!r}")
         picked = found.get(self.key_field) if self.key_field else None
         if picked is not None and not isinstance(picked, str):
             raise BadLine(
-                f"{where}: {self.key_field!r} is {json.dumps(picked)[:60]}, and a key is text or a "
-                "number; --envelope takes key and value of their own"
+                f"{where}: {self.key_field!r} is {json.dumps(picked)[:60]}, but a key must be text "
+                "or a number; --envelope takes key and value separately"
             )
         return Line(self.key if picked is None else picked, text)
 
 
 class _Written(str):
-    """A number as it is written: `1.50` is no other key than that."""
+    """A number as it is written, so that the key of `1.50` is "1.50"."""
 
     __slots__ = ()
 
 
 def _no_constant(name: str) -> None:
-    """Raises `ValueError`: Python reads it, JSON does not."""
+    """Raises `ValueError` for NaN and Infinity, which Python's parser would accept."""
     raise ValueError(f"JSON has no {name}")
 
 
@@ -127,7 +127,7 @@ def publish(
     topic: TopicArgument,
     messages: Annotated[
         list[str] | None,
-        typer.Argument(help="Messages, read as lines are; without any, lines are read."),
+        typer.Argument(help="Messages. Without them, each line of the input is a message."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read lines from a file ('-': stdin).")
@@ -142,7 +142,7 @@ def publish(
     partition: Annotated[int | None, typer.Option(min=0, help="Publish to this partition.")] = None,
     producer_id: Annotated[
         str | None,
-        typer.Option(help="A name that stays: a repeated run then stores nothing twice."),
+        typer.Option(help="A lasting name: a repeated run with it stores no message twice."),
     ] = None,
     deliver_after_s: Annotated[
         float | None,
@@ -163,7 +163,9 @@ def publish(
     """
     if large is not None:
         if messages or file or key_field or ndjson or envelope:
-            raise BadOption("--large FILE is one message: no others, and no options of lines")
+            raise BadOption(
+                "--large FILE is a single message: leave out other messages and options of lines"
+            )
         _publish_large(
             broker_urls(url, data), topic, large, key, partition, producer_id, deliver_after_s,
             as_json=as_json,
@@ -202,11 +204,11 @@ def _check(
         and not (reading.key or reading.key_field or reading.envelope)
     ):
         raise BadOption(
-            "--producer-id needs keys (--key, --key-field, --envelope) or --partition: a message "
-            "without may go to another partition next time, and then counts as a new one"
+            "--producer-id needs keys (--key, --key-field, --envelope) or --partition: without "
+            "them a repeated message may go to another partition, and is then stored twice"
         )
     if reading.envelope and (reading.ndjson or reading.key_field):
-        raise BadOption("--envelope beside --ndjson or --key-field: an envelope says all of it")
+        raise BadOption("--envelope with --ndjson or --key-field: leave these out")
     if not messages and file is None and sys.stdin.isatty():
         raise BadOption("nothing to publish: give messages, --file FILE, or pipe lines in")
 
@@ -222,7 +224,7 @@ def _publish_large(
     *,
     as_json: bool,
 ) -> None:
-    """A whole file; `upload` is the name under which it is stored once."""
+    """Publish a whole file; uploads with the same name `upload` are stored once."""
     from octavo.client.client import AsyncClient
 
     async def run() -> Position:
@@ -233,7 +235,7 @@ def _publish_large(
             )  # fmt: skip
 
     if not file.is_file():
-        raise BadOption(f"--large {file} is no file")
+        raise BadOption(f"--large {file} is not a file")
     started = time.monotonic()
     at, size = asyncio.run(run()), file.stat().st_size
     took_s = time.monotonic() - started
@@ -241,13 +243,13 @@ def _publish_large(
         place = {"partition": at.partition, "offset": at.offset, "id": at.id}
         emit_json({"count": 1, "took_s": round(took_s, 3), "last": place})
     else:
-        there = ", which was there already" if at.duplicate else ""
+        there = ", stored before" if at.duplicate else ""
         where = f"partition {at.partition} offset {at.offset}{there}"
         err.print(f"{size:,} bytes published in {took_s:.1f} s at {where}")
 
 
 def _arguments(messages: list[str], reading: _Reading) -> list[Line]:
-    """All of them, before the first is sent."""
+    """Parse all messages before the first is sent."""
     return [
         reading.line(os.fsencode(message), f"message {number}")
         for number, message in enumerate(messages, 1)
@@ -264,7 +266,7 @@ def _lines(file: Path | None, reading: _Reading) -> Iterator[Line]:
 
 @contextmanager
 def opened(file: Path | None) -> Iterator[Any]:
-    """The file's bytes, or those of standard input."""
+    """Open the file, or standard input for None and `-`."""
     if file is None or str(file) == "-":
         yield sys.stdin.buffer
         return

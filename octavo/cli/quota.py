@@ -1,7 +1,7 @@
-"""`octavo quota`: how much users and namespaces may do; in the metadata store, or at a broker.
+"""`octavo quota`: the quotas of users and namespaces, in the metadata store or through a broker.
 
-Brokers follow it: a change holds everywhere within seconds, without a restart. By the metadata
-store no broker is needed; at one (`--url`) a right.
+Brokers follow a change within seconds. Through a broker (`--url`), the caller needs the right to
+administer the cluster.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Amounts = Annotated[
 @app.command("set")
 @with_place
 def set_quota(place: PolicyPlace, subject: Subject, amounts: Amounts) -> None:
-    """Set what one may do; what is set for it already and not named stays.
+    """Set quotas of a user or namespace. Its other quotas stay.
 
-    Rates of a user hold at each broker for itself. Quotas that a user does not have come from
-    user:*, those of a namespace from namespace:*.
+    Each broker counts the rates of a user for itself. Users without a quota have the quota of
+    user:*, namespaces the quota of namespace:*.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def remove(
         list[str] | None, typer.Argument(metavar="[NAME…]", help="Only these. Default: all.")
     ] = None,
 ) -> None:
-    """Remove a quota, or some of its names: from then on the default holds, if there is one.
+    """Remove a quota, or some of its names. Then the default applies, if there is one.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def remove(
 @app.command("list")
 @with_place
 def list_quotas(place: PolicyPlace, as_json: AsJson = False) -> None:
-    """List all quotas, as they are set.
+    """List all quotas that are set.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def list_quotas(place: PolicyPlace, as_json: AsJson = False) -> None:
 @app.command("show")
 @with_place
 def show(place: PolicyPlace, subject: Subject, as_json: AsJson = False) -> None:
-    """Show what holds for a user or namespace, defaults included.
+    """Show the quotas of a user or namespace, including defaults.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ SchemaFile = Annotated[Path, typer.Argument(help="A file with the schema, as JSO
 
 
 class SchemaType(StrEnum):
-    """What schemas there are."""
+    """The kinds of schemas."""
 
     JSON = "json"
     AVRO = "avro"
@@ -36,14 +36,14 @@ def register(
     compatibility: Annotated[
         str | None,
         typer.Option(
-            help="From now on: BACKWARD (a new subject's), FORWARD, FULL (…_TRANSITIVE: of all "
-            "versions), NONE."
+            help="Set the subject's mode: BACKWARD (the default), FORWARD, FULL (…_TRANSITIVE: "
+            "with all versions), NONE."
         ),
     ] = None,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Make a schema the next version of a subject, unless it is there already.
+    """Register a schema as the next version of a subject, unless it exists already.
 
     \b
     Examples:

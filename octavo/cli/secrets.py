@@ -1,5 +1,7 @@
-"""What commands about users share: secrets come from a prompt, a file or a pipe, never from an
-argument, which every user of the machine can read in the list of processes."""
+"""Reads secrets from a prompt, a file or a pipe, for commands about users.
+
+Never from an argument: every user of the machine can read it in the list of processes.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ _SECRET_BYTES_MAX = 65_536
 
 PasswordFile = Annotated[
     Path | None,
-    typer.Option("--password-file", help="Holds the password ('-': stdin). Default: it is asked."),
+    typer.Option("--password-file", help="Holds the password ('-': stdin). Default: a prompt."),
 ]
 Groups = Annotated[
-    list[str] | None, typer.Option("--group", help="A group of theirs; may be repeated.")
+    list[str] | None, typer.Option("--group", help="A group of the user; may be repeated.")
 ]
 UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's name, e.g. alice.")]
 
@@ -33,14 +35,14 @@ def read_secret(file: Path | None, what: str) -> str:
     try:
         found = data.decode().split("\n", 1)[0].removesuffix("\r")
     except UnicodeDecodeError:
-        raise BadOption(f"{what} is no text in UTF-8") from None
+        raise BadOption(f"{what} must be UTF-8 text") from None
     if not found:
-        raise BadOption(f"{what} is empty: its first line is taken")
+        raise BadOption(f"{what} is empty: it must be on the first line")
     return found
 
 
 def asked_password(file: Path | None) -> str:
-    """Of a file, or asked of the person, twice."""
+    """Read the password from the file, or ask for it twice."""
     if file is not None:
         return read_secret(file, "the password")
     found: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
@@ -48,7 +50,7 @@ def asked_password(file: Path | None) -> str:
 
 
 def group_names(groups: list[str] | None) -> list[str]:
-    """As given, `staff` or `group:staff`; without `group:`. Raises `InvalidPrincipal`."""
+    """Check group names and remove the prefix `group:`. Raises `InvalidPrincipal`."""
     from octavo.security.principal import checked_principal
 
     names = [one.removeprefix("group:") for one in groups or []]

@@ -1,6 +1,6 @@
-"""`octavo security`: whether the cluster asks who somebody is at all.
+"""`octavo security`: turns authentication and authorization of the cluster on and off.
 
-Straight in the metadata store, as `octavo acl`: whoever reaches it has the cluster's secret anyway.
+Works on the metadata store directly: access to it already includes the cluster's secret.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from octavo.security.policy import PolicyRecord
 
 app = typer.Typer(
-    help="Show whether this cluster is secured; secure it, or open it. A secured cluster "
-    "allows nothing that no rule allows.",
+    help="Show whether this cluster is secured; secure or open it. A secured cluster "
+    "allows only calls that a rule allows.",
     no_args_is_help=True,
 )
 
@@ -50,11 +50,11 @@ def status(metadata: Metadata = None, data: Data = None, as_json: AsJson = False
         emit_json(shown)
         return
     if version < 0:
-        say("no policy yet: anybody may do anything")
+        say("no policy yet: every caller may do anything")
     emit_fields(
         {
             **shown,
-            "secured": "yes" if record.secured else "no: anybody may do anything",
+            "secured": "yes" if record.secured else "no: every caller may do anything",
             "admins": ", ".join(admins) or "none",
         }
     )
@@ -73,8 +73,9 @@ def secure(
     metadata: Metadata = None,
     data: Data = None,
 ) -> None:
-    """Secure the cluster: from now on nothing is allowed that no rule allows. Nobody is cut off
-    before the brokers have heard of it, within seconds; calls that are open are decided again.
+    """Secure the cluster: from now on only calls that a rule allows are allowed.
+
+    Brokers follow within seconds, and then decide open calls again.
 
     \b
     Examples:
@@ -83,7 +84,7 @@ def secure(
     """
     from octavo.security.policy import PolicyStore, secured
 
-    secured_for = secured(_nothing(), admin)  # or say why not
+    secured_for = secured(_nothing(), admin)  # raises for a bad principal
 
     async def work(store: MetadataStore) -> None:
         await PolicyStore(store).change(lambda record: secured(record, admin))
@@ -103,13 +104,13 @@ def open_(yes: Yes = False, metadata: Metadata = None, data: Data = None) -> Non
     from octavo.security.policy import PolicyStore, opened
 
     if not yes:
-        typer.confirm("Let anybody do anything?", abort=True, err=True)
+        typer.confirm("Let every caller do anything?", abort=True, err=True)
 
     async def work(store: MetadataStore) -> None:
         await PolicyStore(store).change(opened)
 
     with_store(metadata_url(metadata, data), work)
-    say("open: anybody may do anything")
+    say("open: every caller may do anything")
 
 
 def _nothing() -> PolicyRecord:

@@ -50,10 +50,10 @@ def standalone(
         str, typer.Option(help="A metadata store instead of the embedded one (zk://…).")
     ] = "",
     session_timeout_ms: Annotated[
-        int, typer.Option(min=500, help="How long a silent process keeps what it owns.")
+        int, typer.Option(min=500, help="How long a silent process keeps its partitions.")
     ] = 6_000,
     restart: Annotated[
-        bool, typer.Option("--restart/--no-restart", help="Start again what died.")
+        bool, typer.Option("--restart/--no-restart", help="Restart processes that die.")
     ] = True,
     tls: Annotated[
         bool,
@@ -111,7 +111,7 @@ _OWN = {
     ),
     "broker": ("host", "port", "broker_id"),
 }
-"""What the supervisor decides for each process."""
+"""Settings that the supervisor chooses for each process."""
 
 
 def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str, Any]]:
@@ -149,13 +149,13 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
                 )
         found[section] = values
     for name in ("certificate", "key", "ca", "crl"):
-        if found["tls"].get(name):  # read by processes that may stand elsewhere
+        if found["tls"].get(name):  # the processes may have another working folder
             found["tls"][name] = str(Path(found["tls"][name]).absolute())
     return found
 
 
 async def _run(plan: Plan, as_json: bool) -> int:
-    """Start, say where everything is, serve until told to stop."""
+    """Start the cluster, print its addresses, and serve until a signal."""
     import asyncio
     import signal
 
@@ -203,7 +203,7 @@ def _admin_url(member: Member, scheme: str) -> str:
 
 
 def _how_commands_find_it(cluster: ClusterFile) -> str:
-    """A line to be pasted where commands have to be told; "" where they find it by themselves."""
+    """The `export` line that commands need to find the cluster; empty if they need none."""
     if cluster.token_file or cluster.shown:
         return f"\ncommands  export OCTAVO_DATA={shlex.quote(str(Path(cluster.folder).absolute()))}"
     if BROKER_URL in cluster.urls:
@@ -212,7 +212,7 @@ def _how_commands_find_it(cluster: ClusterFile) -> str:
 
 
 def _read_only_ones(cluster: ClusterFile) -> list[str]:
-    """A warning for each bookie that takes no adds."""
+    """Warnings about bookies that take no adds."""
     return [
         f"{member.name} is read-only: {member.read_only_because}"
         for member in cluster.of_kind("bookie")

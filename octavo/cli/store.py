@@ -1,4 +1,4 @@
-"""What commands that work on the metadata store itself share: where it is, opened and closed."""
+"""Opens the metadata store for commands that work on it directly."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def with_store(url: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
 
 
 def checked_store_url(metadata: str | None, data: Path | None) -> str:
-    """Where the metadata is: a mistake in that is told before anything is asked. Raises
-    `BadOption`, `BadMetadataUrl`."""
+    """Return the metadata store's URL, checked before a command asks the user for input.
+
+    Raises `BadOption`, `BadMetadataUrl`.
+    """
     from octavo.credentials import credentials_file
     from octavo.metadata.opening import open_store
 

@@ -1,6 +1,6 @@
 """`octavo stream`: create, append to, read, close, fork, show and delete durable streams.
 
-JSON goes in and comes out as it is written, number by number: no message is read and written anew.
+JSON is passed through as it is written: `1.50` stays `1.50`.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ app = typer.Typer(
     help="Create, append to, read, close, fork and delete durable streams.", no_args_is_help=True
 )
 APPEND_BYTES = 1 << 20
-"""Of what is read of a pipe or a file so much goes into one append, if it is there."""
+"""The most bytes of a pipe or file in an append."""
 _PLACES = {"earliest": "-1", "latest": "now"}
 
 StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="stream or namespace/stream")]
 
 
 class NoStream(OctavoError):
-    """There is nothing of this name."""
+    """There is no stream of this name."""
 
     name = "no-stream"
 
 
 @contextmanager
 def _known(stream: str) -> Iterator[None]:
-    """Raises `NoStream` where the block finds nothing of the name: it says the command."""
+    """Turn "stream-not-found" in the block into `NoStream`, which names the command to make it."""
     try:
         yield
     except NotFound as error:
-        if error.code != "stream-not-found":  # "topic-is-no-stream": what it is then is told
+        if error.code != "stream-not-found":  # "topic-is-no-stream" has its own text
             raise
         raise NoStream(
             f"there is no stream {TopicName.of(stream)}; octavo stream create {stream} makes it"
@@ -76,7 +76,7 @@ def create(
     content_type: Annotated[
         str,
         typer.Option(
-            "--content-type", "-t", help="The type of its data; any type but JSON is bytes."
+            "--content-type", "-t", help="The type of its data: JSON is messages, others are bytes."
         ),
     ] = "application/json",
     ttl_s: Annotated[
@@ -84,7 +84,7 @@ def create(
         typer.Option(min=0, help="Expires when unused for this many seconds. Default: never."),
     ] = None,
     expires_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When it goes: RFC 3339. Default: never.")
+        str | None, typer.Option(metavar="TIME", help="Expires then (RFC 3339). Default: never.")
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -126,24 +126,24 @@ def append(
     stream: StreamArgument,
     messages: Annotated[
         list[str] | None,
-        typer.Argument(help="All of them at once, or none; without any, stdin is read."),
+        typer.Argument(help="Appended all or none. Without messages, stdin is read."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read a file ('-': stdin).")
     ] = None,
     seq: Annotated[
         str | None,
-        typer.Option(help="Refused unless it sorts behind that of the last append with one."),
+        typer.Option(help="Refuse the append unless this sorts after the last append's --seq."),
     ] = None,
-    close: Annotated[bool, typer.Option("--close", help="End the stream behind them.")] = False,
+    close: Annotated[bool, typer.Option("--close", help="End the stream after them.")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append messages; ends when all are durable.
+    """Append messages; end when all are durable.
 
-    To a JSON stream each argument, and each line that is read, is a message and has to be JSON.
-    To any other the bytes are appended as they come, with their line ends.
+    For a JSON stream, each argument and each line of the input is a message and must be JSON. To
+    other streams the bytes are appended unchanged, with line ends.
 
     \b
     Examples:
@@ -154,7 +154,7 @@ def append(
     if messages and file:
         raise BadOption("messages on the command line and --file at once: choose one")
     if seq is not None and not messages:
-        raise BadOption("--seq is of one append: give its messages on the command line")
+        raise BadOption("--seq covers a single append: give its messages on the command line")
     if not messages and file is None and sys.stdin.isatty():
         raise BadOption("nothing to append: give messages, --file FILE, or pipe them in")
 
@@ -180,7 +180,7 @@ def append(
 
 
 def _given(messages: list[str], info: StreamInfo) -> Iterator[bytes | list[Raw]]:
-    """What the arguments are, in one append. Raises `BadLine`."""
+    """Put the arguments into a single append. Raises `BadLine`."""
     texts = [os.fsencode(message) for message in messages]
     if info.is_json:
         yield [_json(text, f"message {number}") for number, text in enumerate(texts, 1)]
@@ -189,7 +189,7 @@ def _given(messages: list[str], info: StreamInfo) -> Iterator[bytes | list[Raw]]
 
 
 def _read(source: BufferedReader, info: StreamInfo) -> Iterator[bytes | list[Raw]]:
-    """What is read, append by append, as it comes. Raises `BadLine`."""
+    """Read the input, and yield an append for the bytes read so far. Raises `BadLine`."""
     if not info.is_json:
         while piece := source.read1(APPEND_BYTES):
             yield piece
@@ -199,14 +199,14 @@ def _read(source: BufferedReader, info: StreamInfo) -> Iterator[bytes | list[Raw
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > MESSAGE_BYTES_MAX:
             where = f"line {number + len(lines) + 1}"
-            raise BadLine(f"{where} is longer than a message may be, {MESSAGE_BYTES_MAX:,} bytes")
+            raise BadLine(f"{where} is too long: a message has at most {MESSAGE_BYTES_MAX:,} bytes")
         yield from _batches(lines, number)
         number += len(lines)
     yield from _batches([rest], number)
 
 
 def _batches(lines: list[bytes], before: int) -> Iterator[list[Raw]]:
-    """Of lines, `before` that many others: what goes into an append together. Raises `BadLine`."""
+    """Group lines into appends; `before` lines came earlier. Raises `BadLine`."""
     batch: list[Raw] = []
     size = 0
     for number, line in enumerate(lines, before + 1):
@@ -233,7 +233,7 @@ def _json(text: bytes, where: str) -> Raw:
         msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
         raise BadLine(
-            f"{where} is not JSON, as the stream's messages are ({error}): text stands in quotes"
+            f"{where} must be JSON, as the stream is ({error}): write text in quotes"
         ) from None
     return Raw(text)
 
@@ -248,12 +248,12 @@ def read(
         bool, typer.Option("--follow", "-f", help="Wait for more until it is closed, or Ctrl-C.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON object a line: data, and the offset behind them.")
+        bool, typer.Option("--json", help="A JSON object a line: data, and the next offset.")
     ] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Print a stream: messages of JSON one a line, all else byte for byte.
+    """Print a stream: JSON messages one a line, other data byte for byte.
 
     \b
     Examples:
@@ -288,7 +288,7 @@ def read(
 async def _parts(
     stream: AsyncStream, start: str, *, follow: bool
 ) -> AsyncGenerator[StreamPart, None]:
-    """What there is, and what comes."""
+    """Yield the stream's parts up to its end; with `follow`, also later parts."""
     if follow:
         async with aclosing(stream.follow(start)) as parts:
             async for part in parts:
@@ -303,7 +303,7 @@ async def _parts(
 
 
 class _Printer:
-    """Prints, and knows where to go on."""
+    """Prints parts and keeps the next offset."""
 
     def __init__(self, offset: str, *, as_json: bool) -> None:
         self.offset = offset
@@ -311,7 +311,6 @@ class _Printer:
         self._json = as_json
 
     def show(self, part: StreamPart) -> None:
-        """All of it, at once."""
         if self._json:
             said = {"next_offset": part.next_offset, "closed": part.closed}
             emit_raw(msgspec.json.encode({**_data(part), **said}))
@@ -325,7 +324,7 @@ class _Printer:
 
 
 def _data(part: StreamPart) -> dict[str, Any]:
-    """`messages` of JSON; else `text`, or `base64` where a part is no UTF-8 by itself."""
+    """`messages` of JSON; else `text`, or `base64` if a part alone is not UTF-8."""
     if part.is_json:
         return {"messages": _messages(part)}
     try:
@@ -335,7 +334,7 @@ def _data(part: StreamPart) -> dict[str, Any]:
 
 
 def _messages(part: StreamPart) -> list[Raw]:
-    """Each on one line."""
+    """The part's messages, each on one line."""
     return msgspec.json.decode(msgspec.json.format(part.data or b"[]", indent=-1), type=list[Raw])
 
 
@@ -346,12 +345,12 @@ def _place(offset: str, *, closed: bool) -> str:
 @app.command()
 def close(
     stream: StreamArgument,
-    message: Annotated[str | None, typer.Argument(help="Its last one.")] = None,
+    message: Annotated[str | None, typer.Argument(help="Its last message.")] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a stream for good: nothing will follow, and readers are told so.
+    """End a stream for good: no data will follow, and readers learn it.
 
     \b
     Examples:
@@ -381,14 +380,14 @@ def fork(
         str | None,
         typer.Option(
             metavar="OFFSET",
-            help="A next offset: what is behind it is not taken over. Default: all is.",
+            help="A next offset; data from there on are left out. Default: take all.",
         ),
     ] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fork a stream: a new one that begins with what this one has, of which nothing is copied.
+    """Fork a stream: create a stream that begins with its data, without copying them.
 
     \b
     Examples:
@@ -407,7 +406,7 @@ def fork(
 def show(
     stream: StreamArgument, url: Url = None, data: Data = None, as_json: AsJson = False
 ) -> None:
-    """Show what a stream is, and where it ends.
+    """Show a stream's settings and its end.
 
     \b
     Example:
@@ -433,7 +432,7 @@ def _show(name: str, info: StreamInfo, *, as_json: bool) -> None:
 
 @app.command()
 def delete(stream: StreamArgument, yes: Yes = False, url: Url = None, data: Data = None) -> None:
-    """Delete a stream; its name stays taken as long as it has forks.
+    """Delete a stream; its name stays taken while it has forks.
 
     \b
     Example:

@@ -24,7 +24,7 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
 Partition = Annotated[int | None, typer.Option(min=0, help="Only this partition.")]
 VALUE_CHARS = 60
-"""Of a value in a table; --json has all of it."""
+"""Characters of a value in a table; --json shows all."""
 
 
 @app.command("list")
@@ -77,7 +77,7 @@ def create(
         typer.Option(help="Unacked messages move there, for example when nacked. Default: none."),
     ] = None,
     retry_deliveries: Annotated[
-        int | None, typer.Option(help="Before a message goes there; by default 1.")
+        int | None, typer.Option(help="Deliveries before a message moves there. Default: 1.")
     ] = None,
     backoff: Annotated[
         str | None,
@@ -145,7 +145,7 @@ def _show(found: Mapping[str, Any], as_json: bool) -> None:
 def lag(
     topic: TopicArgument, name: Name, url: Url = None, data: Data = None, as_json: AsJson = False
 ) -> None:
-    """Show what a subscription is behind, by partition, and what keeps it.
+    """Show a subscription's backlog by partition, and why it is held back.
 
     \b
     Examples:
@@ -184,7 +184,7 @@ def peek(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the first messages that are not acked; nothing is leased.
+    """Show the first unacked messages, without leasing them.
 
     \b
     Examples:
@@ -231,7 +231,7 @@ def seek(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go back or on: what is before counts as acked, what is behind as not.
+    """Move a subscription: earlier messages count as acked, later messages as unacked.
 
     \b
     Examples:
@@ -259,7 +259,7 @@ def skip(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ack the first messages of each partition, also those that consumers hold.
+    """Ack the first messages of each partition, including leased messages.
 
     \b
     Examples:
@@ -283,7 +283,7 @@ def expire(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ack all messages that are older, also those that consumers hold.
+    """Ack all older messages, including leased messages.
 
     \b
     Examples:
@@ -307,7 +307,7 @@ def _say_acked(acked: int, as_json: bool) -> None:
 def delete(
     topic: TopicArgument, name: Name, yes: Yes = False, url: Url = None, data: Data = None
 ) -> None:
-    """Delete a subscription, and what it knows of acks.
+    """Delete a subscription and its acks.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`octavo token`: the cluster's own tokens, made with its secret out of the metadata store."""
+"""`octavo token`: the cluster's own tokens, signed with its secret from the metadata store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from octavo.metadata.store import MetadataStore
     from octavo.security.identity.token_form import Token
 
-app = typer.Typer(help="Make, look into and revoke tokens.", no_args_is_help=True)
+app = typer.Typer(help="Make, inspect and revoke tokens.", no_args_is_help=True)
 
 Principal = Annotated[
     str,
@@ -31,13 +31,13 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 @app.command()
 def create(
     principal: Principal,
-    ttl: Annotated[str, typer.Option(help="How long it is good: 90s, 15m, 12h, 30d.")] = "30d",
+    ttl: Annotated[str, typer.Option(help="How long it is valid: 90s, 15m, 12h, 30d.")] = "30d",
     groups: Groups = None,
     metadata: Metadata = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token: to be shown as `Authorization: Bearer TOKEN`. The user need not be known.
+    """Make a token for the header `Authorization: Bearer TOKEN`. The user need not exist.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def create(
             key,
             principal,
             ttl_s=ttl_s,
-            now_s=max(time.time(), record.not_before_s),  # not one of those revoked just now
+            now_s=max(time.time(), record.not_before_s),  # else a revocation just now covers it
             groups=[f"group:{one}" for one in names],
         )
 
@@ -84,7 +84,7 @@ def inspect(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a token says, and whether this cluster takes it, if one is named.
+    """Show a token's claims and, if a cluster is named, whether the cluster accepts it.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ def inspect(
         return
     fields: dict[str, object] = {"alg": token.algorithm, "kid": token.kid}
     fields |= {name: _shown(name, value) for name, value in token.claims.items()}
-    fields["verdict"] = judged or "not looked at: name a cluster with --data or --metadata"
+    fields["verdict"] = judged or "not checked: name a cluster with --data or --metadata"
     emit_fields(fields)
 
 
@@ -111,7 +111,7 @@ def inspect(
 def revoke(
     principal: Principal, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
 ) -> None:
-    """Make void all tokens that were issued to a user until now. New ones are good.
+    """Revoke all tokens that were issued to a user until now. New tokens are valid.
 
     \b
     Example:
@@ -128,11 +128,11 @@ def revoke(
     if as_json:
         emit_json({"principal": principal, "done": "revoked"})
     else:
-        say(f"tokens of {principal} issued until now are void")
+        say(f"tokens of {principal} issued until now are revoked")
 
 
 def ttl_seconds(text: str) -> int:
-    """Of `30d`. Raises `BadOption`."""
+    """Parse a duration such as `30d`. Raises `BadOption`."""
     from octavo.security.identity.tokens import TTL_S_MAX
 
     found = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", text)

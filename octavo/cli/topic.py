@@ -38,7 +38,7 @@ RETRY_S = 20.0
 
 
 def ask(urls: list[str], work: Callable[[AsyncClient], Awaitable[T]]) -> T:
-    """Run `work` with a client; a person waits at most `RETRY_S` for a cluster that is busy."""
+    """Run `work` with a client that retries for at most `RETRY_S`."""
     from octavo.client.client import AsyncClient
 
     async def run() -> T:
@@ -65,7 +65,7 @@ def create(
         typer.Option(min=1, help="Copies on disk before it is acknowledged (Qa). Default: 2."),
     ] = None,
     force: Annotated[
-        bool, typer.Option(help="Also when it asks for more bookies than there are.")
+        bool, typer.Option(help="Also if it needs more bookies than there are.")
     ] = False,
     settings: Settings = None,
     url: Url = None,
@@ -74,8 +74,8 @@ def create(
 ) -> None:
     """Create a topic (fine when it exists with the same settings).
 
-    What options from --retention-time on do not say, the namespace says (octavo namespace show), or
-    it is off. TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
+    Options from --retention-time on default to the namespace's setting (octavo namespace show), or
+    to off. TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
 
     \b
     Examples:
@@ -150,8 +150,8 @@ def update(
 ) -> None:
     """Change a topic's settings. Settings that are not named stay.
 
-    `off` says that there is none, whatever the namespace says; `default` says nothing any more.
-    TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
+    `off` turns a setting off, also if the namespace sets it; `default` unsets it, so that the
+    namespace's setting applies. TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
 
     \b
     Examples:
@@ -199,7 +199,7 @@ def fork(
 
 
 def _places(given: list[str]) -> str | int | dict[int, str | int]:
-    """Of `--at`: one place for all partitions, or one for each that is named."""
+    """Parse `--at`: a place for all partitions, or a place for each named partition."""
 
     def place(text: str) -> str | int:
         offset = whole(text)
@@ -213,7 +213,7 @@ def _places(given: list[str]) -> str | int | dict[int, str | int]:
         partition = whole(number)
         if not text or partition is None:
             raise BadOption(
-                f"--at {one!r}: one place for all partitions, or PARTITION=PLACE for each of them"
+                f"--at {one!r}: give a place for all partitions, or PARTITION=PLACE for each"
             )
         found[partition] = place(text)
     return found
@@ -223,7 +223,7 @@ def _places(given: list[str]) -> str | int | dict[int, str | int]:
 def truncate(
     topic: TopicArgument,
     before: Annotated[
-        str, typer.Option(help="The first to be kept: latest, an RFC 3339 time, an offset, an id.")
+        str, typer.Option(help="Keep from here: latest, an RFC 3339 time, an offset, an id.")
     ],
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     yes: Yes = False,
@@ -274,13 +274,13 @@ def explain(
     topic: TopicArgument,
     subscription: Annotated[
         str | None,
-        typer.Option("--subscription", "-s", help="Also what holds this subscription back."),
+        typer.Option("--subscription", "-s", help="Explain this subscription too."),
     ] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say who serves each partition and why, and what holds publishers and consumers back.
+    """Explain which broker serves each partition, and what holds publishers and consumers back.
 
     \b
     Examples:
@@ -298,17 +298,17 @@ def explain(
 def unload(
     topic: TopicArgument,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="BROKER", help="This broker. Default: who should.")
+        str | None,
+        typer.Option("--to", metavar="BROKER", help="To this broker. Default: the preferred one."),
     ] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a topic's partitions on: to the brokers that should have them, or to one of them.
+    """Move a topic's partitions to the brokers that should have them, or to a named broker.
 
-    A partition that is with the right broker already is closed and opened again. A partition that
-    is given to a named broker stays there until that broker stops, is drained, or the topic is
-    unloaded again.
+    A partition that is already there is closed and opened again. Partitions stay at a named broker
+    until it stops, is drained, or the topic is unloaded again.
 
     \b
     Examples:
@@ -326,13 +326,13 @@ def unload(
 
 
 def values_of(settings: list[str] | None) -> dict[str, Any]:
-    """`--set` values: JSON where they are JSON, text otherwise. Raises `BadOption`."""
+    """Parse `--set` values as JSON, or else as text. Raises `BadOption`."""
     import json
 
     found: dict[str, Any] = {}
     for name, text in parse_sets(settings).items():
         if name in ("topic", "name"):
-            raise BadOption(f"--set {name}: that is no setting; it is said before the options")
+            raise BadOption(f"--set {name}: {name} is not a setting; write it before the options")
         try:
             found[name] = json.loads(text)
         except ValueError:
@@ -361,7 +361,7 @@ def _show(topic: Topic, as_json: bool) -> None:
 
 
 def _show_partitions(parts: list[Any]) -> None:
-    """What the owners say of each partition."""
+    """Print the owners' figures for each partition."""
     names = ("partition", "owner", "earliest_offset", "next_offset", "stored_bytes", "ledgers")
     rows = []
     for part in parts:

@@ -1,8 +1,7 @@
-"""The commands of `octavo` by name: where each one is, and its line in `octavo --help`.
+"""The commands of `octavo`: each command's module and its line in `octavo --help`.
 
-Only the module of the command that was typed is imported. All of them together take longer to
-import than most commands take to run, and `octavo --help` needs none. Help is plain text for the
-same reason: drawing it with rich would import rich for every `--help` and every mistyped option.
+Only the module of the typed command is imported, because importing all of them takes longer than
+most commands run. Help is plain text for the same reason: it does not import rich.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    # typer carries a click of its own, and gives its classes no public name.
+    # typer contains its own copy of click, whose classes have no public names.
     from typer._click import Command, Context, HelpFormatter
 
 
 class Place(NamedTuple):
-    """A function or a `typer.Typer` of a module under `octavo.cli`, and what it does."""
+    """A function or `typer.Typer` in a module of `octavo.cli`, and its summary."""
 
     module: str
     name: str
@@ -34,9 +33,9 @@ COMMANDS = {
         "Run a whole cluster on this machine: metadata, three bookies, two brokers, in one folder.",
     ),
     "bookie": Place(
-        "bookie", "app", "Run one bookie, which keeps ledgers on disk, or look after one."
+        "bookie", "app", "Run a bookie, which keeps ledgers on disk, or examine and repair one."
     ),
-    "broker": Place("broker", "app", "Run one broker, which serves topics, or look after brokers."),
+    "broker": Place("broker", "app", "Run a broker, which serves topics; list or drain brokers."),
     "zookeeper": Place(
         "nodes",
         "zookeeper",
@@ -49,7 +48,7 @@ COMMANDS = {
     ),
     "publish": Place("publish", "publish", "Publish messages; end when all are durable."),
     "consume": Place(
-        "consume", "consume", "Print messages: of a subscription with acks, or by a plain read."
+        "consume", "consume", "Print messages of a subscription, with acks, or by a plain read."
     ),
     "stream": Place(
         "stream", "app", "Create, append to, read, close, fork and delete durable streams."
@@ -58,20 +57,20 @@ COMMANDS = {
         "ledger", "app", "List, show, read, recover and delete ledgers; show their password."
     ),
     "bookies": Place(
-        "bookies", "bookies", "List the bookies that are up, and those that should be."
+        "bookies", "bookies", "List the bookies that are up, and bookies that should be."
     ),
     "certs": Place(
-        "certs", "certs", "Make a certificate for development, and at the first call a CA."
+        "certs", "certs", "Make a certificate for development, and a CA at the first call."
     ),
     "keys": Place("keys", "app", "Make, list, rotate and forget the keys of encrypted namespaces."),
     "quota": Place("quota", "app", "Set, list, show and remove quotas of users and namespaces."),
     "schema": Place("schema", "app", "Register, list, show and check schemas of messages."),
     "security": Place(
-        "security", "app", "Show whether this cluster is secured; secure it, or open it."
+        "security", "app", "Show whether this cluster is secured; secure or open it."
     ),
     "acl": Place("acl", "app", "Allow and deny: list rules, explain decisions, give roles."),
     "user": Place("user", "app", "Manage users: passwords, groups, API keys; disable and delete."),
-    "token": Place("token", "app", "Make, look into and revoke tokens."),
+    "token": Place("token", "app", "Make, inspect and revoke tokens."),
     "inspect": Place(
         "inspect", "app", "Show what a bookie's files contain, also while the bookie runs."
     ),
@@ -85,7 +84,7 @@ COMMANDS = {
 
 
 class Group(TyperGroup):
-    """A group of commands whose help has each command's first sentence, whole."""
+    """A group of commands whose help shows each command's whole first sentence."""
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """List the commands; typer would cut their sentences to one line."""
@@ -93,7 +92,7 @@ class Group(TyperGroup):
             formatter.write_dl(self.summaries(ctx))
 
     def summaries(self, ctx: Context) -> list[tuple[str, str]]:
-        """Name each command that is not hidden, with its first sentence."""
+        """Return the visible commands with their first sentences."""
         del ctx
         return [
             (name, one.get_short_help_str(limit=1000))
@@ -110,12 +109,12 @@ class Commands(Group):
         self.commands = _Imported()  # type: ignore[assignment]  # read, never written
 
     def list_commands(self, ctx: Context) -> list[str]:
-        """The names alone: no module is imported."""
+        """Return the names without importing modules."""
         del ctx
         return list(COMMANDS)
 
     def summaries(self, ctx: Context) -> list[tuple[str, str]]:
-        """Take the sentences of the table: no module is imported."""
+        """Return the sentences of `COMMANDS` without importing modules."""
         del ctx
         return [(name, place.summary) for name, place in COMMANDS.items()]
 

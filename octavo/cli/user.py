@@ -1,7 +1,7 @@
-"""`octavo user`: who may log in with a password, which groups users are in, who is shut out.
+"""`octavo user`: passwords and groups of users; disables users.
 
-Straight in the metadata store: whoever reaches it has the cluster's secret anyway. Every process
-takes a change within seconds.
+Works on the metadata store directly: access to it already includes the cluster's secret. Every
+process follows a change within seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def create(
     groups: Groups = None,
     password_file: PasswordFile = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="Shows a token, key or certificate instead.")
+        bool, typer.Option("--no-password", help="For a user with a token, key or certificate.")
     ] = False,
     metadata: Metadata = None,
     data: Data = None,
@@ -80,7 +80,7 @@ def password(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a user another password. Their tokens stay: `octavo token revoke` ends those.
+    """Give a user another password. Their tokens stay valid (see `octavo token revoke`).
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def password(
     from octavo.security.identity.users import scram_records
 
     url = checked_store_url(metadata, data)
-    with_store(url, lambda store: _users(store).get(name))  # told before a password is asked
+    with_store(url, lambda store: _users(store).get(name))  # fail before asking for a password
     records = scram_records(asked_password(password_file), random.SystemRandom())
     with_store(url, lambda store: _users(store).set_password(name, records))
     _done(name, "has another password", as_json)
@@ -100,7 +100,7 @@ def password(
 def disable(
     name: UserName, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
 ) -> None:
-    """Shut a user out, whatever they show: passwords, tokens, keys, certificates.
+    """Disable a user: passwords, tokens, keys and certificates are all refused.
 
     \b
     Example:
@@ -114,7 +114,7 @@ def disable(
 def enable(
     name: UserName, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
 ) -> None:
-    """Let a user in again.
+    """Enable a disabled user again.
 
     \b
     Example:
@@ -132,9 +132,9 @@ def delete(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a user: password and groups go, tokens issued so far are void. Rules stay.
+    """Delete a user's password and groups, and revoke issued tokens. Rules stay.
 
-    A certificate or a foreign token still proves the name: to shut that out, disable the user.
+    A certificate or a foreign token still proves the name: to refuse these too, disable the user.
 
     \b
     Example:
@@ -151,14 +151,14 @@ def delete(
 def groups(
     name: UserName,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUPS]", help="All that they are in.")
+        list[str] | None, typer.Argument(metavar="[GROUPS]", help="All groups of the user.")
     ] = None,
-    none: Annotated[bool, typer.Option("--none", help="They are in no group.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Remove the user from all groups.")] = False,
     metadata: Metadata = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a user's groups, or say all that they are in from now on.
+    """Show a user's groups, or replace them.
 
     \b
     Examples:
@@ -215,10 +215,10 @@ def list_users(metadata: Metadata = None, data: Data = None, as_json: AsJson = F
 
 @app.command()
 def key(name: UserName, groups: Groups = None, as_json: AsJson = False) -> None:
-    """Make an API key for a user. The key is shown once, and is stored nowhere.
+    """Make an API key for a user. The key is shown once, and is not stored.
 
-    Its line goes into the file that the setting security.api_keys_file of every broker names; they
-    take it within seconds, and a line that is taken out ends its key.
+    Add its line to the file of the setting security.api_keys_file of every broker. Brokers follow
+    within seconds. To revoke a key, remove its line.
 
     \b
     Examples:
@@ -230,7 +230,7 @@ def key(name: UserName, groups: Groups = None, as_json: AsJson = False) -> None:
 
     checked_principal(f"user:{name}", "user")
     if ":" in name:
-        raise BadOption(f"{name!r}: a user with an API key has no colon in the name")
+        raise BadOption(f"{name!r}: the name of a user with an API key must not contain a colon")
     made = make_key(random.SystemRandom())
     line = line_of(name, made, group_names(groups))
     if as_json:

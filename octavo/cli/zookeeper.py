@@ -1,4 +1,4 @@
-"""`octavo zookeeper`: one ZooKeeper server of our own, for development."""
+"""`octavo zookeeper`: runs a ZooKeeper server, for development."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _CERTIFICATE_DAYS = 365
 
 
 class ZooKeeperFailed(OctavoError):
-    """The server did not come up. The message names its log."""
+    """The server did not start. The message names its log."""
 
     name = "zookeeper-failed"
     scope = Scope.PROCESS
 
 
 async def run_zookeeper(data: Path, port: int, *, tls: bool = False) -> None:
-    """Serve from the absolute folder `data` until Ctrl-C or SIGTERM; with `tls` by a certificate
-    that is made there if need be.
+    """Serve from the absolute folder `data` until Ctrl-C or SIGTERM.
+
+    With `tls`, a certificate is made there unless it exists.
 
     Raises `PortInUse`, `ZooKeeperNotInstalled`, `ZooKeeperFailed`, `TlsError`.
     """
@@ -69,7 +70,7 @@ async def run_zookeeper(data: Path, port: int, *, tls: bool = False) -> None:
 
 
 def _certificate(folder: Path) -> ServerTls:
-    """What it shows; made once."""
+    """Return the server's certificate; make it at the first call."""
     from octavo.tls.authority import Authority, own_names
 
     authority, _ = Authority.opened(folder)
