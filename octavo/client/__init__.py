@@ -1,1 +1,1 @@
-"""The typed client: `AsyncClient`, and `Client`, its synchronous face."""
+"""The typed client: `AsyncClient`, and `Client` for programs without an event loop."""

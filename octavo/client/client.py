@@ -102,7 +102,7 @@ READ_MESSAGES_MAX = 1_000
 
 
 class AsyncClient(OfThisProcess):
-    """A client of one cluster; an async context manager. One instance serves many tasks.
+    """A client of a cluster; an async context manager. Many tasks can share it.
 
         async with AsyncClient("http://127.0.0.1:8080") as client:
             await client.create_topic("orders", partitions=4)
@@ -167,14 +167,14 @@ class AsyncClient(OfThisProcess):
         self._looked_at: dict[TopicName, Incarnation] = {}
         """The incarnation of each topic whose offsets this client has seen."""
         self.loops: dict[DeliveryLoop, None] = {}
-        """All that are open."""
+        """The open loops over deliveries."""
 
     def __repr__(self) -> str:
         """Name the brokers, and no credentials."""
         return f"AsyncClient({', '.join(self.transport.urls)})"
 
     async def __aenter__(self) -> AsyncClient:
-        """Ready for use as it is; connections open when needed."""
+        """Return the client; connections are opened when needed."""
         return self
 
     async def __aexit__(
@@ -209,7 +209,7 @@ class AsyncClient(OfThisProcess):
             closing.cancel()
             await asyncio.wait({closing})
             told = ", ".join(f"{count} messages to {topic}" for topic, count in left.items())
-            raise OutcomeUnknown(f"{told} were not sent or not answered, and may not be stored")
+            raise OutcomeUnknown(f"{told} were not answered, or not even sent; they may be lost")
         await closing
 
     def forked(self, why: InvalidCall) -> None:
@@ -231,7 +231,7 @@ class AsyncClient(OfThisProcess):
     async def cluster(self) -> Mapping[str, Any]:
         """Return the cluster at a glance: brokers, bookies, metadata, clock (`GET /v1/cluster`).
 
-        `stale` is null, or names what this broker may know only an older state of.
+        `stale` is null, or names the parts of which this broker may know only an older state.
         """
         return await self._get("/v1/cluster")
 
@@ -360,7 +360,7 @@ class AsyncClient(OfThisProcess):
         return self._look_at(_topic(name, await self._get(_path(name))))
 
     async def _topic_to_publish(self, topic: str) -> Topic:
-        """A topic, perhaps a new one, where its namespace says so. Raises `NotFound`."""
+        """Return a topic, created if its namespace has `auto_create`. Raises `NotFound`."""
         try:
             return await self.topic(topic)
         except NotFound as missing:
@@ -368,7 +368,7 @@ class AsyncClient(OfThisProcess):
             try:
                 answer = await self.transport.call("PUT", _path(name), query={"auto": "true"})
             except ApiError as refused:
-                # Who may publish need not have the right to create, nor the broker to know of this.
+                # The caller may lack the right to create, and an older broker the route.
                 raise refused if isinstance(refused, NotFound) else missing from None
             return self._look_at(_topic(name, answer.json()))
 
@@ -417,7 +417,7 @@ class AsyncClient(OfThisProcess):
                 one of these or an offset (partitions left out: `latest`). An offset alone is enough
                 for a topic with a single partition.
 
-        The fork has no subscriptions and no producers' sequences. Raises `NotFound`, `Conflict`
+        Subscriptions and producers' sequences are not taken over. Raises `NotFound`, `Conflict`
         when there is a topic `name`, `ApiError` (410: trimmed, 416: beyond the end, 422).
         """
         where = {str(n): at[n] for n in at} if isinstance(at, Mapping) else at
@@ -538,7 +538,7 @@ class AsyncClient(OfThisProcess):
         """Remove a subject and all its versions. Raises `NotFound`."""
         await self.transport.call("DELETE", _subject_path(subject))
 
-    # ---- how much, and who
+    # ---- quotas and policy
 
     async def quotas(self) -> dict[str, Mapping[str, int]]:
         """List the quotas that are set, by subject; −1: no bound."""
@@ -707,7 +707,7 @@ class AsyncClient(OfThisProcess):
             if self._own_producers.get(name) is producer:
                 del self._own_producers[name]
             with contextlib.suppress(ClientError):
-                await producer.close()  # others may wait for answers to what they sent
+                await producer.close()  # other calls may still wait for its answers
         return [await receipt for receipt in await send(await self._own_producer(name))]
 
     def producer(
@@ -835,10 +835,10 @@ class AsyncClient(OfThisProcess):
         `partition`: its number; None: all partitions, one after the other. Messages of a partition
         come in order; there is no order between partitions.
 
-        With `follow`, all partitions are read at once, also those that are added later, and each
-        message comes as soon as it is stored, over one stream from each partition's owner. While an
-        owner is away the messages pause, without a gap or a repeat; `Unreachable` is raised when no
-        broker answers for `retry_s`. The loop's body may take any time.
+        With `follow`, all partitions are read at once, including partitions that are added later.
+        Each message comes as soon as it is stored, over a stream from its partition's owner. While
+        an owner is away the messages pause, without a gap or a repeat; `Unreachable` is raised when
+        no broker answers for `retry_s`. The loop's body may take any time.
 
         To go on later, keep `message.offset + 1` for each partition, and give it as `start` with
         `partition`. `start` and `incarnation` as in `read`; `compacted`: first the compacted view,
@@ -897,7 +897,7 @@ class AsyncClient(OfThisProcess):
         of: Incarnation,
         compacted: bool,
     ) -> dict[int, str | int]:
-        """Where each partition that is meant begins to be read. Raises `InvalidCall`."""
+        """Return the place where reading begins, for each partition. Raises `InvalidCall`."""
         if partition is not None:
             return {partition_number(partition): start}
         return await starts_of(self.transport, name, start, of=of, compacted=compacted)

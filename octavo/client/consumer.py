@@ -46,12 +46,12 @@ from octavo.client.types import Delivery, SubscriptionType, listed
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 
 REFRESH_S = 5.0
-"""So often it is asked which topics there are."""
+"""Seconds between two looks for new topics."""
 SESSION_S = 30.0
 BEATS = 3
-"""In one session timeout."""
+"""Heartbeats in a session timeout."""
 GROUP_AGAIN_S = 0.05
-"""A pause before the group is asked anew, where a partition was lost."""
+"""After a partition was lost, the member waits this long before it asks the group again."""
 Handed = Delivery | Iterable[Delivery]
 
 
@@ -93,19 +93,21 @@ class Cluster(Protocol):
 
 
 def patterns_of(topics: str | Sequence[str], *, group: bool) -> tuple[TopicPattern, ...]:
-    """Raises `InvalidCall` for text that names none."""
+    """Parse names and patterns. Raises `InvalidCall`."""
     try:
         given = [topics] if isinstance(topics, str) else listed(topics, "topics")
         for one in given:
             if not isinstance(one, str):
-                raise InvalidCall(f"a topic is named by text, 'orders-*', not {reprlib.repr(one)}")
+                raise InvalidCall(
+                    f"a topic's name must be text such as 'orders-*', not {reprlib.repr(one)}"
+                )
         found = tuple(TopicPattern.parse(one) for one in given)
     except InvalidPattern as error:
         raise InvalidCall(str(error)) from None
     if not found:
         raise InvalidCall("no topics given; for example ['orders', 'payments'], or 'orders-*'")
     if group and len({one.namespace for one in found}) > 1:
-        raise InvalidCall("the topics of a consumer group are of one namespace")
+        raise InvalidCall("the topics of a consumer group must be in the same namespace")
     return found
 
 
@@ -118,7 +120,7 @@ class TopicsConsumer(OfThisProcess):
         self._subscriptions: dict[str, Subscription] = {}
         self._generation = 0
         self._lost = asyncio.Event()
-        """A partition turned out to be another member's."""
+        """Set when a partition turns out to belong to another member."""
         self._merged: Merged | None = None
 
     def __repr__(self) -> str:
@@ -168,9 +170,9 @@ class TopicsConsumer(OfThisProcess):
 
     @asynccontextmanager
     async def opened(self, *, auto_ack: bool, batch: int) -> AsyncIterator[Merged]:
-        """All loops for the length of a block."""
+        """Run the loops of all topics during a block."""
         if self._merged is not None:
-            raise InvalidCall("this consumer has a loop already: make another consumer")
+            raise InvalidCall("this consumer already has a loop: make another consumer")
         merged = Merged(self._client.loops, self._on_lost, auto_ack=auto_ack, batch=batch)
         self._merged = merged
         following: asyncio.Task[None] | None = None
@@ -198,12 +200,12 @@ class TopicsConsumer(OfThisProcess):
         for one in handed:
             for delivery in (one,) if isinstance(one, Delivery) else one:
                 if delivery.topic not in self._subscriptions:
-                    raise InvalidCall(f"this delivery is not of this consumer: {delivery.ack_id}")
+                    raise InvalidCall(f"this consumer did not get this delivery: {delivery.ack_id}")
                 found[delivery.topic].append(delivery)
         return [(self._subscriptions[topic], some) for topic, some in found.items()]
 
     def _on_lost(self, key: Hashable, error: Exception) -> bool:
-        """Topics vanish, and partitions become other members'."""
+        """Whether the error is expected: a vanished topic, or another member's partition."""
         is_moved = isinstance(error, ApiError) and error.code == "stale-generation"
         if is_moved and isinstance(error, ApiError):
             self._generation = max(self._generation, int(error.problem.get("generation", 0)))
@@ -217,7 +219,7 @@ class TopicsConsumer(OfThisProcess):
         return is_moved or is_gone
 
     async def _subscription(self, topic: str) -> Subscription:
-        """Made if it is missing, used as it is if it is there. Raises `NotFound`."""
+        """Return the topic's subscription, created if it is missing. Raises `NotFound`."""
         found = self._subscriptions.get(topic)
         if found is not None:
             return found
@@ -275,7 +277,7 @@ class TopicsConsumer(OfThisProcess):
             except NotFound:
                 if at_first and is_named:
                     raise
-            except TopicReplaced:  # while we joined it: the new one is joined at the next look
+            except TopicReplaced:  # while we joined: the next look joins the new topic
                 self._subscriptions.pop(topic, None)
 
     # ---- in a group
@@ -300,12 +302,15 @@ class TopicsConsumer(OfThisProcess):
                     await asyncio.sleep(GROUP_AGAIN_S)
                     wait_s = 0.0
                 elif beat.result():
-                    wait_s = 0.0  # others wait to hear that we let go
+                    wait_s = 0.0  # the next members wait until the broker knows that we let go
         except Exception as error:
             merged.fail(error)
 
     async def _beat(self, merged: Merged, *, wait_s: float) -> bool:
-        """Show ourselves; let go what is not ours, join what is. Whether any was let go."""
+        """Send a heartbeat; leave partitions that are no longer ours, join new partitions.
+
+        Returns whether a partition was left.
+        """
         options = self.options
         holds = sorted(str(one) for one in merged.keys)
         answer = await self._client.transport.call(
@@ -336,7 +341,7 @@ class TopicsConsumer(OfThisProcess):
                     lease_s = await of.lease_s()
                 except NotFound:  # deleted meanwhile
                     continue
-                except TopicReplaced:  # deleted and made anew: the new one comes with the next beat
+                except TopicReplaced:  # recreated: the next beat joins the new topic
                     self._subscriptions.pop(topic, None)
                     continue
                 merged.add(partition, _OfPartition(self, of, topic, int(number)), lease_s)
@@ -344,7 +349,7 @@ class TopicsConsumer(OfThisProcess):
 
     @property
     def generation(self) -> int:
-        """Return the highest generation of the group that this member has heard of."""
+        """Return the highest generation of the group that this member has seen."""
         return self._generation
 
     async def _leave(self) -> None:
@@ -381,12 +386,13 @@ class _OfTopic:
 
     def _named(self, found: list[Delivery]) -> list[Delivery]:
         for one in found:
-            force_setattr(one, "topic", self._topic)  # nobody else has seen it yet
+            # A frozen struct; safe, as no other code has seen it yet.
+            force_setattr(one, "topic", self._topic)
         return found
 
 
 class _OfPartition(_OfTopic):
-    """A partition that a member of a group has."""
+    """A partition that belongs to this member of a group."""
 
     def __init__(self, group: TopicsConsumer, of: Subscription, topic: str, number: int) -> None:
         super().__init__(of, topic)

@@ -27,9 +27,9 @@ from octavo.protocol.ack_ids import each
 WAIT_S_MAX = 60.0
 """The longest time for which a broker holds a call."""
 CLOSE_S = 10.0
-"""How long closing tries to send the last acks …"""
+"""How long closing tries to send the last acks."""
 AHEAD_CLOSE_S = 1.0
-"""… and waits for messages that are already asked for, to give them back."""
+"""How long closing waits for requested messages, to give them back."""
 LOOKS = 24
 """How often in a lease the loop looks for due acks and extensions."""
 LOOK_S_MIN, LOOK_S_MAX = 0.005, 0.25
@@ -59,7 +59,7 @@ class DeliveryLoop:
 
     def __init__(self, consumer: Consumer, lease_s: float, *, auto_ack: bool, batch: int) -> None:
         if batch < 1:
-            raise InvalidCall(f"batch is {batch}: a loop takes at least one message at a time")
+            raise InvalidCall(f"batch is {batch}, but must be at least 1")
         self._consumer = consumer
         self._handing = Handing(lease_s, batch, auto_ack=auto_ack)
         self._look_s = max(LOOK_S_MIN, min(LOOK_S_MAX, lease_s / LOOKS))
@@ -69,7 +69,7 @@ class DeliveryLoop:
         self._failed: Exception | None = None
         self._closed = False
         self._last: dict[str, list[str]] | None = None
-        """The last call of a close. It is made again by the next close until it is answered."""
+        """The final call of `close`; a later `close` repeats it until it is answered."""
         self._closing = asyncio.Lock()
         self._ahead: asyncio.Task[bool] | None = None
         """The receive that runs while the body works."""
@@ -103,10 +103,7 @@ class DeliveryLoop:
         return hand
 
     async def _take(self, wait_s: float) -> bool:
-        """Receive, and hold what came: its leases are kept from now on, also while the body works.
-
-        Whether anything came.
-        """
+        """Receive messages, whose leases are extended from now on; whether any came."""
         received = await self._receive(wait_s)
         self._handing.took(received, self._loop.time())
         return bool(received)
@@ -118,7 +115,7 @@ class DeliveryLoop:
         return self._consumer.receive(handing.want(), wait_s=wait_s)
 
     async def between(self) -> None:
-        """To be called between two messages by a body on this event loop, which it may block."""
+        """Send due acks; a body that may block this event loop calls it between two messages."""
         now_s = self._loop.time()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + self._look_s
@@ -128,7 +125,7 @@ class DeliveryLoop:
     async def close(self) -> None:
         """Ack finished messages, give back the others. Raises `AcksUnsent` when that fails.
 
-        A close that was cancelled is taken up by the next one.
+        If a close was cancelled, the next close continues it.
         """
         async with self._closing:  # a second call waits for the first
             if self._closed and self._last == {}:
@@ -154,7 +151,7 @@ class DeliveryLoop:
         if ahead.cancel():
             await asyncio.wait({ahead})
         elif not ahead.cancelled():
-            ahead.exception()  # whatever it was: nothing came
+            ahead.exception()  # mark it as seen: no messages came
 
     async def _send_last(self) -> None:
         if self._last is None:
@@ -208,7 +205,7 @@ class DeliveryLoop:
                 raise
 
     async def _acknowledge(self, body: dict[str, list[str]], retry_s: float | None = None) -> None:
-        """A lease that has ended ends no loop: that message comes again, to whomever."""
+        """Send acks. If a lease has ended, drop its message: it is delivered again."""
         try:
             await self._consumer.acknowledge(body, retry_s)
         except Conflict as error:
@@ -218,7 +215,7 @@ class DeliveryLoop:
 
 
 async def hands(loop: DeliveryLoop, idle_s: float | None) -> AsyncIterator[Hand]:
-    """One after the other; ends when nothing came for `idle_s`, never when that is None."""
+    """Yield hands; end when no message came for `idle_s`, or never if that is None."""
     wait_s = WAIT_S_MAX / 2 if idle_s is None else min(idle_s, WAIT_S_MAX)
     while True:
         hand = await loop.hand(wait_s)

@@ -1,10 +1,10 @@
-"""Is the broker that does not answer still the partition's owner? Another one is asked.
+"""Asks other brokers whether a silent broker still owns a partition.
 
-A broker whose host loses its power or its network refuses nothing: a call to it hangs until its
-deadline, long after another broker has taken the partition over. So when an owner is silent for
-`SILENCE_S`, the other brokers are asked who owns the partition, until the call ends; as soon as
-one names another owner, the call is given up (`TimeoutError`) and may go there. All calls of one
-partition share the asking. An owner that is only slow keeps its calls.
+If a broker's host loses its power or its network, calls to it hang until their deadline, long after
+another broker has taken over the partition. So when an owner is silent for `SILENCE_S`, the client
+asks other brokers for the partition's owner until the call ends. As soon as a broker names another
+owner, the call is given up (`TimeoutError`) and can go there. All calls for a partition share these
+questions. An owner that is only slow keeps its calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 SILENCE_S = 1.0
 PAUSE_S = 0.25
-"""Between two questions. While the partition has no owner, the broker itself holds the answer."""
+"""The pause between questions. While there is no owner, the broker delays its answer itself."""
 
 PartitionKey = tuple[str, int]
 Ask = Callable[[PartitionKey, str], Awaitable[str | None]]
@@ -33,7 +33,7 @@ class Doubts:
         self._closed = False
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count resources in use, for tests; all are 0 at rest."""
         return {"waiting": sum(map(len, self._waiting.values()))}
 
     async def unless_moved(
@@ -43,9 +43,9 @@ class Doubts:
         attempt: Coroutine[Any, Any, Result],
         wait_s: float,
     ) -> Result:
-        """What `attempt` at `url` gives. Raises `TimeoutError` once another broker is the owner.
+        """Run `attempt` at `url`. Raises `TimeoutError` once another broker is the owner.
 
-        `wait_s`: how long the owner was asked to keep silent.
+        `wait_s`: how long the caller asked the owner to hold the call, in seconds.
         """
         key = (partition, url)
         async with asyncio.timeout(None) as limit:
@@ -60,7 +60,7 @@ class Doubts:
                     waiting.discard(limit)
 
     async def close(self) -> None:
-        """Ask no more; calls that are still under way end as they end."""
+        """Stop asking. Running calls continue."""
         self._closed = True
         for task in self._tasks:
             task.cancel()

@@ -1,9 +1,9 @@
-"""`AsyncStream`: a durable stream, appended to and read as the Durable Streams protocol says.
+"""`AsyncStream`: a durable stream, by the Durable Streams protocol.
 
-Every append carries this object's name as a producer, and a number. So an append whose answer was
-lost is sent again and stored once. If the outcome of an append stays unknown, the next append
-begins a new epoch of the producer: brokers then refuse the earlier append, unless it is stored by
-then. An object sends its appends one after the other; for more, append many messages at once
+Every append has this object's producer id and a number, so that an append whose answer was lost is
+sent again and stored once. If the outcome of an append stays unknown, the next append begins a new
+producer epoch: from then on brokers refuse the earlier append, unless it is stored already. An
+object sends its appends one after the other; for more speed, append many messages at once
 (`append_many`), or use several objects.
 """
 
@@ -24,9 +24,9 @@ from octavo.client.transport import JSON_TYPE, Answer, Transport
 from octavo.client.types import TopicName
 
 BEGINNING = "-1"
-"""The offset of the first message that is left."""
+"""The offset of the first message that is still stored."""
 NOW = "now"
-"""The offset of the end: only what comes from now on."""
+"""The offset of the end."""
 POLL_S = 60.0
 """Brokers answer a long poll at the latest after `http.stream_poll_ms`, half of this by default."""
 _NAME_BYTES = 8
@@ -38,9 +38,9 @@ class StreamInfo(NamedTuple):
 
     content_type: str
     next_offset: str
-    """Its end: what is appended next stands there."""
+    """The offset of the next append."""
     closed: bool
-    """Whether nothing will ever follow."""
+    """Whether the stream has ended for good."""
     ttl_s: int | None
     """The stream expires when it is not used for this many seconds."""
     expires_at: datetime | None
@@ -55,29 +55,29 @@ class Appended(NamedTuple):
     """An append that is durable."""
 
     next_offset: str
-    """Where the next one will stand: to read what follows this append, begin there."""
+    """The offset after this append: read from there for later data."""
     duplicate: bool
-    """An earlier try had stored it."""
+    """Whether an earlier attempt had stored it."""
 
 
 class StreamPart(NamedTuple):
     """The answer of a read."""
 
     data: bytes
-    """As it was appended; of a JSON stream an array of messages. Empty: nothing is there yet."""
+    """The data as appended; of a JSON stream an array of messages. Empty: there are none yet."""
     next_offset: str
-    """To go on from."""
+    """The offset to continue from."""
     up_to_date: bool
-    """There was no more at that moment."""
+    """Whether this was the end at that moment."""
     closed: bool
-    """There never will be more."""
+    """Whether this is the end for good."""
     is_json: bool
 
     @property
     def values(self) -> list[Any]:
         """Decode the messages of a JSON stream. Raises `InvalidCall` for any other stream."""
         if not self.is_json:
-            raise InvalidCall("the stream is no JSON: its data are bytes, in `data`")
+            raise InvalidCall("the stream is not JSON: use its bytes, in `data`")
         found: list[Any] = json.loads(self.data or b"[]")
         return found
 
@@ -91,11 +91,11 @@ class AsyncStream(OfThisProcess):
         async for part in events.follow():              # from the beginning, and as it grows
             print(part.values)
 
-    Every call raises what calls of `AsyncClient` raise, and: `NotFound` where there is no such
+    Every call raises the errors of `AsyncClient`'s calls, and: `NotFound` if there is no such
     stream, `Conflict` for a call that does not fit it (`stream-closed`, another content type, a
-    topic that is not a stream), `Trimmed` where retention has removed an offset, or where the
-    stream was deleted while it has forks, `TopicReplaced` when it was deleted and created again
-    since this object used it.
+    topic that is not a stream), `Trimmed` if retention has removed an offset, or the stream was
+    deleted while it has forks, `TopicReplaced` if it was deleted and created again since this
+    object used it.
     """
 
     def __init__(self, transport: Transport, name: TopicName, rng: random.Random) -> None:
@@ -131,7 +131,7 @@ class AsyncStream(OfThisProcess):
             expires_at: when it expires in any case, a time with a zone. Give at most one of the
                 two.
 
-        Raises `Conflict` when it is there with other settings.
+        Raises `Conflict` when it exists with other settings.
         """
         headers = {"Content-Type": content_type}
         if ttl_s is not None:
@@ -160,10 +160,12 @@ class AsyncStream(OfThisProcess):
         Otherwise as `append`. Raises `InvalidCall` without messages, or if the stream is not JSON.
         """
         if not await self._is_json():
-            raise InvalidCall(f"{self.name} is of {self._content_type}: append one after the other")
+            raise InvalidCall(
+                f"{self.name} has the content type {self._content_type}: append values one by one"
+            )
         found = [*values]
         if not found:
-            raise InvalidCall("there is nothing to append")
+            raise InvalidCall("there are no values to append")
         return await self._append(_json_body(found), seq)
 
     async def close(self, value: Any = None) -> str:
@@ -189,7 +191,7 @@ class AsyncStream(OfThisProcess):
         return await self._read(offset, {}, 0.0)
 
     async def follow(self, offset: str = BEGINNING) -> AsyncGenerator[StreamPart, None]:
-        """Yield the data from an offset on, and new data as it comes, until the stream is closed.
+        """Yield the data from an offset on, and new data at once, until the stream is closed.
 
             async for part in events.follow(last_offset):
                 for value in part.values:
@@ -214,7 +216,7 @@ class AsyncStream(OfThisProcess):
         try:
             answer = await self._call("HEAD")
         except ApiError:
-            await self._call("GET", query={"offset": NOW})  # which says why not: a HEAD has no body
+            await self._call("GET", query={"offset": NOW})  # raises the reason: HEAD has no body
             raise
         said = answer.headers
         self._content_type = said.get("Content-Type", "")
@@ -247,13 +249,13 @@ class AsyncStream(OfThisProcess):
         """Delete the stream. While it has forks its name stays taken, and calls fail with 410."""
         await self._call("DELETE")
 
-    # ---- how
+    # ---- calls
 
     async def _put(self, headers: Mapping[str, str]) -> bool:
         before, self._of = self._of.seen, Incarnation()
         answer = await self._call("PUT", headers=headers)
         if self._of.seen != before:
-            self._sequence = 0  # another one: it has not heard of this producer
+            self._sequence = 0  # a new stream, which does not know this producer
         self._content_type = answer.headers.get("Content-Type", "")
         return answer.status == 201
 
@@ -270,7 +272,7 @@ class AsyncStream(OfThisProcess):
             value = value.encode()
         if not isinstance(value, bytes | bytearray | memoryview):
             raise InvalidCall(
-                f"{self.name} is of {self._content_type}: append bytes or text, "
+                f"{self.name} has the content type {self._content_type}: append bytes or text, "
                 f"not {type(value).__name__}"
             )
         return bytes(value)
@@ -288,7 +290,8 @@ class AsyncStream(OfThisProcess):
                 answer = await self._call("POST", headers=headers, body=body)
             except BaseException as error:
                 if not isinstance(error, ApiError) or error.can_retry:
-                    # Stored or not: under a new epoch it cannot come any more, nor hide the next.
+                    # The append may be stored, or still arrive. In a new epoch brokers refuse it,
+                    # and the next append cannot be mistaken for its repeat.
                     self._epoch, self._sequence = self._epoch + 1, 0
                 raise
             self._sequence += 1
@@ -341,5 +344,5 @@ def _json_body(values: list[Any]) -> bytes:
 
 def _time_text(time: datetime) -> str:
     if time.tzinfo is None:
-        raise InvalidCall(f"expires_at is {time}, of no zone: datetime.now(UTC) + …, for example")
+        raise InvalidCall(f"expires_at is {time}, without a zone: use datetime.now(UTC) + …")
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""How a producer's messages become request bodies: a record batch, or NDJSON.
+"""Makes request bodies of a producer's messages: a record batch, or NDJSON.
 
-A record batch carries producer id, epoch and sequence in its header and is stored as it is. NDJSON
-carries them in HTTP headers, and the owner broker builds the batch. Both forms repeat a batch byte
-by byte: a sequence always stands for the same messages.
+A record batch has producer id, epoch and sequence in its header and is stored unchanged. With
+NDJSON they are HTTP headers, and the owner makes the batch. Either way a repeated batch has the
+same bytes: a sequence always means the same message.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Body(NamedTuple):
 
 
 class Encoding(Protocol):
-    """One form of publishing. `item` makes what a batch collects, `body` closes the batch."""
+    """A form of publishing: `item` encodes a message, `body` a batch of items."""
 
     @property
     def whole(self) -> bool:
@@ -65,14 +65,14 @@ class Encoding(Protocol):
     def item(
         self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
-        """One message and about how many bytes it takes. Raises `MessageTooLong`."""
+        """Encode a message; return it with its approximate bytes. Raises `MessageTooLong`."""
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
-        """The request body of a whole batch."""
+        """Make the request body of a batch."""
 
 
 class BatchEncoding:
-    """One Kafka RecordBatch v2 a request; `compression` as `octavo.Compression`."""
+    """A Kafka RecordBatch v2 in each request; `compression` as `octavo.Compression`."""
 
     whole = True
 
@@ -82,12 +82,12 @@ class BatchEncoding:
     def item(
         self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
-        """A record."""
+        """See `Encoding`."""
         data = value if type(value) is bytes else to_bytes(value)
         return Record(key, data, headers, timestamp_ms), _size_of(key, data, headers)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
-        """The batch, sequences in its header."""
+        """See `Encoding`."""
         data = build_batch(
             [item for item in items if isinstance(item, Record)],
             producer_id=who.producer_id,
@@ -99,14 +99,14 @@ class BatchEncoding:
 
 
 class NdjsonEncoding:
-    """One JSON object a line; sequences in `Producer-Id`, `Producer-Epoch`, `Producer-Seq`."""
+    """A JSON object a line; the headers are `Producer-Id`, `Producer-Epoch`, `Producer-Seq`."""
 
     whole = False
 
     def item(
         self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
-        """A line."""
+        """See `Encoding`."""
         line: dict[str, object] = {"timestamp": timestamp_ms}
         if key is not None:
             text, base64 = show_key(key)
@@ -115,7 +115,7 @@ class NdjsonEncoding:
         _size_of(key, data, headers, JSON_HEADERS_MAX)
         time_ms(timestamp_ms, first=0)
         shown = show_value(data)
-        # A value is stored as it is written here: one that JSON alone does not tell goes as bytes.
+        # The broker stores the JSON as it is written here; other values are sent as bytes.
         alone = shown.text is UNSET and shown.base64 is UNSET
         line |= {"value": shown.value} if alone else {"value_base64": data}
         if headers:
@@ -126,7 +126,7 @@ class NdjsonEncoding:
         return item, len(item)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
-        """The lines, sequences in the headers."""
+        """See `Encoding`."""
         headers = {
             "Content-Type": NDJSON_TYPE,
             "Producer-Id": str(who.producer_id),

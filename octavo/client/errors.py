@@ -1,4 +1,4 @@
-"""The errors of the client. A broker's problem+json becomes one, with its code and status."""
+"""The client's errors. A broker's problem+json becomes an `ApiError` with its code and status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octavo.protocol.codes import OctavoError
 
 
 class ClientError(OctavoError):
-    """The root of what the client raises."""
+    """The base class of the client's errors."""
 
     name = "client-error"
 
@@ -22,7 +22,7 @@ class Unreachable(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """No answer to a publish came, and it could not be repeated: it may be stored or not."""
+    """A publish got no answer and could not be repeated: it may be stored."""
 
     name = "outcome-unknown"
     retryable = True
@@ -41,14 +41,14 @@ class InvalidCall(ClientError):
 
 
 class NotJson(InvalidCall, ValueError):
-    """A value that JSON cannot say; nothing was sent. The message names the place in the value, as
-    in `value['when'][2]`, and what would be right."""
+    """A value has no JSON form; nothing was sent. The message names the place in the value, such as
+    `value['when'][2]`, and what would be right."""
 
     name = "not-json"
 
 
 class MessageTooLong(InvalidCall):
-    """A message that no broker would take; it was not sent. Other messages are not affected."""
+    """A message exceeds a fixed bound; it was not sent. Other messages are not affected."""
 
     name = "message-too-long"
 
@@ -108,10 +108,11 @@ class Conflict(ApiError):
 
 
 class TopicReplaced(Conflict):
-    """409: the topic was deleted, and another one of its name was made. Nothing was done.
+    """409: the topic was deleted, and another topic of its name was created. Nothing was done.
 
-    Offsets, ack ids and producers of the earlier topic mean nothing in the new one. To go on
-    there, make a new producer, subscribe again, or read from `earliest` (`latest`, a time).
+    Offsets, ack ids and producers of the earlier topic are meaningless in the new topic. To
+    continue there, make a new producer, subscribe again, or read from `earliest`, `latest` or a
+    time.
     """
 
     name = "topic-replaced"
@@ -126,13 +127,13 @@ class TopicReplaced(Conflict):
 
 
 class Trimmed(ApiError):
-    """410: retention removed the offset; `earliest` is the first one left."""
+    """410: retention removed the offset; `earliest` is the first offset that is left."""
 
     name = "trimmed"
 
     @property
     def earliest(self) -> int | None:
-        """The first offset that is left, where the broker said so."""
+        """The first offset that is left, or None if the broker did not name it."""
         found = self.problem.get("earliest_offset")
         return int(found) if found is not None else None
 
@@ -152,7 +153,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def api_error(status: int, problem: Mapping[str, Any], what: str) -> ApiError:
-    """The exception for an answer with `status`."""
+    """Make the exception for an answer with `status`."""
     if status == 409 and problem.get("code") == TopicReplaced.name:
         return TopicReplaced(status, problem, what)
     return _BY_STATUS.get(status, ApiError)(status, problem, what)

@@ -1,8 +1,8 @@
-"""Read all partitions of a topic: one after the other to their ends, or followed all at once.
+"""Reads all partitions of a topic: one after the other to their ends, or follows all at once.
 
-An offset counts within one partition, so a read of several begins at `earliest`, `latest` or a
-time. Each partition is in order; between partitions there is no order. Partitions that are added
-while all are followed join in, from their first message on.
+An offset belongs to a partition, so a read of several begins at `earliest`, `latest` or a time.
+Each partition is in order; between partitions there is no order. While all partitions are followed,
+added partitions join, from their first message on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from octavo.client.types import Message, TopicName
 from octavo.protocol.numbers import whole
 
 LOOK_AGAIN_S = 30.0
-"""So often a follower of all partitions looks for new ones."""
+"""How often a follower of all partitions looks for new partitions."""
 Pages = AsyncGenerator[list[Message], None]
 
 
@@ -31,15 +31,17 @@ async def starts_of(
     of: Incarnation,
     compacted: bool = False,
 ) -> dict[int, str | int]:
-    """Where each partition of a topic begins to be read. Raises `InvalidCall` where `start` is a
-    place in one partition and there are several."""
+    """Return the place where reading begins, for each partition.
+
+    Raises `InvalidCall` if `start` is a place in a single partition and there are several.
+    """
     is_place = is_within_one(start)
     found = await _offsets(
         transport, topic, "latest" if is_place or start == "earliest" else start,
         of=of, compacted=compacted,
     )  # fmt: skip
     if is_place and len(found) > 1:
-        raise one_of(topic, len(found), f"{start} is a place in one of them")
+        raise one_of(topic, len(found), f"{start} is a place in a single partition")
     # For a reader from the beginning, messages that retention removes meanwhile are not an error.
     as_it_is = is_place or start == "earliest"
     return {number: start if as_it_is else offset for number, offset in found.items()}
@@ -48,7 +50,7 @@ async def starts_of(
 async def only_partition(
     transport: Transport, topic: TopicName, at: str | int, *, of: Incarnation
 ) -> int:
-    """The offset of `at` in the only partition. Raises `InvalidCall` where there are several."""
+    """Find the offset of `at` in the only partition. Raises `InvalidCall` if there are several."""
     found = await _offsets(transport, topic, at, of=of)
     if len(found) > 1:
         raise one_of(topic, len(found), "each has its own offsets")
@@ -56,7 +58,7 @@ async def only_partition(
 
 
 def is_within_one(start: str | int) -> bool:
-    """Whether it is an offset or the id of a message, which are places in one partition."""
+    """Whether `start` is an offset or a message id, which belong to a single partition."""
     if isinstance(start, int):
         return True
     numbers = [whole(part) for part in start.split(":")]
@@ -64,14 +66,14 @@ def is_within_one(start: str | int) -> bool:
 
 
 def one_of(topic: TopicName, count: int, why: str) -> InvalidCall:
-    """The advice for a call that means a single partition."""
+    """Make the error for a call that needs a single partition."""
     return InvalidCall(
         f"{topic} has {count} partitions, and {why}: say which partition, 0 to {count - 1}"
     )
 
 
 def where_one_is_needed(topic: TopicName, error: ApiError, why: str) -> ClientError:
-    """The error of a call that named no partition, in the words of this client."""
+    """Turn a broker's error about a missing partition into the client's words."""
     count = error.problem.get("partitions")
     if error.code == "partition-required" and isinstance(count, int):
         return one_of(topic, count, why)
@@ -111,7 +113,7 @@ async def first_of(reads: list[Coroutine[Any, Any, list[Message]]]) -> list[Mess
 
 
 async def one_after_another(sources: Mapping[int, Pages]) -> Pages:
-    """All of the first partition, then all of the next."""
+    """Yield all pages of the first partition, then of the next, and so on."""
     for _, source in sorted(sources.items()):
         async with aclosing(source) as found:
             async for page in found:
@@ -137,7 +139,7 @@ async def all_at_once(
     async def look() -> None:
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
-            with suppress(ClientError):  # the readers meet it themselves, if it is for good
+            with suppress(ClientError):  # if it lasts, the readers raise it
                 begin(await more(set(tasks.values())))
 
     begin(sources)
@@ -160,7 +162,7 @@ async def all_at_once(
 async def _pump(
     source: Pages, ready: asyncio.Queue[tuple[list[Message], asyncio.Event] | BaseException]
 ) -> None:
-    """Hand on each page when the page before is taken."""
+    """Offer each page after the page before was taken."""
     try:
         async with aclosing(source) as found:
             async for page in found:

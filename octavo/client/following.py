@@ -45,7 +45,7 @@ async def pages(
     follow: bool,
     compacted: bool,
 ) -> AsyncGenerator[list[Message], None]:
-    """Messages in order, as many at a time as come together; raises what `read_messages` does."""
+    """Yield messages in order, in pages; raises the errors of `read_messages`."""
     loop = asyncio.get_running_loop()
 
     def reading(place: str | int, wait_s: float) -> asyncio.Task[ReadBatch]:
@@ -83,7 +83,7 @@ async def pages(
                 except ApiError:
                     stream_from_s = loop.time() + STREAM_AGAIN_S
                 except Unreachable:
-                    pass  # it broke off: the next call looks for the owner
+                    pass  # the stream broke off: the next call looks for the owner
     finally:
         if ahead is not None:
             ahead.cancel()

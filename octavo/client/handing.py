@@ -1,14 +1,14 @@
-"""The messages that a loop over deliveries holds, and when to ack and extend them. Pure.
+"""Decides when a loop over deliveries acks and extends its messages. Pure.
 
-    received → held → in hand (the loop's body has it) → done, to be acked → acked
+    received → held → with the loop's body → done → acked
 
-The messages of one receive are a `Hand`: the body works through it, on any thread, and only tells
-how far it is. Every message held or in hand is leased for `lease_s`, counted from its receipt or
-last extension; the client extends it after a third of that time. It acks finished messages within a
-sixth of a lease, or a second. It asks for as many messages as the body worked off in a quarter of a
-lease at its latest pace: so a consumer that dies keeps at most these from other consumers. Only for
-a fast body does the client fetch the next hand in advance. Times are seconds of any steady clock,
-which the caller passes in.
+The messages of a receive are a `Hand`: the body works through it, on any thread, and only counts
+the messages that it has taken. Every unfinished message is leased for `lease_s`, counted from its
+receipt or last extension; the client extends it after a third of that time. It acks finished
+messages within a sixth of a lease, or a second. It requests as many messages as the body can work
+off in a quarter of a lease at its latest pace, so that a consumer that dies withholds few messages
+from others. Only for a fast body does the client fetch the next hand in advance. Times are seconds
+of a steady clock, which the caller passes in.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PACE_KEPT = 0.9
 
 
 class Due(NamedTuple):
-    """A call to make: the ack ids to ack and those to extend."""
+    """A call to make: ack ids to ack, and ack ids to extend."""
 
     acks: list[str]
     extend: list[str]
@@ -46,12 +46,12 @@ class Hand:
     def __init__(self, deliveries: Sequence[Delivery] = ()) -> None:
         self.deliveries = deliveries
         self.taken = 0
-        """How many messages the body has asked for: all before the last are done."""
+        """How many messages the body has taken: all but the last are done."""
         self.gone: frozenset[str] = frozenset()
         """Ack ids whose leases have ended: other consumers get these messages, so the body must
         not."""
         self.ended: BaseException | None = None
-        """Why the body gets no more."""
+        """Why the body gets no further messages."""
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield each message once. Raises `ended`."""
@@ -161,8 +161,7 @@ class Handing:
         self._ahead = [one for one in self._ahead if one.ack_id not in gone]
 
     def rest(self, why: BaseException) -> tuple[list[str], list[str]]:
-        """End the hand; return the unfinished ack ids: those begun by the body, and those not
-        seen by it."""
+        """End the hand; return unfinished ack ids: begun by the body, and never seen by it."""
         self._hand.ended = why
         left, taken = self._needed(), self._hand.taken
         begun = [one.ack_id for one in self._hand.deliveries[max(0, taken - 1) : taken]]

@@ -1,8 +1,8 @@
-"""Which topic of a name is meant: the one that was seen first.
+"""Keeps calls to the topic that was seen first, even if another topic gets its name.
 
-A topic that was deleted and made again is another one; offsets, sequences and ack ids of the
-earlier one mean nothing in it. Brokers say in each answer which one it is about, and refuse a
-call that names an earlier one.
+A topic that was deleted and created again is a different topic, in which earlier offsets, sequences
+and ack ids are meaningless. Brokers name the topic's incarnation in each answer, and refuse a call
+that names an earlier incarnation.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ HEADER = "Octavo-Incarnation"
 
 
 class Incarnation:
-    """The incarnation that all calls of a producer, reader or consumer are about; empty before
-    the first answer."""
+    """The incarnation of a producer's, reader's or consumer's topic; empty before the first
+    answer."""
 
     __slots__ = ("seen",)
 

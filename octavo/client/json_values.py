@@ -1,9 +1,8 @@
-"""Encode Python's values as JSON, and refuse values that JSON cannot say.
+"""Encodes Python's values as JSON, and refuses values that would be read back differently.
 
-A value is read back equal to the value that was given. An encoder by itself turns NaN into null,
-a set or a tuple into a list, a time into text and a key that is a number into text, and says
-nothing. So each value is encoded, decoded again and compared, all of it in C. Only where these
-differ does the module go over the value, for the place to name.
+An encoder alone silently turns NaN into null, sets and tuples into lists, and times and numbers as
+keys into text. So each value is encoded, decoded again and compared, all in C. Only if these differ
+does Python code walk through the value, to name the place.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ import msgspec
 from octavo.client.errors import NotJson
 
 _DEPTH_MAX = 200
-"""So deep the place of what is wrong is looked for; encoders end not much later."""
+"""How deep the walk goes; encoders give up not much deeper."""
 _PLACE_CHARACTERS_MAX = 160
 
 
 def json_bytes(value: Any, what: str = "value") -> bytes:
-    """The value as compact JSON; a `msgspec.Raw` in it goes as it is written.
+    """Encode a value as compact JSON; a `msgspec.Raw` in it is copied unchanged.
 
     Raises `NotJson`, which names the place in the value: `value['when'][2]`.
     """
@@ -43,7 +42,7 @@ def json_bytes(value: Any, what: str = "value") -> bytes:
 
 
 def _is_same(data: bytes, value: Any) -> bool:
-    """Whether `data` says what was given, as far as a decoder can tell."""
+    """Whether `data` decodes to the given value."""
     try:
         return bool(msgspec.json.decode(data) == value)
     except (ValueError, RecursionError):
@@ -51,7 +50,7 @@ def _is_same(data: bytes, value: Any) -> bool:
 
 
 def api_json(value: Any, what: str) -> bytes:
-    """The body of a call, in which a tuple may stand for a list. Raises `NotJson`."""
+    """Encode the body of a call, in which a tuple may stand for a list. Raises `NotJson`."""
     try:
         return json.dumps(value, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError):
@@ -59,7 +58,7 @@ def api_json(value: Any, what: str) -> bytes:
 
 
 def text_bytes(text: str, what: str) -> bytes:
-    """Text as UTF-8. Raises `NotJson` for half of a surrogate pair."""
+    """Encode text as UTF-8. Raises `NotJson` for half of a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -67,7 +66,7 @@ def text_bytes(text: str, what: str) -> bytes:
 
 
 def not_json(value: Any, what: str) -> NotJson:
-    """Say why a value is no JSON, and where in it."""
+    """Make the error that says why, and at which place, a value has no JSON form."""
     place, why = next(_faults(value, what, 0), (what, "JSON would say something else"))
     if len(place) > _PLACE_CHARACTERS_MAX:
         half = _PLACE_CHARACTERS_MAX // 2
@@ -87,7 +86,7 @@ def _plain(value: Any) -> Any:
 
 
 def _faults(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Where and why a value is no JSON; the first of them is enough."""
+    """Yield the places without a JSON form, each with its reason."""
     if depth > _DEPTH_MAX:
         yield place, f"it nests more than {_DEPTH_MAX} deep, or contains itself"
     elif isinstance(value, dict):
@@ -112,7 +111,7 @@ def _why_no_name(key: object) -> str:
 
 
 def _why_no_leaf(value: Any) -> str:
-    """Why a value without parts is no JSON; "" when it is."""
+    """Return why a value without parts has no JSON form; "" if it has."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str) and (

@@ -1,8 +1,8 @@
-"""Large messages: a body sent as a stream, and one read as a stream.
+"""Large messages: sends and reads bodies as streams.
 
-A broker answers an upload when all of it is durable. Each has a name, so the same upload is made
-again when its answer is lost, and stored once. A body is checked against the length and the
-checksum that the broker has said, whatever it came through.
+A broker answers an upload when all of it is durable. Each upload has a name, so that it can be
+repeated if its answer is lost, and is stored once. A body that is read is checked against the
+length and the checksum that the broker names.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from octavo.protocol.large import BrokenBody
 Source = bytes | os.PathLike[str]
 """A body: bytes, or the path of a file."""
 PART_BYTES = 256 * 1024
-"""Read of a file, and sent, at a time."""
+"""Bytes of a file that are read and sent at a time."""
 SLOWEST_BYTES_S = 512 * 1024
-"""Whatever passes more slowly is taken for lost, and begun again."""
+"""A slower transfer (bytes a second) counts as lost, and is repeated."""
 CRC_HEADER = "Octavo-Crc32c"
 
 
@@ -42,7 +42,7 @@ async def upload(
     """Send a body until it is stored. Raises as `Transport.call` does, `InvalidCall`, `OSError`."""
     if not isinstance(source, bytes | bytearray | memoryview | str | os.PathLike):
         raise InvalidCall(
-            "the body of a large message is bytes, or the path of a file, "
+            "the body of a large message must be bytes or the path of a file, "
             f"not {reprlib.repr(source)}"
         )
     if isinstance(source, bytearray | memoryview):
@@ -101,7 +101,7 @@ def head_of(
         named = f"Octavo-Header-{header}"
         if header != header.lower() or not header.isascii() or not _is_token(header):
             raise InvalidCall(
-                f"header {header[:60]!r} of a large message: small letters, digits, - and _ only"
+                f"header {header[:60]!r} of a large message: only small letters, digits, - and _"
             )
         if named in head:
             raise InvalidCall(f"header {header!r} of a large message is given twice")
@@ -124,8 +124,8 @@ def _text(what: str, value: bytes | None) -> str:
         text = "\0"
     if value is None or not text.isprintable() or text != text.strip():
         raise InvalidCall(
-            f"{what} of a large message is {value!r:.80}: it travels as a header of HTTP, so it is "
-            "text, without blanks around it"
+            f"{what} of a large message is {value!r:.80}: it is sent as an HTTP header, so it must "
+            "be text without blanks around it"
         )
     return text
 
@@ -133,7 +133,7 @@ def _text(what: str, value: bytes | None) -> str:
 async def body_of(
     transport: Transport, name: TopicName, partition: int, offset: int, of: Incarnation
 ) -> AsyncGenerator[bytes, None]:
-    """The body of a message, piece by piece. Raises as `Transport.stream` does, `BrokenBody`."""
+    """Yield the pieces of a message's body. Raises as `Transport.stream` does, `BrokenBody`."""
     told: dict[str, str] = {}
     found = transport.stream(
         f"/v1/topics/{name}/partitions/{partition}/messages/{offset}/body",
@@ -152,6 +152,6 @@ async def body_of(
     expected = told.get(CRC_HEADER)
     if expected is not None and expected != f"{crc:08x}":
         raise BrokenBody(
-            f"the body of message {offset} in {name}/{partition} came with {size} bytes and "
+            f"the body of message {offset} in {name}/{partition} arrived with {size} bytes and "
             f"checksum {crc:08x}, not {expected}: read it again"
         )

@@ -18,16 +18,16 @@ from octavo.client.types import Delivery
 
 
 class Source:
-    """One loop among several."""
+    """A loop among several."""
 
     def __init__(self, key: Hashable, loop: DeliveryLoop, *, auto_ack: bool) -> None:
         self.key = key
         self.loop = loop
         self.auto_ack = auto_ack
         self.leaving = False
-        """The body gets no more messages of it."""
+        """The body gets no further messages of it."""
         self.in_hand = False
-        """The body is at work on its messages."""
+        """The body works on its messages."""
         self.free = asyncio.Event()
         """The body has finished its hand."""
         self.task: asyncio.Task[None] | None = None
@@ -51,7 +51,7 @@ class SourceHand:
                         self._hand.taken += 1  # the body asked for more, so this message is done
                     return
         except InvalidCall:
-            if not source.leaving:  # closed meanwhile: other consumers get the rest
+            if not source.leaving:  # a leaving source is closed; other consumers get the rest
                 raise
 
 
@@ -76,7 +76,7 @@ class Merged:
 
     @property
     def keys(self) -> list[Hashable]:
-        """List the keys of all sources, also of those that are about to go."""
+        """List the keys of all sources, including leaving sources."""
         return list(self._sources)
 
     def add(self, key: Hashable, consumer: Consumer, lease_s: float) -> None:
@@ -103,16 +103,16 @@ class Merged:
             await self._end(source)
 
     def fail(self, error: Exception) -> None:
-        """The body hears of it."""
+        """Raise `error` to the body."""
         self._ready.put_nowait(error)
 
     async def between(self) -> None:
-        """Between two messages of a body on this event loop, which it may block."""
+        """Send due acks; a body that may block this event loop calls it between two messages."""
         for source in tuple(self._sources.values()):
             await source.loop.between()
 
     async def hands(self, idle_s: float | None) -> AsyncIterator[SourceHand]:
-        """One after the other; ends when none came for `idle_s`, never when that is None."""
+        """Yield hands; end when no message came for `idle_s`, or never if that is None."""
         while True:
             try:
                 async with asyncio.timeout(idle_s):
@@ -129,7 +129,7 @@ class Merged:
             source.free.set()
 
     async def close(self) -> None:
-        """Ack what is done, give back what is not. Raises `AcksUnsent` when that fails."""
+        """Ack finished messages, give back the others. Raises `AcksUnsent` when that fails."""
         failed: Exception | None = None
         for source in tuple(self._sources.values()):
             source.leaving = True

@@ -1,4 +1,4 @@
-"""Objects that hold connections, tasks or threads, and so belong to one process."""
+"""Objects that hold connections, tasks or threads, and so belong to a single process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class OfThisProcess:
     """Refuses copies and pickles with an `InvalidCall` that says what to do."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """What `pickle`, `copy` and `multiprocessing` call."""
+        """Called by `pickle`, `copy` and `multiprocessing`."""
         raise InvalidCall(
-            f"{self!r} holds connections, so it cannot be pickled or copied: hand on the URL, and "
+            f"{self!r} holds connections, so it cannot be pickled or copied: pass the URL, and "
             "make a client where it is used"
         )

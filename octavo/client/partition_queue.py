@@ -1,4 +1,4 @@
-"""A producer's messages on their way into a partition: in batches, in order, each stored once.
+"""Sends a producer's messages to a partition: in batches, in order, each stored once.
 
 A batch gets its sequence when it is sent, and keeps its bytes until the broker has answered; up to
 `window` batches are under way at once. A batch without an answer (broker killed, 503, 504) is sent
@@ -44,7 +44,7 @@ SEQUENCE_MODULUS = 2**31
 EPOCH_MAX = 2**15 - 1
 MESSAGES_PER_BATCH_MAX = 100_000
 MERGED_BYTES_MAX = 256 * 1024
-"""So much goes out as one batch when the producer catches up."""
+"""The size of batches when the producer catches up, and merges waiting batches."""
 
 
 class Batch:
@@ -57,13 +57,13 @@ class Batch:
         self.bytes = 0
         self.done = done
         self.merged: list[tuple[Batch, int]] = []
-        """Those that go out as part of this one, and where among the items each of them begins."""
+        """Batches that are sent as part of this batch, each with the index of its first item."""
         self.turn: asyncio.Future[None] | None = None
-        """Done when it may go out again."""
+        """Done when the batch may be sent again."""
         self.sequence = 0
         self.epoch = 0
         self.told = False
-        """Somebody has asked one of its receipts, and knows that it failed."""
+        """Whether a receipt has raised its error to the caller."""
 
     def merge(self, other: Batch) -> None:
         """Append the messages of the next batch, which was not sent, to this batch."""
@@ -80,7 +80,7 @@ class Batch:
         self.items = []  # receipts live on
 
     def fail(self, error: OctavoError) -> None:
-        """The same with an error."""
+        """Fail the callers of all its messages."""
         for part, _ in self.merged:
             part.done.set_exception(error)
         self.done.set_exception(error)
@@ -88,7 +88,7 @@ class Batch:
 
 
 class Stored:
-    """Where a batch was stored: `count` messages now, the `before` first ones by an earlier run."""
+    """The place of a batch: an earlier run stored its first `before` messages, this run `count`."""
 
     __slots__ = ("before", "duplicate", "entry", "first_index", "first_offset", "partition")
 
@@ -115,7 +115,7 @@ class Stored:
                 self.entry, self.first_index = entry, int(index)
 
     def part(self, start: int) -> Stored:
-        """The same for a batch that went out as part of this one, from its message `start` on."""
+        """The place of a batch that was sent as part of this batch, from message `start` on."""
         part = copy(self)
         part.before -= start
         return part
@@ -133,7 +133,7 @@ ACCESS_EPOCH = "Producer-Access-Epoch"
 
 
 class PartitionQueue:
-    """One partition of a producer. Used by `Producer` only."""
+    """A producer's queue for a partition. Used by `Producer` only."""
 
     def __init__(
         self,
@@ -162,17 +162,17 @@ class PartitionQueue:
         self._window: deque[Batch] = deque()
         """Batches that were sent and are not answered, in order."""
         self._width = options.window
-        """So many of the window, its first ones, may be on the way."""
+        """How many batches of the window, from the first on, may be under way."""
         self._catching_up = False
-        """From a try that failed until the window is wide and all that was sealed has gone out."""
+        """True from a failed attempt until the window is wide and all sealed batches are sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sequence = 0
         self._epoch = options.epoch
         self._ended: ProducerFailed | TopicReplaced | None = None
-        """Why nothing can be sent any more."""
+        """Why no message can be sent any more."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count resources in use, for tests; all are 0 at rest."""
         return {
             "open": 0 if self.open_batch is None else len(self.open_batch.items),
             "sealed": len(self._sealed),
@@ -180,7 +180,7 @@ class PartitionQueue:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Name a batch that waits without a reason, for tests; empty if there is none."""
         if self._has_room and self._sealed:
             return "batches wait to be sent, and the window has room"
         if self._has_room and self.open_batch is not None and self._timer is None:
@@ -203,7 +203,7 @@ class PartitionQueue:
         index = len(batch.items)
         batch.items.append(item)
         batch.bytes += size
-        # No room for another one like it: do not let this batch wait for the next message.
+        # There is no room for another message like this: send the batch without waiting.
         if batch.bytes + size > bytes_max or index + 1 >= MESSAGES_PER_BATCH_MAX:
             self.seal()
         return batch, index
@@ -226,19 +226,19 @@ class PartitionQueue:
 
     @property
     def unanswered(self) -> int:
-        """How many messages that are."""
+        """Count the messages of unanswered batches."""
         return sum(len(batch.items) for batch in self._batches())
 
     def _batches(self) -> list[Batch]:
         return [*self._window, *self._sealed, *([self.open_batch] if self.open_batch else [])]
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Give up the batches under way."""
         self._end("the producer was closed")
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A task that was cancelled before it began has answered nothing.
+        # A task that was cancelled before it began has not failed its batch.
         left, self._window = [*self._window, *self._sealed], deque()
         self._sealed.clear()
         for batch in left:
@@ -251,18 +251,18 @@ class PartitionQueue:
         return self._loop.call_later(self._options.linger_ms / 1000, self._lingered)
 
     def _lingered(self) -> None:
-        """Time is over: send, or, while the window is full, let the batch grow until it is not."""
+        """The linger time is over: send, or let the batch grow while the window is full."""
         self._timer = None
         if self._has_room:
             self.seal()
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more batch may go out."""
+        """Whether another batch may be sent."""
         return len(self._window) < self._width
 
     def _fill_window(self) -> None:
-        """Let go out what may: first what has to go again."""
+        """Send the batches that the window allows, batches to repeat first."""
         for batch in islice(self._window, self._width):
             if batch.turn is not None and not batch.turn.done():
                 batch.turn.set_result(None)
@@ -279,7 +279,7 @@ class PartitionQueue:
             task.add_done_callback(self._tasks.discard)
 
     def _next(self) -> Batch:
-        """The first of what was sealed, with all that may go out as one with it."""
+        """Take the first sealed batch, merged with following batches when catching up."""
         batch = self._sealed.popleft()
         while self._catching_up and self._sealed:
             following = self._sealed[0]
@@ -294,7 +294,7 @@ class PartitionQueue:
         return batch
 
     async def _deliver(self, batch: Batch) -> None:
-        """Send until it is stored or refused for good."""
+        """Send the batch until it is stored or refused for good."""
         try:
             self._settle(batch, await self._send(batch))
         except asyncio.CancelledError:
@@ -308,7 +308,7 @@ class PartitionQueue:
             self._refuse(batch, ProducerFailed(f"{type(error).__name__}: {error}"))
 
     async def _send(self, batch: Batch) -> Stored:
-        """Where the whole batch is stored. Raises what the transport raises."""
+        """Send the batch until it is stored. Raises the transport's errors."""
         deadline = self._loop.time() + self._options.delivery_timeout_ms / 1000
         done = 0
         body = self._body(batch, done)
@@ -348,13 +348,13 @@ class PartitionQueue:
         )
 
     def _body(self, batch: Batch, done: int) -> Body:
-        """The messages from number `done` on, under their own sequence."""
+        """Encode the messages from index `done` on, with their sequences."""
         sequence = (batch.sequence + done) % SEQUENCE_MODULUS
         who = Identity(self._options.producer_id, batch.epoch, sequence)
         return self._options.encoding.body(batch.items[done:], who)
 
     async def _rest(self, batch: Batch, deadline: float, pause_s: float) -> None:
-        """A try has failed: return when `batch` may go again, after the pause or later."""
+        """After a failed attempt, wait until `batch` may be sent again: the pause or longer."""
         self._width, self._catching_up = 1, True
         await asyncio.sleep(pause_s)
         with contextlib.suppress(TimeoutError):
@@ -376,7 +376,7 @@ class PartitionQueue:
             self._catching_up = False
 
     def _refuse(self, batch: Batch, error: OctavoError) -> None:
-        """`batch` fails for good, and with it all that is behind it."""
+        """Fail `batch` for good, and all later batches."""
         if batch.done.done():
             return
         sent, unsent = [*self._window], [*self._sealed]
@@ -387,7 +387,7 @@ class PartitionQueue:
         not_sent: OctavoError = self._beside(batch, error, "not sent")
         if isinstance(error, TopicReplaced):
             self._ended = self._ended or error
-            unknown = not_sent = error  # whatever of it was stored is gone with its topic
+            unknown = not_sent = error  # stored messages are gone with their topic
         for other in sent:
             self._fail(other, error if other is batch else unknown)
         for other in unsent:
@@ -396,7 +396,7 @@ class PartitionQueue:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
-        self._fill_window()  # what waited open for room in the window need wait no longer
+        self._fill_window()  # an open batch may have waited for room in the window
 
     def _beside(self, failed: Batch, error: OctavoError, what: str) -> ProducerFailed:
         return ProducerFailed(
@@ -410,8 +410,9 @@ class PartitionQueue:
             batch.fail(error)
 
     def _next_epoch(self) -> None:
-        """Restart the sequences in a new epoch: in the old epoch brokers would take the messages
-        for repeats, and drop them.
+        """Restart the sequences in a new epoch.
+
+        In the old epoch, brokers would take later messages for repeats, and drop them.
         """
         self._sequence = 0
         if self._epoch < EPOCH_MAX:
@@ -431,8 +432,10 @@ class PartitionQueue:
 
 
 def _stored_already(batch: Batch, error: ApiError) -> int:
-    """How many messages of `batch` the broker has: a producer id that was used before may have
-    had other batch boundaries. Raises `error` when it has none: a real gap.
+    """Return how many messages of `batch` the broker has stored already.
+
+    An earlier run with this producer id may have cut its batches differently. Raises `error` if
+    none is stored: a real gap.
     """
     expected = error.problem.get("expected_sequence")
     if isinstance(expected, int):
@@ -443,6 +446,6 @@ def _stored_already(batch: Batch, error: ApiError) -> int:
 
 
 def _seen(future: asyncio.Future[Stored]) -> None:
-    """Python must not report an error that is never awaited: `flush` raises it."""
+    """Mark the error as seen, so that Python does not log it: `flush` raises it."""
     if not future.cancelled():
         future.exception()

@@ -1,7 +1,7 @@
-"""A producer: batches by partition, sends in order, loses and doubles nothing.
+"""A producer: batches messages by partition, and sends them in order, each stored once.
 
-A message with a key goes to the key's partition (Kafka's murmur2), one without sticks to some
-partition for the length of a batch. `send` waits only while too much is unanswered.
+A message with a key goes to the key's partition (Kafka's murmur2). Messages without a key go to the
+same partition until its batch is full. `send` waits only while too many bytes are unanswered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from octavo.protocol.records import Record, partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
 BATCH_BYTES_MAX = 2 * 1024 * 1024
-"""As messages are counted: of very small ones a batch takes up to twice that."""
+"""Bytes as messages are counted; a batch of very small messages may take twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ class ProducerOptions:
 
 
 def producer_id_of(text: str | int | None, rng: random.Random) -> int:
-    """A number as it is, another name by its SHA-256 (as brokers do), none at random.
+    """Return a number as it is, the SHA-256 of a name (as brokers do), or a random number for None.
 
-    Raises `InvalidCall` for what is neither.
+    Raises `InvalidCall` for other values.
     """
     if text is None:
         return rng.getrandbits(63)
@@ -95,7 +95,7 @@ class Receipt:
         self._index = index
 
     def __await__(self) -> Generator[object, None, Position]:
-        """Raises why it was not stored, or `OutcomeUnknown`."""
+        """Raises the reason why it was not stored, or `OutcomeUnknown`."""
         try:
             stored = yield from asyncio.shield(self._batch.done).__await__()
         except OctavoError:
@@ -109,7 +109,7 @@ class Receipt:
         return self._batch.done.done()
 
     def on_done(self, told: Callable[[Position | BaseException], None]) -> None:
-        """Call `told` with the position, or with why it was not stored."""
+        """Call `told` with the position, or with the reason why it was not stored."""
 
         def settled(done: asyncio.Future[Stored]) -> None:
             self._batch.told = True
@@ -120,11 +120,11 @@ class Receipt:
 
 
 RELEASE_S = 5.0
-"""So long a producer that closes tries to let others publish again."""
+"""How long a closing producer tries to give up its exclusive access."""
 
 
 def access_path(topic: TopicName, number: int) -> str:
-    """Where exclusive access to a partition is had."""
+    """The path for exclusive access to a partition."""
     return f"/v1/topics/{topic}/partitions/{number}/producer-access"
 
 
@@ -137,9 +137,9 @@ async def acquire_access(
     fencing: bool,
     wait_s: float,
 ) -> dict[int, int]:
-    """Exclusive access to all partitions of a topic: the epoch of each.
+    """Acquire exclusive access to all partitions of a topic; return the epoch of each.
 
-    Raises `Conflict` (`producer-busy`) while another producer has one of them; then none is held.
+    Raises `Conflict` (`producer-busy`) if another producer has access to one; then none is kept.
     """
     held: dict[int, int] = {}
     try:
@@ -166,8 +166,8 @@ async def acquire_access(
 class Producer(OfThisProcess):
     """Made by `AsyncClient.producer`; an async context manager that flushes at its end.
 
-    Bound to the topic that stood then: once that was deleted and made again, every message fails
-    with `TopicReplaced`.
+    Belongs to the topic that existed then: when it is deleted and created again, every message
+    fails with `TopicReplaced`.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Producer(OfThisProcess):
         self._clock = clock
         self._pending_bytes = 0
         self.stored_count = 0
-        """Messages that are durable."""
+        """Counts durable messages."""
         self._room = asyncio.Event()
         self._room.set()
         of = Incarnation(incarnation)
@@ -203,23 +203,23 @@ class Producer(OfThisProcess):
             for number in range(partitions)
         ]
         self._sticky = rng.choice(self._queues)
-        """Where messages without a key go, for as long as the batch there is the open one."""
+        """The partition for messages without a key, until its open batch is full."""
         self._sticky_batch: Batch | None = None
         self._pending_bytes_max = options.pending_bytes_max
         self._failed: BaseException | None = None
         self._untold: Batch | None = None
-        """That failed, since the last flush, and nobody has asked a receipt of it."""
+        """A batch that failed since the last flush, and whose error no receipt has raised."""
         self._all_told = False
-        """Receipts had told all that the last flush has raised for."""
+        """Whether receipts had already raised the error of the last flush."""
         self._replaced: TopicReplaced | None = None
         self._closed = False
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count resources in use, for tests; all are 0 at rest."""
         return {"bytes": self._pending_bytes}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Name a batch that waits without a reason, for tests; empty if there is none."""
         is_full = self._pending_bytes >= self._pending_bytes_max
         waits = not self._room.is_set() and not is_full
         return "senders wait for room, and there is some" if waits else ""
@@ -231,7 +231,7 @@ class Producer(OfThisProcess):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes sent or batched and not answered yet."""
+        """Bytes of batched or sent messages that are not answered yet."""
         return self._pending_bytes
 
     @property
@@ -249,10 +249,10 @@ class Producer(OfThisProcess):
         partition: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> Receipt:
-        """Take a message on; await the receipt to know where it is stored.
+        """Accept a message; await the receipt for its position, once it is durable.
 
-        `deliver_at_ms`: no shared subscription hands it out before (since 1970, UTC).
-        Raises `InvalidCall`, also (`MessageTooLong`) for a message that no broker would take, and
+        `deliver_at_ms`: shared subscriptions deliver it no earlier (ms since 1970, UTC).
+        Raises `InvalidCall` (`MessageTooLong` for a message beyond the fixed bounds) and
         `TopicReplaced`.
         """
         while not self._room.is_set():
@@ -272,14 +272,14 @@ class Producer(OfThisProcess):
         partition: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> Receipt:
-        """The same without waiting for room: for callers that look at `has_room` themselves."""
+        """Like `send`, without waiting for room, for callers that check `has_room` themselves."""
         self.check(partition)
         name = key_bytes(key)
         item, size = self.item(value, name, headers, timestamp_ms, deliver_at_ms)
         return Receipt(*self.take(item, size, name, partition))
 
     async def send_all(self, pairs: Sequence[tuple[bytes | None, Value]]) -> list[Receipt]:
-        """Send (key, value) pairs as `send` does; if one is too long, none of them."""
+        """Send (key, value) pairs as `send` does; if a pair is too long, send none."""
         items = [self.item(value, key, None, None, None) for key, value in pairs]
         receipts = []
         for (key, _), (item, size) in zip(pairs, items, strict=True):
@@ -289,7 +289,7 @@ class Producer(OfThisProcess):
         return receipts
 
     def check(self, partition: int | None) -> None:
-        """Raises what `send` raises, but for a message that is too long."""
+        """Raises the errors of `send`, except `MessageTooLong`."""
         if self._replaced is not None:
             raise self._replaced
         if self._closed:
@@ -307,7 +307,7 @@ class Producer(OfThisProcess):
         timestamp_ms: int | None,
         deliver_at_ms: int | None,
     ) -> tuple[Record | bytes, int]:
-        """What `take` takes, and its size; on any thread. Raises `MessageTooLong`."""
+        """Encode a message for `take`, with its size; on any thread. Raises `MessageTooLong`."""
         stamp = self._clock() if timestamp_ms is None else time_ms(timestamp_ms)
         pairs: Sequence[tuple[str, bytes | None]] = header_pairs(headers) if headers else ()
         if deliver_at_ms is not None:
@@ -318,7 +318,7 @@ class Producer(OfThisProcess):
     def take(
         self, item: Record | bytes, size: int, key: bytes | None, partition: int | None
     ) -> tuple[Batch, int]:
-        """Put a message that `check` has passed into a batch: which one, and its place there."""
+        """Put a checked message into a batch; return the batch and the message's index."""
         self._pending_bytes += size
         if self._pending_bytes >= self._pending_bytes_max:
             self._room.clear()
@@ -337,7 +337,7 @@ class Producer(OfThisProcess):
         return batch, index
 
     def note(self, error: BaseException) -> None:
-        """A message was not taken, and who gave it may not know: `flush` will say so."""
+        """Note that a message was not taken: `flush` raises `error`."""
         if self._failed is None:
             self._failed = error
 
@@ -374,7 +374,7 @@ class Producer(OfThisProcess):
                 raise
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush (unless told not to) and stop."""
+        """Flush, unless `flush` is False, and stop."""
         self._closed = True
         try:
             if flush:
@@ -386,7 +386,7 @@ class Producer(OfThisProcess):
     async def _release_access(self) -> None:
         access, self.access = self.access, {}
         for number, epoch in access.items():
-            # Fenced meanwhile, or out of reach: then it ends with its session.
+            # If brokers are out of reach, the access ends with its session.
             with contextlib.suppress(ClientError):
                 await self._transport.call(
                     "DELETE",
@@ -397,7 +397,7 @@ class Producer(OfThisProcess):
                 )
 
     async def __aenter__(self) -> Producer:
-        """Ready for use as it is."""
+        """Return the producer."""
         return self
 
     async def __aexit__(
@@ -410,7 +410,7 @@ class Producer(OfThisProcess):
         await self.close(flush=kind is None)
 
     def _release(self, size: int, stored: int) -> None:
-        """A batch of `size` bytes is over; `stored` of its messages are durable."""
+        """Release the `size` bytes of an answered batch, of which `stored` messages are durable."""
         self._pending_bytes -= size
         self.stored_count += stored
         if self._pending_bytes < self._pending_bytes_max:
@@ -426,9 +426,9 @@ class Producer(OfThisProcess):
 
 
 class Opening:
-    """What `AsyncClient.producer` gives: a producer, for who awaits it or enters it.
+    """The result of `AsyncClient.producer`: await it for a producer, or enter it as a block.
 
-    `async with` flushes and closes it at its end.
+    The end of the block flushes and closes the producer.
     """
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Producer]]) -> None:
@@ -436,15 +436,15 @@ class Opening:
         self._made: Producer | None = None
 
     def __await__(self) -> Generator[Any, None, Producer]:
-        """The producer. Raises `NotFound` when there is no such topic."""
+        """Open the producer. Raises `NotFound` when there is no such topic."""
         return self.made().__await__()
 
     def made(self) -> Coroutine[Any, Any, Producer]:
-        """The same as a coroutine."""
+        """Return the coroutine that opens the producer."""
         return self._make()
 
     async def __aenter__(self) -> Producer:
-        """Ready for use. Raises `NotFound`."""
+        """Open the producer. Raises `NotFound`."""
         self._made = await self._make()
         return self._made
 

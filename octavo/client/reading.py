@@ -1,7 +1,7 @@
-"""Reading a partition without a subscription: batches as stored, opened here.
+"""Reads a partition without a subscription.
 
-The broker sends record batches untouched; the client checks each one's checksum and opens it, so
-values arrive byte for byte and the broker spends nothing per message.
+The broker sends record batches unchanged; the client checks each checksum and decodes the messages.
+So values arrive byte for byte, and the broker does no work for each message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from octavo.protocol.records import read_gapped_records
 
 
 class ReadBatch(NamedTuple):
-    """Messages, and the offset to go on from (None when the broker did not say)."""
+    """Messages, and the offset to continue from (None if the broker did not name it)."""
 
     messages: list[Message]
     next_offset: int | None
@@ -37,7 +37,7 @@ async def read_messages(
     of: Incarnation,
     compacted: bool = False,
 ) -> ReadBatch:
-    """One read of the topic `of`; as much as a broker gives at once when there is no `limit`.
+    """Read once from the topic `of`; without a `limit`, as much as a broker gives at once.
 
     Raises `Trimmed`, `NotFound`, `TopicReplaced`, `InvalidBatch` (damaged on the way).
     """
@@ -66,7 +66,7 @@ async def read_messages(
     entries = entries_of(answer.headers.get(ENTRIES_HEADER, ""))
     messages = opened(partition, answer.body, first, times, iter(entries), compacted=compacted)
     if limit is not None and len(messages) > limit:
-        del messages[limit:]  # … and end behind the limit
+        del messages[limit:]  # … and may end after the limit
         next_offset = None
     if messages and next_offset is None:
         next_offset = messages[-1].offset + 1
@@ -82,10 +82,10 @@ def opened(
     *,
     compacted: bool = False,
 ) -> list[Message]:
-    """The messages from `first` on in batches that follow each other. Raises `InvalidBatch`.
+    """Decode the messages from `first` on in consecutive batches. Raises `InvalidBatch`.
 
-    `entries` are ledger and entry of each batch; without them they stand before each batch. A
-    broker of before 0.2 tells none, and then ids are empty.
+    `entries` are ledger and entry of each batch; without it, they precede each batch in `batches`.
+    Brokers before 0.2 send none, and then message ids are empty.
     """
     messages: list[Message] = []
     view = memoryview(batches)
@@ -98,7 +98,7 @@ def opened(
         if compacted:
             messages += _of_gapped(partition, header.base_offset, entry, data, first)
         else:
-            # A batch is sent whole: it may begin before the offset asked for …
+            # A batch is sent whole: it may begin before the requested offset …
             skip = max(0, first - header.base_offset)
             messages += _messages_of(partition, header.base_offset, entry, data)[skip:]
         first = header.next_offset
@@ -106,7 +106,7 @@ def opened(
 
 
 def _messages_of(partition: int, base: int, entry: str, batch: Buffer) -> list[Message]:
-    """All of one batch that `check_batch` has passed. Raises `InvalidBatch`."""
+    """Decode a batch that `check_batch` has accepted. Raises `InvalidBatch`."""
     return [
         Message(
             partition,
@@ -146,7 +146,7 @@ async def find_offset(
     of: Incarnation,
     compacted: bool = False,
 ) -> int:
-    """The offset that `at` means: `earliest`, `latest`, an offset, a message id or a time."""
+    """Find the offset of `at`: `earliest`, `latest`, an offset, a message id or a time."""
     answer = await transport.call(
         "GET",
         f"/v1/topics/{topic}/partitions/{partition}/offsets",

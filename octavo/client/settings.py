@@ -25,7 +25,7 @@ class Retention(TypedDict, total=False):
 
 
 class Rollover(TypedDict, total=False):
-    """When a partition closes its ledger and begins a new one: at the first of these bounds."""
+    """When a partition closes its ledger and begins a new ledger: at the first of these bounds."""
 
     time: Time
     size: Size
@@ -59,7 +59,7 @@ class Compaction(TypedDict, total=False):
     after_size: Size
     """Compact when closed ledgers have this many new bytes, 64 MiB if not set …"""
     dirty_ratio: float
-    """… and new messages are this share of those that a run reads, 0.5 if not set."""
+    """… and new messages are this share of all that a run reads, 0.5 if not set."""
     tombstones: Time
     """The view drops a tombstone of this age, a day if not set."""
     delete_raw: bool
@@ -205,7 +205,7 @@ class SubscriptionSettings(TypedDict, total=False):
     dead_letter_topic: str | None
     """`topic` or `namespace/topic`; `{topic}-{subscription}-dlq` if left out."""
     dead_letter_subscription: str | None
-    """The subscription to create on the dead-letter topic; if left out, it has this one's name."""
+    """The subscription to create on the dead-letter topic; by default of the same name."""
     retry_topic: str | None
     """Unacked messages move to this topic and are delivered from there when they are due:
     `topic` or `namespace/topic`; `{topic}-{subscription}-retry` if only `retry_deliveries` is
@@ -214,7 +214,7 @@ class SubscriptionSettings(TypedDict, total=False):
     """Deliveries from this topic, at least one, before a message moves to the retry topic; None:
     all, or one with a retry topic."""
     retry_subscription: str | None
-    """The subscription to create on the retry topic; if left out, it has this one's name."""
+    """The subscription to create on the retry topic; by default of the same name."""
     consumer_timeout: Time
     """How long after its last call a consumer keeps a key or a partition while it holds no
     message of it; 2 s if left out."""

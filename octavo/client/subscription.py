@@ -1,6 +1,6 @@
-"""A subscription seen from its consumer: receive, acknowledge, seek.
+"""A consumer of a subscription: receive, acknowledge, seek.
 
-Every call stands alone: any broker takes an ack id until its lease ends. A planned hand-over of the
+Calls need no session: any broker takes an ack id until its lease ends. A planned hand-over of the
 partition keeps leases, a crash of its owner ends them. A message that was received and not acked in
 time is delivered again (`delivery_count` grows).
 """
@@ -26,9 +26,9 @@ from octavo.protocol.ack_ids import in_ranges
 LEASE_S = 30.0
 """The lease of a subscription without a setting."""
 IN_TURN_MAX = 16
-"""Of a topic with more partitions a loop asks the topic."""
+"""With more partitions than this, a loop asks the topic instead of each partition."""
 COUNTED_S = 30.0
-"""So long a count of partitions is good for: they may become more."""
+"""How long a count of partitions is used: their number may grow."""
 HAND_MAX = 5_000
 """Messages that a loop receives at a time."""
 Handed = Delivery | str
@@ -58,19 +58,19 @@ class Subscription(OfThisProcess):
         self.consumer = consumer
         self.priority = priority
         self.held_back: str | None = None
-        """Why the last `receive` gave nothing though there are messages: too many are unacked, or
-        others are to have them."""
+        """Why the last `receive` gave no message although there are some: too many are unacked,
+        or they are for other consumers."""
         self._transport = transport
         self._of = of
         self._loops = loops
-        """All that the client has open: closing it closes them."""
-        # A call to receive is repeated under its own number, so that it gets the same messages.
+        """The client's open loops, which end when the client is closed."""
+        # A repeated receive has the same number, so that it gets the same messages.
         self._requests = (f"{nonce:016x}-{number}" for number in itertools.count())
         self._path = self._base(None)
         self._turn = nonce
-        """The partition that was asked last: not the same for all consumers at first."""
+        """The last asked partition. Consumers begin at different partitions."""
         self._counted = (0, -COUNTED_S)
-        """How many partitions there are, and when that was so."""
+        """The number of partitions, and when it was counted."""
 
     def __repr__(self) -> str:
         """Name the topic, the subscription and the consumer."""
@@ -115,10 +115,10 @@ class Subscription(OfThisProcess):
         return found
 
     async def receive_in_turn(self, messages_max: int, *, wait_s: float) -> list[Delivery]:
-        """Receive the messages at hand, from one partition after the other, for a fast loop.
+        """Receive messages from one partition after the other, for a fast loop.
 
-        An answer about a single partition comes in batches, which cost least. When all partitions
-        are empty, or there are many, one call asks all of them and waits for all of them.
+        An answer about a single partition consists of batches, which cost least. When all
+        partitions are empty, or there are many, a single call asks all of them and waits.
         """
         partitions = await self._partitions()
         if partitions <= IN_TURN_MAX:
@@ -169,9 +169,10 @@ class Subscription(OfThisProcess):
         return {one["partition"]: one["offset"] for one in found["partitions"]}
 
     async def skip(self, messages: int, *, partition: int | None = None) -> int:
-        """Ack the first `messages` unacked ones of each partition, or of the named partition.
+        """Ack the first unacked messages of each partition, or of the named partition.
 
-        Messages that a consumer holds count, too. Returns how many were acked.
+        `messages`: how many in each partition, including leased messages. Returns how many were
+        acked.
         """
         found = await self._move("skip", {"messages": messages}, partition)
         return int(found["acked"])
@@ -321,14 +322,12 @@ def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:
         elif isinstance(one, Iterable) and not isinstance(one, bytes | Mapping):
             found += _ack_ids(one)
         else:
-            raise InvalidCall(
-                f"what is acked is a delivery, an ack id or a list of these: {one!r:.60}"
-            )
+            raise InvalidCall(f"give a delivery, an ack id or a list of these, not {one!r:.60}")
     return found
 
 
 def _partition_of(handed: Iterable[Handed | Iterable[Handed]]) -> int | None:
-    """The partition of all deliveries, if it is one and known: its owner can be asked directly."""
+    """The partition of all deliveries if it is the same, so that its owner is asked directly."""
     found: set[int | None] = set()
     for one in handed:
         if isinstance(one, str):

@@ -38,13 +38,13 @@ from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record
 
 HANDED_OVER_MAX = 10_000
-"""Messages on their way from callers' threads to the loop's."""
+"""Messages that may be on their way from callers' threads to the loop's thread."""
 Handed = tuple["Receipt", Record | bytes, int, bytes | None, int | None]
 """A message with its size, its key, and the partition that was named."""
 
 
 class Receipt:
-    """Where one message is stored, once that is known. Awaits nothing unless it is asked."""
+    """The position of a message, once it is durable."""
 
     __slots__ = ("_batch", "_error", "_index", "_thread")
 
@@ -55,13 +55,14 @@ class Receipt:
         self._error: BaseException | None = None
 
     def result(self, timeout_s: float | None = None) -> Position:
-        """Wait for it. Raises why it was not stored, `OutcomeUnknown`, `TimeoutError`."""
+        """Wait for the position. Raises the reason why it was not stored, `OutcomeUnknown`,
+        `TimeoutError`."""
         if not self.done():
             self._thread.call(self._wait(timeout_s))
         return self._found()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """Wait for it; why it was not stored, None if it was. Raises `TimeoutError`."""
+        """Wait, and return the reason why it was not stored, or None. Raises `TimeoutError`."""
         if not self.done():
             self._thread.call(self._wait(timeout_s))
         if self._batch is None:
@@ -86,15 +87,15 @@ class Receipt:
         self._thread.soon(place)
 
     def placed(self, batch: Batch, index: int) -> None:
-        """It is in this batch. For the producer, as `refused`."""
+        """Note the message's batch. Only the producer calls this, and `refused`."""
         self._batch, self._index = batch, index
 
     def refused(self, error: BaseException) -> None:
-        """It is in none."""
+        """Note that the message is in no batch."""
         self._error = error
 
     async def _wait(self, timeout_s: float | None) -> None:
-        # On the loop's thread: what was handed over before this has been taken by now.
+        # Runs on the loop's thread, after messages that were handed over before are taken.
         if self._batch is not None:
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait({self._batch.done})
@@ -108,13 +109,16 @@ class Receipt:
 
 
 class Producer(OnLoopThread[AsyncProducer]):
-    """The synchronous face of a producer. Messages cross to the loop's thread many at a time."""
+    """A producer for programs without an event loop.
+
+    Messages cross to the loop's thread many at a time.
+    """
 
     def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
         super().__init__(inner, thread)
         self._lock = threading.Lock()
         self._handed: list[Handed] = []
-        """On their way from the callers' threads to the loop's."""
+        """Messages on their way from callers' threads to the loop's thread."""
         self._handed_bytes = 0
 
     def send(
@@ -127,10 +131,10 @@ class Producer(OnLoopThread[AsyncProducer]):
         partition: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> Receipt:
-        """Take a message on; the receipt's `result()` is where it is stored.
+        """Accept a message; the receipt's `result()` is its position, once it is durable.
 
-        Waits only while too much is unanswered. Raises `InvalidCall`, also (`MessageTooLong`) for
-        a message that no broker would take, and `TopicReplaced`.
+        Waits only while too many bytes are unanswered. Raises `InvalidCall` (`MessageTooLong` for a
+        message beyond the fixed bounds) and `TopicReplaced`.
         """
         self._thread.check()
         inner = self._inner
@@ -140,7 +144,7 @@ class Producer(OnLoopThread[AsyncProducer]):
         receipt = Receipt(self._thread)
         handed_bytes, bytes_max = self._handed_bytes, inner.options.pending_bytes_max
         if len(self._handed) >= HANDED_OVER_MAX or inner.pending_bytes + handed_bytes >= bytes_max:
-            self._thread.call(inner.until_room())  # which is after all that was handed over before
+            self._thread.call(inner.until_room())  # runs after earlier messages are taken
         with self._lock:
             self._handed.append((receipt, item, size, name, partition))
             self._handed_bytes += size
@@ -150,12 +154,12 @@ class Producer(OnLoopThread[AsyncProducer]):
         return receipt
 
     def _take(self) -> None:
-        """On the loop's thread: what was handed over goes into batches."""
+        """Put handed-over messages into batches, on the loop's thread."""
         with self._lock:
             handed, self._handed, self._handed_bytes = self._handed, [], 0
         take = self._inner.take
         try:
-            self._inner.check(None)  # it was checked when it was handed over: things may change
+            self._inner.check(None)  # the producer may have been closed since the hand-over
         except OctavoError as error:
             self._inner.note(error)
             for receipt, *_ in handed:
@@ -164,22 +168,23 @@ class Producer(OnLoopThread[AsyncProducer]):
         for receipt, item, size, key, partition in handed:
             try:
                 receipt.placed(*take(item, size, key, partition))
-            except Exception as error:  # whatever it is, it concerns this message alone
+            except Exception as error:  # any error concerns this message alone
                 receipt.refused(error)
                 self._inner.note(error)
 
     flush = blocking(AsyncProducer.flush)
 
     def close(self) -> None:
-        """Flush and stop; once is enough. Raises the first error since the last flush."""
+        """Flush and stop; a second call does nothing. Raises the first error since the last
+        flush."""
         self._close(flush=True)
 
     def _close(self, *, flush: bool) -> None:
-        if not self._thread.is_stopped:  # the client, when it was closed, has done so
+        if not self._thread.is_stopped:  # closing the client has closed the producer
             self._thread.call(self._inner.close(flush=flush))
 
     def __enter__(self) -> Producer:
-        """Ready for use as it is."""
+        """Return the producer."""
         return self
 
     def __exit__(
@@ -193,7 +198,7 @@ class Producer(OnLoopThread[AsyncProducer]):
 
 
 class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
-    """The synchronous face of a consumer of several topics."""
+    """A consumer of several topics, for programs without an event loop."""
 
     ack = blocking(AsyncTopicsConsumer.ack)
     nack = blocking(AsyncTopicsConsumer.nack)
@@ -207,7 +212,7 @@ class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
     def deliveries(
         self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
     ) -> Iterator[Delivery]:
-        """Messages one by one; see `octavo.client.consumer.TopicsConsumer.deliveries`."""
+        """Yield messages one by one; see `octavo.client.consumer.TopicsConsumer.deliveries`."""
         opened = self._inner.opened(auto_ack=auto_ack, batch=batch)
         with self._thread.entered(opened) as merged:
             for hand in self._thread.iterate(merged.hands(idle_s)):
@@ -215,7 +220,7 @@ class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
 
 
 class Stream(OnLoopThread[AsyncStream]):
-    """A durable stream, by its name: see `AsyncStream`, whose calls these are.
+    """A durable stream, by its name; it has the calls of `AsyncStream`.
 
     events = client.stream("public/events")
     events.create()
@@ -238,7 +243,7 @@ class Stream(OnLoopThread[AsyncStream]):
     delete = blocking(AsyncStream.delete)
 
     def follow(self, offset: str = BEGINNING) -> Iterator[StreamPart]:
-        """Yield the data from an offset on, and new data as it comes, until the stream is closed.
+        """Yield the data from an offset on, and new data at once, until the stream is closed.
 
         Leaving the loop, also by Ctrl-C, ends it. See `AsyncStream.follow`.
         """
@@ -250,7 +255,7 @@ class Stream(OnLoopThread[AsyncStream]):
 
 
 class Subscription(OnLoopThread[AsyncSubscription]):
-    """The synchronous face of a subscription's consumer."""
+    """A consumer of a subscription, for programs without an event loop."""
 
     receive = blocking(AsyncSubscription.receive)
     ack = blocking(AsyncSubscription.ack)
@@ -274,9 +279,9 @@ class Subscription(OnLoopThread[AsyncSubscription]):
     def deliveries(
         self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
     ) -> Iterator[Delivery]:
-        """Messages one by one; see `octavo.client.subscription.Subscription.deliveries`.
+        """Yield messages one by one; see `octavo.client.subscription.Subscription.deliveries`.
 
-        The loop's body runs on the caller's thread; leases and acks are seen to on the client's.
+        The loop's body runs on the caller's thread; the client's thread extends leases and acks.
         """
         opened = self._inner.opened(auto_ack=auto_ack, batch=batch)
         with self._thread.entered(opened) as loop:
@@ -285,7 +290,7 @@ class Subscription(OnLoopThread[AsyncSubscription]):
 
 
 class Client(OnLoopThread[AsyncClient]):
-    """A client of one cluster, for programs without an event loop; a context manager.
+    """A client of a cluster, for programs without an event loop; a context manager.
 
         with Client("http://127.0.0.1:8080") as client:
             client.create_topic("orders", partitions=4)
@@ -310,7 +315,7 @@ class Client(OnLoopThread[AsyncClient]):
         retry_s: seconds for which the client repeats a call after a passing failure.
 
     Calls wait for their answers and may be made from any thread. They raise `Unreachable` when no
-    broker answered within `retry_s`, `ApiError` (or one of its kinds) when a broker refused, and
+    broker answered within `retry_s`, `ApiError` (or a subclass) when a broker refused, and
     `InvalidCall` for arguments that make no sense. After a `fork`, the child must make a new
     client: the thread of this client stays in the parent.
     """
@@ -383,7 +388,7 @@ class Client(OnLoopThread[AsyncClient]):
         super().__init__(inner, LoopThread("octavo-client", inner.close_in_time, inner.forked))
 
     def __enter__(self) -> Client:
-        """Ready for use as it is."""
+        """Return the client."""
         return self
 
     def __exit__(
@@ -396,11 +401,12 @@ class Client(OnLoopThread[AsyncClient]):
         self.close(flush=kind is None)
 
     def close(self, *, flush: bool = True) -> None:
-        """Flush and close producers, give the connections back, end the thread; once is enough.
+        """Flush and close producers, close the connections, end the thread.
 
-        Raises why a message was not stored, unless its receipt, or `flush`, has said so. A client
-        that is never closed is closed when it is collected, or when the program ends, which waits
-        for that for 10 seconds and logs what was not stored.
+        A second call does nothing. Raises the reason why a message was not stored, unless its
+        receipt or `flush` has raised it. A client that is never closed is closed when it is
+        collected, or when the program ends, which takes at most 10 seconds; messages that were not
+        stored are logged.
         """
         if self._thread.is_stopped:
             return
@@ -425,7 +431,7 @@ class Client(OnLoopThread[AsyncClient]):
         Arguments:
             producer_id: a name or number, by which brokers recognise messages that are repeated
                 after a restart; default: a random number.
-            encoding: `batch`, record batches; `ndjson` where the broker is to make them.
+            encoding: `batch`: the client makes record batches; `ndjson`: the broker makes them.
             compression: of record batches.
             exclusive, exclusive_wait_s: see `AsyncClient.producer`.
 
@@ -545,7 +551,7 @@ class Client(OnLoopThread[AsyncClient]):
         session_timeout_s: float = SESSION_S,
         refresh_s: float = REFRESH_S,
     ) -> TopicsConsumer:
-        """A consumer of several topics at once, also of those that appear later.
+        """Return a consumer of several topics, also of topics that appear later.
 
         Arguments and errors as in `AsyncClient.consume`.
         """
@@ -565,10 +571,10 @@ class Client(OnLoopThread[AsyncClient]):
     def subscription(
         self, topic: str, name: str, *, consumer: str | None = None, priority: int = 0
     ) -> Subscription:
-        """A consumer of a subscription that exists."""
+        """Return a consumer of an existing subscription."""
         inner = self._inner.subscription(topic, name, consumer=consumer, priority=priority)
         return Subscription(inner, self._thread)
 
     def stream(self, name: str) -> Stream:
-        """A durable stream: see `Stream`. Nothing is sent yet."""
+        """Return a durable stream: see `Stream`. Nothing is sent yet."""
         return Stream(self._inner.stream(name), self._thread)

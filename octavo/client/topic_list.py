@@ -1,4 +1,4 @@
-"""The topics of a namespace, by as many calls as it takes."""
+"""Lists the topics of a namespace, with as many calls as needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo.client.transport import Transport
 from octavo.client.types import path_part
 
 TOPICS_AT_ONCE = 10_000
-"""Names in one answer: as many as a broker gives."""
+"""Names in an answer: a broker's maximum."""
 
 
 class TopicList(NamedTuple):
@@ -16,7 +16,7 @@ class TopicList(NamedTuple):
 
     names: list[str]
     letters: frozenset[str]
-    """Names of topics that get dead letters or retries; empty where that was not asked for."""
+    """Names of dead-letter and retry topics; empty unless requested."""
 
 
 async def list_topics(

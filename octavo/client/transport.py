@@ -1,10 +1,10 @@
-"""HTTP to a cluster of brokers: which one to ask, when to ask again, what an answer means.
+"""HTTP to a cluster of brokers: chooses the broker, repeats calls, interprets answers.
 
-Every broker answers every call, so any URL will do; a call about one partition goes straight to
-its owner once an answer has named it (`Octavo-Owner`). A call that may succeed later is repeated
-with a growing, jittered pause until its deadline, at another broker when one does not answer, or
-when the others say that the silent one is the partition's owner no more (doubt.py). All
-calls that the client makes are safe to repeat: publishes carry producer sequences.
+Every broker answers every call. A call about a partition goes straight to its owner once an answer
+has named the owner (`Octavo-Owner`). A call that may succeed later is repeated with growing,
+jittered pauses until its deadline: at another broker if the first does not answer, or if other
+brokers say that it no longer owns the partition (doubt.py). All calls of the client are safe to
+repeat: publishes carry producer sequences.
 """
 
 from __future__ import annotations
@@ -54,12 +54,11 @@ from octavo.protocol.backoff import Backoff
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 SILENT_S = 10.0
-"""A broker that gave no answer is asked again only after this, unless there is no other."""
+"""A broker that did not answer is avoided for this long, if there is another broker."""
 HOPELESS_RETRY_S = 2.0
-"""So long a host name that leads nowhere is tried again, and a broker with which TLS fails: it is
-mistyped more often than late."""
+"""How long to retry after an unknown host name or a TLS error, which are rarely temporary."""
 OWNER_ANSWER_S = 10.0
-"""A broker holds the question who owns a partition for as long as nobody does."""
+"""While a partition has no owner, a broker holds the question for its owner this long."""
 PROBLEM_TYPE = "application/problem+json"
 JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
@@ -82,14 +81,14 @@ class Answer(NamedTuple):
     body: bytes
 
     def json(self) -> Any:
-        """The body; None when there is none."""
+        """Decode the body; None if there is none."""
         return json.loads(self.body) if self.body else None
 
 
 class Transport:
-    """A session with a cluster. `attempt_s` bounds one try, `retry_s` one call with all tries.
+    """A session with a cluster. `attempt_s` bounds an attempt, `retry_s` a call with all attempts.
 
-    `on_retry` hears why a call is going to be repeated.
+    `on_retry` is called with the reason before a call is repeated.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Transport:
     ) -> None:
         given = _urls_of(urls)
         self._is_guess = all(isinstance(url, DefaultUrl) for url in given)
-        """Nobody has named the address, and nothing has answered there yet."""
+        """Whether the address is only the default, and no broker has answered there yet."""
         self._urls = [_checked_url(url) for url in given if url.strip()]
         if not self._urls:
             raise InvalidCall("no broker URL given; for example http://127.0.0.1:8080")
@@ -120,7 +119,7 @@ class Transport:
 
     @property
     def urls(self) -> list[str]:
-        """The brokers that calls may go to."""
+        """The known brokers."""
         return list(self._urls)
 
     def owner(self, partition: PartitionKey) -> str | None:
@@ -128,7 +127,7 @@ class Transport:
         return self._owners.get(partition)
 
     async def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         await self._doubts.close()
         await self._wire.close()
 
@@ -147,11 +146,11 @@ class Transport:
         of: Incarnation | None = None,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Answer:
-        """The 2xx answer of a call. Raises `ApiError` (refused for good) or `Unreachable`.
+        """Make a call; return its 2xx answer. Raises `ApiError` (refused for good), `Unreachable`.
 
-        `wait_s` is how long the broker was asked to hold the call; `partition` lets it go
-        straight to the owner; `of` is the topic that it must be about, else `TopicReplaced`.
-        `rest` is awaited for the pause before each further try.
+        `wait_s`: how long the broker may hold the call; `partition`: whose owner to ask directly;
+        `of`: the expected topic, else `TopicReplaced`; `rest`: awaited for the pause before each
+        further attempt.
         """
         sent = dict(headers or {})
         if json_body is not None:
@@ -165,11 +164,11 @@ class Transport:
         pauses = Backoff(PAUSE_S, PAUSE_S_MAX, self._rng)
         tried: dict[str, str] = {}
         hopeless: set[str] = set()
-        """The brokers with which another attempt will hardly help."""
+        """Brokers with which another attempt will hardly help."""
         while True:
             url = self._url_for(partition)
             if of is not None:
-                sent |= of.headers()  # another call may have been told meanwhile
+                sent |= of.headers()  # another call may have learned the incarnation meanwhile
             try:
                 attempt = self._once(
                     url, method, path, params, body, sent, partition, self._attempt_s + wait_s
@@ -193,7 +192,9 @@ class Transport:
                 last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}{hint}")
             except ApiError as error:
                 if method == "DELETE" and error.status == 404 and tried:
-                    return Answer(204, {}, b"")  # an earlier try did it, its answer was lost
+                    return Answer(
+                        204, {}, b""
+                    )  # an earlier attempt deleted it; its answer was lost
                 if not error.can_retry:
                     raise type(error)(error.status, error.problem, shown) from None
                 if partition:
@@ -209,7 +210,7 @@ class Transport:
             await rest(pauses.next_s())
 
     def _tell(self, why: ClientError) -> None:
-        """A call is going to be repeated."""
+        """Report that a call is going to be repeated."""
         log.info("repeating a call: %s", why)
         if self._on_retry is not None:
             self._on_retry(why)
@@ -225,10 +226,10 @@ class Transport:
         of: Incarnation,
         on_head: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> AsyncGenerator[bytes, None]:
-        """The pieces of an answer that may go on for ever, tried once: `call` is to go on by.
+        """Yield the pieces of an endless answer; a single attempt, after which to use `call`.
 
-        `wait_s` is how long a broker may be silent between two of them. `on_head` is told the
-        answer's headers. Raises `ApiError` and `Unreachable`, where it broke off.
+        `wait_s`: how long a broker may be silent between pieces. `on_head` is called with the
+        answer's headers. Raises `ApiError`, and `Unreachable` if the answer breaks off.
         """
         url, shown = self._url_for(partition), f"GET {path}"
         params = _params(query)
@@ -306,7 +307,7 @@ class Transport:
         return owner
 
     def _no_answer(self, url: str) -> None:
-        """Pass this broker by for a while, unless it answers meanwhile."""
+        """Avoid this broker for a while, unless it answers meanwhile."""
         now = asyncio.get_running_loop().time()
         for past in [one for one, until in self._silent_until.items() if until <= now]:
             del self._silent_until[past]
@@ -317,7 +318,7 @@ class Transport:
         self._is_guess = False
 
     def _url_for(self, partition: PartitionKey | None) -> str:
-        """The partition's owner, or the present broker, or the next one that answers."""
+        """Choose the partition's owner, or the current broker, or the next that answers."""
         now = asyncio.get_running_loop().time()
         owner = self._owners.get(partition) if partition else None
         if owner is not None and self._silent_until.get(owner, now) <= now:
@@ -327,7 +328,7 @@ class Transport:
         return min(order, key=lambda url: max(self._silent_until.get(url, now), now))
 
     def _leave(self, url: str) -> None:
-        """Ask another broker next time. Of many calls that failed together, only the first moves
+        """Ask another broker next time. If many calls fail together, only the first moves
         on."""
         if self._urls[self._current % len(self._urls)] == url:
             self._current += 1

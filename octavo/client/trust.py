@@ -22,7 +22,7 @@ VARIABLES = ("OCTAVO_TLS_CA", "OCTAVO_TLS_CERTIFICATE", "OCTAVO_TLS_KEY")
 def context_of(
     ca_file: str | None, certificate: str | None, key: str | None
 ) -> ssl.SSLContext | None:
-    """For URLs with https://; None when nothing is said. Raises `InvalidCall`."""
+    """Make the context for https:// URLs; None without files. Raises `InvalidCall`."""
     given = [one or "" for one in (ca_file, certificate, key)]
     if not any(given):
         given = [os.environ.get(name, "") for name in VARIABLES]
@@ -37,9 +37,9 @@ def context_of(
 
 
 def proof_of(token: str | None) -> dict[str, str]:
-    """The header that shows `token`, or else that of the environment. Raises `InvalidCall`."""
+    """The header with `token`, or with the environment's token. Raises `InvalidCall`."""
     if not isinstance(token, str | None):
-        raise InvalidCall(f"a token is text, not of type {type(token).__name__}")
+        raise InvalidCall(f"a token must be text, not {type(token).__name__}")
     try:
         return bearer() if token is None else shown(token)
     except TokenUnusable as error:
@@ -47,7 +47,7 @@ def proof_of(token: str | None) -> dict[str, str]:
 
 
 def connector() -> aiohttp.TCPConnector:
-    """For sessions of those who have no client, by the environment. Raises `InvalidCall`."""
+    """Make a connector for sessions without a client, by the environment. Raises `InvalidCall`."""
     import aiohttp  # slow to import
 
     found = context_of(None, None, None)

@@ -42,10 +42,10 @@ class TopicName(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TopicName:
-        """Raises `InvalidCall` for more than one slash, and for what is no name."""
+        """Parse a topic's name. Raises `InvalidCall` for a second slash, or an invalid name."""
         if not isinstance(text, str):
             raise InvalidCall(
-                f"a topic is named by text, 'orders' or 'sales/orders', not {text!r:.60}"
+                f"a topic's name must be text such as 'orders' or 'sales/orders', not {text!r:.60}"
             )
         parts = text.split("/")
         if len(parts) > 2 or not all(parts):
@@ -57,7 +57,7 @@ class TopicName(NamedTuple):
 
 
 def to_bytes(value: Value) -> bytes | None:
-    """The bytes of a message value; None stays None (a tombstone). Raises `NotJson`."""
+    """Encode a message's value; None stays None (a tombstone). Raises `NotJson`."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -72,13 +72,13 @@ Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | N
 
 
 def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """The headers in their order, as bytes. Raises `InvalidCall` for what cannot be headers."""
+    """Encode headers, in their order. Raises `InvalidCall`."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     return [(_header_name(name), _header_value(name, value)) for name, value in _paired(pairs)]
 
 
 def _paired(pairs: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
-    """Raises `InvalidCall` for what is no list of pairs."""
+    """Raises `InvalidCall` unless `pairs` is a list of pairs."""
     found: list[tuple[Any, Any]] = []
     try:
         for pair in pairs:
@@ -88,7 +88,7 @@ def _paired(pairs: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
             found.append((name, value))
     except (TypeError, ValueError):
         raise InvalidCall(
-            f"headers are a mapping, or pairs of name and value where a name repeats: "
+            f"headers must be a mapping, or pairs of name and value where a name repeats: "
             f"{{'kind': 'order'}} or [('kind', 'order')], not {reprlib.repr(pairs)}"
         ) from None
     return found
@@ -109,7 +109,7 @@ def _header_value(name: str, value: object) -> bytes | None:
 
 def _header_name(name: object) -> str:
     if not isinstance(name, str) or not _is_unicode(name):
-        raise InvalidCall(f"the name of a header is text, not {name!r:.60}")
+        raise InvalidCall(f"a header's name must be text, not {name!r:.60}")
     return name
 
 
@@ -121,49 +121,49 @@ def _is_unicode(text: str) -> bool:
 
 
 def key_bytes(key: str | bytes | None) -> bytes | None:
-    """The bytes of a key. Raises `InvalidCall` for what has none."""
+    """Encode a key. Raises `InvalidCall` unless it is text or bytes."""
     if key is None or type(key) is bytes:
         return key
     if isinstance(key, str):
         return text_bytes(key, "key")
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
-    raise InvalidCall(f"a key is bytes or text, not {reprlib.repr(key)}")
+    raise InvalidCall(f"a key must be bytes or text, not {reprlib.repr(key)}")
 
 
 def plain_text(given: str, what: str) -> str:
-    """Text that a caller gave. Raises `InvalidCall` for what is none, and for half a pair."""
+    """Check a caller's text. Raises `InvalidCall`, also for half a surrogate pair."""
     if not isinstance(given, str):
-        raise InvalidCall(f"{what} is text, not {reprlib.repr(given)}")
+        raise InvalidCall(f"{what} must be text, not {reprlib.repr(given)}")
     try:
         given.encode()
     except UnicodeEncodeError as error:
-        raise InvalidCall(f"{what} {given!r:.60} is no text that UTF-8 can say: {error}") from None
+        raise InvalidCall(f"{what} {given!r:.60} has no UTF-8 form: {error}") from None
     return given
 
 
 def path_part(text: str, what: str) -> str:
-    """A name as part of a path. Raises `InvalidCall` for what is no text."""
+    """Quote a name for a path. Raises `InvalidCall` unless it is text."""
     return quote(plain_text(text, what), safe="")
 
 
 def listed(given: Iterable[Item], what: str) -> list[Item]:
-    """The items that a caller gave. Raises `InvalidCall` for text, and for what has no items."""
+    """List a caller's items. Raises `InvalidCall` for text, and for values without items."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise InvalidCall(f"{what} is a list, not {reprlib.repr(given)}")
+        raise InvalidCall(f"{what} must be a list, not {reprlib.repr(given)}")
     return list(given)
 
 
 def keyed_messages(
     messages: Iterable[tuple[str | bytes | None, Value]],
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Pairs of key and value, as bytes. Raises `InvalidCall`, which says which one is wrong."""
+    """Encode (key, value) pairs. Raises `InvalidCall`, which names the wrong pair by number."""
     found: list[tuple[bytes | None, bytes | None]] = []
     for number, pair in enumerate(listed(messages, "messages"), 1):
         if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise InvalidCall(
                 f"message {number} is {reprlib.repr(pair)}: write (key, value), "
-                "and None where there is no key"
+                "with None for no key"
             )
         try:
             found.append((key_bytes(pair[0]), to_bytes(pair[1])))
@@ -173,31 +173,32 @@ def keyed_messages(
 
 
 def partition_number(given: int) -> int:
-    """A partition's number. Raises `InvalidCall` for what is none."""
+    """Check a partition's number. Raises `InvalidCall`."""
     try:
         found = -1 if isinstance(given, bool) else operator.index(given)
     except TypeError:
         found = -1
     if found < 0:
-        raise InvalidCall(f"a partition is a number from 0 on, not {reprlib.repr(given)}")
+        raise InvalidCall(f"a partition must be a number from 0 on, not {reprlib.repr(given)}")
     return found
 
 
 def time_ms(given: int, what: str = "timestamp_ms", first: int = -1) -> int:
-    """A time that a caller gave. Raises `InvalidCall` for what is none."""
+    """Check a caller's time, in milliseconds. Raises `InvalidCall`."""
     try:
         found = operator.index(given)
     except TypeError:
         found = first - 1
     if not first <= found <= TIMESTAMP_MS_MAX:
         raise InvalidCall(
-            f"{what} is milliseconds since 1970 (at most {TIMESTAMP_MS_MAX}), not {given!r:.60}"
+            f"{what} must be milliseconds since 1970 (at most {TIMESTAMP_MS_MAX}), "
+            f"not {given!r:.60}"
         )
     return found
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message as it was read. `id` is `ledger:entry:index`; times are ms since the epoch."""
+    """A message. `id` is `ledger:entry:index`; times are milliseconds since 1970."""
 
     partition: int
     offset: int
@@ -217,7 +218,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return (self.value or b"").decode()
 
     def json(self) -> Any:
-        """The value as JSON, None when there is none. Raises `ValueError` when it is not JSON."""
+        """Decode the value as JSON; None if there is no value. Raises `ValueError`."""
         try:
             return None if self.value is None else msgspec.json.decode(self.value)
         except msgspec.DecodeError as error:
@@ -225,16 +226,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delivery(Message, frozen=True, gc=False):
-    """A message handed to a consumer of a subscription, until its lease ends."""
+    """A message that is leased to a consumer of a subscription."""
 
     ack_id: str = ""
     delivery_count: int = 1
     topic: str = ""
-    """`namespace/topic`, where a consumer is of several (`AsyncClient.consume`)."""
+    """`namespace/topic`, for a consumer of several topics (`AsyncClient.consume`)."""
 
 
 class Position(NamedTuple):
-    """Where a message was stored. `duplicate`: it already was, by an earlier try.
+    """The place of a stored message. `duplicate`: an earlier attempt had stored it.
 
     `offset` is -1 and `id` empty when the broker no longer knows the place of an old duplicate.
     """
@@ -247,7 +248,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic's settings, and what the broker says of its life (`stats`, as the API gives it)."""
+    """A topic's settings, and its live figures (`stats`, as the API gives them)."""
 
     name: TopicName
     partitions: int
@@ -256,12 +257,13 @@ class Topic:
 
     @property
     def incarnation(self) -> str:
-        """Tells it from earlier and later topics of its name; keep it beside offsets."""
+        """Distinguishes the topic from earlier and later topics of its name; keep it with
+        offsets."""
         return str(self.stats.get("incarnation", ""))
 
 
 def partitions_in(found: Mapping[str, Any]) -> int:
-    """How many partitions a topic has, by what the API says of it."""
+    """Return the number of partitions in the API's description of a topic."""
     count = found.get("settings", found).get("partitions", found.get("partitions", 1))
     return len(count) if isinstance(count, list) else int(count)
 
@@ -292,10 +294,9 @@ _decoder = msgspec.json.Decoder(_DeliveriesIn)
 
 
 def decode_deliveries(headers: Mapping[str, str], body: bytes) -> tuple[list[Delivery], str | None]:
-    """The deliveries in an answer to `receive`, each byte as it was published; why there is none.
+    """Decode an answer to `receive`: its deliveries, and why messages are held back, or None.
 
-    There is a reason only where messages are held back. Raises `InvalidBatch` (damaged on the
-    way).
+    Raises `InvalidBatch` (damaged on the way).
     """
     if LEASED_HEADER in headers:
         return _of_batches(Leased.of(headers), body), None
@@ -320,7 +321,7 @@ def decode_deliveries(headers: Mapping[str, str], body: bytes) -> tuple[list[Del
 
 
 def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
-    """Those messages of the batches that are handed out."""
+    """Return the leased messages of the batches."""
     partition, lease, runs, entries, append_time = leased
     appended = Times(append_time)
     deliveries: list[Delivery] = []
@@ -352,8 +353,8 @@ def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
 
 
 def records_of(base: int, batch: Buffer) -> list[Any]:
-    """aiokafka's record objects of a batch that `check_batch` has passed. Raises `InvalidBatch`."""
-    from octavo.protocol.windows import all_records  # slow to import, and not all programs read
+    """Decode a batch that `check_batch` has accepted, by aiokafka. Raises `InvalidBatch`."""
+    from octavo.protocol.windows import all_records  # slow to import; some programs only publish
 
     try:
         return all_records(batch)

@@ -1,4 +1,4 @@
-"""One HTTP exchange with one broker: the seam between the client and the network."""
+"""An HTTP exchange with a broker: the seam between the client and the network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Body = bytes | Callable[[], AsyncIterable[bytes]] | None
 
 
 class Reply(NamedTuple):
-    """An answer of any status. `reason` is the status in words."""
+    """An answer of any status. `reason` is the status as text."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ class Reply(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """An answer that comes piece by piece: `pieces` behind a 2xx status, else `reply` is all."""
+    """An answer in pieces: `pieces` after a 2xx status, else `reply` is the whole answer."""
 
     reply: Reply
     pieces: AsyncIterator[bytes]
@@ -65,32 +65,32 @@ class Wire(Protocol):
         timeout_s: float,
         follow: bool = True,
     ) -> Reply:
-        """One exchange, redirects followed unless told not to. Raises one of `LOST`."""
+        """Make an exchange; with `follow`, follow redirects. Raises an error of `LOST`."""
 
     def stream(
         self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
     ) -> AbstractAsyncContextManager[Streamed]:
-        """A GET whose answer may go on for ever; given up where nothing comes for `quiet_s`.
+        """GET an endless answer; give up after `quiet_s` seconds without data.
 
-        Opening it, and each piece, raises one of `LOST`.
+        Opening it, and each piece, may raise an error of `LOST`.
         """
 
     async def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
 
 
 class HttpWire:
-    """Real HTTP; connections open when needed.
+    """Real HTTP; connections are opened when needed.
 
-    aiohttp is imported when the first one is made: it takes longer than all else of the client, and
-    who imports a client need not use it.
+    aiohttp is imported with the first connection: its import takes longer than the rest of the
+    client's, and a program may import the client without using it.
     """
 
     def __init__(
         self, tls: ssl.SSLContext | None = None, proof: Mapping[str, str] | None = None
     ) -> None:
-        """`tls`: of URLs that begin with https://; without it the machine's CAs are believed.
-        `proof`: the headers with the caller's credentials."""
+        """`tls`: for https:// URLs; default: trust the machine's CAs. `proof`: headers with the
+        caller's credentials."""
         self._tls = tls
         self._proof = dict(proof or {})
         import aiohttp
@@ -168,25 +168,25 @@ class HttpWire:
                     limit=0, ttl_dns_cache=60, ssl=self._tls if self._tls is not None else True
                 ),
             )
-            self._session._retry_connection = False  # it would repeat a DELETE behind our back
+            self._session._retry_connection = False  # aiohttp would silently repeat a DELETE
         return self._session
 
 
 def is_hopeless(error: BaseException) -> bool:
-    """Whether time alone will hardly help: the host name leads nowhere, or TLS was refused."""
+    """Whether a retry will hardly help: the host name is unknown, or TLS was refused."""
     cause = _cause_of(error)
     return _unknown_host(cause) is not None or tls_error(cause) is not None
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether nothing listens at the address, as its machine has said."""
+    """Whether the host refused the connection: no process listens there."""
     cause = _cause_of(error)
     inner = getattr(cause, "os_error", cause)
     return isinstance(inner, ConnectionRefusedError)
 
 
 def reason_of(error: BaseException, url: str) -> str:
-    """Why there was no answer from `url`, in words."""
+    """Return why there was no answer from `url`."""
     error = _cause_of(error)
     if isinstance(error, TimeoutError):
         return "timed out"
@@ -209,7 +209,7 @@ def _cause_of(error: BaseException) -> BaseException:
 
 
 def _unknown_host(error: BaseException) -> str | None:
-    """The name that leads nowhere. aiohttp is there if the error is its own."""
+    """Return the unknown host name. Imports aiohttp only if the error is aiohttp's."""
     if type(error).__name__ != "ClientConnectorDNSError":
         return None
     return str(getattr(error, "host", ""))

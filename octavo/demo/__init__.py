@@ -1,1 +1,1 @@
-"""The demonstrations: all flights of 2013 through a cluster that loses nodes, and fencing."""
+"""The demos: all flights of 2013 through a cluster that loses nodes, fencing, and Spark."""

@@ -1,7 +1,7 @@
-"""Is every row there, once, unchanged, and in order? Pure: fed with messages, asked at the end.
+"""Checks that every row was stored once, unchanged and in order. Pure.
 
-A message that is delivered twice (same partition and offset) is a redelivery, which a subscription
-may do. A row that stands at two offsets was stored twice, which must never happen.
+A message that is delivered twice (same partition and offset) is a redelivery, which is allowed. A
+row at two offsets was stored twice, which must never happen.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from octavo.demo.flights import Flights
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the check found. Each list holds row numbers, as examples."""
+    """The result of the check. Each list has row numbers, as examples."""
 
     expected: int
     found: int
@@ -30,7 +30,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Nothing lost, doubled, altered, in a wrong partition, out of order, or missing."""
+        """Whether all rows are there once, unchanged, in their partition and in order."""
         return not (
             self.lost
             or self.doubled
@@ -42,7 +42,7 @@ class Verdict:
 
 
 class FlightCheck:
-    """Compares what comes out with the source."""
+    """Compares delivered messages with the source."""
 
     def __init__(self, flights: Flights) -> None:
         self._flights = flights
@@ -56,11 +56,11 @@ class FlightCheck:
 
     @property
     def found(self) -> int:
-        """Different rows seen."""
+        """How many different rows were seen."""
         return sum(map(len, self._places.values())) - len(self._doubled)
 
     def see(self, partition: int, offset: int, key: bytes | None, value: Mapping[str, Any]) -> None:
-        """One message as it was delivered."""
+        """Note a delivered message."""
         places = self._places.setdefault(partition, {})
         if offset in places:
             self._redelivered += 1
@@ -80,7 +80,7 @@ class FlightCheck:
             self._misplaced.append(row)
 
     def verdict(self) -> Verdict:
-        """The judgement over all that was seen."""
+        """Judge all messages seen."""
         lost = [row for row, seen in enumerate(self._seen) if not seen]
         return Verdict(
             expected=len(self._flights),
@@ -96,7 +96,7 @@ class FlightCheck:
         )
 
     def _unordered(self) -> list[int]:
-        """Rows of a key that stand behind a later row of it: by offset, not by delivery."""
+        """Rows stored after a later row of their key: by offset, as redeliveries do not count."""
         found: list[int] = []
         last: dict[str, int] = {}
         for places in self._places.values():

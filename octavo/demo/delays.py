@@ -1,8 +1,8 @@
-"""Delays per hour and carrier, twice: as a streaming query of Spark, and by pandas.
+"""Computes delays by hour and carrier twice: as a streaming query of Spark, and by pandas.
 
-Both join the flights with their aircraft, airline and weather. Only sums of whole numbers, counts
-and largest values are asked for, so the two must agree in every digit. Compared are rows, by hour
-and carrier: a row that is missing, that nobody expected, that comes twice or differs is told.
+Both join the flights with their aircraft, airline and weather. They compute only sums of whole
+numbers, counts and maxima, so they must agree in every digit. The comparison, by hour and carrier,
+reports rows that are missing, unexpected, doubled or different.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LATE = "7 days"
-"""How far behind the newest flight another one may come. The partitions of a topic keyed by
-aircraft are read at one speed and drift apart by up to 4 days 14 hours in these data."""
+"""How much later than the newest flight an older flight may arrive. The topic's partitions are read
+at the same speed, and drift apart by up to 4 days 14 hours in these data."""
 DELAYED_MIN = 15
 SCHEMAS = {
     "flights": "carrier STRING, tailnum STRING, origin STRING, time_hour TIMESTAMP, "
@@ -26,7 +26,7 @@ SCHEMAS = {
     "airlines": "carrier STRING, name STRING",
     "weather": "origin STRING, time_hour TIMESTAMP, wind_speed DOUBLE, precip DOUBLE",
 }
-"""Of each topic's JSON, what the query needs."""
+"""The fields of each topic's JSON that the query needs."""
 _WHOLE = ("flights", "cancelled", "delayed", "in_rain")
 _MAYBE = ("dep_delay_sum", "dep_delay_max", "arr_delay_sum", "seats")
 COLUMNS = ("hour", "carrier", "airline", *_WHOLE, *_MAYBE, "wind_max")
@@ -41,7 +41,7 @@ RESULT_SCHEMA = {
         "wind_max": {"type": "number"},
     },
 }
-"""For `export`."""
+"""The JSON Schema for `export`."""
 Row = tuple[Any, ...]
 """In the order of `COLUMNS`; the hour as text, for example 2013-01-01T10:00:00+00:00."""
 
@@ -58,7 +58,7 @@ def typed(messages: DataFrame, topic: str) -> DataFrame:
 
 
 def delays(flights: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
-    """The streaming query: an hour's rows come when no flight of it can come any more."""
+    """The streaming query: writes an hour's rows when all its flights must have arrived."""
     from pyspark.sql import functions as f
 
     planes = tables["planes"]
@@ -92,7 +92,7 @@ def delays(flights: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
 
 
 def expected(folder: Path) -> list[Row]:
-    """The same from the CSV files, without Spark and without Octavo."""
+    """Compute the same from the CSV files by pandas, without Spark and Octavo."""
     import pandas as pd
 
     def table(name: str) -> Any:
@@ -127,7 +127,7 @@ def expected(folder: Path) -> list[Row]:
 
 
 def exported(folder: Path) -> list[Row]:
-    """What `export` has written, by pandas too."""
+    """Read the result of `export`, by pandas."""
     import pandas as pd
 
     files = sorted(folder.glob("export_batch=*/*.parquet"))
@@ -137,7 +137,7 @@ def exported(folder: Path) -> list[Row]:
 
 
 def rows_of(table: Any) -> list[Row]:
-    """A table of pandas as rows; missing is None, and numbers are Python's."""
+    """Turn a pandas table into rows of Python values; missing values are None."""
     import pandas as pd
 
     hours = pd.to_datetime(table["hour"], utc=True).map(lambda hour: hour.isoformat())
@@ -166,7 +166,7 @@ class Differences(NamedTuple):
 
 
 def differences(found: Iterable[Row], wanted: Iterable[Row]) -> Differences:
-    """Row for row."""
+    """Compare rows by hour and carrier."""
     every = list(found)
     counts = Counter(row[:2] for row in every)
     there = {row[:2]: row for row in every}

@@ -1,9 +1,9 @@
-"""`octavo demo fencing`: why two brokers that both believe they own a topic cannot both write.
+"""`octavo demo fencing`: shows that two brokers that both believe to own a topic cannot both write.
 
-The owner of a partition is stopped (SIGSTOP: it does not die, it just does nothing) for longer
-than its session lasts, with a publish half way in. The other broker takes the partition over by
-the six steps of ledger recovery. Then the old owner wakes up (SIGCONT). It does not know what
-happened and writes, as it always did; the bookies refuse it.
+A partition's owner is paused (SIGSTOP) for longer than its session lasts, in the middle of a
+publish. The other broker takes over the partition, by the six steps of ledger recovery. Then the
+old owner is resumed (SIGCONT). It does not know about the take-over and writes, and the bookies
+refuse its adds.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ANSWER_TIMEOUT_S = 30.0
 IN_FLIGHT = b"written by a broker that does not know that its time is over"
 IN_FLIGHT_BATCH = build_batch([Record(None, IN_FLIGHT)])
 CALLER = "fencing-demo"
-"""Calls like a broker: a broker that gets a call from another one answers it itself."""
+"""The demo calls as a broker, because a broker does not forward another broker's call."""
 
 
 async def run_fencing(folder: Path) -> int:
-    """Run it; the exit code: 0 when every check passed."""
+    """Run the demo; return the exit code, 0 if every check passed."""
     configure_logging(service="demo", form="console", level="error")
     with Screen() as screen:
         screen.headline("Fencing: a stopped owner, a take-over, and a broker that wakes too late")
@@ -82,7 +82,7 @@ async def run_fencing(folder: Path) -> int:
 
 @dataclass(slots=True)
 class Scene:
-    """Who is who, once known."""
+    """The roles of the brokers."""
 
     old: Member
     new: Member
@@ -91,7 +91,7 @@ class Scene:
 
 
 class Fencing:
-    """One run. The acts are called in order by `run`."""
+    """A run of the demo; `run` calls the acts in their order."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Fencing:
         )
         acked = [f"payment {n}" for n in range(BEFORE)]
         for text in acked:
-            await self.client.publish(TOPIC, text)  # one after the other: an entry each
+            await self.client.publish(TOPIC, text)  # one after the other, so each is an entry
         url = self.client.transport.owner((TOPIC, 0))
         brokers = self.supervisor.cluster.of_kind("broker")
         old = next(one for one in brokers if one.address == url)
@@ -162,7 +162,7 @@ class Fencing:
         in_flight = await InFlight.begin(scene.old, self._proof)
         async with AsyncClient(scene.old.address) as witness:
             for _ in range(2):
-                await witness.brokers()  # it answers later calls: it has begun with the publish
+                await witness.brokers()  # its answer shows that it has read the publish's begin
         self._stopped_at = len(self.follower.events)
         self.supervisor.signal(scene.old.name, signal.SIGSTOP)
         screen.event("demo", f"SIGSTOP {scene.old.name} (pid {scene.old.pid})", "bold red")
@@ -198,7 +198,7 @@ class Fencing:
             f"ledger {scene.ledger_id} is CLOSED at entry {recovered.last_entry}",
         )
         await self.client.close()
-        self.client = AsyncClient(scene.new.address)  # the other one's address answers nothing
+        self.client = AsyncClient(scene.new.address)  # the paused broker does not answer
         for number in range(len(scene.acked), len(scene.acked) + AFTER):
             await self.client.publish(TOPIC, f"payment {number}")
             scene.acked.append(f"payment {number}")
@@ -255,7 +255,7 @@ class Fencing:
     # ---- act 4
 
     async def _the_owner_wakes(self, scene: Scene, in_flight: InFlight) -> bool:
-        """Whether it ran into the fence (it may also have looked at its session first)."""
+        """Whether it ran into the fence. It may also have noticed its lost session first."""
         screen = self.screen
         old = scene.old.name
         screen.headline(f"4. {old} wakes up (SIGCONT) and finishes the publish it had begun")
@@ -291,7 +291,7 @@ class Fencing:
         return True
 
     async def _once_more(self, scene: Scene) -> Scene:
-        """The roles change: who took over is the next to be stopped."""
+        """Swap the roles: the new owner is paused next."""
         return Scene(scene.new, scene.old, await self._newest_ledger(), scene.acked)
 
     # ---- act 5
@@ -314,7 +314,7 @@ class Fencing:
             position.offset == len(scene.acked), f"the next message got offset {position.offset}"
         )
 
-    # ---- small things
+    # ---- helpers
 
     async def _newest_ledger(self) -> int:
         topic = await self.client.topic(TOPIC)
@@ -338,7 +338,7 @@ class Fencing:
 
 
 class InFlight:
-    """A publish on a socket of its own, so that it can be half way in when the broker stops."""
+    """A publish on its own socket, of which half is sent when the broker is paused."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -363,7 +363,7 @@ class InFlight:
         return cls(reader, writer)
 
     async def finish(self) -> None:
-        """Send the rest: the kernel takes it, whether the broker runs or not."""
+        """Send the rest; the kernel accepts it even while the broker is paused."""
         self._writer.write(IN_FLIGHT_BATCH[10:])
         await self._writer.drain()
 
@@ -373,7 +373,7 @@ class InFlight:
         return await self.answer()
 
     async def answer(self) -> tuple[int, dict[str, Any]]:
-        """Status and problem; status 599 when the connection just ended."""
+        """Return status and problem; status 599 if the connection ended without an answer."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 data = await self._reader.read()

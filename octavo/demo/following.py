@@ -1,7 +1,7 @@
-"""Following a cluster's logs: the events of all processes, as they happen, in words.
+"""Follows a cluster's logs: the events of all processes as they happen.
 
-Reads what was appended to each `logs/*.jsonl` since the last look; a half-written line waits for
-its rest, a line that is no event (an interpreter's last words) is passed over.
+Reads the new lines of each `logs/*.jsonl`. A half-written line is read at the next look; a line
+that is not an event, such as an interpreter's last words, is ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 class LogEvent(NamedTuple):
-    """One event of one process."""
+    """An event of a process."""
 
     node: str
     event: str
@@ -32,7 +32,7 @@ class LogFollower:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._positions: dict[Path, tuple[int, int]] = {}
-        """Of each log: which file it was (its inode), and how far that was read."""
+        """By log: the file's inode, and the position up to which it was read."""
         self.events: list[LogEvent] = []
         self.listeners: list[Callable[[LogEvent], None]] = []
         self._arrived = asyncio.Event()
@@ -44,7 +44,7 @@ class LogFollower:
             await asyncio.sleep(POLL_S)
 
     def look(self) -> None:
-        """Take what has been written since."""
+        """Read the new lines."""
         fresh: list[LogEvent] = []
         for path in sorted(self._folder.glob("*.jsonl")):
             fresh += self._read(path)
@@ -57,7 +57,7 @@ class LogFollower:
             self._arrived.set()
 
     def skip(self) -> None:
-        """Forget what is in the logs already (a folder used before)."""
+        """Ignore lines that the logs have already, in a folder that was used before."""
         for path in self._folder.glob("*.jsonl"):
             found = path.stat()
             self._positions[path] = found.st_ino, found.st_size
@@ -65,7 +65,7 @@ class LogFollower:
     async def wait_for(
         self, wanted: Callable[[LogEvent], bool], timeout_s: float, *, since: int = 0
     ) -> LogEvent | None:
-        """The first event from number `since` on that is `wanted`; None when none came in time."""
+        """Return the first event from number `since` on that is `wanted`, or None in time."""
         place = since
         try:
             async with asyncio.timeout(timeout_s):
@@ -94,7 +94,7 @@ class LogFollower:
             inode = os.fstat(source.fileno()).st_ino
             former, start = self._positions.get(path, (inode, 0))
             data = b""
-            if former != inode:  # full, and put aside since: what was not read of it stands there
+            if former != inode:  # rotated: the unread rest is in the renamed file
                 with (
                     contextlib.suppress(FileNotFoundError),
                     path.with_name(f"{path.name}.1").open("rb") as aside,

@@ -1,10 +1,10 @@
-"""`octavo demo pipeline`: 336,776 flights through topics and Spark, and every result checked.
+"""`octavo demo pipeline`: sends 336,776 flights through topics and Spark, and checks the results.
 
-Four tables of CSV become topics (`ingest`). A streaming query reads the flights from the bookies,
-joins and aggregates delays per hour and carrier, and writes them into another topic, exactly once.
-On the way it is treated as if its driver had died between the commit of a batch and Spark's own
-note of it: the batch is computed and committed a second time. The result goes to Parquet
-(`export`) and is compared with what pandas makes of the same files; `report` tells the volumes.
+Four CSV tables become topics (`ingest`). A streaming query reads the flights from the bookies,
+joins them, aggregates delays by hour and carrier, and writes them to another topic, exactly once.
+In between, the demo removes Spark's note of a committed batch, as if the driver had died after the
+commit: the batch is computed and committed a second time. The result is exported to Parquet
+(`export`) and compared with pandas' result for the same files; `report` shows the volumes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RESULT = "delays"
 PARTITIONS = {"flights": 4, "planes": 1, "airlines": 1, "weather": 1, RESULT: 2}
 BATCHES = 8
 AFTER_ALL = "2014-06-01T00:00:00Z"
-"""The time of a message that only says: all flights are there. Its own hour is never written."""
+"""The time of a last message, which moves the watermark past all flights."""
 VISIBLE_S = 60.0
 _SHAPES = {
     "flights": {"key": "tailnum", "timestamp": "time_hour", "order_by": "time_hour"},
@@ -59,7 +59,7 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDemo:
-    """What to run, and on which cluster. Files go below `folder`, which is new."""
+    """A run on a cluster. Files go below `folder`, which is new."""
 
     screen: Screen
     service: str
@@ -67,7 +67,7 @@ class PipelineDemo:
     rows: int | None = None
 
     def run(self) -> None:
-        """The whole story. Checks that failed are counted by the screen."""
+        """Run all parts. The screen counts failed checks."""
         copy_tables(self.folder / "tables", self.rows)
         done = run_job("demo pipeline", self._work, service=self.service, say=self._say)
         if done.interrupted:
@@ -89,7 +89,7 @@ class PipelineDemo:
     # ------------------------------------------------------------------ in
 
     def _ingest(self, run: Run) -> int:
-        """How many flights."""
+        """Ingest the tables; return the number of flights."""
         screen = self.screen
         screen.headline("Ingest: four tables of CSV become four topics")
         found = {name: self._ingest_one(run, name) for name in _SHAPES}
@@ -119,7 +119,7 @@ class PipelineDemo:
         part = max(500, flights // BATCHES)
         late = self._until_done(_start(run, tables, self.folder, part), show=True)
         screen.end()
-        # Until the watermark has passed an hour, it is not written: the last ones wait for this.
+        # An hour is written once the watermark has passed it; the last hours need this message.
         with _readers_see(run.service, "flights", 1):
             client.publish("flights", {"time_hour": AFTER_ALL})
         late += self._until_done(_start(run, tables, self.folder, flights))
@@ -134,7 +134,7 @@ class PipelineDemo:
         screen.check(late == 0, f"no flight came later than the watermark: {late} were left out")
 
     def _until_done(self, query: StreamingQuery, *, show: bool = False) -> int:
-        """How many rows were too late."""
+        """Wait for the query's end; return how many rows were too late."""
         while not query.awaitTermination(1):
             if show:
                 self.screen.progress(sum(one.numInputRows for one in query.recentProgress))
@@ -181,7 +181,7 @@ class PipelineDemo:
 
 
 def run_pipeline(folder: Path, rows: int | None) -> int:
-    """On a cluster of its own; the exit code: 0 when every check passed."""
+    """Run the demo on a new cluster; return the exit code, 0 if every check passed."""
     configure_logging(service="demo", form="console", level="error")
     with Screen() as screen, _cluster(folder / "cluster") as service:
         PipelineDemo(screen=screen, service=service, folder=folder, rows=rows).run()
@@ -193,7 +193,7 @@ def run_pipeline(folder: Path, rows: int | None) -> int:
 
 @contextmanager
 def _cluster(folder: Path) -> Iterator[str]:
-    """Its loop runs in a thread of its own: Spark wants the main one, for Ctrl-C."""
+    """Run a cluster on another thread: Spark needs the main thread, for Ctrl-C."""
     thread = LoopThread("octavo-demo-cluster")
     supervisor = Supervisor(Plan(folder=folder, port_base=0))
     try:
@@ -210,7 +210,7 @@ def _cluster(folder: Path) -> Iterator[str]:
 
 
 def copy_tables(folder: Path, rows: int | None) -> None:
-    """The package's tables as CSV files, of the flights the first `rows`. Raises `NoFlights`."""
+    """Copy the package's tables, with the first `rows` flights. Raises `NoFlights`."""
     folder.mkdir(parents=True)
     source = data_folder()
     for name in _SHAPES:
@@ -229,7 +229,7 @@ def _read(run: Run, topic: str) -> DataFrame:
 
 
 def _start(run: Run, tables: dict[str, DataFrame], folder: Path, rows: int) -> StreamingQuery:
-    """What is there now, at most so many rows at a time, then end."""
+    """Start the query over all stored messages, at most `rows` in a batch; then it ends."""
     flights = (
         run.spark.readStream.format("octavo")
         .options(service=run.service, subscribe="flights", columns="value")
@@ -249,7 +249,7 @@ def _start(run: Run, tables: dict[str, DataFrame], folder: Path, rows: int) -> S
 
 
 def _forget_last_commit(commits: Path) -> int:
-    """As if the driver had died after the sink's commit and before Spark's own."""
+    """Remove Spark's last commit, as if the driver had died after the sink's commit."""
     newest = max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
     (commits / str(newest)).unlink()
     (commits / f".{newest}.crc").unlink(missing_ok=True)
@@ -262,11 +262,11 @@ def _count(service: str, topic: str) -> int:
 
 @contextmanager
 def _readers_see(service: str, topic: str, count: int) -> Iterator[None]:
-    """What is published within is seen by readers of the bookies at the end."""
+    """Wait at the end of the block until readers of the bookies see its messages."""
     wanted = _count(service, topic) + count
     yield
     deadline = time.monotonic() + VISIBLE_S
     while _count(service, topic) < wanted:
         if time.monotonic() > deadline:
-            raise JobFailed(f"a message in {topic} is not seen after {VISIBLE_S:g} s")
+            raise JobFailed(f"a message in {topic} is still invisible after {VISIBLE_S:g} s")
         time.sleep(0.05)

@@ -1,12 +1,12 @@
-"""`octavo demo`: every flight of 2013 through a cluster that loses a bookie and a broker.
+"""`octavo demo`: sends every flight of 2013 through a cluster that loses a bookie and a broker.
 
-The story: three bookies, two brokers, a topic of four partitions with three copies and an ack
-quorum of two. Half of the aircraft publish as NDJSON, the other half as record batches. While that
-runs a bookie is killed (the writers go on with two copies, for there is no spare), a fourth bookie
-joins (the ensembles change), and the owner broker of a partition is killed (another takes over).
-Then everything is consumed through a subscription and compared with the source. In the end the
-topic is forked in the middle, the fork written and deleted, and two consumers share a topic by its
-keys while the broker that serves them is killed (`sharing`).
+There are three bookies, two brokers, and a topic of four partitions with three copies and an ack
+quorum of two. Half of the aircraft publish as NDJSON, the other half as record batches. Meanwhile a
+bookie is killed (the writers continue with two copies, as there is no spare), a fourth bookie joins
+(the ensembles change), and a partition's owner is killed (another broker takes over). Then all
+messages are consumed through a subscription and compared with the source. At the end the topic is
+forked in the middle, the fork is written to and deleted, and two consumers share a topic by its
+keys while their broker is killed (`sharing`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BOOKIE_TO_KILL = "bookie-2"
 SESSION_TIMEOUT_MS = 3_000
 EVENT_TIMEOUT_S = 40.0
 CONSUME_TIMEOUT_S = 20.0
-"""Nothing came for so long: what is missing is lost."""
+"""After this long without a message, missing messages count as lost."""
 RECEIVE_MAX = 2_000
 SEND_BURST_MAX = 200
 FORMS = ("NDJSON", "record batches")
@@ -45,7 +45,7 @@ FORMS = ("NDJSON", "record batches")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What to run."""
+    """Options of the demo."""
 
     folder: Path
     rows: int | None = None
@@ -53,7 +53,7 @@ class DemoOptions:
 
 
 class Gates:
-    """Points of the publishing that wait for the story: nothing is killed after the end."""
+    """Points at which publishing waits for the next event, so that no event comes too late."""
 
     def __init__(self, total: int) -> None:
         self._gates = [(int(total * share), asyncio.Event()) for share in (0.25, 0.50, 0.75)]
@@ -63,19 +63,19 @@ class Gates:
         self._gates[number][1].set()
 
     def open_all(self) -> None:
-        """No more waiting."""
+        """Let publishing pass all gates."""
         for _, event in self._gates:
             event.set()
 
     async def pass_at(self, sent: int) -> None:
-        """Wait where a gate is closed."""
+        """Wait while the gate at this number of messages is closed."""
         for at, event in self._gates:
             if sent >= at:
                 await event.wait()
 
 
 async def run_demo(options: DemoOptions) -> int:
-    """Run it all; the exit code: 0 when every check passed."""
+    """Run the demo; return the exit code, 0 if every check passed."""
     configure_logging(service="demo", form="console", level="error")
     with Screen() as screen:
         screen.headline("Octavo: 336,776 flights, three copies, three kills")
@@ -109,14 +109,14 @@ async def run_demo(options: DemoOptions) -> int:
 
 
 class Narrator:
-    """Shows the events of the logs in words; what a writer repeats every second only once."""
+    """Shows events of the logs as sentences; repeated events of a writer only once."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._told: set[tuple[str, str]] = set()
 
     def __call__(self, event: LogEvent) -> None:
-        """One event of one process."""
+        """Show an event."""
         said = in_words(event.event, event.fields)
         if said is None:
             return
@@ -129,7 +129,7 @@ class Narrator:
 
 
 class Demo:
-    """One run. The parts are called in order by `run`."""
+    """A run of the demo; `run` calls the parts in their order."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Demo:
         self._sent = 0
 
     async def run(self, kill: bool) -> None:
-        """The whole story."""
+        """Run all parts."""
         cluster = self.supervisor.cluster
         for member in cluster.members:
             self.screen.event(member.name, f"ready at {member.address}, pid {member.pid}")
@@ -195,7 +195,7 @@ class Demo:
         return sum(producer.stored_count for producer in self._producers)
 
     async def _send_all(self, ndjson: Producer, batch: Producer, gates: Gates) -> None:
-        """Every row once, in order; an aircraft always goes the same way."""
+        """Send every row once, in order; all rows of an aircraft use the same producer."""
         flights = self.flights
         burst = min(SEND_BURST_MAX, max(1, len(flights) // 50))
         for row in range(len(flights)):
@@ -208,7 +208,7 @@ class Demo:
             )
             self._sent = row + 1
             if row % burst == 0:
-                await asyncio.sleep(0)  # let answers in
+                await asyncio.sleep(0)  # let the loop handle answers
                 await gates.pass_at(row)
 
     async def _show_progress(self) -> None:
@@ -216,7 +216,7 @@ class Demo:
             self.screen.progress(self._stored)
             await asyncio.sleep(0.25)
 
-    # ---- the story
+    # ---- events
 
     async def _story(self, gates: Gates) -> None:
         try:
@@ -291,14 +291,14 @@ class Demo:
         await asyncio.gather(
             *(self._consume_partition(consumer, check, number) for number in range(PARTITIONS))
         )
-        self._see(check, await consumer.receive(RECEIVE_MAX))  # there must be nothing more
+        self._see(check, await consumer.receive(RECEIVE_MAX))  # must be empty
         self.screen.progress(check.found)
         return check.verdict(), self.screen.end()
 
     async def _consume_partition(
         self, consumer: Subscription, check: FlightCheck, number: int
     ) -> None:
-        """Receive, compare, acknowledge, until all rows are found or nothing comes any more."""
+        """Receive, compare, acknowledge, until all rows are found or no more messages come."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CONSUME_TIMEOUT_S
         acking: asyncio.Task[None] | None = None
@@ -320,7 +320,7 @@ class Demo:
             check.see(one.partition, one.offset, one.key, one.json())
 
     async def _bring_back(self) -> None:
-        """What was killed starts again on its own data, and is part of the cluster again."""
+        """Restart the killed processes on their data, and wait until they serve again."""
         self.screen.headline("Start the killed processes again")
         dead = [one for one in self.supervisor.cluster.members if one.state == "dead"]
         for member in dead:
@@ -330,7 +330,7 @@ class Demo:
         self.screen.check(BOOKIE_TO_KILL in ids, f"{len(ids)} bookies are up: {sorted(ids)}")
 
     async def _fork(self) -> None:
-        """A topic that begins with the first half of every partition, without a byte copied."""
+        """Fork the topic in the middle of every partition, without copying messages."""
         self.screen.headline("Fork the topic in the middle of each partition")
         ends = {n: await self.client.offset(TOPIC, partition=n) for n in range(PARTITIONS)}
         middle = {number: end // 2 for number, end in ends.items()}
@@ -351,7 +351,7 @@ class Demo:
         self.screen.check(whole == ends, "the fork is deleted, and the topic as it was")
 
     async def _last_alike(self, fork: str, number: int, offset: int) -> bool:
-        """Whether the message there is the same in both."""
+        """Whether topic and fork have the same message at the offset."""
         mine, theirs = [
             (await self.client.read(one, partition=number, start=offset, limit=1))[0]
             for one in (fork, TOPIC)
@@ -389,7 +389,7 @@ class Demo:
 
 
 def _by_ndjson(key: str | None, row: int) -> bool:
-    """Half of the aircraft by one form, half by the other; flights without one alternate."""
+    """Whether to publish as NDJSON: half of the aircraft do; flights without aircraft alternate."""
     return bool(sum(key.encode()) & 1) if key else bool(row & 1)
 
 

@@ -1,7 +1,7 @@
-"""What a demonstration shows: a live screen on a terminal, plain lines in a CI log.
+"""The output of a demo: a live screen on a terminal, plain lines elsewhere.
 
-The same calls serve both: `headline`, `event`, `progress`, `check`, `summary`. On a terminal the
-progress bar stays below the events; without one it becomes a line every few seconds.
+On a terminal the progress bar stays below the events; elsewhere it becomes a line every few
+seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINE_EVERY_S = 3.0
 
 
 class Screen:
-    """A context manager around one demonstration."""
+    """A context manager around a demo."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, soft_wrap=True)
@@ -51,7 +51,7 @@ class Screen:
         self.checks_failed = 0
 
     def __enter__(self) -> Screen:
-        """Show."""
+        """Begin to show."""
         self._bar.start()
         return self
 
@@ -61,37 +61,34 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave what was shown."""
+        """End, and leave the output."""
         self._bar.stop()
 
     @property
     def elapsed_s(self) -> float:
-        """Since the demonstration began."""
+        """Seconds since the demo began."""
         return time.monotonic() - self._started
 
     def headline(self, text: str) -> None:
-        """A new part."""
         self._print(f"\n[bold]{escape(text)}[/]")
 
     def event(self, who: str, text: str, style: str = "cyan") -> None:
-        """Something that happened, with the time since the start."""
+        """Show an event, with the time since the start."""
         self._print(
             f"[dim]{self.elapsed_s:6.1f} s[/]  [{style}]{escape(who):<10}[/] {escape(text)}"
         )
 
     def note(self, text: str) -> None:
-        """An explanation."""
         self._print(f"[dim]{escape(text)}[/]")
 
     def check(self, good: bool, text: str) -> bool:
-        """One thing that was checked; counts the failures."""
+        """Show the result of a check; count failures."""
         self.checks_failed += not good
         mark = "[bold green]  ok  [/]" if good else "[bold red]FAILED[/]"
         self._print(f"{mark} {escape(text)}")
         return good
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table of results."""
         table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
         for column in columns:
             table.add_column(column)
@@ -100,7 +97,7 @@ class Screen:
         self.console.print(table)
 
     def begin(self, name: str, total: int) -> None:
-        """A piece of long work starts."""
+        """Show the progress of long work from now on."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._name, self._total, self._done = name, total, 0
@@ -110,7 +107,7 @@ class Screen:
         self._task = self._bar.add_task(name, total=total, rate="")
 
     def progress(self, done: int) -> None:
-        """How far it is."""
+        """Show how much is done."""
         now = time.monotonic()
         self._done = done
         before, count = self._last
@@ -123,7 +120,7 @@ class Screen:
             self.event(self._name, f"{done:,} of {self._total:,}", "green")
 
     def end(self) -> float:
-        """The work is over; return its rate per second."""
+        """End the work; return its rate a second."""
         took_s = max(time.monotonic() - self._since, 1e-9)
         if self._task is not None:
             self._bar.remove_task(self._task)

@@ -1,9 +1,9 @@
-"""Two consumers share the aircraft of a topic, and the broker that hands them out is killed.
+"""Two consumers share the aircraft of a topic, and their broker is killed.
 
-The subscription is `key_shared`: every aircraft is one consumer's, its flights in order, and no
-aircraft waits for another. Half of the flights are published, the owner of a partition is killed
-while they are worked on, and the rest comes through the broker that takes over. What was handed
-out and not acked is handed out again, perhaps to the other consumer: still in order.
+The subscription is `key_shared`: each aircraft belongs to one consumer, which gets its flights in
+order, and does not wait for other aircraft. Half of the flights are published, and the owner of a
+partition is killed while they are worked on. The other half is published through the next owner.
+Unacked messages are delivered again, perhaps to the other consumer, and still in order.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ PARTITIONS = 2
 CREWS = ("crew-east", "crew-west")
 FLIGHTS_MAX = 2_000
 RECEIVE_MAX = 20
-"""So that much is in work when the broker dies."""
+"""Large enough that many messages are leased when the broker dies."""
 TIMEOUT_S = 40.0
 
 
 class Work:
-    """What the crews were given, as it came: asked when all of it is done."""
+    """Records the deliveries of both crews (consumers), in their order."""
 
     def __init__(self) -> None:
         self._first: dict[str, list[int]] = {}
-        """Of each aircraft, its flights in the order in which they were seen for the first time."""
+        """By aircraft: its flights, in the order of their first deliveries."""
         self._seen: dict[int, int] = {}
         self._crews: dict[str, set[str]] = {}
         self._flights_of: dict[str, set[int]] = {}
 
     def see(self, crew: str, aircraft: str, row: int) -> None:
-        """A crew was given a flight of an aircraft."""
+        """Note that a crew got a flight of an aircraft."""
         if row not in self._seen:
             self._first.setdefault(aircraft, []).append(row)
         self._seen[row] = self._seen.get(row, 0) + 1
@@ -48,26 +48,26 @@ class Work:
 
     @property
     def found(self) -> int:
-        """Different flights seen."""
+        """How many different flights were seen."""
         return len(self._seen)
 
     @property
     def again(self) -> int:
-        """Deliveries of flights that had been delivered before."""
+        """How many deliveries were redeliveries."""
         return sum(self._seen.values()) - len(self._seen)
 
     @property
     def unordered(self) -> list[str]:
-        """Aircraft of which a later flight came before an earlier one."""
+        """Aircraft whose flights came out of order."""
         return [name for name, rows in self._first.items() if rows != sorted(rows)]
 
     @property
     def of_both(self) -> int:
-        """How many aircraft both crews have worked on."""
+        """How many aircraft both crews worked on."""
         return sum(len(crews) > 1 for crews in self._crews.values())
 
     def table(self) -> list[tuple[str, int, int]]:
-        """Of each crew: its name, how many aircraft, how many flights."""
+        """By crew: its name, and its numbers of aircraft and of flights."""
         return [
             (
                 crew,
@@ -79,7 +79,7 @@ class Work:
 
 
 class Sharing:
-    """One run of it, as a part of the demonstration."""
+    """This part of the demo."""
 
     def __init__(
         self, screen: Screen, supervisor: Supervisor, client: AsyncClient, flights: Flights
@@ -92,7 +92,7 @@ class Sharing:
         self._work = Work()
 
     async def run(self) -> None:
-        """Publish, kill, publish, until everything is acked or nothing comes any more."""
+        """Publish, kill, publish, until all messages are acked or no more come."""
         self._screen.headline("Two consumers share the aircraft; the broker that serves them dies")
         await self._client.create_topic(TOPIC, partitions=PARTITIONS)
         crews = [
@@ -100,7 +100,7 @@ class Sharing:
             for name in CREWS
         ]
         for partition in range(PARTITIONS):
-            for crew in crews:  # both are known before there is work to share
+            for crew in crews:  # the broker must know both before there are messages
                 await crew.receive(1, partition=partition)
         half = len(self._rows) // 2
         await self._publish(self._rows[:half])
@@ -129,16 +129,16 @@ class Sharing:
             )
 
     async def _at_work(self, crew: Subscription, partition: int) -> None:
-        """Receive and ack. A lease that the killed broker gave is worth nothing to the next one."""
+        """Receive and ack. The next owner does not know leases of the killed broker."""
         while True:
             received = await crew.receive(RECEIVE_MAX, wait_s=1.0, partition=partition)
             for one in received:
                 self._work.see(crew.consumer, (one.key or b"").decode(), one.json()["row"])
-            await asyncio.sleep(0.02)  # the work
+            await asyncio.sleep(0.02)  # simulates the work
             try:
                 await crew.ack(received)
             except Conflict:
-                continue  # it comes again
+                continue  # the messages are delivered again
 
     async def _until_seen(self, wanted: int) -> None:
         loop = asyncio.get_running_loop()

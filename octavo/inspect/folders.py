@@ -77,7 +77,7 @@ def find_folders(disk: Disk, paths: Sequence[str]) -> BookieFolders:
     candidates: dict[str, Cookie | None] = {}
     for path in paths:
         if not os.path.isdir(path):
-            raise NoBookieHere(f"{path} is no folder")
+            raise NoBookieHere(f"{path} is not a folder")
         _collect(disk, os.path.abspath(path), _DEPTH, candidates)
     if not candidates:
         raise NoBookieHere(
@@ -88,13 +88,13 @@ def find_folders(disk: Disk, paths: Sequence[str]) -> BookieFolders:
     if len(ids) > 1:
         raise NoBookieHere(
             f"{', '.join(paths)} holds folders of {len(ids)} bookies ({', '.join(ids)}): name "
-            "those of one"
+            "the folders of a single bookie"
         )
     cookie = next((one for one in candidates.values() if one is not None), None)
     if cookie is not None and not cookie.incarnation:
         raise NoBookieHere(
-            f"{', '.join(paths)} belongs to bookie {cookie.bookie_id}, which is one of Apache's: "
-            "nothing of Octavo's reads its files, `bookkeeper shell` does"
+            f"{', '.join(paths)} belongs to bookie {cookie.bookie_id} of Apache BookKeeper: use "
+            "`bookkeeper shell`, Octavo cannot read its files"
         )
     return _sorted(disk, candidates, cookie)
 

@@ -58,7 +58,7 @@ class IndexReader:
     def __init__(self, path: str) -> None:
         self.path = path
         if not os.path.exists(f"{path}/CURRENT"):
-            raise BookieIOError(f"{path} holds no index: there is no file CURRENT in it")
+            raise BookieIOError(f"{path} is not an index: it lacks the file CURRENT")
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -71,7 +71,7 @@ class IndexReader:
             except Exception as error:
                 raise BookieIOError(
                     f"index {self.path} cannot be opened: {_first_line(error, folder, self.path)}. "
-                    "It is derived: `octavo bookie rebuild-index` makes it anew from the entry logs"
+                    "`octavo bookie rebuild-index` makes a new index from the entry logs"
                 ) from error
             try:
                 yield database

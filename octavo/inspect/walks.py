@@ -1,4 +1,4 @@
-"""From a kind of file and a path to the walks over its files. Blocking; never writes."""
+"""Finds the files of a kind at a path, and the walks over them. Blocking; never writes."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _MISSING = {
 
 @dataclass(slots=True)
 class Walk:
-    """One file (the index: one folder) and how to walk it."""
+    """A file (of the index, its folder) and how to walk it."""
 
     path: str
     bytes: int
     lines: Callable[[], Iterator[Line]]
-    """Begins a pass. Opens the file, and gives it back at its end."""
+    """Begins a pass: opens the file, and closes it at the end."""
 
 
 class NothingToInspect(OctavoError):
@@ -63,7 +63,7 @@ class NothingToInspect(OctavoError):
 
 
 def walks_of(disk: Disk, kind: str, path: str, wish: Wish) -> tuple[list[Walk], str | None]:
-    """What to walk, in order, and which process runs the bookie (None: nobody, or unknown).
+    """Return the walks in order, and the process that runs the bookie (None: none, or unknown).
 
     Raises `NoBookieHere`, `NothingToInspect`, `BookieIOError`.
     """
@@ -83,7 +83,7 @@ def walks_of(disk: Disk, kind: str, path: str, wish: Wish) -> tuple[list[Walk], 
 
 
 def _folders_around(disk: Disk, path: str) -> BookieFolders:
-    """The bookie that a path belongs to; an empty one for a file that lies alone."""
+    """The folders of the path's bookie; none for a file outside a bookie's folder."""
     if os.path.isdir(path) and not os.path.exists(f"{path}/CURRENT"):
         return find_folders(disk, [path])
     try:
@@ -104,16 +104,16 @@ def _index_path(folders: BookieFolders, path: str) -> str:
 
 
 def _of_kind(kind: str, path: str) -> str:
-    """The file at `path`, unless its name says that it is of another kind."""
+    """Return `path`. Raises `NothingToInspect` if its name belongs to another kind."""
     name = path.rpartition("/")[2]
     for other, is_it in _IS_OF_KIND.items():
         if other != kind and is_it(name):
-            raise NothingToInspect(f"{path} is none of this kind: octavo inspect {other} {path}")
+            raise NothingToInspect(f"{path} is of another kind: octavo inspect {other} {path}")
     return path
 
 
 def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str]:
-    """The files of one kind: of `path` alone when it is one of the folders, else of all."""
+    """The files of a kind: in `path` if it is one of the bookie's folders, else in all folders."""
     where = [path] if path in folders.all else folders.all
     found = [
         f"{folder}/{name}"
@@ -127,30 +127,30 @@ def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str
 
 
 class _Context:
-    """What the files around a file say about it."""
+    """Facts about a file from the bookie's other files."""
 
     def __init__(self, disk: Disk, folders: BookieFolders, wish: Wish) -> None:
         self._disk = disk
         self._wish = wish
         self._mark: dict[str, Any] = {}
         self._unmarked: int | None = None
-        """What counts without a mark: nothing yet in a bookie that runs, else nobody knows."""
+        """The vouched bytes of a log without a mark: 0 in a running bookie, else unknown."""
         try:
             mark = read_mark(disk, folders.ledgers)
             self._mark = mark_fields(mark) if mark is not None else {}
             self._unmarked = 0 if folders.running is not None else None
         except OctavoError:
-            pass  # `inspect mark` says what is wrong with it
+            pass  # `inspect mark` reports what is wrong with it
         self._index = folders.index
         self._positions = _positions(self._mark, folders.journals)
 
     def walk(self, kind: str, path: str) -> Walk:
-        """The walk over one file."""
+        """The walk over a file."""
         name = path.rpartition("/")[2]
         try:
             size = os.path.getsize(path)
         except FileNotFoundError:
-            size = 0  # the bookie has removed it since it was listed
+            size = 0  # a running bookie has removed it
         lines: Callable[[File], Iterator[Line]]
         if kind == "journal":
             found = journal_id_of(name) or 0
@@ -172,7 +172,7 @@ class _Context:
         return Walk(path, size, partial(self._opened, path, lines))
 
     def _marked(self, folder: str, file_id: int, size: int) -> int:
-        """Up to which byte of a journal file everything is safe elsewhere."""
+        """The byte of a journal file up to which its records are safe in other files."""
         position = self._positions.get(folder)
         if position is None or not file_id or file_id > position[0]:
             return 0
@@ -188,14 +188,14 @@ class _Context:
         try:
             for line in lines(file):
                 if line.damage and not self._disk.exists(path):
-                    yield gone  # its space may hold another journal file by now
+                    yield gone  # a new journal file may use its space by now
                     return
                 yield line
         finally:
             file.close()
 
     def _entry_log(self, file: File, log_id: int) -> Iterator[Line]:
-        if not log_id:  # a copy under another name
+        if not log_id:  # a copy with another file name
             front = decode_file_header(file.pread(FILE_HEADER_BYTES, 0))
             log_id = front if isinstance(front, int) else 0
         vouched = self._unmarked
@@ -207,23 +207,23 @@ class _Context:
             try:
                 reader = IndexReader(self._index)
             except BookieIOError:
-                pass  # then nobody can say what lay in a damaged range
+                pass  # the entries of a damaged range stay unknown
         lookup = LogLookup(reader, log_id)
         walk = EntryLogWalk(file, self._wish, log_id=log_id, vouched=vouched, lookup=lookup)
         yield from walk.lines()
 
     def _state(self, file: File, file_id: int) -> Iterator[Line]:
         end = self._unmarked
-        if self._mark and file_id:  # no other file counts than the one that the mark names
+        if self._mark and file_id:  # only the file that the mark names counts
             end = self._mark["state_offset"] if self._mark["state_id"] == file_id else 0
         yield from walk_state(file, self._wish, file_id=file_id, end=end)
 
 
 def _positions(mark: dict[str, Any], folders: list[str]) -> dict[str, tuple[int, int]]:
-    """The mark's position in each journal folder; nothing where it cannot be told which is which.
+    """The mark's position in each journal folder; empty if the folders cannot be matched.
 
-    The folders may have been moved since, so they are matched by their order, or, in a mark that
-    names them, by their last part.
+    The folders may have been moved, so they are matched by their order, or by the last part of
+    their paths if the mark has paths.
     """
     if not mark:
         return {}

@@ -43,7 +43,7 @@ _NOTE = "_export.json"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is exported where. Without `every_s`, export what is there now and end."""
+    """Options of an export. Without `every_s`, export what is there now and end."""
 
     selection: Selection
     out: str

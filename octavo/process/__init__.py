@@ -1,4 +1,4 @@
-"""Long-running processes: what one is told, how it lives and ends; bookie and broker as mains."""
+"""Long-running processes: their spec, their life, and the mains of bookie and broker."""
 
 from octavo.assertions import require_assertions
 

@@ -1,6 +1,6 @@
-"""A bookie as a process: `python -m octavo.process.bookie SPEC [CONTROL_FD]`.
+"""A bookie's process: `python -m octavo.process.bookie SPEC [CONTROL_FD]`.
 
-Imports neither the HTTP client nor the command line: a bookie's memory belongs to its caches.
+Imports neither the HTTP client nor the command line, to leave the memory to caches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from octavo.tls.settings import TlsConfig
 
 
 async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
-    """Start, register, serve until stopped; every start error names its cause."""
+    """Start, register, and serve until stopped."""
     config = spec.config(BookieConfig, "bookie")
     security = spec.config(SecurityConfig, "security")
     tls = certificates_of(spec.config(TlsConfig, "tls"))
@@ -77,14 +77,13 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
 
 
 async def _fetch(url: str) -> bytes:
-    """As `fetching.fetch`, which brings an HTTP client along: for those who named a URL."""
+    """Call `fetching.fetch`. Imported here, as only settings with a URL need its HTTP client."""
     from octavo.process.fetching import fetch
 
     return await fetch(url)
 
 
 def main() -> int:
-    """Entry point of the lean process."""
     spec = read_spec(Path(sys.argv[1]))
     control = int(sys.argv[2]) if len(sys.argv) > 2 else None
     return run_process(serve_bookie, spec, control)

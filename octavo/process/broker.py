@@ -1,4 +1,4 @@
-"""A broker as a process: `python -m octavo.process.broker SPEC [CONTROL_FD]`."""
+"""A broker's process: `python -m octavo.process.broker SPEC [CONTROL_FD]`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from octavo.tls.settings import TlsConfig
 
 
 async def serve_broker(spec: ProcessSpec, life: Life) -> None:
-    """Start, register, serve until stopped, then hand the partitions over."""
+    """Start, register, serve until stopped, then hand over the partitions."""
     config = spec.config(BrokerConfig, "broker")
     http = spec.config(HttpConfig, "http")
     options = spec.config(LedgerOptions, "ledger")
@@ -97,7 +97,6 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
 
 
 def main() -> int:
-    """Entry point of the lean process."""
     spec = read_spec(Path(sys.argv[1]))
     control = int(sys.argv[2]) if len(sys.argv) > 2 else None
     return run_process(serve_broker, spec, control)

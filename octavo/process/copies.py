@@ -1,7 +1,7 @@
-"""A bookie keeps its own copies complete: the keeper of ledger/, beside the node, in its process.
+"""Runs the `CopyKeeper` of a bookie in its process, which keeps the bookie's copies complete.
 
-`GET /copies` on the admin port tells how that goes, `POST /copies` looks at all ledgers now, and
-`POST /copies?ledger=7` compares its copies of one ledger with the others'.
+On the admin port, `GET /copies` shows the progress, `POST /copies` starts a walk over all ledgers,
+and `POST /copies?ledger=7` compares the bookie's copies of a ledger with the other bookies' copies.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from octavo.tls.contexts import Certificates
 log = structlog.get_logger()
 
 _START_S = 10.0
-"""The first walk waits for so long: a cluster that starts as a whole has its bookies up by then."""
+"""The first walk waits this long, so that the other bookies of a starting cluster are up."""
 _LISTED_MAX = 1000
 
 
 class NodeCopies:
-    """What a keeper asks of a `BookieNode`."""
+    """The keeper's view of a `BookieNode`."""
 
     def __init__(self, node: BookieNode) -> None:
         self._node = node
@@ -52,25 +52,24 @@ class NodeCopies:
 
     @property
     def bookie_id(self) -> str:
-        """Its name in ensembles."""
         return self._node.bookie_id
 
     @property
     def unsure_through(self) -> int:
-        """The highest ledger of which it may have lost something; −1 when of none."""
+        """The highest ledger of which entries may be lost here; −1 if there is none."""
         return self._storage.limbo.unknown_through
 
     def is_unsure(self, ledger_id: int) -> bool:
-        """Whether something of this ledger may have been lost here."""
+        """Whether entries of this ledger may be lost here."""
         return self._storage.limbo.covers(ledger_id)
 
     def doubtful(self, ledger_id: int) -> bool:
-        """Whether what the index names is to be read back before it counts."""
+        """Whether entries must be read back: an index row alone does not prove them."""
         damaged = (damage.ledger_id for damage in self._storage.damages.current())
         return self.is_unsure(ledger_id) or ledger_id in damaged
 
     async def held(self, ledger_id: int) -> list[Range]:
-        """What it holds, ascending, joined."""
+        """Return the stored ranges of entries, ascending, adjacent ranges joined."""
         return await self._storage.reads.held(ledger_id)
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
@@ -78,15 +77,15 @@ class NodeCopies:
         await self._storage.control.fence(ledger_id, key)
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are whole here."""
+        """Record that these ledgers are complete here."""
         await self._storage.limbo_file.vouch(ledger_ids)
 
     async def end_limbo(self) -> None:
-        """All are that name this bookie."""
+        """Record that all ledgers that name this bookie are complete here."""
         await self._node.end_limbo()
 
     async def replace(self, key: bytes, entry: bytes) -> None:
-        """Add an entry over what is here under its id; durable on return."""
+        """Replace the stored entry of the same id; durable on return."""
         ledger_id, entry_id, _, _ = HEADER.unpack_from(entry)
         frame = add_prefix(key, len(entry), int(Flag.RECOVERY_ADD)) + entry
         offsets = range(0, len(frame), len(frame))
@@ -95,9 +94,10 @@ class NodeCopies:
 
 
 async def is_owned_by_a_broker(store: MetadataStore, metadata: LedgerMetadata) -> bool:
-    """Whether a live broker owns the partition whose record names this ledger as one it writes.
+    """Whether a live broker may write the ledger.
 
-    Raises `MetadataError`.
+    True if its partition has an owner, and the partition's record names the ledger as its newest or
+    as its state ledger. Raises `MetadataError`.
     """
     name = partition_of(metadata.custom)
     if name is None:
@@ -122,7 +122,7 @@ async def kept_copies(
     tls: Certificates | None = None,
     prove: Prove | None = None,
 ) -> AsyncIterator[CopyKeeper | None]:
-    """Keep the copies of a started node for as long as this lasts; None when it is told not to."""
+    """Keep the copies of a started node during the block; None if the setting is off."""
     config = node.config
     if not config.keep_copies:
         yield None
@@ -155,7 +155,7 @@ async def kept_copies(
                 await keeper.run()
             except MetadataError as error:
                 log.warning("copies_not_looked_at", bookie=node.bookie_id, reason=str(error))
-            except Exception as error:  # a bookie that serves goes on serving, and says so
+            except Exception as error:  # the bookie keeps serving without its keeper
                 log.error(
                     "copies_failed", bookie=node.bookie_id, reason=repr(error), exc_info=error
                 )
@@ -209,14 +209,13 @@ def _expose(node: BookieNode, keeper: CopyKeeper, comparer: CopyComparer) -> Non
 
 
 class CopyMetrics(Collector):
-    """What a keeper did, read when it is asked for."""
+    """Metrics of a keeper, read at each scrape."""
 
     def __init__(self, status: KeeperStatus, compared: ComparingStatus) -> None:
         self._status = status
         self._compared = compared
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
         status = self._status
         yield GaugeMetricFamily(
             "octavo_bookie_ledgers_not_whole",
@@ -225,7 +224,7 @@ class CopyMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "octavo_bookie_copies_disagree",
-            "Entries of which no copy is known to be the right one",
+            "Entries whose copies differ, with none proved right",
             len(self._compared.disagreeing),
         )
         for name, text, value in (
@@ -234,7 +233,7 @@ class CopyMetrics(Collector):
             ("octavo_bookie_adopted_fragments", "Taken over from lost bookies", status.adopted),
             (
                 "octavo_bookie_replaced_copies",
-                "That the others' proved wrong",
+                "Copies replaced because the other bookies' proved them wrong",
                 self._compared.replaced,
             ),
         ):

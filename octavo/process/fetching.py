@@ -1,4 +1,4 @@
-"""Gets what a URL of others has, for `security`: an issuer's keys. Bounded in time and length."""
+"""Fetches an issuer's keys from a URL, for `security`, within bounds of time and length."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ BYTES_MAX = 1 << 20
 
 
 async def fetch(url: str) -> bytes:
-    """The body of the answer to GET. Raises `OSError` where there is none such: not 200, longer
-    than `BYTES_MAX`, not within `TIMEOUT_S`. No redirect is followed: a URL that was checked leads
-    to no other one."""
+    """GET the URL and return the body.
+
+    Raises `OSError` for a status other than 200, more than `BYTES_MAX` bytes, or no answer within
+    `TIMEOUT_S`. Redirects are not followed: they would lead away from the URL that was checked.
+    """
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,

@@ -34,7 +34,7 @@ class Collector(Protocol):
         """Leave all objects that exist now out of later collections."""
 
     def unfreeze(self) -> None:
-        """Take them in again."""
+        """Include frozen objects in collections again."""
 
     def get_freeze_count(self) -> int:
         """Count the frozen objects."""
@@ -52,14 +52,14 @@ class ShortCollections:
     def __init__(self, collector: Collector = _PYTHONS) -> None:
         self._gc = collector
         self._whole = 0
-        """How many objects the last collection of everything left."""
+        """Objects that survived the last collection of everything."""
         self._since = 0
-        """How many objects were frozen since then."""
+        """Objects frozen since then."""
         self._is_whole = False
         """Nothing is frozen: the next full collection visits everything."""
 
     def begin(self) -> None:
-        """Freeze what there is after a start, and listen from now on."""
+        """Freeze the objects of the start, and follow collections from now on."""
         self._gc.collect()
         self._gc.freeze()
         self._whole = self._gc.get_freeze_count()
@@ -69,7 +69,7 @@ class ShortCollections:
         if phase == "start" or info["generation"] != 2:
             return
         if self._is_whole:
-            # Counting frozen objects writes to none of them, so it is the faster way for many.
+            # Counting frozen objects does not write to them, which is faster for many.
             self._gc.freeze()
             self._whole, self._since, self._is_whole = self._gc.get_freeze_count(), 0, False
             return

@@ -1,10 +1,10 @@
-"""The life of one process: uvloop, signals, readiness, the bond to its supervisor, exit codes.
+"""The life of a process: uvloop, signals, readiness, its supervisor, exit codes.
 
-A process that a supervisor started holds one end of a socket pair. Over it goes one JSON line,
-`{"event": "ready", …}` or `{"event": "failed", "reason": …}`; its end of file means that the
-supervisor is gone, and the process then stops by itself: no orphan keeps ports and locks. The
-kernel says so too, by SIGTERM when the supervisor dies, wherever else its end of the pair is open.
-A process whose loop stands still cannot stop; loop_watch.py and outside_watch.py end it.
+A supervisor and its process share a socket pair. The process sends one JSON line on it,
+`{"event": "ready", …}` or `{"event": "failed", "reason": …}`. At its end of file the supervisor is
+gone, and the process stops, to free ports and locks. The kernel also sends SIGTERM when the
+supervisor dies, in case another process holds the supervisor's end of the pair open. A process
+whose loop hangs cannot stop; loop_watch.py and outside_watch.py kill it.
 
 Exit codes: 0 stopped as asked, 1 could not start or failed while serving, 2 stop took too long.
 """
@@ -37,11 +37,11 @@ from octavo.protocol.codes import OctavoError
 log = structlog.get_logger()
 
 STOP_TIMEOUT_S = 40.0
-"""Longer than every graceful stop below it; then the process leaves without."""
+"""Longer than the graceful stop of every part. After this, the process exits anyway."""
 
 
 class Life:
-    """Handed to a process's main: it says when it is ready, and waits here for its end."""
+    """A process's main reports here that it is ready, and waits here for the end."""
 
     def __init__(self, control: socket.socket | None = None) -> None:
         self.is_ready = False
@@ -55,19 +55,19 @@ class Life:
             loop.add_reader(control.fileno(), self._on_control)
 
     def ready(self, **facts: Any) -> None:
-        """Tell the supervisor, if there is one, that work can begin; `facts` go along."""
+        """Tell the supervisor, if there is one, that the process serves; `facts` are sent too."""
         self.is_ready = True
         ShortCollections().begin()
         self._tell({"event": "ready", "pid": os.getpid(), **facts})
 
     def stop(self, reason: str) -> None:
-        """End the process in good order."""
+        """End the process gracefully."""
         if not self._ended.done():
             log.info("stopping", reason=reason)
             self._ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """End the process because serving on would be wrong; exit code 1."""
+        """End the process with exit code 1, because it must not continue to serve."""
         if not self._ended.done():
             self._ended.set_exception(error)
 
@@ -83,7 +83,7 @@ class Life:
         await asyncio.shield(self._ended)
 
     def failed(self, error: BaseException) -> None:
-        """The last word: to the log, and to the supervisor."""
+        """Log the error and send it to the supervisor."""
         known = isinstance(error, OctavoError | OSError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
         log.error("process_failed", reason=reason, exc_info=None if known else error)
@@ -113,13 +113,13 @@ Main = Callable[[ProcessSpec, Life], Awaitable[None]]
 
 
 def allow_open_files() -> None:
-    """Let this process open as many files as the system lets it, instead of the customary 1,024.
+    """Raise the limit of open files from the usual 1,024 to the system's maximum.
 
-    Each connection is one, and each entry log that is read.
+    Each connection needs a file, and so does each entry log that is read.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # macOS grants less than it says
+        with contextlib.suppress(ValueError, OSError):  # macOS grants less than its hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -155,7 +155,7 @@ async def _live(
     ended = asyncio.ensure_future(life.until_stopped())
     await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
     if not task.done() and not life.is_ready:
-        task.cancel()  # asked to stop while it was still starting
+        task.cancel()  # a stop was requested during the start
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await task

@@ -1,10 +1,10 @@
-"""Ends a process whose event loop stands still, so that others take over what it holds.
+"""Ends a process whose event loop hangs, so that other processes take over its partitions.
 
-A loop that does not turn answers nobody, yet a session with ZooKeeper is kept alive by kazoo's own
-threads: the broker would keep its partitions for ever. So a thread asks the loop for a sign of life
-once a second; after `STANDS_STILL_S` without one it writes down where the loop stands and ends the
-process. Seconds are counted by the thread's own turns, not by a clock: a process that was stopped
-(SIGSTOP) or a machine that slept has missed none.
+A hanging loop answers no calls, but kazoo's own threads keep the ZooKeeper session alive: the
+broker would keep its partitions for ever. So a thread asks the loop for a sign of life once a
+second. After `STANDS_STILL_S` seconds without one it logs the loop's stack and ends the process. It
+counts its own turns rather than the clock: after SIGSTOP or a sleep of the machine, none were
+missed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable
 import structlog
 
 STANDS_STILL_S = 20
-"""Far above any pause of a healthy process; a session is over after 10 by default."""
+"""Far longer than any pause of a healthy process."""
 EXIT_CODE = 1
 
 log = structlog.get_logger()
 
 
 class LoopWatch:
-    """Watches the loop that runs where it is made, from `start` to `stop`."""
+    """Watches the running loop of the thread that makes it, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -45,11 +45,10 @@ class LoopWatch:
         self._thread = threading.Thread(target=self._watch, name="loop watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more; the thread ends by itself."""
+        """Stop watching; the thread ends by itself."""
         self._stopped.set()
 
     def _watch(self) -> None:

@@ -1,13 +1,13 @@
-"""A small process that kills its parent when the parent's event loop stands still.
+"""A small process that kills its parent when the parent's event loop hangs.
 
-The thread of loop_watch.py needs the interpreter, so it cannot see a loop that stands within a call
-of a C library that keeps it: such a broker held its partitions for ever, and outlived its
-supervisor. This process is forked before the loop is there, and hears a byte a second from the
-loop. It counts its own turns without a byte, not time by a clock; a parent that is stopped
-(SIGSTOP), traced or frozen misses none. After `turns_max` of them it sends SIGABRT, at which the
-parent's fault handler writes where each thread stands, and then SIGKILL.
+The thread of loop_watch.py needs the interpreter. It does not run while the loop hangs in a C
+library that holds the interpreter's lock: such a broker kept its partitions for ever, and outlived
+its supervisor. This process is forked before the loop exists, and gets a byte a second from the
+loop. It counts its own turns without a byte rather than the clock, and does not count while the
+parent is stopped (SIGSTOP) or traced. After `turns_max` turns it sends SIGABRT, so that the
+parent's fault handler writes all stacks, and then SIGKILL.
 
-It ends with its parent: by the end of the pipe, and by the kernel's parent-death signal.
+It ends with its parent: at the pipe's end of file, and by the kernel's parent-death signal.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import structlog
 from octavo.process.parent import die_with_parent
 
 STANDS_STILL_S = 25
-"""Longer than the thread's bound, which can say more in the log."""
+"""Longer than the thread's bound, because the thread can log the loop's stack."""
 _TURN_S = 1.0
 _DUMP_S = 2.0
-"""For the fault handler to write, until the parent is killed."""
+"""Time for the fault handler to write before the parent is killed."""
 
 log = structlog.get_logger()
 
 
 class OutsideWatch:
-    """Made before the event loop and any thread; `beat` on the loop, then `stop`."""
+    """Make it before the event loop and any thread; call `beat` on the loop, and `stop`."""
 
     def __init__(self, *, turns_max: int = STANDS_STILL_S, turn_s: float = _TURN_S) -> None:
         faulthandler.enable()
@@ -50,7 +50,8 @@ class OutsideWatch:
             try:
                 die_with_parent(signal.SIGKILL, parent)
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all
+                    # A terminal sends these to all processes; only the parent decides to end.
+                    signal.signal(number, signal.SIG_IGN)
                 os.close(self._writing)
                 _close_others(reading)
                 _watch(reading, parent, turns_max, turn_s)
@@ -60,8 +61,8 @@ class OutsideWatch:
         os.close(reading)
 
     def beat(self) -> None:
-        """From the running loop: it turns, and will say so again."""
-        with contextlib.suppress(BlockingIOError):  # it is full: the watch itself stands still
+        """Send a sign of life now and every turn; to be called on the running loop."""
+        with contextlib.suppress(BlockingIOError):  # pipe full: the watching process hangs
             try:
                 os.write(self._writing, b".")
             except OSError as error:
@@ -70,17 +71,17 @@ class OutsideWatch:
         self._timer = asyncio.get_running_loop().call_later(self._turn_s, self.beat)
 
     def stop(self) -> None:
-        """Watch no more; the process ends."""
+        """Stop watching, and end the process."""
         if self._timer is not None:
             self._timer.cancel()
         os.close(self._writing)
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)  # it has nothing to end in order
+            os.kill(self.pid, signal.SIGKILL)  # it has no state to clean up
             os.waitpid(self.pid, 0)
 
 
 def _close_others(kept: int) -> None:
-    """Hold nothing open that is the parent's, sockets above all. Standard error stays."""
+    """Close the parent's files, above all its sockets. Standard error stays open."""
     for low, high in ((0, 2), (3, kept), (kept + 1, 1 << 16)):
         os.closerange(low, high)
 
@@ -102,12 +103,12 @@ def _watch(reading: int, parent: int, turns_max: int, turn_s: float) -> None:
     with contextlib.suppress(OSError):
         os.write(2, said.encode())
     os.kill(parent, signal.SIGABRT)
-    told.poll(_DUMP_S * 1000)  # it ends with the parent
+    told.poll(_DUMP_S * 1000)  # returns early if the parent ends
     os.kill(parent, signal.SIGKILL)
 
 
 def _is_held(pid: int) -> bool:
-    """Whether somebody has stopped the process, or traces it; not where there is no /proc."""
+    """Whether the process is stopped or traced; False without /proc."""
     if sys.platform != "linux":
         return False
     try:

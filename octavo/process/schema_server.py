@@ -1,17 +1,17 @@
-"""The process that works on schemas for a broker: `python -m octavo.process.schema_server FD`.
+"""Forks the processes that read and check schemas: `python -m octavo.process.schema_server FD`.
 
-It loads the libraries once and forks a worker for each socket that the broker sends it over the
-control socket FD: a worker that was killed is replaced in milliseconds. A worker answers one
-question after the other. Each question has a bound of processor time (a timer of the kernel, which
-ends the process: a library that keeps the interpreter cannot put that off) and of memory
-(RLIMIT_AS). The server itself never touches a schema, so it always hears the broker.
+The server loads the libraries once, and forks a worker for each socket that the broker sends over
+the control socket FD. So it replaces a killed worker within milliseconds. A worker answers one
+question at a time. Each question has a bound of processor time and of memory (RLIMIT_AS). At the
+bound of time the kernel's timer kills the worker, even in a library that holds the interpreter's
+lock. The server itself never parses a schema, so it always answers the broker.
 
 The kernel kills the server with its broker, and the workers with the server.
 
-Control messages, each one packet. From the broker: `F<name>` with a descriptor (fork a worker for
-it), `K<name>` (kill it). To the broker: `R` (ready), `D<name> <signal>` (a worker has ended). On a
-worker's socket: a length of four bytes, processor time in milliseconds (four bytes, of questions
-only), MessagePack.
+Control messages are packets. From the broker: `F<name>` with a descriptor (fork a worker for it),
+`K<name>` (kill it). To the broker: `R` (ready), `D<name> <signal>` (a worker has ended). A message
+on a worker's socket: length (four bytes), in questions the processor time in milliseconds (four
+bytes), MessagePack.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from octavo.broker.schemas.engine import Answering, Check, Compare, Question, Re
 from octavo.process.parent import die_with_parent
 
 MEMORY_BYTES_MAX = 512 << 20
-"""Of addresses, that is with the interpreter and the libraries: 200 MB of them."""
+"""Address space of a worker, of which the interpreter and the libraries take 200 MB."""
 PACKET_BYTES_MAX = 64
 HEAD = struct.Struct(">II")
-"""Of a question: how many bytes follow, and the processor time for it, in milliseconds."""
+"""The head of a question: bytes that follow, and its processor time in milliseconds."""
 LENGTH = struct.Struct(">I")
-"""Of an answer."""
+"""The head of an answer: bytes that follow."""
 
 
 def work(connection: socket.socket) -> None:
-    """Answer the questions that come, until the broker closes the socket."""
+    """Answer questions until the broker closes the socket."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answering = Answering()
@@ -54,14 +54,14 @@ def work(connection: socket.socket) -> None:
                 return
             answer = answering.answer(questions.decode(data))
         except MemoryError:
-            answer = TooCostly("it takes more memory than there is for it")
+            answer = TooCostly("it takes more memory than a worker may use")
         signal.setitimer(signal.ITIMER_PROF, 0)
         encoded = msgspec.msgpack.encode(answer)
         connection.sendall(LENGTH.pack(len(encoded)) + encoded)
 
 
 def _read(connection: socket.socket, size: int) -> bytearray | None:
-    """So many bytes; None when the broker has closed the socket."""
+    """Read `size` bytes; None if the broker has closed the socket."""
     found = bytearray(size)
     view = memoryview(found)
     while view:
@@ -76,7 +76,7 @@ class _Server:
         self._control = control
         self._pids: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        """Of workers, by the descriptor that tells of their end."""
+        """Names of workers by their pidfd, which becomes readable at their end."""
         self._ready = select.poll()  # `select` refuses descriptors from 1,024 on
         self._ready.register(control, select.POLLIN)
 
@@ -131,17 +131,17 @@ class _Server:
 
 
 def main() -> int:
-    """Entry point."""
     die_with_parent(signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGTERM):  # from a terminal, to all: the broker decides
+    # A terminal sends these to all processes; only the broker decides to end.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     answering = Answering()
     for kind, text in (("json", b"true"), ("avro", b'"null"')):
-        answering.answer(Read(kind, text))  # loads its library
+        answering.answer(Read(kind, text))  # loads the library
         answering.answer(Compare(kind, text.decode(), "BACKWARD", [(1, text.decode())]))
         answering.answer(Check(kind, text.decode(), [b"1"]))
     gc.collect()
-    gc.freeze()  # what workers share with the server stays shared
+    gc.freeze()  # collections in workers would write to, and so copy, the shared memory
     _Server(socket.socket(fileno=int(sys.argv[1]))).run()
     return 0
 

@@ -1,12 +1,10 @@
-"""Has schemas worked on by processes of their own: one for messages, one for registrations.
+"""Reads and checks schemas in worker processes: one for messages, one for registrations.
 
-The processes are forked by one server (schema_server.py), which is started with the first
-question. A question that takes more processor time or memory than it may ends its worker and gets
-the answer `TooCostly`, and its subject or caller pauses: all others go on with a new worker. Where
-a worker ends otherwise, or does not answer, the question is refused (`SchemaCheckUnavailable`) and
-may be asked again. The queue is bounded; subjects and callers take turns in it.
-
-On a crash of the broker the kernel ends the server and its workers.
+A server process (schema_server.py), started at the first question, forks the workers. A question
+that exceeds its processor time or memory kills its worker and is answered with `TooCostly`; its
+subject or caller is paused, and all others get a new worker. If a worker ends for another reason,
+or does not answer, the question fails with `SchemaCheckUnavailable` and may be repeated. The queue
+is bounded; subjects and callers take turns in it.
 """
 
 from __future__ import annotations
@@ -32,38 +30,37 @@ from octavo.protocol.fair_queue import FairQueue
 log = structlog.get_logger()
 
 CHECK_MS_MAX = 1_000
-"""Processor time to check the messages of one question."""
+"""Processor time to check the messages of a question."""
 READ_MS_MAX = 2_000
 """Processor time to read a schema, or to compare it with versions."""
 WAITING_MAX = 1_000
-"""Questions of one subject, or one caller."""
+"""Questions that may wait for each subject or caller."""
 WAITING_BYTES_MAX = 64 << 20
-"""Of all questions that wait for one worker."""
+"""Bytes of all questions that wait for a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What questions may take."""
+    """Bounds of questions and their queue."""
 
     check_ms: int = CHECK_MS_MAX
     read_ms: int = READ_MS_MAX
     answer_s: float = 30.0
-    """Until a worker that says nothing is taken for hung, on a machine that is busy."""
+    """A worker without an answer after this long counts as hung; generous, for busy machines."""
     start_s: float = 60.0
     waiting_max: int = WAITING_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     pause_s: float = 1.0
-    """After a question that was too costly its subject or caller gets no answer for so long; twice
-    as long after each further one."""
+    """The pause of a subject or caller after a too costly question; doubled after each further."""
     pause_s_max: float = 30.0
     paused_max: int = 1_000
-    """Subjects and callers that are remembered for it."""
+    """Pauses that are remembered."""
 
 
 _PAUSES = "work on schemas of this subject, or for this caller, pauses for"
 _RECEIVE_BYTES = 1 << 16
 _TOLD_S = 5.0
-"""Until the server has said how a worker ended."""
+"""Time that the server gets to report how a worker ended."""
 
 
 class _Asked(NamedTuple):
@@ -73,7 +70,7 @@ class _Asked(NamedTuple):
 
 
 class _WorkerEnded(Exception):
-    """A worker ended at a question, by this signal; 0: by itself, or it does not answer."""
+    """A worker was ended by this signal; 0: it exited by itself, or does not answer."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -82,15 +79,15 @@ class _WorkerEnded(Exception):
 
 _COSTLY: Mapping[int, str] = {
     signal.SIGPROF: "processor time",
-    signal.SIGABRT: "memory",  # a library that gets none ends the process
+    signal.SIGABRT: "memory",  # libraries abort when they cannot allocate
     signal.SIGSEGV: "memory",
     signal.SIGBUS: "memory",
 }
-"""By which signal a worker ended over a question, and of what it took too much."""
+"""The resource that a question exceeded, by the signal that ended its worker."""
 
 
 class SchemaWorkers:
-    """An `Engine` whose work is done in other processes."""
+    """An `Engine` that works in other processes."""
 
     def __init__(self, bounds: Bounds = Bounds(), command: Sequence[str] = ()) -> None:
         self._bounds = bounds
@@ -101,35 +98,33 @@ class SchemaWorkers:
         self._registrations = _Lane("registrations", self._server, bounds)
 
     async def ask(self, key: Hashable, question: Question) -> Answer:
-        """The answer, within the bounds. Raises `SchemaCheckUnavailable`."""
+        """Answer a question within the bounds. Raises `SchemaCheckUnavailable`."""
         if isinstance(question, Check):
             return await self._messages.ask(key, question, self._bounds.check_ms)
         return await self._registrations.ask(key, question, self._bounds.read_ms)
 
     async def aclose(self) -> None:
-        """End the processes; callers that wait are refused."""
+        """End the processes; waiting calls fail."""
         for lane in (self._messages, self._registrations):
             await lane.close()
         await self._server.close()
 
     @property
     def waiting(self) -> int:
-        """Questions that wait for a worker."""
         return self._messages.waiting + self._registrations.waiting
 
     @property
     def waiting_bytes(self) -> int:
-        """Of these questions."""
         return self._messages.waiting_bytes + self._registrations.waiting_bytes
 
     @property
     def server_pid(self) -> int:
-        """Of the process that forks workers; 0 when there is none."""
+        """The process that forks workers; 0 if there is none."""
         return self._server.pid
 
 
 class _Lane:
-    """One worker, and the line before it."""
+    """A worker and its queue of questions."""
 
     def __init__(self, name: str, server: _Server, bounds: Bounds) -> None:
         self._name = name
@@ -141,7 +136,7 @@ class _Lane:
         self._task: asyncio.Task[None] | None = None
         self._worker: _Worker | None = None
         self._pauses: dict[Hashable, tuple[float, float]] = {}
-        """Until when, and how long the last pause was."""
+        """By subject or caller: the pause's end (loop time), and its length in seconds."""
         self._answers = msgspec.msgpack.Decoder(Answer)
         self._closed = False
 
@@ -156,14 +151,14 @@ class _Lane:
         until_s, _ = self._pauses.get(key, (0.0, 0.0))
         if loop.time() < until_s:
             raise SchemaCheckUnavailable(
-                f"{_PAUSES} {until_s - loop.time():.1f} s: the last took too much processor time "
-                "or memory"
+                f"{_PAUSES} {until_s - loop.time():.1f} s: the last check took too much processor "
+                "time or memory"
             )
         asked = _Asked(msgspec.msgpack.encode(question), processor_ms, loop.create_future())
         bounds = self._bounds
         full = self._line.waiting(key) >= bounds.waiting_max
         if full or self.waiting_bytes + len(asked.data) > bounds.waiting_bytes_max:
-            raise SchemaCheckUnavailable("too many checks by schemas wait; try again")
+            raise SchemaCheckUnavailable("too many schema checks wait; try again")
         self._line.push(key, asked)
         self.waiting_bytes += len(asked.data)
         self._came.set()
@@ -171,7 +166,7 @@ class _Lane:
             self._task = loop.create_task(self._serve())
         try:
             return await asked.answered
-        finally:  # also of a caller that gives up while it waits
+        finally:  # also if the caller is cancelled while the question waits
             for _ in self._line.take(key, lambda one: one is asked):
                 self.waiting_bytes -= len(asked.data)
 
@@ -204,7 +199,7 @@ class _Lane:
             except (OSError, TimeoutError, msgspec.MsgspecError, EOFError) as error:
                 log.warning("schema_worker_away", lane=self._name, reason=repr(error))
                 self._forget_worker()
-                _refuse(asked, "what checks by schemas did not start, or is gone; try again")
+                _refuse(asked, "the schema worker did not start, or is gone; try again")
             else:
                 self._pauses.pop(key, None)
                 if not asked.answered.done():
@@ -221,7 +216,7 @@ class _Lane:
         self._forget_worker()
         what = _COSTLY.get(number)
         if what is None:
-            _refuse(asked, "what checks by schemas ended meanwhile; try again")
+            _refuse(asked, "the schema worker ended during the check; try again")
             return
         now_s = asyncio.get_running_loop().time()
         _, last_s = self._pauses.pop(key, (0.0, 0.0))
@@ -239,7 +234,7 @@ class _Lane:
             asked.answered.set_result(TooCostly(f"it takes more than {bound}"))
         for waiting in self._line.take(key, lambda _: True):
             self.waiting_bytes -= len(waiting.data)
-            _refuse(waiting, f"{_PAUSES} {pause_s:g} s: one took too much")
+            _refuse(waiting, f"{_PAUSES} {pause_s:g} s: a check took too much")
 
     def _forget_worker(self) -> None:
         if self._worker is not None:
@@ -250,11 +245,11 @@ class _Lane:
 def _refuse(asked: _Asked, why: str) -> None:
     if not asked.answered.done():
         asked.answered.set_exception(SchemaCheckUnavailable(why))
-        asked.answered.exception()  # the caller may be gone: that is no error
+        asked.answered.exception()  # if the caller is gone, asyncio must not log it
 
 
 class _Server:
-    """The process that forks workers, started when it is needed."""
+    """The process that forks workers, started at the first question."""
 
     def __init__(self, command: Sequence[str], bounds: Bounds) -> None:
         self._command = command
@@ -272,7 +267,7 @@ class _Server:
         return process.pid if process is not None and process.returncode is None else 0
 
     async def fork(self, lane: str) -> _Worker:
-        """A new worker. Raises `OSError`, `TimeoutError`, `EOFError`."""
+        """Fork a new worker. Raises `OSError`, `TimeoutError`, `EOFError`."""
         async with self._starting:
             if self._control is None:
                 await self._start()
@@ -309,7 +304,7 @@ class _Server:
             async with asyncio.timeout(self._bounds.start_s):
                 said = await loop.sock_recv(ours, PACKET_BYTES_MAX)
             if said != b"R":
-                raise EOFError(f"the process that checks by schemas ended: {said!r}")
+                raise EOFError(f"the schema server ended during its start: {said!r}")
         except BaseException:
             ours.close()
             await self._end()
@@ -318,7 +313,7 @@ class _Server:
         self._listening = loop.create_task(self._listen(ours))
 
     async def _listen(self, control: socket.socket) -> None:
-        """Hear which worker has ended; all of them with the server."""
+        """Note the ends of workers; the server's end is the end of all."""
         loop = asyncio.get_running_loop()
         try:
             while packet := await loop.sock_recv(control, PACKET_BYTES_MAX):
@@ -349,7 +344,7 @@ class _Server:
 
 
 class _Worker:
-    """This side of one worker."""
+    """The broker's side of a worker."""
 
     def __init__(self, connection: socket.socket, kill: Callable[[], None]) -> None:
         self._connection = connection
@@ -358,17 +353,17 @@ class _Worker:
         self._ended: asyncio.Future[int] = self._loop.create_future()
 
     def has_ended(self, number: int) -> None:
-        """By this signal; 0: otherwise."""
+        """Note its end by this signal; 0 for any other end."""
         if not self._ended.done():
             self._ended.set_result(number)
 
     def close(self) -> None:
-        """Ask it nothing more: it ends."""
+        """Close its socket, at which the worker ends."""
         self.has_ended(0)
         self._connection.close()
 
     async def ask(self, data: bytes, processor_ms: int, answer_s: float) -> bytes:
-        """Its answer. Raises `_WorkerEnded`."""
+        """Send a question and return the answer. Raises `_WorkerEnded`."""
         try:
             async with asyncio.timeout(answer_s):
                 await self._loop.sock_sendall(
@@ -378,7 +373,7 @@ class _Worker:
         except TimeoutError:
             self._kill()
             raise _WorkerEnded(0) from None
-        except (EOFError, OSError):  # it has ended; how, the server says in a moment
+        except (EOFError, OSError):  # it has ended; the server reports how in a moment
             async with asyncio.timeout(_TOLD_S):
                 raise _WorkerEnded(await asyncio.shield(self._ended)) from None
 

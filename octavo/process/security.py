@@ -1,4 +1,4 @@
-"""What a broker's process goes by: the policy, and how callers prove who they are."""
+"""Follows the policy and authenticates callers, for a broker's process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from octavo.security.settings import SecurityConfig
 
 
 class NotSecured(OctavoError):
-    """The cluster is not secured, and this process was told to serve no such."""
+    """The cluster is not secured, and the setting `security.required` demands it."""
 
     name = "not-secured"
     scope = Scope.PROCESS
 
 
 class Rights(NamedTuple):
-    """Both followed, as long as the context lasts."""
+    """The policy and the authenticator, which follow changes during the context."""
 
     authority: Authority
     authenticator: Authenticator
@@ -34,15 +34,17 @@ class Rights(NamedTuple):
 async def followed_rights(
     store: MetadataStore, config: SecurityConfig, clock: Callable[[], int], rng: random.Random
 ) -> AsyncIterator[Rights]:
-    """Raises `NotSecured`, and what reading them raises: who does not know what is allowed must not
-    serve."""
+    """Follow the policy and callers' credentials during the block.
+
+    Raises `NotSecured`, and errors of reading the policy: a broker without it must not serve.
+    """
     authority = Authority(store)
     try:
         await authority.start()
         if config.required and not authority.secured:
             raise NotSecured(
-                "this cluster is not secured, and security.required says that no other is served: "
-                "`octavo security secure --admin user:NAME --metadata …` first"
+                "this cluster is not secured, and the setting security.required demands it: "
+                "run `octavo security secure --admin user:NAME --metadata …` first"
             )
         authenticator = await open_authenticator(config, store, clock, rng, fetch)
         try:

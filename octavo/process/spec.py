@@ -1,8 +1,8 @@
-"""What a process is told before it starts: one JSON file, complete, without defaults to look up.
+"""The spec of a process: a JSON file with all its settings.
 
-The supervisor (or `octavo bookie`) resolves all settings and writes the spec; the process reads
-it without the settings machinery, which keeps its memory small. The file stays in the data
-folder, so a person can see what a running process was told.
+The supervisor (or `octavo bookie`) resolves the settings and writes the spec. So the process does
+not load the settings machinery, and needs less memory. The file stays in the data folder, where a
+person can read the settings of a running process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG_FILES_MAX = 4
 
 
 class InvalidSpec(OctavoError):
-    """A spec file that is missing or is not what a process understands."""
+    """A spec file is missing or malformed."""
 
     name = "invalid-spec"
     scope = Scope.PROCESS
@@ -31,7 +31,7 @@ class InvalidSpec(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """One process: its name in logs, where metadata lives, how it logs, and its own settings.
+    """A process's name in logs, its metadata store, its log, and the settings of its layers.
 
     `sections` holds the fields of the layers' configs by section name (`bookie`, `broker`,
     `ledger`).
@@ -49,11 +49,10 @@ class ProcessSpec:
     sections: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """Write the spec for a child to read."""
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     def config(self, kind: type[T], section: str) -> T:
-        """The config of one section. Raises the config's own error for a senseless value."""
+        """Make the config of a section. Raises the config's own error for a bad value."""
         return from_plain(kind, self.sections.get(section, {}))
 
 
@@ -62,17 +61,17 @@ def read_spec(path: Path) -> ProcessSpec:
     try:
         return from_plain(ProcessSpec, json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise InvalidSpec(f"{path} is no process spec: {error}") from error
+        raise InvalidSpec(f"{path} is not a process spec: {error}") from error
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """A config as JSON values. Raises `TypeError` when a field has no JSON form."""
+    """Turn a config into JSON values. Raises `TypeError` if a field has no JSON form."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
 
 
 def from_plain(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A config from JSON values: lists become the tuples that frozen configs have."""
+    """Make a config from JSON values; lists become tuples."""
     hints = get_type_hints(kind)
     made: dict[str, Any] = {}
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""What the Spark source asks of a cluster: the partitions, where they end, and their entries.
+"""Reads partitions, their ends and their entries from a cluster, for the Spark source.
 
 Names and ledger lists come from the metadata store. Entries come from the bookies, through the
 ledger client; nothing is fenced. An open ledger is read up to its last confirmed entry. The driver

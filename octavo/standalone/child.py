@@ -1,9 +1,9 @@
-"""One child process of a standalone cluster: start it, hear that it is ready, end it.
+"""A child process of a standalone cluster: starts it, waits until it is ready, ends it.
 
-The child holds one end of a socket pair: its one line says `ready` or why it failed, and its own
-end of file tells it that the supervisor died (process/life.py). Standard output and error go to
-the same log as its events, so the last words of an interpreter are there too. A child runs in a
-session of its own: Ctrl-C in a terminal reaches the supervisor only, which stops all in order.
+The child holds one end of a socket pair: it sends `ready` or the reason of its failure, and reads
+end of file when the supervisor dies (process/life.py). Its standard output and error go to its log,
+so that the last words of an interpreter are there too. Each child has its own session: Ctrl-C in a
+terminal reaches only the supervisor, which stops the children in order.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from octavo.process.spec import ProcessSpec
 from octavo.protocol.codes import OctavoError, Scope
 
 READY_TIMEOUT_S = 60.0
-"""A replay after kill −9 of a large journal takes time; more than this is not a start."""
+"""Long, because after kill −9 a bookie replays its journal."""
 KILL_AFTER_S = 45.0
-"""Longer than a process grants itself to stop (life.STOP_TIMEOUT_S)."""
+"""Longer than a process's own bound for stopping (life.STOP_TIMEOUT_S)."""
 
 
 class ChildFailed(OctavoError):
-    """A child that could not start. The message carries its own reason and its log."""
+    """A child could not start. The message has its own reason, and its log."""
 
     name = "child-failed"
     scope = Scope.PROCESS
 
 
 class Child:
-    """A bookie or broker process. `module` is the main that it runs."""
+    """A bookie's or broker's process."""
 
     def __init__(self, kind: str, spec: ProcessSpec, folder: Path) -> None:
         self.kind = kind
@@ -49,12 +49,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the running process; 0 when there is none."""
+        """The running process; 0 if there is none."""
         return self._process.pid if self._process and self._process.returncode is None else 0
 
     @property
     def exit_text(self) -> str:
-        """How the last process ended, in words."""
+        """A text about how the last process ended."""
         code = self._process.returncode if self._process else None
         if code is None:
             return "still running"
@@ -66,12 +66,12 @@ class Child:
 
     @property
     def command(self) -> list[str]:
-        """What is run; the spec's path and the control socket's number follow."""
+        """The command, without the arguments for the spec's path and the control socket."""
         return [sys.executable, "-m", f"octavo.process.{self.kind}"]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Ours without settings: the child was told everything in its spec."""
+        """Our environment without settings, as the spec has all of them."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("OCTAVO_")}
         return {**kept, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"}
 
@@ -100,7 +100,6 @@ class Child:
         return await self._until_ready(ours)
 
     async def wait(self) -> None:
-        """Return when the process has ended."""
         assert self._process is not None
         await self._process.wait()
 
@@ -118,15 +117,15 @@ class Child:
             await self.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens when the process is gone."""
+        """Send a signal, unless the process is gone."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def _open_log(self) -> IO[bytes]:
-        """The log, to be continued: for the last words of one that does not come to open it.
+        """Open the log to append, for a child that fails before it opens its log.
 
-        A full one is put aside here too: such words alone must not fill the disk.
+        Rotates a full log, so that a child that fails again and again does not fill the disk.
         """
         path = self.log_path
         if path.exists() and path.stat().st_size > self.spec.log_bytes_max:
@@ -135,7 +134,7 @@ class Child:
 
     async def _until_ready(self, ours: socket.socket) -> dict[str, Any]:
         reader, writer = await asyncio.open_connection(sock=ours)
-        self._control = writer  # held open: its end of file would stop the child
+        self._control = writer  # keep it open: closing it would stop the child
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 line = await reader.readline()
@@ -151,7 +150,7 @@ class Child:
 
 
 def is_child(pid: int) -> bool:
-    """Whether `pid` is a living process of ours (and no other that got its number)."""
+    """Whether `pid` is a live process of a cluster, and not another process with its number."""
     try:
         return b"octavo.process." in Path(f"/proc/{pid}/cmdline").read_bytes() if pid else False
     except OSError:

@@ -1,7 +1,7 @@
-"""DIR/cluster.json: what runs in a standalone folder, for tools, demos and the next start.
+"""DIR/cluster.json: the processes of a standalone cluster, for tools, demos and the next start.
 
-Written whole (temporary file, then rename) at every change of a child; a reader never sees half.
-After kill −9 of everything it is stale: `alive` tells which of its processes still exist.
+Replaced at every change of a child, by rename, so that readers never see half a file. After kill −9
+of all processes it is stale: `alive` tells which processes still exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE_NAME = "cluster.json"
 
 
 class NoCluster(OctavoError):
-    """A folder that holds no standalone cluster, or one that does not run."""
+    """A folder holds no standalone cluster, or the cluster does not run."""
 
     name = "no-cluster"
     scope = Scope.PROCESS
@@ -26,7 +26,7 @@ class NoCluster(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One child process. `address` is a bookie's `host:port` or a broker's URL."""
+    """A child process. `address` is a bookie's `host:port` or a broker's URL."""
 
     name: str
     kind: str
@@ -36,11 +36,11 @@ class Member:
     address: str = ""
     port: int = 0
     admin_port: int = 0
-    """A bookie's, for health, metrics and what `octavo bookie … --url` asks; a broker has none."""
+    """A bookie's port for health, metrics and `octavo bookie … --url`; 0 for a broker."""
     log: str = ""
     restarts: int = 0
     read_only_because: str = ""
-    """Why a bookie took no adds when it started; empty when it took them."""
+    """Why a bookie took no adds at its start; empty if it took them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,32 +52,29 @@ class ClusterFile:
     supervisor_pid: int = 0
     ready: bool = False
     shown: Sequence[str] = field(default_factory=tuple)
-    """With TLS: the files of its CA, and of a certificate and key that it takes from clients."""
+    """With TLS: the file of its CA; with mutual TLS also a client's certificate and key."""
     token_file: str = ""
-    """Where it is secured: the file of its administrator's token, for this user alone."""
+    """If it is secured: the file of its administrator's token, readable by this user only."""
     members: Sequence[Member] = field(default_factory=tuple)
 
     def of_kind(self, kind: str) -> list[Member]:
-        """The bookies or the brokers, in order of their names."""
         return [member for member in self.members if member.kind == kind]
 
     def member(self, name: str) -> Member | None:
-        """The member called `name`."""
         return next((member for member in self.members if member.name == name), None)
 
     @property
     def urls(self) -> list[str]:
-        """Every broker's URL."""
+        """Brokers' URLs."""
         return [member.address for member in self.of_kind("broker") if member.address]
 
     def with_member(self, member: Member) -> ClusterFile:
-        """The same with `member` in place of its namesake, or added."""
+        """Add `member`, or replace the member of its name."""
         kept = {known.name: known for known in self.members}
         kept[member.name] = member
         return replace(self, members=tuple(kept.values()))
 
     def write(self) -> None:
-        """Replace the file in `folder`."""
         path = Path(self.folder) / FILE_NAME
         draft = path.with_suffix(".tmp")
         draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
@@ -85,7 +82,7 @@ class ClusterFile:
 
 
 def read_cluster(folder: Path) -> ClusterFile:
-    """Raises `NoCluster`, with what would help."""
+    """Raises `NoCluster`, with a remedy."""
     path = folder / FILE_NAME
     try:
         found = json.loads(path.read_text())
@@ -98,11 +95,11 @@ def read_cluster(folder: Path) -> ClusterFile:
             f"`octavo standalone --data {folder}`"
         ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise NoCluster(f"{path} is not readable: {error}") from error
+        raise NoCluster(f"{path} cannot be read: {error}") from error
 
 
 def alive(pid: int) -> bool:
-    """Whether a process `pid` exists (it may be another one by now)."""
+    """Whether a process `pid` exists; by now it may be another process."""
     if pid <= 0:
         return False
     try:

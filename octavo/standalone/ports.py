@@ -1,8 +1,7 @@
-"""Which ports a standalone cluster listens on, and who sits on one that is taken.
+"""Chooses the ports of a standalone cluster, and names the process that holds a taken port.
 
-Fixed ones by default (brokers 8080, 8081, …; bookies 3181, 3182, …, and 9181, 9182, … for a look
-at them), so that URLs can be pasted and bookmarked; `--port-base N` moves all of them;
-`--port-base 0` takes free ones.
+They are fixed by default (brokers 8080, 8081, …; bookies 3181, 3182, …, their admin ports 9181,
+9182, …), so that URLs stay the same. `--port-base N` moves them; `--port-base 0` takes free ports.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ STEPS = {"broker": 0, "bookie": 50, "admin": 100}
 """With `--port-base N`: brokers from N, bookies from N + 50, their admin ports from N + 100."""
 FREE = 0
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""Where Linux says which ports it gives to outgoing connections; some sandboxes: from 16000 on."""
+"""Holds Linux's range of ports for outgoing connections; some sandboxes begin at 16000."""
 _USUAL_OUTGOING = (32_768, 65_535)
-"""Where nothing is said: others than Linux take 49152 and above."""
+"""Used without that file; systems other than Linux use 49152 and above."""
 _FIRST_FREE = 10_000
-"""Below it people put servers of their own, 8080 and 9092 and the like."""
+"""Ports below are left to people's own servers (8080, 9092 and others)."""
 _ENOUGH = 1_000
 _TRIES = 200
 
 
 class PortInUse(OctavoError):
-    """A fixed port that another process listens on."""
+    """Another process listens on a fixed port."""
 
     name = "port-in-use"
     scope = Scope.PROCESS
 
 
 def port_of(kind: str, number: int, port_base: int | None) -> int:
-    """The port of the `number`-th (from 1) of a kind; 0 where any free one will do."""
+    """Return the port of the `number`-th member (from 1) of a kind; 0 for any free port."""
     if port_base == FREE:
         return FREE
     first = FIRST_PORTS[kind] if port_base is None else port_base + STEPS[kind]
@@ -46,10 +45,7 @@ def port_of(kind: str, number: int, port_base: int | None) -> int:
 
 
 def check_ports(host: str, wanted: Mapping[str, int]) -> None:
-    """Raises `PortInUse` with every port of `wanted` that is taken; `FREE` ones are not.
-
-    `wanted`: ports by who wants to listen on them.
-    """
+    """Raises `PortInUse`, which names every taken port of `wanted`: ports by their listener."""
     refused = [
         f"port {port} for {name} is not free: {reason}"
         for name, port in wanted.items()
@@ -75,9 +71,9 @@ def _why_not_free(host: str, port: int) -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on, and that no outgoing connection is given before somebody does.
+    """Find a free port outside the system's range for outgoing connections.
 
-    A port of the system's own choice may be taken again by any connection until it is listened on.
+    A port from that range could be given to a connection before the caller listens on it.
     """
     for port in random.SystemRandom().sample(never_outgoing(_outgoing()), _TRIES):
         with (
@@ -86,13 +82,13 @@ def free_port(host: str = "127.0.0.1") -> int:
         ):
             probe.bind((host, port))
             return port
-    raise PortInUse(f"of {_TRIES} ports on {host} not one was free")
+    raise PortInUse(f"all of {_TRIES} ports tried on {host} are in use")
 
 
 def never_outgoing(outgoing: tuple[int, int]) -> range:
-    """Ports to choose from, below `outgoing` (the first and last that the system chooses) or above.
+    """Return the ports below or above `outgoing`, the first and last port that the system chooses.
 
-    All of them when the system leaves too few: then a free port may be taken before it is used.
+    All ports if that leaves too few: then a free port may be taken before it is used.
     """
     first, last = outgoing
     below, above = range(_FIRST_FREE, first), range(last + 1, 65_536)
@@ -108,7 +104,7 @@ def _outgoing() -> tuple[int, int]:
 
 
 def _holder_of(port: int) -> str:
-    """`name (pid N)` of the listener on `port`, where the system tells (Linux); else empty."""
+    """Return `name (pid N)` of the listener on `port`; empty on systems other than Linux."""
     inode = _listening_inode(port)
     if not inode:
         return ""

@@ -1,10 +1,10 @@
 """The supervisor of a standalone cluster: starts its processes, watches them, restarts them.
 
-Promises: after `start` every member serves; a member that dies is started again with a growing
-pause (unless told not to); `stop` ends all in order, brokers first, so that partitions close in
-peace. A folder has one supervisor at a time (a lock file, freed by the kernel however it dies).
-On a crash of the supervisor the children notice and stop; the next start on the same folder finds
-everything in the data: bookies replay their journals, brokers recover the open ledgers.
+After `start` every member serves. A member that dies is restarted after growing pauses, unless the
+plan forbids it. `stop` ends brokers first, so that they can close their partitions. A lock file
+makes sure that a folder has only one supervisor; the kernel frees it in any case. If the supervisor
+crashes, its children notice and stop, and the next start on the folder recovers: bookies replay
+their journals, brokers recover open ledgers.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SMALLER: Mapping[str, Mapping[str, Any]] = {
     "bookie": {"write_cache_bytes_max": 16 << 20, "read_cache_bytes_max": 8 << 20},
     "broker": {"tail_cache_bytes_max": 16 << 20, "read_ahead_bytes_max": 16 << 20},
 }
-"""Five processes share one machine: caches below their defaults, for 500 MB in all."""
+"""Caches smaller than the defaults: five processes share a machine, with 500 MB in all."""
 ORPHANS_TIMEOUT_S = 45.0
 CERTIFICATE_DAYS = 365
 FIRST_ADMIN = "user:admin"
 TOKEN_FILE_NAME = "admin.token"
 STEADY_S = 60.0
-"""A member that ran so long starts over with the shortest pause."""
+"""After running this long, a member that dies is restarted after the shortest pause again."""
 
 
 class FolderUnusable(OctavoError):
@@ -60,7 +60,7 @@ class FolderUnusable(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run and where. `sections` overrides single settings of bookies and brokers."""
+    """A cluster to run. `sections` overrides single settings of bookies and brokers."""
 
     folder: Path
     bookies: int = 3
@@ -77,10 +77,10 @@ class Plan:
     log_files_max: int = LOG_FILES_MAX
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     make_certificates: bool = False
-    """Of a CA of its own, in the folder, where there are none yet; all ports then speak TLS."""
+    """All ports speak TLS; make a CA and certificates in the folder, unless they exist."""
     secure: bool = False
-    """Before anybody is served: then nothing is allowed but to `FIRST_ADMIN`, whose token is in the
-    folder."""
+    """Secure the cluster before it serves: only `FIRST_ADMIN`, whose token is in the folder, is
+    allowed anything."""
 
 
 def _read_only_because(facts: Mapping[str, Any]) -> str:
@@ -88,7 +88,7 @@ def _read_only_because(facts: Mapping[str, Any]) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """A file that nobody else may read, whole or not there."""
+    """Write a file that only this user may read; by rename, so it is never half written."""
     draft = path.with_suffix(".tmp")
     draft.unlink(missing_ok=True)
     with open(draft, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -97,7 +97,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 class Supervisor:
-    """Runs one `Plan`. `on_change` is called after every change of `cluster`."""
+    """Runs a `Plan`. `on_change` is called after every change of `cluster`."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Supervisor:
         )
 
     async def start(self) -> None:
-        """Start all members; on an error stop those that run. Raises what went wrong."""
+        """Start all members; if one fails, stop the others and raise its error."""
         self._take_folder()
         try:
             await self._until_orphans_gone()
@@ -140,7 +140,7 @@ class Supervisor:
         self._note(replace(self.cluster, ready=True))
 
     async def add_bookie(self) -> Member:
-        """Start one more bookie than there are. Raises `ChildFailed`, `PortInUse`."""
+        """Add and start a bookie. Raises `ChildFailed`, `PortInUse`."""
         number = len(self.cluster.of_kind("bookie")) + 1
         ports.check_ports(self.plan.host, self._fixed_ports([("bookie", number)]))
         child = self._plan_child("bookie", number)
@@ -163,7 +163,7 @@ class Supervisor:
         self._children[name].signal(number)
 
     async def stop(self) -> None:
-        """Stop brokers, then bookies; kill −9 what does not stop in time."""
+        """Stop brokers, then bookies; kill processes that do not stop in time."""
         watchers = list(self._watchers.values())
         for watcher in watchers:
             watcher.cancel()
@@ -187,7 +187,7 @@ class Supervisor:
         except OSError as error:
             raise FolderUnusable(
                 f"data folder {self._folder} is not writable: {error.strerror}; "
-                "choose another one with --data"
+                "choose another folder with --data"
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,7 +198,7 @@ class Supervisor:
             self._lock = None
             raise FolderUnusable(
                 f"data folder {self._folder} is in use by another standalone cluster "
-                f"(pid {holder}); stop that one, or choose another folder with --data"
+                f"(pid {holder}); stop it, or choose another folder with --data"
             ) from None
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
@@ -207,15 +207,17 @@ class Supervisor:
             self._former = read_cluster(self._folder)
 
     async def _until_orphans_gone(self) -> None:
-        """Children of a supervisor that was killed notice and stop: give them the time to."""
+        """Wait until the children of a killed supervisor have noticed it and stopped."""
         deadline = time.monotonic() + ORPHANS_TIMEOUT_S
         for member in self._former.members if self._former else ():
             while is_child(member.pid) and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     def _prepare_tls(self) -> None:
-        """Certificates where they are to be made, and whom clients are to believe. Raises
-        `TlsError`."""
+        """Make certificates if the plan says so, and note the files for clients.
+
+        Raises `TlsError`.
+        """
         from octavo.tls.authority import Authority, own_names
         from octavo.tls.contexts import certificates_of
         from octavo.tls.settings import TlsConfig
@@ -230,13 +232,13 @@ class Supervisor:
             self._tls = {**self._tls, **{name: str(path) for name, path in files.items()}}
         config = TlsConfig(**self._tls)
         config.check_node()
-        certificates_of(config)  # or say why
+        certificates_of(config)  # raises an error that names the bad file
         if config.serves:
             shown = (config.ca, *((config.certificate, config.key) if config.mutual else ()))
             self.cluster = replace(self.cluster, shown=shown)
 
     async def _prepare_metadata(self) -> None:
-        """Make the store's root records once, before five processes would try it together."""
+        """Make the store's root records, before all processes try it at once."""
         from octavo.metadata.ledgers import LedgerStore
         from octavo.metadata.opening import open_store
         from octavo.tls.contexts import certificates_of
@@ -256,7 +258,7 @@ class Supervisor:
             await store.close()
 
     async def _prepare_security(self, store: MetadataStore) -> None:
-        """The policy, where it is to be secured; and a token of whoever administers it."""
+        """Secure the cluster if the plan says so, and keep the administrator's token fresh."""
         from octavo.metadata.secret import cluster_secret
         from octavo.security.identity.tokens import TOKEN_KEY_USE, issue
         from octavo.security.policy import PolicyStore, secured
@@ -319,7 +321,7 @@ class Supervisor:
         return child
 
     def _fixed_ports(self, members: Iterable[tuple[str, int]]) -> dict[str, int]:
-        """The plan's ports by who listens on them."""
+        """The plan's ports by their listener."""
         base = self.plan.port_base
         found: dict[str, int] = {}
         for kind, number in members:
@@ -330,7 +332,7 @@ class Supervisor:
         return found
 
     def _port(self, kind: str, number: int, name: str, former: int) -> int:
-        """The plan's port; among free ones the former one, so that URLs survive a restart."""
+        """Return the plan's port, or the former port if it is free: URLs survive a restart."""
         host = self.plan.host
         port = ports.port_of(kind, number, self.plan.port_base)
         if port != ports.FREE:
@@ -358,7 +360,7 @@ class Supervisor:
         self._watchers[child.name] = watcher
 
     async def _keep_alive(self, child: Child) -> None:
-        """Watch it; an error of our own, as of a full disk, must not leave it unwatched."""
+        """Watch the child, also after an error of the supervisor itself (such as a full disk)."""
         while True:
             try:
                 await self._watch(child)
@@ -371,7 +373,7 @@ class Supervisor:
 
     async def _watch(self, child: Child) -> None:
         """Wait for the child's death; restart it, unless it is held."""
-        # What killed one child may have killed them all.
+        # Pauses are drawn: if all children died together, they should not restart together.
         pauses = Backoff(RESTART_PAUSE_S, RESTART_PAUSE_S_MAX, random.Random())
         while True:
             started = time.monotonic()

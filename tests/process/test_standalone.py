@@ -105,7 +105,7 @@ def test_a_broker_is_drained_by_command(running: Standalone) -> None:
     one, two = (found["id"] for found in known)
     drained = octavo("broker", "drain", one, "--url", url)
     assert drained.returncode == 0, drained.stderr
-    assert f"{one} serves nothing any more" in drained.stderr
+    assert f"{one} serves no partitions any more" in drained.stderr
     table = octavo("broker", "list", "--url", url)
     assert "draining" in table.stdout
     refused = octavo("broker", "drain", two, "--url", url)

@@ -75,7 +75,7 @@ def test_a_whole_bookie_is_said_to_be_whole(
     assert (code, out) == (0, "")
     assert "no damage found" in err
     assert "3 ledgers · 4 runs" in err
-    assert "21 entries in 4 records of the index · 3 journal blocks behind the mark" in err
+    assert "21 entries in 4 records of the index · 3 journal blocks after the mark" in err
 
 
 def flip(path: Path, offset: int) -> None:
@@ -273,7 +273,7 @@ def test_an_answer_that_is_none(canned: str, capsys: pytest.CaptureFixture[str])
         (["gc", "--url", "127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
         (["gc", "--url", "ftp://x"], "write http://host:port"),
         (["gc", "--url", "http://["], "no answer from"),
-        (["sizes", "/nowhere/at/all"], "is no folder"),
+        (["sizes", "/nowhere/at/all"], "is not a folder"),
         (["sizes", "{tmp}"], "no bookie's folder is there"),
     ],
 )

@@ -59,7 +59,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["stream", "show", "s", "--url", NOBODY], "no answer from"),
         (["stream", "show", "a/b/c", "--url", NOBODY], "write topic or namespace/topic"),
         (["stream", "append", "s", "x", "--file", "x"], "choose one"),
-        (["stream", "append", "s", "--file", "x", "--seq", "1"], "--seq is of one append"),
+        (["stream", "append", "s", "--file", "x", "--seq", "1"], "--seq covers a single append"),
         (["stream", "create", "s", "--expires-at", "2026-01-01"], "write a time with its zone"),
         (["stream", "create", "s", "--ttl-s", "1", "--expires-at", "x"], "choose one"),
         (["ledger", "list"], "which cluster?"),
@@ -537,9 +537,9 @@ def test_arguments_are_read_as_lines_are() -> None:
     ("arguments", "said"),
     [
         (["publish", "t", "x", "--ndjson", "--url", NOBODY], "message 1 is not JSON"),
-        (["publish", "t", "[]", "--key-field", "a", "--url", NOBODY], "is no JSON object"),
+        (["publish", "t", "[]", "--key-field", "a", "--url", NOBODY], "must be a JSON object"),
         (["publish", "t", "{}", "--envelope", "--url", NOBODY], "neither value"),
-        (["publish", "t", "{}", "--envelope", "--ndjson"], "an envelope says all"),
+        (["publish", "t", "{}", "--envelope", "--ndjson"], "leave these out"),
     ],
 )
 def test_bad_messages_are_named_before_anything_is_sent(

@@ -119,7 +119,7 @@ def test_a_token_is_good_until_it_is_revoked_and_a_new_one_then(octavo):
     assert verdict(again[:-4] + "AAAA").startswith("refused: the token's signature")
     shown = octavo("token", "inspect", stdin=again, cluster=False).out
     assert "jobs" in shown
-    assert "not looked at" in shown
+    assert "not checked" in shown
     create(octavo)
     octavo("user", "disable", "alice")
     assert verdict(again) == "refused: the user is disabled"

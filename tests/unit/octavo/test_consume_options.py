@@ -33,5 +33,5 @@ def test_values_by_header() -> None:
     ],
 )
 def test_they_are_of_a_subscription(said: dict[str, Any]) -> None:
-    with pytest.raises(BadOption, match="of a subscription of"):
+    with pytest.raises(BadOption, match="need a --subscription of"):
         command.consume("orders", None, "earliest", **said)

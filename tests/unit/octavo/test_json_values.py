@@ -185,7 +185,7 @@ def test_keys_and_headers_say_what_they_can_be() -> None:
     with pytest.raises(InvalidCall, match="surrogate"):
         header_pairs({"n": "\ud800"})
     for unpaired in (["a"], [("a",)], [("a", "b", "c")], "ab", 7, [1], b"ab", {"a"}):
-        with pytest.raises(InvalidCall, match=r"headers are a mapping, or pairs"):
+        with pytest.raises(InvalidCall, match=r"headers must be a mapping, or pairs"):
             header_pairs(unpaired)  # type: ignore[arg-type]
     assert header_pairs({"a": "1", "b": b"2", "c": None}) == [
         ("a", b"1"),

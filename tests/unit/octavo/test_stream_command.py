@@ -43,7 +43,7 @@ def test_an_append_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     found = read(io.BytesIO(b"1\n" * 20 + b"9" * 150 + b"\n2\n"))
     assert [len(part) for part in found] == [6, 6, 6, 2, 1, 1]
     monkeypatch.setattr(command, "MESSAGE_BYTES_MAX", 10)
-    with pytest.raises(BadLine, match="line 3 is longer than a message may be, 10 bytes"):
+    with pytest.raises(BadLine, match="line 3 is too long: a message has at most 10 bytes"):
         read(Pipe(b"1\n2\n" + b"9" * 20 + b"\n"))
 
 

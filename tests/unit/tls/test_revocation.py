@@ -254,7 +254,7 @@ def test_certs_revokes_and_keeps_what_was_revoked_before(
         (["--revoke", "../a"], "not the name of a certificate"),
         (["--revoke", "ca"], "not the name of a certificate"),
         (["--revoke", "a", "a.example"], "no certificate is made"),
-        (["--revoke", "a", "--dir", "nowhere"], "holds no CA that could revoke"),
+        (["--revoke", "a", "--dir", "nowhere"], "holds no CA: name the CA's folder"),
     ],
 )
 def test_what_cannot_be_revoked(
