@@ -1,7 +1,6 @@
-"""What a broker is told before it starts: who it is, and every bound of its core.
+"""The settings of a broker's core: its identity, and every bound.
 
-A frozen value, checked when it is made. Units stand last in each name. Each bound says what it
-protects; none is per message.
+A frozen value, checked when it is made. Names end with the unit.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ AUDIT_LEVELS = ("debug", "info", "warning", "error")
 
 
 class BrokerConfigError(OctavoError):
-    """A setting that no broker can run with. The message names it, its value and what would do."""
+    """A setting is out of range. The message names it, its value and the right values."""
 
     name = "broker-config"
     scope = Scope.PROCESS
@@ -35,19 +34,20 @@ class BrokerConfig:
     port: int = 8080
     """0 takes any free port (tests)."""
     advertised_host: str = ""
-    """The name under which clients and other brokers reach this broker; `host` when empty."""
+    """The host name by which clients and other brokers reach this broker; `host` when empty."""
 
     # Publishing
     batch_bytes_max: int = ENTRY_PAYLOAD_BYTES_MAX
-    """A batch is one entry; longer ones are refused."""
+    """A batch is one entry; longer batches are refused."""
     inflight_bytes_max: int = 16 * MIB
-    """Unacked bytes of one partition; above it publishers wait."""
+    """Unacked bytes of a partition; above it publishers wait."""
     publish_timeout_ms: int = 30_000
     """How long a publisher waits for room and for the ack quorum."""
 
     # Ledgers
     state_ledger_entries_max: int = 5_000
-    """A longer state ledger is replaced by a snapshot in a new one: bounds the replay."""
+    """A longer state ledger is replaced by a new state ledger that begins with a snapshot: bounds
+    the replay."""
     state_ledger_bytes_max: int = 8 * MIB
     """The same in bytes."""
     producer_checkpoint_bytes: int = 4 * MIB
@@ -57,127 +57,129 @@ class BrokerConfig:
     reopen_delay_ms_max: int = 5_000
     """… this."""
     open_timeout_ms: int = 30_000
-    """A slower take-over is begun anew, with twice as long each time, at most eight times this."""
+    """A slower take-over starts again, with twice the time each time, at most eight times this."""
     trim_interval_ms: int = 10_000
-    """How often retention and roll-over by age are looked at."""
+    """How often retention and roll-over by age are checked."""
 
-    # Clocks, for what is deleted by age
+    # Clocks, for deletions by age
     clock_beat_ms: int = 60_000
     """How often the time is written down, and the metadata store asked for its own."""
     clock_tolerance_ms: int = 300_000
     """Clocks that differ by more do not agree; a clock that gains more was set."""
     clock_quarantine_ms: int = 600_000
-    """So long must two clocks agree on a time that was not counted before they are believed."""
+    """How long two clocks must agree on a time that the broker did not count before it trusts
+    them."""
 
     # Memory
     tail_cache_bytes_max: int = 64 * MIB
     """The newest batches of all partitions, for tailing readers."""
     read_ahead_bytes_max: int = 32 * MIB
-    """What all partitions together keep of older batches read ahead of their readers."""
+    """Older batches of all partitions that were read ahead of their readers."""
     opened_bytes_max: int = 32 * MIB
-    """Batches of all partitions kept unpacked for readers of single messages; beside them one that
-    is being opened (at most 64 MiB)."""
+    """Batches of all partitions kept unpacked for readers of single messages; a batch that is being
+    unpacked (at most 64 MiB) comes on top."""
     producers_max: int = 10_000
-    """Producers remembered per partition; the one silent for longest is forgotten first."""
+    """Producers remembered per partition; the producer silent for longest is forgotten first."""
     subscriptions_max: int = 1_000
     """Subscriptions of a topic; one more is refused."""
     leased_messages_max: int = 50_000
-    """Messages out at consumers per subscription and partition; above it receive gives none."""
+    """Leased messages per subscription and partition; above it a receive gives none."""
     delayed_messages_max: int = 50_000
-    """Messages given back with a delay, per subscription and partition; no more are taken back."""
+    """Nacked messages that wait for their delay, per subscription and partition; a further nack
+    with a delay is refused."""
     look_ahead_messages_max: int = 20_000
-    """Of a key-shared subscription in one partition: messages whose keys are remembered while they
-    wait for their consumers, and as many keys."""
+    """For a key-shared subscription in a partition: waiting messages whose keys are remembered, and
+    as many keys."""
 
     # Dead letters
     dead_letters_waiting_max: int = 10_000
-    """Messages on their way to the dead-letter topic, per subscription and partition; beyond, they
-    go on being delivered."""
+    """Messages on their way to the dead-letter or retry topic, per subscription and partition;
+    beyond, messages continue to be delivered."""
     dead_letter_retry_ms: int = 1_000
     """First pause before copies that could not be stored are sent again; doubles up to …"""
     dead_letter_retry_ms_max: int = 60_000
     """… this."""
     pending_messages_max: int = 1_000_000
-    """Messages that are not due, remembered per subscription and partition, 8 to 50 bytes each;
-    with so many none behind them is looked for until some are due."""
+    """Messages that are not due, remembered per subscription and partition, 8 to 50 bytes each; at
+    the bound, the broker looks at no later messages until some are due."""
 
     # Subscriptions that are not durable
     non_durable_expiry_ms: int = 60_000
-    """One that is not durable goes when nobody has used it for so long: longer than a take-over and
-    than a consumer that lost its connection needs to come back."""
+    """A subscription with `durable: false` is deleted when unused for this long. Longer than a
+    take-over, or a consumer's search for a new broker."""
 
     # Ownership
     claim_wait_ms: int = 10_000
     """How long a request waits for a partition that is just being opened here."""
     stop_handover_ms: int = 10_000
-    """So long a broker that is stopped hands its partitions on to others and goes on serving; what
-    is left then is closed and released, and whoever should have it takes it over …"""
+    """How long a stopping broker hands over its partitions and still serves; then it closes and
+    releases the rest, and other brokers take them over …"""
     handover_timeout_ms: int = 10_000
-    """… and that takes no longer than this."""
+    """… and closing takes no longer than this."""
     balance_after_ms: int = 10_000
-    """So long a broker has been up before it is given partitions that another serves, and so long
-    a partition stays where it was opened."""
+    """How long a broker must be up before it gets partitions from others, and how long a partition
+    stays where it was opened."""
     balance_interval_ms: int = 1_000
-    """How often a broker looks whether another should serve what it serves …"""
+    """How often a broker checks whether another broker should serve its partitions …"""
     balance_pause_ms: int = 100
-    """… and how long it waits between two partitions that it hands on."""
+    """… and how long it waits between two partitions that it hands over."""
     drain_moves_max: int = 8
-    """So many partitions at once are handed on by a broker that is drained."""
+    """Partitions handed over at the same time when a broker is drained or stopped."""
     balance_by_load: bool = True
-    """Whether the most loaded broker gives partitions to the least loaded one."""
+    """Whether the broker with the highest load gives partitions to the broker with the lowest."""
     balance_load_floor: int = 10_000
-    """A broker that has less to do gives nothing: messages a second, published and read, plus
-    their KiB a second …"""
+    """A broker with a lower load gives no partition away: messages a second, published and read,
+    plus their KiB a second …"""
     balance_load_percent: int = 125
-    """… nor one that has less than so much of the mean of all brokers."""
+    """… and neither does a broker below this percentage of the mean load of all brokers."""
     balance_load_pause_ms: int = 60_000
-    """Between two partitions that a broker gives away for its load, and after brokers came or
-    went."""
+    """The pause between two partitions that a broker gives away for its load, and after brokers
+    came or went."""
     balance_load_rest_ms: int = 600_000
-    """So long a partition stays where it was opened, whatever its load."""
+    """How long a partition stays where it was opened, whatever its load."""
     deletion_wait_ms: int = 20_000
-    """How long a caller waits for a topic's deletion; it goes on without them."""
+    """How long a caller waits for a topic's deletion; it then continues in the background."""
     let_go_timeout_ms: int = 2_000
-    """How long another broker has to say that it lets a deleted topic go."""
+    """How long another broker has to confirm that it no longer serves a deleted topic."""
     sweep_interval_ms: int = 300_000
-    """How often deletions that others left half done, and ledgers that nobody names any more, are
-    looked for."""
+    """How often a broker looks for unfinished deletions of other brokers, and for ledgers that no
+    record names."""
     leftover_grace_ms: int = 600_000
-    """A ledger that nobody names goes when that is found twice, so long apart."""
+    """A ledger that no record names is deleted when it was found twice, this time apart."""
 
-    # Compaction, of topics that ask for it
+    # Compaction by brokers, if a topic's settings say so
     compaction_keys_max: int = 500_000
-    """Keys of which one run knows the newest offset, some 150 bytes each; it ends with the batch
-    that has the last of them, and the next goes on there."""
+    """Keys whose newest offset a run remembers, some 150 bytes each; the run ends after the batch
+    with the last of them, and the next run continues there."""
     compaction_bytes_per_s: int = 16 * MIB
-    """How fast a broker reads what it compacts, one partition after the other, when a run is just
-    due; with more to compact in proportion."""
+    """How fast a broker reads for compaction, a partition at a time, when a run is just due; faster
+    in proportion to the bytes that wait."""
     compaction_load_percent: int = 50
-    """Of its time a broker's loop works on compaction so much at most."""
+    """The largest share of a broker's event loop time for compaction."""
     compaction_grace_ms: int = 3_600_000
-    """Ledgers of a compacted view stay so long after a newer one took its place."""
+    """How long the ledgers of a compacted view stay after a newer view replaced it."""
     compaction_yield_ms: int = 6 * 3_600_000
-    """A job that compacts a partition is left to finish for so long, then it is taken for dead."""
+    """How long a job may take to compact a partition before brokers treat it as dead."""
     ledger_shares_max: int = 1_000
-    """So many partitions may share a ledger: a topic and its forks."""
+    """How many partitions may share a ledger: a topic, its forks, and their forks."""
 
     # The audit log, of secured clusters
     audit_topic: bool = True
     """Whether audit events also go into the topic octavo/audit, not into the log alone."""
     audit_retention_ms: int = 30 * 24 * 3_600_000
-    """How long that topic keeps them; what it is made with, and may be changed there."""
+    """The retention with which that topic is created; it may be changed there."""
     audit_queue_max: int = 10_000
-    """Events that wait to be stored; beyond, they are counted as lost."""
+    """Events that wait to be stored; further events are counted as lost, and the log has them."""
     audit_log_level: str = "info"
-    """Of the log event `audit`: debug, info, warning or error. Above the level of the process it
-    is also seen in a log that shows no more than warnings."""
+    """Level of the log event `audit`: debug, info, warning or error. With `warning` it also appears
+    in a log with `log_level` `warning`."""
 
     # Policies
     backlog_hold_ms: int = 5_000
-    """How long a publish waits for a backlog that is over its quota, where the policy is `hold`."""
+    """How long a publish waits for a backlog over its quota with policy `hold`."""
     deferred_sync_ms: int = 100
-    """How long after its ack a message may be not synced, where the durability is `deferred`; what
-    syncing takes comes on top."""
+    """How long after its ack a message may stay unsynced with durability `deferred`, plus the time
+    of the sync."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -189,8 +191,8 @@ class BrokerConfig:
             )
         if self.balance_load_percent <= 100:
             raise BrokerConfigError(
-                f"balance_load_percent is {self.balance_load_percent}; it must be above 100, which "
-                "is what all brokers have in the mean"
+                f"balance_load_percent is {self.balance_load_percent}; it must be above 100, the "
+                "mean load of all brokers"
             )
         if self.compaction_load_percent > 100:
             raise BrokerConfigError(

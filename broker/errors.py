@@ -1,4 +1,4 @@
-"""What a broker refuses, and why. Each message names what was wrong and what would be right.
+"""The errors of a broker's core. Each message names what was wrong and what would be right.
 
 A class is the whole declaration of an error: its code (`name`), the HTTP status, what the answer
 shows of it, and whether the same call may succeed later.
@@ -19,41 +19,41 @@ _STALE_SHOWN = 10
 
 
 class BrokerError(OctavoError):
-    """The root of what the broker core raises."""
+    """The base class of the core's errors."""
 
     name = "broker-error"
 
 
 class InvalidMessageId(BrokerError):
-    """Text that is no message id."""
+    """A message id is malformed."""
 
     name = "invalid-message-id"
     http_status = 400
 
 
 class InvalidAckId(BrokerError):
-    """Text that no receive ever gave out."""
+    """An ack id is malformed."""
 
     name = "invalid-ack-id"
     http_status = 400
 
 
 class NamespaceNotFound(BrokerError):
-    """No such namespace."""
+    """There is no such namespace."""
 
     name = "namespace-not-found"
     http_status = 404
 
 
 class NamespaceNotEmpty(BrokerError):
-    """A namespace with topics is not deleted."""
+    """A namespace with topics cannot be deleted."""
 
     name = "namespace-not-empty"
     http_status = 409
 
 
 class TopicNotFound(BrokerError):
-    """No such topic."""
+    """There is no such topic."""
 
     name = "topic-not-found"
     http_status = 404
@@ -77,7 +77,7 @@ class TopicChanged(BrokerError):
     def __init__(self, message: str, *, looked: bool = False) -> None:
         super().__init__(message)
         self.looked = looked
-        """This broker has looked in the store; another look will find nothing else."""
+        """Whether this broker has read the store: then another look finds the same."""
 
 
 class TopicReplaced(BrokerError):
@@ -88,7 +88,7 @@ class TopicReplaced(BrokerError):
 
 
 class BrokerIdTaken(BrokerError):
-    """Another living broker has this broker's id; this broker must stop."""
+    """Another live broker has this broker's id; this broker must stop."""
 
     name = "broker-id-taken"
     http_status = 503
@@ -117,21 +117,21 @@ class BrokerDraining(BrokerError):
 
 
 class PartitionNotFound(BrokerError):
-    """The topic has fewer partitions than that."""
+    """The topic has no partition with this number."""
 
     name = "partition-not-found"
     http_status = 404
 
 
 class SubscriptionNotFound(BrokerError):
-    """No such subscription."""
+    """There is no such subscription."""
 
     name = "subscription-not-found"
     http_status = 404
 
 
 class SettingsConflict(BrokerError):
-    """It exists with other settings: those `found`, and not those `wanted`."""
+    """It exists with the settings `found` instead of the settings `wanted`."""
 
     name = "settings-conflict"
     http_status = 409
@@ -150,7 +150,7 @@ class StaleProducerEpoch(BrokerError):
 
 
 class SequenceGap(BrokerError):
-    """The sequence is not the next one; `expected` is."""
+    """The sequence is not the next, which is `expected`."""
 
     name = "sequence-gap"
     http_status = 409
@@ -178,7 +178,7 @@ class OffsetMismatch(BrokerError):
 
 
 class OffsetTrimmed(BrokerError):
-    """Retention has removed the offset; `earliest` is the first one left."""
+    """Retention has removed the offset; `earliest` is the first offset that is left."""
 
     name = "offset-trimmed"
     http_status = 410
@@ -191,7 +191,7 @@ class OffsetTrimmed(BrokerError):
 
 
 class OffsetBeyondEnd(BrokerError):
-    """The offset is not written yet; `next_offset` will be the next one."""
+    """The offset is not written yet; the next message gets `next_offset`."""
 
     name = "offset-beyond-end"
     http_status = 416
@@ -211,9 +211,9 @@ class MessageNotFound(BrokerError):
 
 
 class CompactedViewUnreadable(BrokerError):
-    """A compacted view whose ledgers are gone or damaged; though the record names it.
+    """The ledgers of a compacted view are gone or damaged, although the record names the view.
 
-    What it holds is unknown, never nothing.
+    A read must fail: its messages are unknown, and the view must not look empty.
     """
 
     name = "compacted-view-unreadable"
@@ -222,7 +222,7 @@ class CompactedViewUnreadable(BrokerError):
 
 
 class BatchTooLong(BrokerError):
-    """A batch that does not fit an entry."""
+    """A batch is too long for an entry."""
 
     name = "batch-too-long"
     http_status = 413
@@ -243,7 +243,7 @@ class InvalidTimestamp(BrokerError):
 
 
 class MessageTooLong(BrokerError):
-    """A message is longer than its topic or this broker takes."""
+    """A message is longer than its topic or this broker allows."""
 
     name = "message-too-long"
     http_status = 413
@@ -274,7 +274,7 @@ class QuotaExceeded(BrokerError):
 
 
 class QuotaFull(BrokerError):
-    """A quota of things that stay is full: waiting would not help."""
+    """A quota of lasting things, such as topics, is full: waiting would not help."""
 
     name = "quota-exceeded"
     http_status = 422
@@ -288,7 +288,7 @@ class QuotaFull(BrokerError):
 
 
 class Overloaded(BrokerError):
-    """Bounded queues are full and stayed so."""
+    """A bounded queue is full, and stayed full."""
 
     name = "overloaded"
     http_status = 429
@@ -357,7 +357,7 @@ class PartitionUnopenable(PartitionUnavailable):
 
 
 def unavailable(message: str, cause: Exception) -> PartitionUnavailable:
-    """What callers are told of a partition: whether it is worth their while to ask again."""
+    """Make the error for callers, by whether a retry can help."""
     hopeless = isinstance(cause, TooFewBookies)
     return PartitionUnopenable(message) if hopeless else PartitionUnavailable(message)
 
@@ -371,7 +371,7 @@ class PublishOutcomeUnknown(BrokerError):
 
 
 class AckOutcomeUnknown(BrokerError):
-    """The acks may or may not be durable: repeat them, that is harmless."""
+    """The acks may or may not be durable. Repeating them is harmless."""
 
     name = "ack-outcome-unknown"
     http_status = 504
@@ -379,7 +379,7 @@ class AckOutcomeUnknown(BrokerError):
 
 
 class SubscriptionBusy(BrokerError):
-    """An exclusive subscription has another living consumer."""
+    """An exclusive subscription has another live consumer."""
 
     name = "subscription-busy"
     http_status = 409
@@ -387,7 +387,7 @@ class SubscriptionBusy(BrokerError):
 
 
 class CumulativeAckNotAllowed(BrokerError):
-    """On a shared subscription `up_to` would ack what other consumers hold."""
+    """On a shared subscription `up_to` would ack other consumers' messages."""
 
     name = "cumulative-ack-not-allowed"
     http_status = 422
@@ -420,16 +420,16 @@ class StaleLease(BrokerError):
 
 
 class AuditTopicClosed(BrokerError):
-    """A client would write to the audit log."""
+    """Clients may not write to the audit log."""
 
     name = "audit-topic"
     http_status = 403
 
 
 class TooManyDelayed(BrokerError):
-    """So many messages wait for their delay that no more are taken back with one.
+    """Too many messages wait for their delay: a nack with a delay was refused.
 
-    Everything else of the same call took effect, and is durable.
+    The rest of the same call took effect, and is durable.
     """
 
     name = "too-many-delayed"
@@ -437,7 +437,7 @@ class TooManyDelayed(BrokerError):
 
 
 class InvalidBulkLoad(BrokerError):
-    """Parts that cannot be: an open or foreign ledger, wrong counts, one ledger twice."""
+    """The parts are wrong: an open or foreign ledger, wrong counts, or a ledger twice."""
 
     name = "invalid-bulk-load"
     http_status = 422
@@ -451,21 +451,21 @@ class BulkLoadNotFound(BrokerError):
 
 
 class BulkLoadAborted(BrokerError):
-    """Some of its ledgers were given up: the batch has to be written again."""
+    """Some ledgers of the batch were given up: write the batch again."""
 
     name = "bulk-load-aborted"
     http_status = 409
 
 
 class BatchBegun(BrokerError):
-    """A batch whose writer publishes it by itself was begun otherwise, or not at all."""
+    """A batch that its writer publishes itself was not begun, or was begun in another way."""
 
     name = "batch-begun"
     http_status = 409
 
 
 class BatchOutOfOrder(BrokerError):
-    """Not the batch that follows the newest committed one, which would be `expected`."""
+    """The batch does not follow the newest committed batch; `expected` does."""
 
     name = "batch-out-of-order"
     http_status = 409
@@ -477,14 +477,14 @@ class BatchOutOfOrder(BrokerError):
 
 
 class ForeignBulkLoad(BrokerError):
-    """The id is bound to a token that the caller has not given."""
+    """The id belongs to a token, which the caller did not send."""
 
     name = "foreign-bulk-load"
     http_status = 403
 
 
 class LargeNotTaken(BrokerError):
-    """A large message, for a topic whose settings do not go with any."""
+    """The topic's settings exclude large messages."""
 
     name = "large-not-taken"
     http_status = 422
@@ -512,14 +512,14 @@ class TooManyLedgers(BrokerError):
 
 
 class TopicExists(BrokerError):
-    """A fork gets a name that no topic has."""
+    """A fork's name is taken by a topic."""
 
     name = "topic-exists"
     http_status = 409
 
 
 class LedgerGoing(BrokerError):
-    """No partition refers to the ledger any more: it is being deleted."""
+    """The ledger is being deleted, because partitions no longer refer to it."""
 
     name = "ledger-going"
     http_status = 409
@@ -527,7 +527,7 @@ class LedgerGoing(BrokerError):
 
 
 class TooManySubscriptions(BrokerError):
-    """A topic has as many subscriptions as it may."""
+    """A topic has its maximum of subscriptions."""
 
     name = "too-many-subscriptions"
     http_status = 409
@@ -541,7 +541,7 @@ class TooManyForks(BrokerError):
 
 
 class ForkDisturbed(BrokerError):
-    """The topic lost ledgers, or lay elsewhere, while it was being forked; ask again."""
+    """The topic, or the fork, changed or was deleted while the fork was being made; ask again."""
 
     name = "fork-disturbed"
     http_status = 503
@@ -549,7 +549,7 @@ class ForkDisturbed(BrokerError):
 
 
 class LedgerInUse(BrokerError):
-    """A living broker writes the ledger: recovering it would stop a topic. `owner` does."""
+    """The live broker `owner` writes the ledger: recovering it would interrupt a topic."""
 
     name = "ledger-in-use"
     http_status = 409
@@ -561,7 +561,7 @@ class LedgerInUse(BrokerError):
 
 
 class TooManyRecoveries(BrokerError):
-    """More recoveries for callers than a broker makes: come back in `retry_after_s`."""
+    """The broker runs its maximum of recoveries for callers: retry in `retry_after_s`."""
 
     name = "too-many-recoveries"
     http_status = 429
@@ -574,7 +574,7 @@ class TooManyRecoveries(BrokerError):
 
 
 class BulkLoadUnfinished(BrokerError):
-    """Committed, but not yet visible in every partition: the same call again waits for it."""
+    """Committed, but not yet visible in every partition: repeat the call to wait for it."""
 
     name = "bulk-load-unfinished"
     http_status = 503
@@ -582,8 +582,9 @@ class BulkLoadUnfinished(BrokerError):
 
 
 class BacklogQuotaExceeded(BrokerError):
-    """A subscription is too far behind, and nothing was stored for as long as publishes are held
-    The message names it, and the figures.
+    """A subscription's backlog is over its quota, and the publish waited in vain; not stored.
+
+    The message names the subscription, and the figures.
     """
 
     name = "backlog-quota-exceeded"
@@ -597,7 +598,7 @@ class BacklogQuotaExceeded(BrokerError):
 
 
 class BacklogQuotaRejected(BacklogQuotaExceeded):
-    """The same, where the topic's policy is to reject at once."""
+    """A backlog is over its quota, and the topic's policy is to reject at once."""
 
     http_status = 409
 
@@ -605,7 +606,7 @@ class BacklogQuotaRejected(BacklogQuotaExceeded):
 
 
 class StaleGeneration(BrokerError):
-    """A member of a consumer group was away, and the partition is another one's."""
+    """A member of a consumer group was away, and another member has the partition now."""
 
     name = "stale-generation"
     http_status = 409
@@ -631,28 +632,28 @@ class GroupFull(BrokerError):
 
 
 class ForeignMember(BrokerError):
-    """Somebody speaks for a member of a consumer group that is another one's."""
+    """The member of the consumer group belongs to another principal."""
 
     name = "foreign-member"
     http_status = 403
 
 
 class InvalidSchema(BrokerError):
-    """No schema, a type or compatibility that there is not."""
+    """A schema is invalid, or its type or compatibility is unknown."""
 
     name = "invalid-schema"
     http_status = 422
 
 
 class SchemaNotFound(BrokerError):
-    """No such subject, or version of it."""
+    """There is no such subject, or no such version."""
 
     name = "schema-not-found"
     http_status = 404
 
 
 class IncompatibleSchema(BrokerError):
-    """The schema may not follow the versions of its subject; `problems` say why."""
+    """The schema is incompatible with its subject's versions; `problems` say why."""
 
     name = "incompatible-schema"
     http_status = 409
@@ -672,9 +673,9 @@ class SchemaCheckUnavailable(BrokerError):
 
 
 class SchemaMismatch(BrokerError):
-    """A message that does not fit its topic's schema; nothing of its batch was stored.
+    """A message does not match its topic's schema; its whole batch was refused.
 
-    `index` is its number in that batch, None when no message could fit.
+    `index` is its number in that batch, None if no message can match.
     """
 
     name = "schema-mismatch"
@@ -686,7 +687,7 @@ class SchemaMismatch(BrokerError):
         self.index = index
 
     def without_reason(self) -> SchemaMismatch:
-        """The same for a caller that may not see the schema: the reason would quote the schema."""
+        """Make the error for a caller that may not see the schema, which the reason quotes."""
         which = "the message" if self.index is None else f"message {self.index} of its batch"
         return SchemaMismatch(
             f"{which} was not stored: it does not fit the schema of the topic (who may describe "
@@ -696,21 +697,21 @@ class SchemaMismatch(BrokerError):
 
 
 class ExclusiveProducer(BrokerError):
-    """One producer alone may publish, and the batch came with no epoch of its access."""
+    """A producer has exclusive access, and the batch lacks the epoch of that access."""
 
     name = "exclusive-producer"
     http_status = 409
 
 
 class StaleProducerAccess(BrokerError):
-    """The exclusive access of that epoch has ended: the producer was fenced, or let it go."""
+    """The exclusive access of that epoch has ended: the producer was fenced, or gave it up."""
 
     name = "stale-producer-access"
     http_status = 403
 
 
 class ProducerBusy(BrokerError):
-    """Another producer has exclusive access, for `left_ms` more at most if it is gone."""
+    """Another producer has exclusive access, for at most `left_ms` more if it is gone."""
 
     name = "producer-busy"
     http_status = 409
@@ -728,27 +729,27 @@ class StreamNotFound(BrokerError):
 
 
 class TopicIsNoStream(StreamNotFound):
-    """There is a topic of the name, which was not made as a stream."""
+    """The name is a topic that is not a stream."""
 
     name = "topic-is-no-stream"
 
 
 class StreamGone(BrokerError):
-    """The stream was deleted, and is kept for the forks that it still has."""
+    """The stream was deleted, and is kept for its forks."""
 
     name = "stream-gone"
     http_status = 410
 
 
 class StreamConflict(BrokerError):
-    """The stream is there, and is another one than was asked for."""
+    """The stream exists with other properties than requested."""
 
     name = "stream-conflict"
     http_status = 409
 
 
 class StreamClosed(BrokerError):
-    """The stream has ended before `next_offset`: nothing is appended any more."""
+    """The stream has ended before `next_offset`, and takes no appends."""
 
     name = "stream-closed"
     http_status = 409
@@ -759,7 +760,7 @@ class StreamClosed(BrokerError):
 
 
 class StreamSequence(BrokerError):
-    """A `Stream-Seq` that is not behind the last one."""
+    """A `Stream-Seq` does not sort after the last."""
 
     name = "stream-sequence"
     http_status = 409
@@ -798,7 +799,7 @@ class EpochBegun(BrokerError):
 
 
 class TopicIsStream(BrokerError):
-    """The topic is a durable stream: it is written as one, and in no other way."""
+    """The topic is a durable stream: write it by the stream's protocol."""
 
     name = "topic-is-stream"
     http_status = 409

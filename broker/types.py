@@ -1,7 +1,7 @@
-"""What brokers talk about: names, offsets, message ids, ack ids, what a call gives back.
+"""The values of the broker's core: names, message ids, ack ids, settings, results of calls.
 
-Plain values without behaviour beyond parsing and printing. Offsets count messages of a partition
-from 0, without gaps. A name that parses is safe in a URL path and in a metadata path.
+They only parse and print. Offsets count messages of a partition from 0, without gaps. A name that
+parses is safe in a URL path and in a metadata path.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ DELIVERIES_MAX = 1_000
 RETRY_MS_MAX = 24 * 3_600_000
 BACKOFF_FACTOR_MAX = 100
 PRIORITY_MAX = 100
-"""Of a consumer; 0 is served first."""
+"""The highest priority number of a consumer; 0 is served first."""
 UNACKED_MAX = 10_000_000
-"""What a subscription may set as its own bound."""
+"""The highest bound of unacked messages that a subscription may set."""
 FILTER_HEADERS_MAX = 16
 FILTER_VALUES_MAX = 64
 FILTER_CHARS_MAX = 256
-"""Of a header's name, of a value, of a key's beginning."""
+"""Characters of a header's name, of a value, and of a key's prefix."""
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 SubscriptionType = Literal["exclusive", "shared", "failover", "key_shared"]
@@ -54,17 +54,16 @@ class TopicName(NamedTuple):
 
     @classmethod
     def of(cls, namespace: str, topic: str) -> TopicName:
-        """The checked name. Raises `InvalidName`."""
+        """Make a checked name. Raises `InvalidName`."""
         return cls(checked_name("namespace", namespace), checked_name("topic", topic))
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """`namespace/topic`, or `topic` in the namespace `public`. Raises `InvalidName`."""
+        """Parse `namespace/topic`, or `topic` in namespace `public`. Raises `InvalidName`."""
         namespace, slash, topic = text.partition("/")
         return cls.of(namespace, topic) if slash else cls.of(DEFAULT_NAMESPACE, text)
 
     def partition(self, number: int) -> PartitionName:
-        """The name of one of its partitions."""
         return PartitionName(self.namespace, self.topic, number)
 
 
@@ -80,12 +79,11 @@ class PartitionName(NamedTuple):
 
     @property
     def topic_name(self) -> TopicName:
-        """The topic that it belongs to."""
         return TopicName(self.namespace, self.topic)
 
 
 class MessageId(NamedTuple):
-    """Where a message is stored: the `index`-th record of one entry of one ledger."""
+    """The place of a message: record number `index` of an entry of a ledger."""
 
     ledger_id: int
     entry_id: int
@@ -96,23 +94,23 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """`ledger:entry:index`. Raises `InvalidMessageId`."""
+        """Parse `ledger:entry:index`. Raises `InvalidMessageId`."""
         numbers = [whole(part) for part in text.split(":", 3)]
         found = [number for number in numbers if number is not None]
         if len(numbers) != 3 or len(found) != 3:
             raise InvalidMessageId(
                 f"message id {text[:_NAME_SHOWN_CHARS]!r} is not of the form ledger:entry:index, "
-                "each a number without a zero in front"
+                "each a number without leading zeros"
             )
         return cls(*found)
 
 
 class AckId(NamedTuple):
-    """The claim check of one delivery: `partition-offset-epoch-lease`.
+    """The id of a delivery: `partition-offset-epoch-lease`.
 
-    It says itself which partition it belongs to, so any broker can route it. `epoch` counts the
-    take-overs of the partition and `lease` the dispatched batches within one epoch: an ack id whose
-    lease has ended, or whose owner has changed, can be told from a living one.
+    It names its partition, so that any broker can route it. `epoch` counts the partition's
+    take-overs, and `lease` the dispatched batches of an epoch. So the owner recognises an ack id
+    whose lease has ended, or which an earlier owner gave out.
     """
 
     partition: int
@@ -125,7 +123,7 @@ class AckId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AckId:
-        """The fields of an ack id. Raises `InvalidAckId`."""
+        """Parse the ack id of a single message. Raises `InvalidAckId`."""
         try:
             partition, offsets, epoch, lease = parts_of(text)
             start, _ = span_of(offsets)
@@ -137,14 +135,14 @@ class AckId(NamedTuple):
 
     @staticmethod
     def invalid(text: str) -> InvalidAckId:
-        """The error for text that is no ack id."""
+        """Make the error for text that is not an ack id."""
         return InvalidAckId(
-            f"ack id {text[:_NAME_SHOWN_CHARS]!r} is not one that receive has given out"
+            f"ack id {text[:_NAME_SHOWN_CHARS]!r} is malformed: use an ack id from a receive"
         )
 
 
 class AckRange(NamedTuple):
-    """What an ack id in a call names: offsets from `start` on, before `end`."""
+    """The messages that an ack id in a call names: offsets from `start` on, before `end`."""
 
     partition: int
     start: int
@@ -154,7 +152,7 @@ class AckRange(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AckRange:
-        """Of one message or of many: see protocol/ack_ids.py. Raises `InvalidAckId`."""
+        """Parse an ack id of a message or a range: protocol/ack_ids.py. Raises `InvalidAckId`."""
         try:
             partition, offsets, epoch, lease = parts_of(text)
             return cls(int(partition), *span_of(offsets), int(epoch), int(lease))
@@ -163,17 +161,17 @@ class AckRange(NamedTuple):
 
 
 class RetryBackoff(NamedTuple):
-    """How long a message waits for its next delivery: longer each time it was not acked."""
+    """The growing wait of an unacked message for its next delivery."""
 
     first_ms: int
-    """After the first delivery …"""
+    """The wait after the first delivery."""
     most_ms: int
-    """… and never longer than this."""
+    """The longest wait."""
     factor: float = 2.0
-    """Each wait is so many times the one before."""
+    """Each wait is the wait before times this factor."""
 
     def delay_ms(self, deliveries: int) -> int:
-        """The wait after so many deliveries, at least one."""
+        """Return the wait after this many deliveries (at least one)."""
         try:
             return int(min(self.most_ms, self.first_ms * self.factor ** (deliveries - 1)))
         except OverflowError:
@@ -182,50 +180,51 @@ class RetryBackoff(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionSettings:
-    """What the creator of a subscription chooses.
+    """Settings of a subscription.
 
-    A message not acked within `ack_timeout_ms` is delivered again. `start` says where the cursor
-    begins in each partition.
+    A message that is not acked within `ack_timeout_ms` is delivered again. `start` is the cursor's
+    first position in each partition.
     """
 
     type: SubscriptionType = "exclusive"
     start: StartPosition = "earliest"
     ack_timeout_ms: int = setting(30_000, "ack_timeout", Unit.TIME, most=ACK_TIMEOUT_MS_MAX)
     retry_backoff: RetryBackoff | None = None
-    """Before a redelivery for which no nack names a delay; None: at once."""
+    """The wait before a redelivery, unless a nack names a delay; None: no wait."""
     max_deliveries: int | None = setting(None, "max_deliveries", Unit.NUMBER, most=DELIVERIES_MAX)
-    """A message that was delivered so often without an ack goes to the dead-letter topic; None: it
-    is delivered for ever."""
+    """After this many deliveries without an ack, a message goes to the dead-letter topic; None:
+    never."""
     dead_letter_topic: str = ""
-    """`namespace/topic`; made with the subscription, if it is not there."""
+    """`namespace/topic`; created with the subscription, unless it exists."""
     dead_letter_subscription: str = ""
-    """Of that topic, made with it, so that nothing in it is removed before somebody had it."""
+    """Created on the dead-letter topic, so that retention keeps letters until they are acked."""
     retry_topic: str = ""
-    """`namespace/topic`, made with the subscription: what was not acked goes on there …"""
+    """`namespace/topic`, created with the subscription. Unacked messages move there …"""
     retry_deliveries: int | None = setting(
         None, "retry_deliveries", Unit.NUMBER, most=DELIVERIES_MAX
     )
-    """… after so many deliveries here; None: all of them are here."""
+    """… after this many deliveries here; None: all deliveries are here."""
     retry_subscription: str = ""
-    """Of the retry topic, made with it: a shared one with the other deliveries."""
+    """A shared subscription, created on the retry topic, for the other deliveries."""
     consumer_timeout_ms: int = setting(
         2_000, "consumer_timeout", Unit.TIME, most=ACK_TIMEOUT_MS_MAX
     )
-    """So long after its last call a consumer keeps its keys, or stays the active one, without
-    holding messages. Of key-shared and failover subscriptions."""
+    """For key-shared and failover subscriptions: how long after its last call a consumer without
+    leased messages keeps its keys, or stays active."""
     max_unacked: int | None = setting(None, "max_unacked", Unit.NUMBER, most=UNACKED_MAX)
-    """Messages out in one partition. None: what the broker allows; it never allows more."""
+    """Leased messages in a partition. None: the broker's bound, which always holds too."""
     max_unacked_per_consumer: int | None = setting(
         None, "max_unacked_per_consumer", Unit.NUMBER, most=UNACKED_MAX
     )
-    """Messages of one partition out at one consumer."""
+    """Leased messages of a partition at a consumer."""
     filter_headers: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """By name the values that a message's header may have; `*` alone: any. Others are acked."""
+    """The values that a message's headers may have, by name; `*` alone: any. The owner acks other
+    messages without delivering them."""
     filter_key_prefix: str | None = None
-    """What keys begin with; others, and messages without a key, are acked."""
+    """The beginning of keys. The owner acks messages with other keys, or without a key."""
     durable: bool = True
-    """Else the cursor is in the owner's memory only, and begins at `start` with each owner; it goes
-    when nobody has used it for `non_durable_expiry_ms`."""
+    """False: the cursor is only in the owner's memory, and begins at `start` with each owner. The
+    subscription is deleted when unused for `non_durable_expiry_ms`."""
 
     def __post_init__(self) -> None:
         if self.type not in SUBSCRIPTION_TYPES:
@@ -243,7 +242,7 @@ class SubscriptionSettings:
         self._check_filter()
 
     def _check_letters(self) -> None:
-        """Where messages go that are not acked."""
+        """Check the settings of dead letters and retries."""
         for topic in (self.dead_letter_topic, self.retry_topic):
             if topic and "/" in topic:
                 TopicName.parse(topic)
@@ -257,8 +256,8 @@ class SubscriptionSettings:
             return
         if most is not None and before >= most:
             raise InvalidSettings(
-                f"retry_deliveries is {before} and max_deliveries {most}; max_deliveries counts "
-                "those in the retry topic too, so it must be higher"
+                f"retry_deliveries is {before} and max_deliveries {most}; max_deliveries also "
+                "counts deliveries in the retry topic, so it must be higher"
             )
 
     def _check_filter(self) -> None:
@@ -268,7 +267,7 @@ class SubscriptionSettings:
             if not name or not 1 <= len(values) <= FILTER_VALUES_MAX:
                 raise InvalidSettings(
                     f"filter: header {name[:_NAME_SHOWN_CHARS]!r} has {len(values)} values; a "
-                    f"header has a name, and 1 to {FILTER_VALUES_MAX} values, or '*' for any"
+                    f"header needs a name and 1 to {FILTER_VALUES_MAX} values, or '*' for any"
                 )
         names = [name for name, _ in self.filter_headers]
         if len(names) > FILTER_HEADERS_MAX or len(dict.fromkeys(names)) < len(names):
@@ -278,7 +277,7 @@ class SubscriptionSettings:
             )
         if any(len(text) > FILTER_CHARS_MAX for text in texts):
             raise InvalidSettings(
-                f"filter: a name, a value and the beginning of a key have at most "
+                f"filter: a name, a value and a key prefix must have at most "
                 f"{FILTER_CHARS_MAX} characters"
             )
 
@@ -303,39 +302,40 @@ def _check_backoff(backoff: RetryBackoff | None) -> None:
 
 
 class TopicInfo(NamedTuple):
-    """A topic as it stands. `created_ms` since the epoch; `incarnation` tells it from namesakes."""
+    """A topic. `created_ms` since 1970; `incarnation` distinguishes topics of the same name."""
 
     name: TopicName
     settings: TopicSettings
     created_ms: int
     incarnation: str = ""
     fork: ForkRecord | None = None
-    """Of which topic it is a fork, and where."""
+    """If it is a fork: of which topic, and where."""
     for_stream: bool = False
-    """It was made to be a durable stream: its maker may make it one."""
+    """Whether it was created to become a durable stream, which its creator may complete."""
     has_letters: bool = False
-    """Subscriptions send dead letters or retries there, so no pattern means it."""
+    """Whether it gets dead letters or retries: then no pattern of topics matches it."""
 
 
 class SubscriptionInfo(NamedTuple):
-    """A subscription of a topic as it stands. `created_ms`, since the epoch, tells it from an
-    earlier one of the same name.
+    """A subscription of a topic. `created_ms` (since 1970) distinguishes it from earlier
+    subscriptions of its name.
     """
 
     name: str
     settings: SubscriptionSettings
     created_ms: int
     partitions: int = 0
-    """How many the topic had then: in later ones even `latest` begins at their first message."""
+    """The topic's partitions at its creation. In later partitions even `latest` begins at the
+    first message."""
     has_letters: bool = False
-    """It was made for another one's dead letters or retries."""
+    """Whether it was created for another subscription's dead letters or retries."""
 
 
 class Published(NamedTuple):
-    """Where a batch was stored, once it is durable on an ack quorum of bookies.
+    """The place of a batch that is durable on an ack quorum of bookies.
 
-    For a duplicate these are the places of the first copy. When a duplicate is older than what
-    is remembered of its producer, its offsets, ledger and entry are -1: stored, place unknown.
+    For a duplicate it is the place of the first copy. If the broker no longer remembers the place,
+    offsets, ledger and entry are -1.
     """
 
     first_offset: int
@@ -347,34 +347,34 @@ class Published(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What was published into and read from a partition since it was opened."""
+    """Messages and bytes published to and read from a partition since it was opened."""
 
     messages: int
     payload_bytes: int
 
 
 class Publishing(NamedTuple):
-    """How a partition's publishers fare."""
+    """The state of publishing to a partition."""
 
     pending_bytes: int
     pending_bytes_max: int
     producer: str | None
-    """Who alone may publish."""
+    """The producer with exclusive access."""
     held_back: tuple[str, ...]
-    """What holds them back, in words."""
+    """Texts about what holds publishers back."""
     backlog: tuple[str, str] | None = None
-    """A subscription that is over its quota, and what that means for them."""
+    """A subscription over its quota, and the consequence for publishers."""
 
 
 class SlowedBy(NamedTuple):
-    """The exceeded rates of a topic, in words."""
+    """Texts about the exceeded rates of a topic."""
 
     into: tuple[str, ...]
     out_of: tuple[str, ...]
 
 
 class StoredBatch(NamedTuple):
-    """One entry as it is served: `data` is the batch with its absolute base offset filled in."""
+    """An entry for readers: `data` is the batch with its absolute base offset filled in."""
 
     base_offset: int
     ledger_id: int
@@ -384,12 +384,11 @@ class StoredBatch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after its last record."""
         return self.base_offset + self.header.record_count
 
 
 class Delivery(NamedTuple):
-    """One message handed to a consumer; `delivery_count` is 1 the first time."""
+    """A message for a consumer; `delivery_count` is 1 the first time."""
 
     ack_id: str
     offset: int
@@ -399,9 +398,9 @@ class Delivery(NamedTuple):
 
 
 class Nack(NamedTuple):
-    """A message to deliver again, not before `delay_ms` from now.
+    """A message to deliver again, no earlier than `delay_ms` from now.
 
-    None: after as long as the subscription's `retry_backoff` says, or at once.
+    None: after the wait of the subscription's `retry_backoff`, or at once.
     """
 
     ack_id: str
@@ -409,9 +408,9 @@ class Nack(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The broker that serves a partition. `local`: it is this one.
+    """The broker that serves a partition. `local`: whether it is this broker.
 
-    `incarnation`: which topic of that name the answer is about.
+    `incarnation`: the topic that the answer is about, among topics of that name.
     """
 
     broker_id: str
@@ -429,10 +428,10 @@ class BrokerInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A consumer of a subscription, as far as leases tell. `idle_ms` since its last call.
+    """A consumer of a subscription that has called or holds leases. `idle_ms` since its last call.
 
-    `active`: of a failover subscription, whether it is the one. `slots`: of a key-shared one, how
-    many it has, and `slot_ranges` which: `0-511,2048-4095`.
+    `active`: whether it is the active consumer of a failover subscription. `slots` and
+    `slot_ranges`: in a key-shared subscription, the number of its slots, and which (`0-511,2048`).
     """
 
     name: str
@@ -445,10 +444,10 @@ class ConsumerStats:
 
 
 class DeadLetters(NamedTuple):
-    """Of a subscription in one partition: what becomes of messages delivered too often.
+    """A subscription's dead letters, or retries, in a partition.
 
-    `waiting` for their copy to be stored, `sent` since the partition was opened here; `problem`:
-    why copies are not stored at present, or not in the topic that was named.
+    `waiting`: messages whose copy is not stored yet; `sent`: copies stored since the partition was
+    opened here; `problem`: why copies are not stored now, or not in the named topic.
     """
 
     waiting: int = 0
@@ -461,10 +460,11 @@ NO_DEAD_LETTERS = DeadLetters()
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """A subscription in one partition. `unacked_ranges` counts the holes behind the last ack.
+    """A subscription in a partition. `unacked_ranges` counts ranges of unacked messages.
 
-    `redelivering`: given back or over their lease, and ready; `delayed`: given back with a delay.
-    `held_back`: why receive hands nothing out though there are messages.
+    `redelivering`: messages that were given back or whose lease ended, ready for delivery;
+    `delayed`: messages that wait for their delay. `held_back`: why a receive gives no messages
+    although there are some.
     """
 
     name: str
@@ -480,12 +480,12 @@ class SubscriptionStats:
     consumers: tuple[ConsumerStats, ...]
     dead_letters: DeadLetters = NO_DEAD_LETTERS
     retries: DeadLetters = NO_DEAD_LETTERS
-    """The same of copies into the retry topic."""
+    """The same for copies into the retry topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """One owned partition. `ledgers`: (ledger id, base offset), oldest first."""
+    """A partition that is owned here. `ledgers`: (ledger id, base offset), oldest first."""
 
     name: PartitionName
     broker_id: str
@@ -499,18 +499,18 @@ class PartitionStats:
     producers: int
     subscriptions: Mapping[str, SubscriptionStats]
     kept_because: str = ""
-    """Why retention leaves the oldest ledger."""
+    """Why retention keeps the oldest ledger."""
     compacted: tuple[int, int, int] | None = None
-    """Of its compacted view, if it has one: horizon, messages, bytes."""
+    """Horizon, messages and bytes of its compacted view, if it has one."""
     uncompacted: tuple[int, bool] | None = None
-    """Of a topic that brokers compact: bytes of closed ledgers that are in no view yet; whether a
+    """If brokers compact the topic: bytes of closed ledgers that are in no view yet, and whether a
     run is due."""
     stream: bool = False
     """Whether it is a durable stream."""
 
 
 class PartitionState(enum.Enum):
-    """Of a partition that is owned here: see the first lines of broker/partition/partition.py."""
+    """The states of a partition that is owned here: see broker/partition/partition.py."""
 
     OPEN = "open"
     REOPENING = "reopening"

@@ -306,7 +306,7 @@ class LedgerList:
 
         By time, a ledger goes when its newest message is known to be too old; by size, while the
         rest still holds at least the bytes to keep. An open ledger always stays, and so does every
-        offset from `limit` on: messages that a subscription has not acked are not trimmed.
+        offset from `limit` on, to keep messages that a subscription has not acked.
         """
         keep = self._covered_from(policy, now_ms, open_bytes, limit)
         if not keep:

@@ -109,7 +109,7 @@ class OpenReaders(Generic[_Reader]):
         await reader.close()
 
     async def close(self) -> None:
-        """Close all readers, and later also those that are being opened now."""
+        """Close all readers; a reader that is being opened now is closed when it is open."""
         self._readers_max = 0
         while self._open:
             await self._open.popitem()[1].close()
@@ -511,7 +511,7 @@ class LogReader:
             raise LedgerDamaged(
                 segment.ledger_id, entry.entry_id,
                 f"holds offsets {segment.base_offset + header.base_offset} to "
-                f"{segment.base_offset + header.next_offset - 1}; expected is the one before "
+                f"{segment.base_offset + header.next_offset - 1}; expected is the offset before "
                 f"{end_offset(segment)}",
             )  # fmt: skip
         if kept == header.record_count:

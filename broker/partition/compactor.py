@@ -338,7 +338,7 @@ def begun_by_broker(
 ) -> PartitionRecord:
     """Return `begun`, unless a person's job is compacting. Raises `CompactionLost`."""
     if not is_ours_to_begin(record.compaction, now_ms, yield_ms):
-        raise CompactionLost("somebody's job compacts this partition now")
+        raise CompactionLost("a job compacts this partition now")
     return begun(record, run, now_ms)
 
 

@@ -126,8 +126,8 @@ class LargeUpload:
             raise self._not_stored(self._error)
         if metadata.last_entry != contents.messages - 1:
             raise PartitionUnavailable(
-                f"{self.name}: the ledger of a large message was closed by somebody else: nothing "
-                "of it is stored; publish it again"
+                f"{self.name}: another process has closed the ledger of a large message: the "
+                "message is not stored; publish it again"
             )
         ledger = PrivateLedger(
             writer.ledger_id, contents.messages, contents.payload_bytes,

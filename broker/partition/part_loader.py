@@ -68,7 +68,7 @@ class PartLoader:
         if record.batch < batch:
             raise BulkLoadNotFound(
                 f"batch {batch} of bulk load {bulk_load} is not committed; "
-                f"the newest one that is: {record.batch if record.batch >= 0 else 'none'}"
+                f"the newest committed batch: {record.batch if record.batch >= 0 else 'none'}"
             )
         return record
 

@@ -196,7 +196,7 @@ class PartitionOpening:
 
 
 def _none_is_written(ledger_id: int) -> int:
-    raise AssertionError(f"ledger {ledger_id} is taken to be open, and nobody writes it yet")
+    raise AssertionError(f"ledger {ledger_id} is taken to be open, but has no writer yet")
 
 
 class Partition:
@@ -624,7 +624,7 @@ class Partition:
             await self.prove()
             stored = placed(found, duplicate=True)
             if stored.last_offset >= self.next_offset:
-                raise PartitionUnavailable(f"{self.name} is being opened anew; ask again")
+                raise PartitionUnavailable(f"{self.name} is being opened again; ask again")
             return stored
         settings, ledgers = self._settings(), len(self._record.ledgers.segments)
         self._check_access(access)
@@ -968,8 +968,8 @@ class Partition:
         self._used_s = self._loop.time()
         if self._used_s < self._retired_until_s:
             raise PartitionMoving(
-                f"{self.name}: nobody has used the topic for long, and it is about to be deleted, "
-                "as its policy delete_when_inactive says; ask again"
+                f"{self.name}: the topic was unused for long, and is about to be deleted by its "
+                "policy delete_when_inactive; ask again"
             )
 
     def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:

@@ -1,10 +1,10 @@
-"""How long the messages of a partition have been stored, at least: marks of offset and time. Pure.
+"""The minimal ages of a partition's messages, by marks of offset and time. Pure.
 
-A mark says that every message before its offset was stored by its time. Its owner makes one now
-and then, by the time that deletions go by (clock/deletion_clock.py), and keeps them in the state
-ledger; a producer's word about a message's time counts for nothing, nor does this machine's clock.
-What is known is always a least age: marks that are lost, thinned out or made late have a message
-live longer, never shorter. Between two marks nobody knows, so what is between ages from the later.
+A mark says that every message before its offset was stored by its time. From time to time the owner
+adds a mark with the time for deletions (clock/deletion_clock.py), and keeps the marks in the state
+ledger. Neither a producer's timestamp nor this machine's clock counts. Known ages are always too
+low rather than too high: if marks are lost, thinned out or late, messages live longer. A message
+between two marks counts as stored at the later mark.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MARKS_MAX = 64
-"""Of one partition. Beyond, the one between the closest two goes: what lies there ages later."""
+"""Marks of a partition. Beyond it, the mark between the closest two is dropped; messages there
+count as younger."""
 
 
 class Mark(NamedTuple):
-    """All before `offset` was stored by `time_ms`."""
+    """All messages before `offset` were stored by `time_ms`."""
 
     offset: int
     time_ms: int
 
 
 class Ages:
-    """The marks of one partition, ascending in offset and in time."""
+    """The marks of a partition, ascending in offset and in time."""
 
     __slots__ = ("_marks",)
 
@@ -36,13 +37,13 @@ class Ages:
 
     @property
     def marks(self) -> tuple[Mark, ...]:
-        """Oldest first."""
+        """The marks, oldest first."""
         return tuple(self._marks)
 
     def note(self, offset: int, time_ms: int) -> bool:
-        """All before `offset` was stored by then. False: nothing is new in that.
+        """Note that all messages before `offset` were stored by `time_ms`; False: no news.
 
-        Of a time that was set back the earlier marks know less than this one, and go.
+        If the time was set back, earlier marks with later times say less, and are dropped.
         """
         marks = self._marks
         if marks and offset <= marks[-1].offset:
@@ -56,21 +57,20 @@ class Ages:
         return True
 
     def is_due(self, end: int, time_ms: int, span_ms: int) -> bool:
-        """Whether messages came since the last mark, and that is `span_ms` ago or more."""
+        """Whether messages came since the last mark, which is at least `span_ms` old."""
         last = self._marks[-1] if self._marks else None
         return end > 0 if last is None else end > last.offset and time_ms - last.time_ms >= span_ms
 
     def stored_before(self, time_ms: int) -> int:
-        """The first offset of which it is not known that it was stored by then."""
+        """Return the offset before which all messages were certainly stored by `time_ms`."""
         place = bisect_right(self._marks, time_ms, key=lambda mark: mark.time_ms)
         return self._marks[place - 1].offset if place else 0
 
     def age_of(self, offset: int, now_ms: int) -> int:
-        """How long the message has been stored at least; 0 when nobody knows."""
+        """Return for how long the message has been stored at least; 0 if unknown."""
         place = bisect_right(self._marks, offset, key=lambda mark: mark.offset)
         return max(0, now_ms - self._marks[place].time_ms) if place < len(self._marks) else 0
 
     def forget_before(self, offset: int) -> None:
-        """Those messages are gone."""
         while self._marks and self._marks[0].offset <= offset:
             del self._marks[0]

@@ -1,9 +1,9 @@
-"""What a subscription has not acked, held against its topic's quota. Pure.
+"""Compares a subscription's backlog with its topic's quota. Pure.
 
-What counts is what is kept for it: the bytes from its first unacked offset to the end, acked ones
-in between included, for no ledger goes before. Of a part of a ledger the bytes are estimated by its
-messages. A quota is judged for each subscription by itself; the one that is furthest beyond its
-bound, the slowest, is named.
+All bytes from its first unacked offset to the end count, including acked messages in between,
+because their ledgers are kept too. The bytes of a part of a ledger are estimated from its number
+of messages. A quota applies to each subscription separately; errors name the slowest subscription,
+which is furthest beyond its bound.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Stored(NamedTuple):
-    """A ledger's messages from `start` on, before `end`, and the bytes of them all."""
+    """A ledger's messages from `start` on, before `end`, and their bytes."""
 
     start: int
     end: int
@@ -21,7 +21,7 @@ class Stored(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Of one subscription in one partition. `age_ms`: its oldest message is that old at least."""
+    """A subscription's backlog in a partition. `age_ms`: the minimal age of its oldest message."""
 
     subscription: str
     unacked_from: int
@@ -30,13 +30,13 @@ class Backlog(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """None: no bound."""
+    """Bounds of a backlog; None: no bound."""
 
     bytes: int | None
     age_ms: int | None
 
     def excess(self, backlog: Backlog) -> float:
-        """By how much a backlog is beyond it: 1.0 is the bound itself, more is too much."""
+        """Return the backlog's share of the bound: 1.0 is the bound itself, more is too much."""
         found = 0.0
         if self.bytes is not None:
             found = backlog.bytes / self.bytes
@@ -45,12 +45,12 @@ class Quota(NamedTuple):
         return found
 
     def slowest(self, backlogs: Iterable[Backlog]) -> Backlog | None:
-        """The backlog that is furthest beyond; None when none is."""
+        """Return the backlog that is furthest beyond its bound; None if none is."""
         beyond = [one for one in backlogs if self.excess(one) > 1.0]
         return max(beyond, key=lambda one: (self.excess(one), one.subscription), default=None)
 
     def said_of(self, backlog: Backlog) -> str:
-        """In words: whose it is, how much, and what is allowed."""
+        """Describe a backlog over its quota: its subscription, its size, and the quota."""
         said = []
         if self.bytes is not None and backlog.bytes > self.bytes:
             said.append(f"{backlog.bytes} bytes are kept for it, and the quota is {self.bytes}")
@@ -66,7 +66,7 @@ class Quota(NamedTuple):
 
 
 def bytes_from(offset: int, stored: Sequence[Stored]) -> int:
-    """What is stored from `offset` on; `stored` ascends."""
+    """Return the bytes stored from `offset` on; `stored` ascends."""
     total = 0
     for part in reversed(stored):
         if part.end <= offset:
@@ -77,7 +77,7 @@ def bytes_from(offset: int, stored: Sequence[Stored]) -> int:
 
 
 def room_from(bytes_max: int, stored: Sequence[Stored]) -> int:
-    """The first offset from which on no more than `bytes_max` are stored."""
+    """Return the first offset from which on at most `bytes_max` bytes are stored."""
     left = bytes_max
     first = stored[-1].end if stored else 0
     for part in reversed(stored):

@@ -1,7 +1,7 @@
-"""How fast messages go into a topic and out of it, at this owner of partitions of it. Pure.
+"""Limits the rates of publishing and reading of a topic, at each owner of its partitions. Pure.
 
-The buckets of security/limits.py, one for each rate that a topic's policies bound: a rate may be
-exceeded for a moment, what is known only afterwards leaves a debt, and a debt has a bound.
+Each rate that the topic's policies bound has a bucket of security/limits.py: a rate may be exceeded
+for a moment, and use that is known only afterwards becomes a bounded debt.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _Bounds = tuple[int | None, ...]
 
 
 def has_rates(policies: Policies) -> bool:
-    """Whether anything bounds how fast messages go in or out."""
-    # Asked for every message, so it is spelled out: a generator costs nine calls in place of one.
+    """Whether the policies bound a rate."""
+    # Called for every message, so it is spelled out: a generator would cost nine calls.
     return not (
         policies.publish_bytes is None
         and policies.publish_messages is None
@@ -26,15 +26,15 @@ def has_rates(policies: Policies) -> bool:
 
 
 class Rates:
-    """What is left, by topic. Seconds are of a clock that never goes back."""
+    """The buckets of all topics. Times are seconds of a monotonic clock."""
 
     def __init__(self, topics_kept: int = SUBJECTS_KEPT) -> None:
         self._kept = topics_kept
         self._topics: dict[str, tuple[_Bounds, dict[str, Bucket]]] = {}
-        """Of those in use, the one asked for last at the end."""
+        """The topics in use, the last used at the end."""
 
     def wait(self, topic: str, policies: Policies, names: tuple[str, ...], now_s: float) -> Wait:
-        """How long until no debt of these rates is left, by the one that is furthest away."""
+        """Return the longest wait until these rates have no debt left."""
         found = GO_ON
         for name, bucket in self._of(topic, policies, now_s).items():
             wait_s = bucket.wait_s(0, now_s) if name in names else 0.0
@@ -51,7 +51,7 @@ class Rates:
         messages: int,
         now_s: float,
     ) -> None:
-        """So much went in or out."""
+        """Count published or read messages, and their bytes."""
         buckets = self._of(topic, policies, now_s)
         for name, amount in zip(names, (size, messages), strict=True):
             if amount and (bucket := buckets.get(name)) is not None:

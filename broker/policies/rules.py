@@ -1,4 +1,4 @@
-"""Decide by the policies that hold for a topic. Pure.
+"""Decides by a topic's effective policies. Pure.
 
 metadata/topic_settings.py declares the policies, their bounds and their precedence.
 """
@@ -11,10 +11,10 @@ from octavo.metadata.topic_settings import Policies
 
 
 def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | None:
-    """Why a message that is stored now and due then would never be handed out; None: it will be.
+    """Return why a message would expire before it is due; None if it will be delivered.
 
-    A time to live counts from when a message is stored, whether it is due or not. Both times are
-    milliseconds since the epoch; a message without a due time is due at once.
+    The time to live counts from the storing of a message, due or not. Both times are milliseconds
+    since 1970; a message without a due time is due at once.
     """
     ttl_ms = policies.ttl_ms
     if due_ms is None or ttl_ms is None or due_ms - now_ms < ttl_ms:
@@ -27,15 +27,14 @@ def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | 
 
 
 def is_deferred(policies: Policies) -> bool:
-    """Whether ledgers of these are synced later than they are acked."""
+    """Whether entries are synced after their ack."""
     return policies.durability == "deferred"
 
 
 def has_append_times(policies: Policies) -> bool:
-    """Whether messages have the time at which they are stored, and not their producer's."""
+    """Whether messages get the time at which they are stored instead of their producer's time."""
     return policies.message_time == "append"
 
 
 def backlog_policy(policies: Policies) -> Literal["hold", "reject", "evict"]:
-    """What happens to a backlog over its quota."""
     return cast(Literal["hold", "reject", "evict"], policies.backlog_policy or "hold")
