@@ -1,15 +1,14 @@
-"""B10: many tailing readers of one partition: what each message costs, and how late it comes.
+"""B10: many tailing readers of a partition: the cost and the delay of each message.
 
     python -m bench.b10_fan_out                         # 1,000 readers, 20 messages a second
     python -m bench.b10_fan_out --readers 200 --kinds poll,events,client --seconds 20
 
-`octavo standalone` is started in a fresh folder. Readers are connections of one process that parse
-no more than they must: `events` follow the partition as server-sent events, `poll` asks by long
-polls, one after another; `client` is the Python client, `messages(follow=True)`, which opens what
-it gets, each with connections of its own. A publisher in a process of its own sends single messages
-of 100 B at a fixed rate. How late a message is, at each of fifty readers, counts from when it was
-due. What the processors did is read from the processes themselves. Prints a line per kind, and last
-one JSON document.
+Starts `octavo standalone` in a fresh folder. The readers run in one process and parse as little as
+possible. `events` follow the partition as server-sent events; `poll` uses long polls; `client` is
+the Python client, `messages(follow=True)`, which decodes messages, each reader with its own
+connections. A publisher process sends single messages of 100 B at a fixed rate. The delay of a
+message, at each of fifty readers, counts from when it was due. Also reads the processor time of
+each process. Prints a line for each kind, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ NS_DIGITS = 19
 
 
 class Reader(asyncio.Protocol):
-    """One connection that follows, or polls."""
+    """A connection that follows, or polls."""
 
     def __init__(self, host: str, kind: str, late_s: list[float] | None) -> None:
         self.count = 0
@@ -53,7 +52,6 @@ class Reader(asyncio.Protocol):
         self._got = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
         self._transport = transport
         self._ask()
 
@@ -66,7 +64,7 @@ class Reader(asyncio.Protocol):
         self._transport.write(head.encode())
 
     def data_received(self, data: bytes) -> None:
-        """Count messages; a poll that is answered is made again."""
+        """Count messages; repeat an answered poll."""
         if self._kind == "events":
             self._see(data)
             return
@@ -95,7 +93,7 @@ class Reader(asyncio.Protocol):
 
 
 class ClientReader:
-    """The same by the Python client."""
+    """A reader by the Python client."""
 
     def __init__(self, url: str, late_s: list[float] | None) -> None:
         self.count = 0
@@ -112,7 +110,7 @@ class ClientReader:
 
 
 async def read(job: dict[str, Any]) -> dict[str, Any]:
-    """All readers, for as long as it takes; says `ready` when they stand."""
+    """Run all readers; print `ready` when they are connected."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
     late_s: list[float] = []
@@ -139,7 +137,7 @@ async def read(job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def publish(job: dict[str, Any]) -> dict[str, Any]:
-    """Single messages when they are due, whatever became of the ones before."""
+    """Send each message when it is due, whether earlier messages are answered or not."""
     sent: list[asyncio.Task[Any]] = []
     async with AsyncClient(job["url"]) as client:
         begin = time.time_ns()
@@ -153,20 +151,20 @@ async def publish(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def own(work: str, job: dict[str, Any]) -> subprocess.Popen[str]:
-    """A process for the publisher, or for the readers."""
+    """Start the process of the publisher, or of the readers."""
     command = [sys.executable, "-m", "bench.b10_fan_out", "--job", json.dumps([work, job])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def used_s(cluster: ClusterFile) -> dict[str, float]:
-    """Processor time of each process of the cluster."""
+    """The processor time of each process of the cluster."""
     return {
         member.name: sum(psutil.Process(member.pid).cpu_times()[:2]) for member in cluster.members
     }
 
 
 def bookie_reads(cluster: ClusterFile) -> float:
-    """Requests to read that all bookies have had."""
+    """The number of reads at all bookies."""
     total = 0.0
     for member in cluster.of_kind("bookie"):
         with urllib.request.urlopen(
@@ -179,7 +177,7 @@ def bookie_reads(cluster: ClusterFile) -> float:
 
 
 def measure(cluster: ClusterFile, kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One kind of reader."""
+    """Measure a kind of reader."""
     url = owner_of(cluster.urls[0], TOPIC)
     job = {
         "url": url, "kind": kind, "readers": options.readers,
@@ -210,7 +208,6 @@ def measure(cluster: ClusterFile, kind: str, options: argparse.Namespace) -> dic
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--readers", type=int, default=1000)

@@ -1,13 +1,13 @@
-"""B11: one of three bookies syncs slowly: what publishers see of it, and what it costs in memory.
+"""B11: one of three bookies syncs slowly: the effect on publishers and on memory.
 
     python -m bench.b11_slow_bookie                        # 500 ms a sync, 1,000 messages/s
     python -m bench.b11_slow_bookie --sync-s 2 --rate 500 --seconds 20
 
-`octavo standalone` in a fresh folder; the third bookie's `fdatasync` is made to sleep first, in the
-middle one of three phases. All the time single messages of 100 B are published at a fixed rate, as
-in b4_single.py. Two of three copies are enough for an ack, so the slow one should not be felt; what
-it has not stored yet is held for it, and that must have a bound. Prints a line per phase, with what
-each process has in memory, and last one JSON document.
+Starts `octavo standalone` in a fresh folder. In the second of three phases, the third bookie sleeps
+before each `fdatasync`. In all phases single messages of 100 B are published at a fixed rate, as in
+b4_single.py. Two of three copies are enough for an ack, so publishers should not notice. Entries
+that the slow bookie has not stored yet are kept in memory, which must stay bounded. Prints a line
+for each phase, with the memory of each process, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ PHASES = ("before", "slow", "after")
 
 
 def child_of(flag: Path, sync_s: float) -> Any:
-    """What makes the cluster's children: the third bookie is the one that can be slow."""
+    """Return the function that makes the cluster's children; the third bookie can be slow."""
 
     class OneIsSlow(Child):
         @property
         def command(self) -> list[str]:
-            """What is run."""
             if self.name != SLOW:
                 return super().command
             return [sys.executable, "-m", "bench.slow_bookie", str(flag), str(sync_s)]
@@ -54,7 +53,6 @@ def memory(members: Any) -> dict[str, int]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--sync-s", type=float, default=0.5)
     parser.add_argument("--rate", type=float, default=1000.0)

@@ -1,14 +1,14 @@
-"""B12: one tenant publishes at ten times its quota: what another, who keeps to theirs, sees of it.
+"""B12: a tenant publishes at ten times its quota: the effect on another tenant.
 
     python -m bench.b12_noisy                     # 200 messages/s allowed, 2,000 offered
     python -m bench.b12_noisy --allowed 500 --times 10 --rate 500 --seconds 20 --rounds 3
 
-`octavo standalone` in a fresh folder. The quiet tenant sends single messages of 100 B at a fixed
-rate into a topic of its own namespace, as in b4_single.py, and its times are what is measured. The
-noisy one sends as many times its quota as is said into another namespace whose partition the same
-broker owns, whatever it is answered, on few connections or many, and never waits as it is told.
-Phases of each round: alone, with the noisy one kept to its quota, alone, and with a noisy one that
-has no quota. Prints a line per phase, and last one JSON document.
+Starts `octavo standalone` in a fresh folder. The quiet tenant sends single messages of 100 B at a
+fixed rate to a topic in its namespace, as in b4_single.py; its latencies are measured. The noisy
+tenant sends `--times` its quota to another namespace, whose partition has the same owner, on few
+connections or many. It ignores refusals and their Retry-After. Phases of each round: the quiet
+tenant alone; with a noisy tenant that has a quota; alone; with a noisy tenant without a quota.
+Prints a line for each phase, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from octavo.cli.main import run as octavo
 QUIET, NOISY = "quiet", "noisy"
 PHASES = ("alone", "limited", "alone", "unlimited")
 TAKES_HOLD_S = 3.0
-"""Brokers follow the quotas."""
+"""Time until brokers apply new quotas."""
 
 
 class Noisy(b4_single.Load):
-    """Messages that are due; refusals are counted."""
+    """A load that counts refusals."""
 
     def __init__(self, host: str, topic: str, namespace: str) -> None:
         self.answers: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class Noisy(b4_single.Load):
 
     @property
     def refused(self) -> bytes:
-        """Never the end of it."""
+        """Empty: a refusal does not end this load."""
         return b""
 
     @refused.setter
@@ -57,13 +57,13 @@ class Noisy(b4_single.Load):
             self.answers[answer[9:12].decode()] += 1
 
     def answered(self, connection: b4_single.Connection, due_s: float) -> None:
-        """The next that waits has its turn."""
+        """Send the next waiting message."""
         self.answers["all"] += 1
         super().answered(connection, due_s)
 
 
 async def shout(job: dict[str, Any]) -> dict[str, int]:
-    """As many messages as are due, until told to end by a line on standard input."""
+    """Send all messages that are due, until a line comes on standard input."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
     load = Noisy(f"{host}:{port}", job["topic"], NOISY)
@@ -81,7 +81,7 @@ async def shout(job: dict[str, Any]) -> dict[str, int]:
 
 
 def topics_of_one_broker(client: Client, url: str) -> tuple[str, str]:
-    """The owner of the quiet one's topic, and a topic of the noisy one that it owns, too."""
+    """Find a broker that owns a topic of each tenant: its URL, and the noisy tenant's topic."""
     for namespace in (QUIET, NOISY):
         client.create_namespace(namespace)
     client.create_topic(f"{QUIET}/{QUIET}")
@@ -90,13 +90,13 @@ def topics_of_one_broker(client: Client, url: str) -> tuple[str, str]:
         client.create_topic(f"{NOISY}/t{number}")
         if owner_of(url, f"t{number}", NOISY) == owner:
             return owner, f"t{number}"
-    raise SystemExit("one broker owns all topics of the one and none of the other")
+    raise SystemExit("no broker owns topics of both tenants: run it again")
 
 
 def phase(
     name: str, options: argparse.Namespace, job: dict[str, Any], metadata: str
 ) -> dict[str, Any]:
-    """One phase: what the quiet tenant saw, and what became of the noisy one's messages."""
+    """Run a phase; return the quiet tenant's latencies, and the noisy tenant's answers."""
     amount = options.allowed if name == "limited" else "unlimited"
     words = ["quota", "set", f"namespace:{NOISY}", f"publish_messages={amount}"]
     if octavo([*words, "--metadata", metadata]):
@@ -119,12 +119,11 @@ def phase(
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--allowed", type=int, default=200, help="messages a second")
-    parser.add_argument("--times", type=int, default=10, help="as many are offered")
-    parser.add_argument("--rate", type=float, default=500.0, help="of the quiet one")
+    parser.add_argument("--times", type=int, default=10, help="factor of messages sent")
+    parser.add_argument("--rate", type=float, default=500.0, help="of the quiet tenant")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each phase")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()

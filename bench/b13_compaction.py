@@ -1,13 +1,13 @@
-"""B13: a topic that is compacted while it is written, and what those who publish feel of it.
+"""B13: a topic is compacted while it is written, and the effect on publishers.
 
     python -m bench.b13_compaction                                   # 1 M messages, 10,000 keys
     python -m bench.b13_compaction --messages 10000000 --keys 100000
 
-`octavo standalone` is started in a fresh folder. One topic gets record batches of 100 B messages
-with keys drawn by chance, as fast as they are taken; another one gets single messages at a steady
-rate, before and meanwhile. Then it is waited until no run is due and what the view has is gone from
-the topic, ten minutes at most, and the view is read as a whole: it has to have the newest message
-of each key. Prints lines for people, and last one JSON document.
+Starts `octavo standalone` in a fresh folder. A topic gets record batches of 100 B messages with
+random keys, as fast as possible; another topic gets single messages at a steady rate, before and
+meanwhile. Then the program waits, at most ten minutes, until no run is due and compacted messages
+are removed from the topic. It reads the whole view, which must have the newest message of each key.
+Prints lines for people, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MIB = 1 << 20
 
 
 class Singles:
-    """Single messages at a steady rate; how long each took."""
+    """Sends single messages at a steady rate, and times them."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self.took_ms: list[float] = []
 
     async def go_on(self) -> None:
-        """Until cancelled."""
+        """Send until cancelled."""
         while True:
             began = time.monotonic()
             await ok(self._session, "POST", "singles/messages", data=b"x" * 100)
@@ -54,7 +54,7 @@ class Singles:
             await asyncio.sleep(SINGLE_EVERY_S)
 
     def take(self) -> dict[str, float]:
-        """Percentiles since the last time."""
+        """Return percentiles since the last call."""
         took, self.took_ms = sorted(self.took_ms), []
         return {
             "count": len(took),
@@ -64,7 +64,7 @@ class Singles:
 
 
 async def figures(session: aiohttp.ClientSession) -> dict[str, Any]:
-    """Of the one partition."""
+    """The figures of the topic's only partition."""
     found: dict[str, Any] = (await ok(session, "GET", "accounts"))["partitions"][0]
     return found
 
@@ -72,7 +72,7 @@ async def figures(session: aiohttp.ClientSession) -> dict[str, Any]:
 async def written(
     session: aiohttp.ClientSession, options: argparse.Namespace, newest: dict[bytes, int]
 ) -> tuple[float, int]:
-    """Publish all; seconds, and the most bytes that the topic had meanwhile."""
+    """Publish all messages; return the seconds, and the topic's largest size meanwhile."""
     rng = random.Random(1)
     numbers = iter(range(options.messages // BATCH_MESSAGES))
     values = [os.urandom(80) for _ in range(1_000)]
@@ -103,11 +103,11 @@ async def written(
 
 
 async def until_quiet(session: aiohttp.ClientSession) -> dict[str, Any]:
-    """Wait until no run is due and what the view has is gone; the figures then."""
+    """Wait until no run is due and compacted messages are removed; return the figures."""
     began = time.monotonic()
     while time.monotonic() - began < QUIET_S_MAX:
         now = await figures(session)
-        uncompacted = now.get("uncompacted")  # none of a topic without compaction
+        uncompacted = now.get("uncompacted")  # missing without compaction
         if uncompacted is None:
             return now
         horizon = now.get("compacted", {}).get("horizon", 0)
@@ -118,7 +118,7 @@ async def until_quiet(session: aiohttp.ClientSession) -> dict[str, Any]:
 
 
 async def check(session: aiohttp.ClientSession, newest: dict[bytes, int]) -> int:
-    """Read the view and what follows it: the newest of each key is there. How many were read."""
+    """Check that view and rest have the newest message of each key; return how many were read."""
     at, read, last = "earliest", 0, dict[bytes, int]()
     while True:
         query = {"from": at, "compacted": "true"}
@@ -135,12 +135,11 @@ async def check(session: aiohttp.ClientSession, newest: dict[bytes, int]) -> int
                 last[record.key] = header.base_offset + record.offset_delta
                 read += 1
     if last != newest:
-        raise SystemExit("the view has not the newest message of each key")
+        raise SystemExit("the view lacks the newest message of a key")
     return read
 
 
 async def measure(cluster: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """All of it."""
     found: dict[str, Any] = {"messages": options.messages, "keys": options.keys}
     async with aiohttp.ClientSession(f"{cluster.url}/v1/topics/public/") as session:
         compaction = {"after_size": "8MiB", "delete_raw": True} if not options.without else None
@@ -168,7 +167,6 @@ async def measure(cluster: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=10_000)

@@ -1,13 +1,13 @@
-"""B14: a partition is handed on while somebody publishes 1,000 messages a second to it.
+"""B14: a partition is handed over while 1,000 messages a second are published to it.
 
     python -m bench.b14_hand_over                        # 10 hand-overs, the embedded store
     python -m bench.b14_hand_over --metadata zk://127.0.0.1:2181/b14  # of `octavo zookeeper`
 
 Two brokers and three bookies, each a process. The publisher sends a message every millisecond,
-whatever becomes of those before (open loop), and notes when each is acked. A hand-over is an
-`octavo topic unload --to` the other broker. Its silence is the longest time between two acks in
-the second around it; the quiet second before it is measured likewise, for what the machine does by
-itself. The goal is 50 ms. Prints a row each, and last one JSON document.
+whether earlier messages are acked or not (open loop), and notes the time of each ack. A hand-over
+is an `octavo topic unload --to` the other broker. Its silence is the longest time between two acks
+in the second around it; the goal is 50 ms. The second before it is measured for comparison. Prints
+a row for each hand-over, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUIET_S = 1.0
 
 
 class Publisher:
-    """Sends at a pace, and knows when what was acked."""
+    """Sends at a fixed rate, and notes the times of acks."""
 
     def __init__(self, producer: Producer, per_s: int) -> None:
         self._producer = producer
@@ -44,7 +44,7 @@ class Publisher:
         self.failed: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send until cancelled."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -65,13 +65,12 @@ class Publisher:
             self.acked.append(time.perf_counter())
 
     def silence_ms(self, start: float, stop: float) -> float:
-        """The longest time between two acks then."""
+        """The longest time between two acks from `start` to `stop`."""
         times = [start, *sorted(one for one in self.acked if start <= one <= stop), stop]
         return max(after - before for before, after in itertools.pairwise(times)) * 1000
 
 
 async def measure(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
-    """All hand-overs."""
     supervisor = Supervisor(plan)
     await supervisor.start()
     try:
@@ -108,7 +107,6 @@ async def measure(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
 
 
 async def one_round(client: AsyncClient, publisher: Publisher) -> dict[str, float]:
-    """One hand-over."""
     owner = (await client.topic(TOPIC)).stats["partitions"][0]["owner"]
     other = next(one["id"] for one in await client.brokers() if one["id"] != owner)
     quiet_from = time.perf_counter()
@@ -118,7 +116,7 @@ async def one_round(client: AsyncClient, publisher: Publisher) -> dict[str, floa
     took = time.perf_counter() - begun
     await asyncio.sleep(QUIET_S)
     until = time.perf_counter()
-    await asyncio.sleep(0.2)  # what was under way then is acked by now
+    await asyncio.sleep(0.2)  # let outstanding acks arrive
     return {
         "silence_ms": round(publisher.silence_ms(begun, until), 1),
         "quiet_ms": round(publisher.silence_ms(quiet_from, begun), 1),
@@ -127,11 +125,10 @@ async def one_round(client: AsyncClient, publisher: Publisher) -> dict[str, floa
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--per-s", type=int, default=1000, help="messages")
-    parser.add_argument("--metadata", default="", help="a store's URL; default: the embedded one")
+    parser.add_argument("--metadata", default="", help="a store's URL; default: the embedded store")
     parser.add_argument("--logs", help="keep the cluster's folder here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="octavo-b14-") as made:

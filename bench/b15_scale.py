@@ -1,29 +1,29 @@
-"""B15: how much one cluster holds: topics, ledgers, ack holes, subscriptions.
+"""B15: how much a cluster can hold: topics, ledgers, ack holes, subscriptions.
 
-    python -m bench.b15_scale                           # the goals' sizes, half an hour and more
+    python -m bench.b15_scale                           # the sizes of the goals: over half an hour
     python -m bench.b15_scale --parts topics --topics 1000
     python -m bench.b15_scale --topics 200 --ledgers 500 --holes 5000 --subscriptions 10 \\
-        --messages 20000 --seconds 5                    # everything in small: a minute
+        --messages 20000 --seconds 5                    # small sizes: a minute
 
-Each part is a fresh `octavo standalone --brokers 1` of real processes: one broker, three bookies,
+Each part runs a fresh `octavo standalone --brokers 1` of real processes: a broker, three bookies,
 the embedded metadata store.
 
-topics: that many are made, a message is published to each, and the broker is left alone: its memory
-and processor time. Then it is stopped and started, and killed and started by its supervisor; each
-time: how long until it is ready, until each of some topics that are asked for at once, by chance
-and some at a time, has given its message, and until all have.
-ledgers: that many are written (an entry of 100 B, three copies) and closed by a ledger client in
-this process; then the bookies are left alone, some ledgers are read, and a bookie is killed.
-holes: a subscription of which every second message is acked, over HTTP, so that as many holes stay.
-Once what is not acked was given back for hours, with the broker's bounds of leases raised
-(`nacked`), and once with them as they come: every second message says itself that it is not due
-(`not_due`). Then the broker is killed, and the next one must know each hole.
-subscriptions: one drains a topic by `receive` and `ack`, batches as they are stored; then so many
-at once, by the same client process. What each gets, and all together, is compared with the one.
-Then messages are published at a rate, and all follow at the tail: do they keep up?
+topics: creates topics, publishes a message to each, and measures the idle broker's memory and
+processor time. Then the broker is restarted, and killed and restarted by its supervisor. Each time
+measures the seconds until it is ready, until some random topics, several at a time, have returned
+their message, and until all have.
+ledgers: writes ledgers (an entry of 100 B, three copies) and closes them, by a ledger client in
+this process. Then measures the idle bookies, reads some ledgers, and kills a bookie.
+holes: acks every second message of a subscription, over HTTP, which leaves that many holes. Once
+the other messages were nacked with a delay of hours, with raised bounds of leases (`nacked`); once,
+with default bounds, the other messages are not due yet (`not_due`). Then the broker is killed, and
+the next owner must know each hole.
+subscriptions: a subscription drains a topic by `receive` and `ack` of stored batches; then many
+subscriptions at once, by the same client process. Compares their rates with the single one's. Then
+messages are published at a rate, and all subscriptions must keep up.
 
-RSS is what the process has resident, PSS counts shared pages by their share. Prints lines for
-people, and last one JSON document with the goals.
+RSS is the resident memory, PSS counts shared pages proportionally. Prints lines for people, and
+last a JSON document with the goals.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ GOALS = {
 }
 PARTS = tuple(GOALS)
 SETTLE_S = 5.0
-"""What is under way when a load ends is not idleness."""
+"""Wait this long after a load before idleness is measured."""
 PATIENCE_S = 600.0
 RETRY_S = 0.05
 READ_AGAIN = 200
@@ -76,27 +76,27 @@ HOLES_A_CALL = 1000
 PACED_BATCH = 100
 LATER = "12h"
 BOUND = "broker.{}_messages_max={}"
-"""Of what is leased and of what is delayed."""
+"""The settings that bound leased and delayed messages."""
 
 
 class Watched:
-    """The processes of a cluster by kind: what they take of the machine."""
+    """The processes of a cluster by kind, and their use of the machine."""
 
     def __init__(self, cluster: Typed, folder: Path) -> None:
         self.url = cluster.url
         self._folder = folder
 
     def of_kind(self, kind: str) -> list[psutil.Process]:
-        """Those that run now."""
+        """The running processes of a kind."""
         members = read_cluster(self._folder).of_kind(kind)
         return [psutil.Process(one.pid) for one in members]
 
     def kill_one(self, kind: str) -> None:
-        """As the machine would: nothing is said to anybody."""
+        """Kill a process (SIGKILL)."""
         self.of_kind(kind)[0].send_signal(signal.SIGKILL)
 
     def idle(self, seconds: float) -> dict[str, Any]:
-        """What each kind takes while nobody asks for anything: of a core, and of memory."""
+        """The use of processor and memory of each kind, without load."""
         time.sleep(min(SETTLE_S, seconds))
         found: dict[str, Any] = {}
         kinds = {kind: self.of_kind(kind) for kind in ("broker", "bookie")}
@@ -117,12 +117,12 @@ def _used_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def say(part: str, what: str, found: Any) -> None:
-    """For people."""
+    """Print a line for people."""
     print(f"{part:<13} {what}: {found}", flush=True)
 
 
 async def patient(work: Callable[[], Awaitable[Any]]) -> Any:
-    """`work`, again and again while nobody listens."""
+    """Repeat `work` while connections are refused."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -134,7 +134,7 @@ async def patient(work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def session(url: str) -> aiohttp.ClientSession:
-    """For calls on topics, as many at a time as there are."""
+    """Make a session without a bound of connections."""
     return aiohttp.ClientSession(
         f"{url}/v1/topics/public/",
         timeout=aiohttp.ClientTimeout(total=PATIENCE_S),
@@ -146,7 +146,7 @@ def session(url: str) -> aiohttp.ClientSession:
 
 
 async def make_topics(url: str, count: int) -> dict[str, float]:
-    """Seconds to make them, and to publish to each."""
+    """Create topics and publish to each; return the seconds of both."""
     async with session(url) as calls:
 
         async def make(number: int) -> None:
@@ -161,7 +161,7 @@ async def make_topics(url: str, count: int) -> dict[str, float]:
 
 
 async def all_answer(url: str, count: int) -> float:
-    """Seconds until each topic has given its message."""
+    """Seconds until each topic has returned its message."""
     async with session(url) as calls:
 
         async def read(number: int) -> None:
@@ -173,7 +173,7 @@ async def all_answer(url: str, count: int) -> float:
 
 
 async def first_answer(url: str, count: int) -> dict[str, float]:
-    """Of some topics, asked for before all others: how long each took, in ms."""
+    """Milliseconds until some topics, read before all others, have returned their messages."""
     took_ms: list[float] = []
     places = asyncio.Semaphore(ASKED_AT_ONCE)
     async with session(url) as calls:
@@ -227,7 +227,7 @@ def topics(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def make_ledgers(url: str, count: int) -> tuple[dict[str, Any], list[int]]:
-    """Write and close them; their ids."""
+    """Write and close ledgers; return figures and ids."""
     payload = os.urandom(100)
     made: list[int] = []
     async with ledger_client(url) as client:
@@ -280,7 +280,7 @@ def ledgers(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _until_again(folder: Path, count: int) -> float:
-    """Seconds until the bookie that was killed serves again, by its supervisor's word."""
+    """Seconds until the killed bookie serves again, by the supervisor's file."""
     began = time.monotonic()
     died = False
     while time.monotonic() - began < PATIENCE_S:
@@ -289,14 +289,14 @@ def _until_again(folder: Path, count: int) -> float:
         if died and len(running) == count:
             return round(time.monotonic() - began, 2)
         time.sleep(RETRY_S)
-    raise SystemExit("the bookie that was killed did not come back")
+    raise SystemExit("the killed bookie did not restart")
 
 
 # Holes
 
 
 async def make_holes(url: str, count: int, how: str) -> dict[str, Any]:
-    """Publish twice as many messages, and ack every second one; seconds, and of the tenths."""
+    """Publish twice as many messages, and ack every second; return seconds, also by tenths."""
     lines = [b'{"value": "x"}\n', b'{"value": "x"}\n']
     if how == "not_due":
         lines[0] = f'{{"value": "x", "deliver_after": "{LATER}"}}\n'.encode()
@@ -322,7 +322,7 @@ async def make_holes(url: str, count: int, how: str) -> dict[str, Any]:
             given = await ok(calls, "POST", f"holes/subscriptions/s/{asked}")
             ids = [one["ack_id"] for one in given["messages"]]
             if not ids:
-                raise SystemExit(f"after {acked} holes nothing more is handed out: {given}")
+                raise SystemExit(f"after {acked} holes a receive gives no more messages: {given}")
             body: dict[str, Any] = {"ack_ids": ids}
             if how == "nacked":
                 even = [int(one.split("-")[1]) % 2 == 0 for one in ids]
@@ -340,7 +340,7 @@ async def make_holes(url: str, count: int, how: str) -> dict[str, Any]:
 
 
 async def known_holes(url: str) -> tuple[float, dict[str, Any]]:
-    """What the subscription says, and after how long."""
+    """The subscription's figures, and the seconds until it answered."""
     began = time.monotonic()
     async with session(url) as calls:
         said = await patient(lambda: ok(calls, "GET", "holes/subscriptions/s"))
@@ -348,7 +348,7 @@ async def known_holes(url: str) -> tuple[float, dict[str, Any]]:
 
 
 def holes(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Many holes in one subscription, in both ways."""
+    """Many holes in a subscription, in both ways."""
     found = {}
     room = 2 * options.holes + 10_000
     for how in ("nacked", "not_due"):
@@ -373,7 +373,7 @@ def holes(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def fill(url: str, count: int, names: list[str]) -> None:
-    """The topic with its messages, and all subscriptions at its beginning."""
+    """Publish the messages, and create the subscriptions at their beginning."""
     records = [Record(None, b"x" * 100, (), 1) for _ in range(BATCH_MESSAGES)]
     batch = build_batch(records)
     async with session(url) as calls:
@@ -389,9 +389,9 @@ async def fill(url: str, count: int, names: list[str]) -> None:
 
 
 async def drain(job: dict[str, Any]) -> dict[str, Any]:
-    """All subscriptions at once, until each has acked all; thousand messages a second.
+    """Drain all subscriptions at once; return thousands of messages a second.
 
-    With a `rate` the messages are published meanwhile, so many a second.
+    With a `rate`, that many messages a second are published meanwhile.
     """
     rates: list[float] = []
     async with session(job["url"]) as calls:
@@ -425,7 +425,7 @@ async def drain(job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def some(calls: aiohttp.ClientSession, path: str) -> tuple[list[str], int]:
-    """Ack ids of what one receive gives, and of how many messages."""
+    """Receive once; return the ack ids, and the number of messages."""
     accept = {"Accept": "application/vnd.kafka.recordbatch.v2, application/json"}
     asked = calls.post(path + "receive?max=10000&consumer=c&wait=30", headers=accept)
     async with asked as answer:
@@ -441,7 +441,7 @@ async def some(calls: aiohttp.ClientSession, path: str) -> tuple[list[str], int]
 
 
 async def publish_at(calls: aiohttp.ClientSession, job: dict[str, Any]) -> None:
-    """Record batches of so many messages when they are due."""
+    """Publish record batches at a fixed rate."""
     if not job["rate"]:
         return
     batch = build_batch([Record(None, b"x" * 100, (), 1) for _ in range(PACED_BATCH)])
@@ -453,7 +453,7 @@ async def publish_at(calls: aiohttp.ClientSession, job: dict[str, Any]) -> None:
 
 
 def subscriptions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One subscription of a topic, and then many."""
+    """One subscription of a topic, then many."""
     messages = -(-options.messages // BATCH_MESSAGES) * BATCH_MESSAGES
     names = [f"s{number}" for number in range(options.subscriptions)]
     found: dict[str, Any] = {"messages": messages, "subscriptions": len(names)}
@@ -474,7 +474,7 @@ def subscriptions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _drained(watched: Watched, names: list[str], messages: int, rate: int) -> dict[str, Any]:
-    """What `drain` finds in a process of its own, and what that takes of the broker."""
+    """Run `drain` in a new process; return its figures, and the broker's processor time."""
     job = {"url": watched.url, "messages": messages, "names": names, "rate": rate}
     before_s = _used_s(watched.of_kind("broker"))
     command = [sys.executable, "-m", "bench.b15_scale", "--job", json.dumps(job)]
@@ -487,11 +487,10 @@ def _drained(watched: Watched, names: list[str], messages: int, rate: int) -> di
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--parts", type=several(PARTS), default=[*PARTS], help="of these, with commas"
+        "--parts", type=several(PARTS), default=[*PARTS], help="parts, separated by commas"
     )
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--ledgers", type=int, default=100_000)
@@ -499,9 +498,9 @@ def main() -> None:
     parser.add_argument("--subscriptions", type=int, default=100)
     parser.add_argument("--messages", type=int, default=50_000, help="for each subscription")
     parser.add_argument(
-        "--rate", type=or_zero, default=1_000, help="published a second for all; or 0"
+        "--rate", type=or_zero, default=1_000, help="messages published a second, or 0"
     )
-    parser.add_argument("--seconds", type=float, default=30.0, help="of idleness, each time")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each idle phase")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     if options.job:

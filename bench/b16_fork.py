@@ -4,11 +4,11 @@
     python -m bench.b16_fork --forks 20 --ledgers 1
     python -m bench.b16_fork --metadata zk://127.0.0.1:2181/b16  # of `octavo zookeeper`
 
-Two brokers and three bookies, each a process. A topic of one partition and one of four, each
-partition with some ledgers, is forked again and again at its end: asked of the owner of partition
-0, and of the other broker; `processor_ms` is what both brokers work for one. Then, for what the
-machine does by itself, the same number of times a topic is made that forks nothing. The goal is
-10 ms. Prints a row each, and last one JSON document.
+Two brokers and three bookies, each a process. A topic with 1 partition and a topic with 4, each
+partition with some ledgers, are forked at their ends many times: through the owner of partition 0,
+and through the other broker. `processor_ms` is the work of both brokers for a fork. For comparison
+as many empty topics are created. The goal is 10 ms. Prints a row for each case, and last a JSON
+document.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PARTITIONS = (1, 4)
 
 
 def worked_s(cluster: ClusterFile) -> float:
-    """Seconds of processor time that the brokers have had."""
+    """Seconds of processor time of the brokers."""
     pids = [one.pid for one in cluster.members if one.kind == "broker"]
     return float(sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids))
 
 
 def figures(took_s: list[float], work_s: float) -> dict[str, float]:
-    """Milliseconds."""
+    """Figures in milliseconds."""
     took = sorted(one * 1000 for one in took_s)
     return {
         "processor_ms": round(work_s / len(took) * 1000, 1),
@@ -51,14 +51,14 @@ def figures(took_s: list[float], work_s: float) -> dict[str, float]:
 
 
 async def filled(session: aiohttp.ClientSession, topic: str, partitions: int, ledgers: int) -> None:
-    """A topic whose partitions have so many ledgers each, the last one open."""
+    """Make a topic with `ledgers` ledgers in each partition, the last open."""
     settings = {"partitions": partitions, "rollover": {"entries": 1}}
     await ok(session, "PUT", topic, json=settings)
     for number in range(partitions):
         path = f"{topic}/partitions/{number}"
         for _ in range(ledgers):
             await ok(session, "POST", f"{path}/messages", data=b"x" * 100)
-            await asyncio.sleep(0.05)  # it rolls over beside that
+            await asyncio.sleep(0.05)  # the roll-over happens in the background
         held = await ok(session, "GET", path)
         print(f"{topic}/{number}: {len(held['ledgers'])} ledgers")
 
@@ -66,7 +66,7 @@ async def filled(session: aiohttp.ClientSession, topic: str, partitions: int, le
 async def forked(
     cluster: ClusterFile, session: aiohttp.ClientSession, topic: str, label: str, forks: int
 ) -> dict[str, float]:
-    """Fork it so many times. The forks are deleted afterwards."""
+    """Fork a topic `forks` times, and delete the forks."""
     took_s, before_s = [], worked_s(cluster)
     for number in range(forks):
         began = time.perf_counter()
@@ -81,7 +81,6 @@ async def forked(
 async def made(
     cluster: ClusterFile, session: aiohttp.ClientSession, topics: int
 ) -> dict[str, float]:
-    """Make so many topics."""
     took_s, before_s = [], worked_s(cluster)
     for number in range(topics):
         began = time.perf_counter()
@@ -91,7 +90,6 @@ async def made(
 
 
 async def measure(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
-    """All of it."""
     supervisor = Supervisor(plan)
     await supervisor.start()
     found: dict[str, Any] = {"goal_ms": GOAL_MS}
@@ -119,11 +117,10 @@ async def measure(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--forks", type=int, default=100)
     parser.add_argument("--ledgers", type=int, default=5, help="of each partition, about")
-    parser.add_argument("--metadata", default="", help="a store's URL; default: the embedded one")
+    parser.add_argument("--metadata", default="", help="a store's URL; default: the embedded store")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="octavo-b16-") as folder:
         plan = Plan(

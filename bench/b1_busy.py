@@ -1,17 +1,17 @@
-"""B1 beside everything else that a bookie does: the same adds, with and without work behind them.
+"""B1 with a bookie's other work: the same adds, with and without work in the background.
 
     python -m bench.b1_busy                     # 5 rounds of each, 100 B and 1 KB: some minutes
     python -m bench.b1_busy --rounds 1 --entries 200000
 
-quiet   nothing but the adds: the write cache takes the whole round, nobody reads or collects
-busy    write caches of 8 MiB that are flushed again and again; entry logs of 16 MiB that are
-        compacted one after another, because half of what is in them was deleted; and a reader in
-        a process of its own, that asks for one random old entry after another, from entry logs
+quiet   only the adds: the write cache holds the whole round; no reads, no collection
+busy    write caches of 8 MiB, flushed again and again; entry logs of 16 MiB, compacted one after
+        another because half of their entries were deleted; and a reader process, which reads
+        random old entries from entry logs
 
-Rounds of both follow one another in turns, each with a bookie process and folders of its own, which
-hold the same ledgers at the start. The adds are those of b1_one_bookie.py: pipelined, over the
-network, every ack after `fdatasync`. A busy round in which nothing was flushed, compacted or read
-is an error. Prints a line for each round and, last, one JSON document.
+Rounds of both alternate, each with a new bookie process and new folders that hold the same ledgers.
+The adds are as in b1_one_bookie.py: pipelined, over the network, every ack after `fdatasync`. A
+busy round without a flush, a compaction or a read is an error. Prints a line for each round, and
+last a JSON document.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MIB = 1024 * 1024
 HOUR_MS = 3_600_000
 FLAGS = int(Flag.CRC32C | Flag.RANGE_ACK)
 OLD, KEPT, DOOMED, FRESH = 1, 2, 3, 4
-"""Ledgers: one that is read, two that share entry logs, the one that the adds go to."""
+"""Ledgers: for reads, two that share entry logs, and for the adds."""
 OLD_BYTES = 96 * MIB
 FODDER_BYTES = 160 * MIB
 FODDER_ENTRY_BYTES = 1024
@@ -74,14 +74,14 @@ MODES: dict[str, dict[str, Any]] = {
         "gc_major_interval_ms": 1,
     },
 }
-"""Compaction goes at its default pace, `gc_bytes_per_s`."""
+"""Compaction has its default rate, `gc_bytes_per_s`."""
 
 
-# -- what the bookie holds before a round
+# -- a bookie's ledgers before a round
 
 
 async def fill(folder: str) -> None:
-    """The ledgers' records, and the entries of the three old ones."""
+    """Write the ledgers' records, and the entries of the three old ledgers."""
     store = open_store(f"file://{folder}/metadata.db")
     await store.start()
     ledgers = LedgerStore(store, rng=random.Random(1))
@@ -101,7 +101,7 @@ async def fill(folder: str) -> None:
 
 
 async def doom(folder: str) -> None:
-    """Delete a ledger, as its owner would: the bookie finds out by itself."""
+    """Delete a ledger, as its owner would; the bookie notices by itself."""
     store = open_store(f"file://{folder}/metadata.db")
     await store.start()
     await LedgerStore(store).delete(DOOMED)
@@ -109,7 +109,7 @@ async def doom(folder: str) -> None:
 
 
 def forget_files(folder: str) -> None:
-    """Let the system drop what it holds of the entry logs."""
+    """Drop the entry logs from the page cache."""
     os.sync()
     for path in Path(folder).rglob("*.log"):
         handle = os.open(path, os.O_RDONLY)
@@ -117,11 +117,11 @@ def forget_files(folder: str) -> None:
         os.close(handle)
 
 
-# -- what is seen of the bookie
+# -- a bookie's figures
 
 
 class Work:
-    """What a bookie has done beside adds, so far."""
+    """A bookie's work besides adds, so far."""
 
     def __init__(self, bookie: OwnBookie) -> None:
         metrics = {
@@ -144,7 +144,7 @@ class Work:
         self.cpu_s = usage.user + usage.system
 
     def since(self, before: Work) -> dict[str, float]:
-        """What came after `before`."""
+        """The work since `before`."""
         return {name: round(now - before.facts[name], 1) for name, now in self.facts.items()}
 
 
@@ -155,7 +155,7 @@ def _get(bookie: OwnBookie, path: str) -> str:
 
 
 async def until(what: str, holds: Callable[[], bool]) -> None:
-    """Wait for the bookie to begin something."""
+    """Wait until `holds()`, for example until the bookie flushes."""
     end = time.monotonic() + 30
     while not holds():
         if time.monotonic() > end:
@@ -163,18 +163,18 @@ async def until(what: str, holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-# -- the reader, a process of its own
+# -- the reader process
 
 
 def reader_of(bookie: OwnBookie) -> subprocess.Popen[bytes]:
-    """Begin to read."""
+    """Start the reader process."""
     return subprocess.Popen(
         [sys.executable, "-m", "bench.b1_busy", "--read", str(bookie.address[1])]
     )
 
 
 def read_on(port: int) -> None:
-    """Ask for random old entries, one at a time, until killed."""
+    """Read random old entries, one at a time, until killed."""
     rng = random.Random(7)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         while True:
@@ -194,7 +194,7 @@ def read_on(port: int) -> None:
 
 
 async def one_round(args: argparse.Namespace, mode: str, size: int) -> dict[str, Any]:
-    """A bookie from its first folder to its end."""
+    """Run a round with a new bookie."""
     with tempfile.TemporaryDirectory(prefix="b1-", dir=args.folder) as folder:
         await fill(folder)
         forget_files(folder)
@@ -224,7 +224,7 @@ async def one_round(args: argparse.Namespace, mode: str, size: int) -> dict[str,
 
 
 def check(mode: str, beside: dict[str, float], *, compacting: bool) -> None:
-    """A busy round was busy to its end, a quiet one quiet; raises `SystemExit` if not."""
+    """Raises `SystemExit` unless a busy round was busy to its end, and a quiet round quiet."""
     if mode == "quiet":
         if any(beside.values()):
             raise SystemExit(f"a quiet round was not quiet: {beside}")
@@ -238,7 +238,7 @@ def check(mode: str, beside: dict[str, float], *, compacting: bool) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One line for people."""
+    """Print a line for people."""
     beside = result["beside"]
     what = ""
     if result["mode"] == "busy":
@@ -256,7 +256,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians by size, and what share is left when busy."""
+    """Medians by size, and the busy rounds' share of the quiet rounds' rate."""
     found = []
     for size in sorted({result["payload_bytes"] for result in results}):
         row: dict[str, Any] = {"payload_bytes": size}
@@ -274,7 +274,7 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All rounds; which mode comes first changes from round to round."""
+    """Run all rounds; the first mode changes from round to round."""
     results = []
     for number in range(args.rounds):
         for size in args.sizes:
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=5_000, help="entries in flight")
     parser.add_argument("--window-bytes", type=int, default=16 * MIB, help="bytes in flight")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", help="where bookies store; a temporary one by default")
+    parser.add_argument("--folder", help="the bookies' folder; default: a temporary folder")
     parser.add_argument("--timeout-s", type=float, default=300)
     parser.add_argument("--read", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,13 +1,12 @@
-"""B1: one bookie, pipelined adds of one ledger, every ack after fdatasync.
+"""B1: pipelined adds of a ledger to a bookie, every ack after fdatasync.
 
     python -m bench.b1_one_bookie                          # 100 B, 1 KB, 64 KB against our bookie
     python -m bench.b1_one_bookie --bookie host:port --v2  # the same client against any bookie
-    python -m bench.b1_one_bookie --v2 --v3                # v2 and v3 frames by turns
+    python -m bench.b1_one_bookie --v2 --v3                # v2 and v3 frames alternately
 
-The bookie runs in a process of its own, the client is the parent. The client speaks frames made by
-`protocol` and nothing else; small entries are packed before the clock starts, so that what is
-measured is the bookie. A window bounds what is in flight, in entries and in bytes. Prints one line
-per size for people and, last, one JSON document with settings and figures.
+The bookie runs in a child process. To measure the bookie alone, the client only sends frames of
+`protocol`, and packs small entries before the clock starts. A window bounds entries and bytes in
+flight. Prints a line for each size, and last a JSON document with settings and figures.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class Workload:
             self._ahead = memoryview(b"".join(self._frames(0, count)))
 
     def frames(self, first: int, count: int) -> memoryview | bytes:
-        """The frames of `count` entries from `first` on."""
         if self._ahead is not None:
             return self._ahead[first * self.frame_bytes : (first + count) * self.frame_bytes]
         return b"".join(self._frames(first, count))
@@ -81,7 +79,7 @@ class Workload:
 
 
 class V3Workload(Workload):
-    """The same as v3 requests, one behind the other: they are not all of one length."""
+    """The same as v3 requests, whose lengths vary."""
 
     def __init__(self, ledger_id: int, size: int, count: int) -> None:
         self.ledger_id = ledger_id
@@ -108,7 +106,7 @@ class V3Workload(Workload):
 
 
 class Client(asyncio.BufferedProtocol):
-    """Keeps the window full; records when what was sent was acked."""
+    """Keeps the window full; records the times of sends and acks."""
 
     def __init__(self, work: Workload, window: int) -> None:
         self._work = work
@@ -181,7 +179,7 @@ class V3Client(Client):
             last = data[position + LENGTH.size : following]
             position = following
             self._acked += 1
-        if last:  # one of each chunk is looked into: the client is not what is measured
+        if last:  # check a single answer of each chunk, to keep the client cheap
             answer = ResponseMessage.FromString(last)
             if answer.status:
                 self.done.set_exception(RuntimeError(f"refused: {answer}"))
@@ -190,7 +188,7 @@ class V3Client(Client):
 
 
 def percentile(latencies: list[tuple[float, int]], share: float) -> float:
-    """The latency below which `share` of the bursts stayed, in ms."""
+    """The percentile of the bursts' latencies, in ms."""
     ordered = sorted(latency for latency, _ in latencies)
     return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
 
@@ -203,7 +201,7 @@ async def run_size(
     *,
     in_v3: bool = False,
 ) -> dict[str, Any]:
-    """One measurement; of a new ledger with an id of its own, unless `work` is given."""
+    """Make a measurement, with a new ledger unless `work` is given."""
     flags = 0 if args.v2 else int(Flag.CRC32C | Flag.RANGE_ACK)
     if work is None:
         count = max(50, min(args.entries, args.bytes_max // size))
@@ -233,7 +231,7 @@ async def run_size(
 
 
 async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All sizes, `rounds` times each."""
+    """Measure all sizes, `rounds` times each."""
     results = []
     kinds = (False, True) if args.v3 else (False,)
     for round_number, size, in_v3 in itertools.product(range(args.rounds), args.sizes, kinds):
@@ -249,7 +247,7 @@ async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[di
 
 
 async def serve(folder: str, settings: dict[str, Any]) -> None:
-    """The bookie process: prints its ports, ends on SIGTERM."""
+    """Run the bookie process: print its ports, end on SIGTERM."""
     from octavo.bookie.config import BookieConfig
     from octavo.bookie.disk.files import RealDisk
     from octavo.bookie.node import BookieNode
@@ -277,7 +275,7 @@ async def serve(folder: str, settings: dict[str, Any]) -> None:
 
 
 class OwnBookie(NamedTuple):
-    """A bookie process of ours."""
+    """A bookie process that this program started."""
 
     address: tuple[str, int]
     admin_port: int
@@ -286,7 +284,7 @@ class OwnBookie(NamedTuple):
 
 @contextlib.contextmanager
 def own_bookie(folder: str, **settings: Any) -> Iterator[OwnBookie]:
-    """A bookie process for the length of the block; `settings` are those of `BookieConfig`."""
+    """Run a bookie process during the block, with these settings of `BookieConfig`."""
     command = [sys.executable, "-m", "bench.b1_one_bookie", "--serve", folder]
     command += ["--settings", json.dumps(settings)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -313,10 +311,10 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=5_000, help="entries in flight")
     parser.add_argument("--window-bytes", type=int, default=16 << 20, help="bytes in flight")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--bookie", help="host:port of a running bookie; our own by default")
+    parser.add_argument("--bookie", help="host:port of a running bookie; default: start one")
     parser.add_argument("--v2", action="store_true", help="BookKeeper's frames only")
-    parser.add_argument("--v3", action="store_true", help="v3 frames as well, by turns")
-    parser.add_argument("--folder", help="where the own bookie stores; a temporary one by default")
+    parser.add_argument("--v3", action="store_true", help="v3 frames too, alternately")
+    parser.add_argument("--folder", help="the own bookie's folder; default: a temporary folder")
     parser.add_argument("--timeout-s", type=float, default=300)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--settings", type=json.loads, default={}, help=argparse.SUPPRESS)

@@ -2,12 +2,12 @@
 
     python -m bench.b2_three_bookies              # 100 B, 1 KB, 64 KB, three rounds each
     python -m bench.b2_three_bookies --sizes 100 --seconds 10
-    python -m bench.b2_three_bookies --encrypted  # every size twice: in the clear, encrypted
+    python -m bench.b2_three_bookies --encrypted  # every size twice: clear and encrypted
 
-The bookies and the writer are processes of their own over one embedded metadata store; everything
-is Octavo's production path: placement, digests, quorum, in-order confirmation, close. The figure
-counts confirmed entries; the clock stops when the last one is confirmed by its ack quorum. Prints
-one line per size for people and, last, one JSON document with settings and figures.
+The bookies and the writer are separate processes with the embedded metadata store, and use
+production code: placement, digests, quorum, in-order confirmation, close. Counts confirmed entries;
+the clock stops when the last entry is confirmed by its ack quorum. Prints a line for each size, and
+last a JSON document with settings and figures.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from octavo.security.keys.sources import FileKeys
 BURST_BYTES = 64 * 1024
 TICK_S = 120.0
 NAMESPACE = "bench"
-"""Of the ledgers that are encrypted."""
+"""The namespace of encrypted ledgers."""
 
 
 async def serve(folder: str, name: str, url: str, settings: dict[str, Any]) -> None:
-    """One bookie, until SIGTERM."""
+    """Run a bookie until SIGTERM."""
     store = open_store(url)
     await store.start()
     config = BookieConfig(
@@ -72,7 +72,7 @@ async def serve(folder: str, name: str, url: str, settings: dict[str, Any]) -> N
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     parent = os.getppid()
-    while not stop.is_set() and os.getppid() == parent:  # a killed benchmark leaves nothing behind
+    while not stop.is_set() and os.getppid() == parent:  # end when the benchmark is killed
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), 1.0)
     await node.stop()
@@ -83,7 +83,7 @@ async def serve(folder: str, name: str, url: str, settings: dict[str, Any]) -> N
 def bookies(
     folder: str, url: str, count: int, **settings: Any
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """`count` bookie processes, ended on leaving; `settings` are those of `BookieConfig`."""
+    """Run `count` bookie processes during the block, with these settings of `BookieConfig`."""
     command = [sys.executable, "-m", "bench.b2_three_bookies", "--serve", folder, "--url", url]
     command += ["--settings", json.dumps(settings)]
     running = [
@@ -99,7 +99,7 @@ def bookies(
 
 
 async def write(writer: LedgerWriter, payload: bytes, seconds: float) -> tuple[int, float]:
-    """Add for `seconds`, as fast as the writer takes it: (confirmed entries, seconds)."""
+    """Add as fast as possible for `seconds`; return (confirmed entries, seconds)."""
     burst = max(1, BURST_BYTES // len(payload))
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     added = 0
@@ -129,13 +129,13 @@ async def write(writer: LedgerWriter, payload: bytes, seconds: float) -> tuple[i
 
 
 def cpu_of(processes: list[subprocess.Popen[bytes]]) -> float:
-    """Seconds of processor time that these processes have used."""
+    """Seconds of processor time of these processes."""
     return sum(sum(psutil.Process(p.pid).cpu_times()[:2]) for p in processes)
 
 
 @contextlib.asynccontextmanager
 async def ledger_client(url: str) -> AsyncIterator[LedgerClient]:
-    """A client with wide bounds, once it knows the three bookies."""
+    """Make a client with wide bounds that knows the three bookies."""
     store = open_store(url)
     await store.start()
     options = LedgerOptions(pending_bytes_max=16 << 20, pending_entries_max=50_000)
@@ -164,7 +164,7 @@ async def measure(
     *,
     encrypted: bool = False,
 ) -> list[dict[str, Any]]:
-    """All rounds, the sizes interleaved, and with `encrypted` each in the clear and encrypted."""
+    """Run all rounds with interleaved sizes; with `encrypted` each clear and encrypted."""
     kinds = [(size, how) for size in sizes for how in ((None, NAMESPACE) if encrypted else (None,))]
     rates: dict[tuple[int, str | None], list[float]] = {kind: [] for kind in kinds}
     writer_us: dict[tuple[int, str | None], list[float]] = {kind: [] for kind in kinds}
@@ -203,13 +203,14 @@ async def measure(
 
 
 def main() -> None:
-    """Parse, run, print."""
     parser = arguments(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 65536])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--encrypted", action="store_true", help="each size also encrypted")
-    parser.add_argument("--data", default=None, help="folder of the bookies (a temporary one)")
+    parser.add_argument(
+        "--data", default=None, help="the bookies' folder; default: a temporary folder"
+    )
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--name", help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)

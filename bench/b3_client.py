@@ -1,17 +1,16 @@
-"""B3c: what a Python program gets through `octavo.Client`: produce, consume with acks, read.
+"""B3c: the rates of a Python program with `octavo.Client`: produce, consume with acks, read.
 
     python -m bench.b3_client                     # 300,000 messages of 100 B, four partitions
     python -m bench.b3_client --messages 100000 --rounds 3 --url http://127.0.0.1:8080
-    python -m bench.b3_client --processes 2 --kinds produce           # is it linear in processes?
+    python -m bench.b3_client --processes 2 --kinds produce           # does it scale?
 
-`octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2.
-In each round one client process publishes all messages with the README's loop and flushes, another
-one consumes them from a subscription by `deliveries()`, acks included, and a third reads them
-partition by partition with `messages()`. What is timed is the loop, from its first call until the
-flush, the last ack, the last message. With `--processes N` the messages are shared out to N client
-processes that begin together, each with a topic of its own: a rate is then of all of them, from
-the first one's begin to the last one's end. Prints a line for people per round, and last one JSON
-document with rates and processor time.
+Starts `octavo standalone` in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2. In
+each round a client process publishes all messages with the README's loop and flushes, a second
+process consumes and acks them by `deliveries()`, and a third reads them partition by partition with
+`messages()`. Times the loop, from its first call to the flush, the last ack, or the
+last message. With `--processes N` the messages are divided among N client processes that begin
+together, each with its own topic; their rate counts from the first begin to the last end. Prints a
+line for each round, and last a JSON document with rates and processor time.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ def produce(url: str, topic: str, messages: int) -> int:
 
 
 def consume(url: str, topic: str, messages: int) -> int:
-    """All of them, acked."""
     with Client(url) as client:
         count = 0
         for _ in client.subscription(topic, "b3c").deliveries(idle_s=5):
@@ -57,7 +55,6 @@ def consume(url: str, topic: str, messages: int) -> int:
 
 
 def read(url: str, topic: str, messages: int) -> int:
-    """All of them, without a subscription."""
     with Client(url) as client:
         count = 0
         for partition in range(client.topic(topic).partitions):
@@ -68,7 +65,6 @@ def read(url: str, topic: str, messages: int) -> int:
 
 
 async def produce_async(url: str, topic: str, messages: int) -> int:
-    """The same on an event loop."""
     async with AsyncClient(url) as client, await client.producer(topic) as producer:
         for _ in range(messages):
             await producer.send(VALUE)
@@ -77,7 +73,6 @@ async def produce_async(url: str, topic: str, messages: int) -> int:
 
 
 async def consume_async(url: str, topic: str, messages: int) -> int:
-    """The same on an event loop."""
     async with AsyncClient(url) as client:
         count = 0
         async for _ in client.subscription(topic, "b3c").deliveries(idle_s=5):
@@ -88,7 +83,6 @@ async def consume_async(url: str, topic: str, messages: int) -> int:
 
 
 async def read_async(url: str, topic: str, messages: int) -> int:
-    """The same on an event loop."""
     async with AsyncClient(url) as client:
         count = 0
         for partition in range((await client.topic(topic)).partitions):
@@ -99,7 +93,7 @@ async def read_async(url: str, topic: str, messages: int) -> int:
 
 
 def one(job: dict[str, Any]) -> dict[str, Any]:
-    """One loop in this process, timed; it begins when a line comes in."""
+    """Time a loop in this process; it begins when a line comes on standard input."""
     arguments = (job["url"], job["topic"], job["messages"])
     work = globals()[job["kind"].replace(" ", "_")]
     print("ready", flush=True)
@@ -114,7 +108,7 @@ def one(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def together(jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Each job in a process of its own, all beginning at the same time. Their figures as one."""
+    """Run jobs in processes that begin at the same time; return their combined figures."""
     command = [sys.executable, "-m", "bench.b3_client", "--job"]
     pipe = subprocess.PIPE
     clients = [
@@ -129,7 +123,7 @@ def together(jobs: list[dict[str, Any]]) -> dict[str, Any]:
         client.stdin.write("go\n")
         client.stdin.flush()
     found = [json.loads(client.communicate()[0]) for client in clients]
-    # perf_counter is the machine's: processes can be compared.
+    # perf_counter is the same for all processes of the machine.
     took_s = max(one["ended"] for one in found) - min(one["began"] for one in found)
     count = sum(one["count"] for one in found)
     return {
@@ -140,7 +134,6 @@ def together(jobs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--url")
@@ -149,7 +142,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1, help="clients of each kind at once")
     parser.add_argument(
-        "--kinds", type=several(KINDS), default=[*KINDS], help="of these, with commas"
+        "--kinds", type=several(KINDS), default=[*KINDS], help="kinds, separated by commas"
     )
     options = parser.parse_args()
     if options.job:
@@ -169,7 +162,7 @@ def main() -> None:
 
 
 def rounds(options: argparse.Namespace, url: str) -> list[dict[str, Any]]:
-    """Each kind once a round, in processes of their own."""
+    """Run each kind once a round, in new processes."""
     found: list[dict[str, Any]] = []
     kinds = options.kinds
     each = options.messages // options.processes

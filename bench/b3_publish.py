@@ -1,15 +1,15 @@
-"""B3: publish over HTTP into a standalone cluster of processes: 3 copies, fsync before every ack.
+"""B3: publish over HTTP to a standalone cluster: 3 copies, fsync before every ack.
 
     python -m bench.b3_publish                       # record batches and NDJSON, three rounds each
     python -m bench.b3_publish --modes batch --seconds 10 --connections 8
-    python -m bench.b3_publish --modes batch --secure        # beside a cluster with nothing open
+    python -m bench.b3_publish --modes batch --secure        # also with a secured cluster
     python -m bench.b3_publish --url http://127.0.0.1:8080   # a cluster that is already running
 
-`octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2.
-Client processes keep `--connections` connections busy, one request in flight on each, straight to
-the partitions' owners. A request is made once and sent again and again, so the client costs little;
-what is counted are answers with 200, after the broker had the ack quorum's fsync. Prints a line for
-people per round, and last one JSON document with settings, rates, latencies and CPU per process.
+Starts `octavo standalone` in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2. Client
+processes keep `--connections` connections busy, each with one request in flight, to the partitions'
+owners. To keep the client cheap, a request is made once and sent again and again. Counts answers
+with 200, which follow the ack quorum's fsync. Prints a line for each round, and last a JSON
+document with settings, rates, latencies and processor time of each process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WARM_UP_S = 1.0
 
 
 def make_body(mode: str, message_bytes: int, request_bytes: int) -> tuple[bytes, int]:
-    """One request's body and how many messages it has."""
+    """Make the body of a request; return it with its number of messages."""
     value = (b"0123456789abcdef" * (message_bytes // 16 + 1))[:message_bytes]
     if mode == "batch":
         count = max(1, (request_bytes - 61) // (message_bytes + 7))
@@ -57,7 +57,7 @@ def make_body(mode: str, message_bytes: int, request_bytes: int) -> tuple[bytes,
 
 
 class Sender(asyncio.Protocol):
-    """One keep-alive connection: a request, its answer, the next."""
+    """A connection that sends the next request after each answer."""
 
     def __init__(self, request: bytes, seconds: list[float]) -> None:
         self.request = request
@@ -103,7 +103,7 @@ class Sender(asyncio.Protocol):
 
 
 async def send(job: dict[str, Any]) -> dict[str, Any]:
-    """A client process's work: all its connections for so many seconds."""
+    """The work of a client process: keep all connections busy for the job's seconds."""
     loop = asyncio.get_running_loop()
     body, count = make_body(job["mode"], job["message_bytes"], job["request_bytes"])
     kind = "application/x-ndjson" if job["mode"] == "ndjson" else (
@@ -150,7 +150,7 @@ async def send(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class Where(NamedTuple):
-    """A cluster: a broker's URL, the supervisor's pid, and what its clients believe and show."""
+    """A cluster: a broker's URL, the supervisor's pid, and its clients' CA and token."""
 
     url: str
     pid: int | None = None
@@ -162,7 +162,7 @@ class Where(NamedTuple):
 def started(
     brokers: int, settings: list[str], *, encrypted: bool = False, secure: bool = False
 ) -> Iterator[Where]:
-    """`octavo standalone` in a fresh folder."""
+    """Run `octavo standalone` in a fresh folder."""
     options = ["--brokers", str(brokers), *(["--secure"] if secure else [])]
     for setting in settings:
         options += ["--set", setting]
@@ -185,7 +185,6 @@ def _with_key(folder: str) -> tuple[str, str]:
 
 
 def call(where: Where, method: str, path: str, body: bytes | None = None) -> Any:
-    """One HTTP call."""
     request = urllib.request.Request(where.url + path, body, method=method)
     if where.token:
         request.add_header("Authorization", f"Bearer {where.token}")
@@ -197,7 +196,7 @@ def call(where: Where, method: str, path: str, body: bytes | None = None) -> Any
 
 
 def targets(where: Where, partitions: int, topic: str = TOPIC) -> list[str]:
-    """Each partition's publish URL at its owner."""
+    """The publish URL of each partition at its owner."""
     call(where, "PUT", topic, json.dumps({"partitions": partitions}).encode())
     found = []
     for number in range(partitions):
@@ -207,7 +206,7 @@ def targets(where: Where, partitions: int, topic: str = TOPIC) -> list[str]:
 
 
 def one_round(job: dict[str, Any], clients: int, pid: int | None) -> dict[str, Any]:
-    """Client processes side by side; their figures together."""
+    """Run client processes at the same time; return their combined figures."""
     watched = _family(pid) if pid else []
     before = {one.pid: one.cpu_times() for one in watched}
     processes = [

@@ -1,14 +1,13 @@
-"""B4: single small publishes at a fixed rate: how long each takes, from when it was due.
+"""B4: single small publishes at a fixed rate: the latency of each, from when it was due.
 
     python -m bench.b4_single                            # 1,000, 2,000 and 4,000 a second
     python -m bench.b4_single --rates 1000,5000 --seconds 20 --rounds 3
-    python -m bench.b4_single --passed-on     # through the other broker, which passes them on
+    python -m bench.b4_single --passed-on     # through the other broker, which forwards them
 
-`octavo standalone` is started in a fresh folder: three bookies, two brokers, three copies, synced
-before an ack. One process keeps connections to the partition's owner and sends messages of 100 B as
-`POST …/messages` when they are due, whatever became of the ones before; one that finds all
-connections busy waits, and its time runs. Prints a line per rate and round, and last one JSON
-document.
+Starts `octavo standalone` in a fresh folder: three bookies, two brokers, three copies, synced
+before an ack. A process sends messages of 100 B to the partition's owner as `POST …/messages` when
+they are due, whether earlier messages are answered or not. A message that finds all connections
+busy waits, and the wait counts. Prints a line for each rate and round, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WARM_S = 3.0
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -47,17 +46,16 @@ class Connection(asyncio.Protocol):
         self._got = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready."""
         self._transport = transport
         self._load.idle.append(self)
 
     def send(self, due_s: float) -> None:
-        """Publish what was due then."""
+        """Publish a message that was due at `due_s`."""
         self._due_s = due_s
         self._transport.write(self._load.request)
 
     def data_received(self, data: bytes) -> None:
-        """The answer is there when its body is."""
+        """Note the answer once its body is complete."""
         self._got += data
         head, found, body = self._got.partition(b"\r\n\r\n")
         if not found:
@@ -72,12 +70,12 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    """Messages that are due, and connections that are idle."""
+    """Due messages, and idle connections."""
 
     def __init__(self, host: str, topic: str, namespace: str = "public") -> None:
         self.idle: list[Connection] = []
         self.refused = b""
-        """An answer that is no 200: it ends the measurement."""
+        """An answer other than 200, which ends the measurement."""
         self.late: deque[float] = deque()
         self.took_s: list[float] = []
         path = f"/v1/topics/{namespace}/{topic}/partitions/0/messages"
@@ -87,14 +85,14 @@ class Load:
         ).encode() + VALUE
 
     def due(self, due_s: float) -> None:
-        """Send it, or have it wait for a connection."""
+        """Send a message, or let it wait for a connection."""
         if self.idle:
             self.idle.pop().send(due_s)
         else:
             self.late.append(due_s)
 
     def answered(self, connection: Connection, due_s: float) -> None:
-        """The next that waits has its turn."""
+        """Send the next waiting message."""
         self.took_s.append(time.perf_counter() - due_s)
         if self.late:
             connection.send(self.late.popleft())
@@ -103,7 +101,7 @@ class Load:
 
 
 async def run(job: dict[str, Any]) -> dict[str, Any]:
-    """One rate, for so long."""
+    """Measure a rate."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
     load = Load(f"{host}:{port}", job["topic"], job.get("namespace", "public"))
@@ -136,19 +134,18 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def command(job: dict[str, Any]) -> list[str]:
-    """A client process for `run(job)`, which prints what that returns."""
+    """The command of a client process that prints the result of `run(job)`."""
     return [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
 
 
 def measured(job: dict[str, Any]) -> dict[str, Any]:
-    """What `run(job)` returns in a process of its own."""
+    """Run `run(job)` in a new process."""
     done = subprocess.run(command(job), stdout=subprocess.PIPE, check=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--rates", type=rates, default="1000,2000,4000")
@@ -201,7 +198,7 @@ def main() -> None:
 
 
 def used_s(members: Any) -> dict[str, float]:
-    """Processor time of each process of the cluster."""
+    """The processor time of each process of the cluster."""
     return {one.name: sum(psutil.Process(one.pid).cpu_times()[:2]) for one in members}
 
 

@@ -1,7 +1,7 @@
-"""The readers of `bench.b5_reads`, a process of their own: each goes through one old ledger.
+"""The reader process of `bench.b5_reads`: each reader reads an old ledger, again and again.
 
-Batch reads of 1 MiB, two under way at a time, from the first entry to the last, again and again.
-Answers are counted, not taken apart: what is measured is the bookie.
+Each makes batch reads of 1 MiB, two at a time, from the first entry to the last. It counts answers
+without decoding them, to keep the client cheap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOK_S = 0.001
 
 
 class Link(asyncio.BufferedProtocol):
-    """A connection that hands on what came, and how far it was taken apart."""
+    """A connection that passes received bytes to `on_data`, which returns how many it used."""
 
     def __init__(self, on_data: Callable[[memoryview], int]) -> None:
         self._on_data = on_data
@@ -63,14 +63,14 @@ class Link(asyncio.BufferedProtocol):
 
 
 def check_links(links: list[Link]) -> None:
-    """Raise what ended one of them."""
+    """Raise the error of a link that ended."""
     for link in links:
         if link.failed.done():
             link.failed.result()
 
 
 class CatchUp:
-    """Goes through one old ledger from its first entry to its last, again and again."""
+    """Reads an old ledger from its first entry to its last, again and again."""
 
     def __init__(self, ledger_id: int, count: int, entry_bytes: int) -> None:
         self._ledger_id = ledger_id
@@ -82,7 +82,7 @@ class CatchUp:
         self.bytes = 0
 
     def ask(self) -> None:
-        """For the next stretch."""
+        """Ask for the next range."""
         if self._next >= self._count:
             self._next = 0
         self.link.transport.write(
@@ -104,7 +104,7 @@ class CatchUp:
 
 
 async def read_on(told: dict[str, Any]) -> None:
-    """Read until SIGTERM, then say how much."""
+    """Read until SIGTERM, then print how much."""
     readers = []
     for number in range(told["readers"]):
         reader = CatchUp(told["first_ledger"] + number, told["count"], told["entry_bytes"])
@@ -129,7 +129,7 @@ async def read_on(told: dict[str, Any]) -> None:
 
 
 class Readers:
-    """The process, for the length of a phase."""
+    """The reader process of a phase."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "bench.b5_catch_up", json.dumps(told)]
@@ -139,7 +139,7 @@ class Readers:
             raise SystemExit("the readers did not start, see above")
 
     def end(self) -> list[float]:
-        """MB/s of each."""
+        """End the process; return MB/s of each reader."""
         self._process.terminate()
         found: list[float] = json.loads(self._process.communicate(timeout=30)[0])
         return found
@@ -147,5 +147,5 @@ class Readers:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not sys.argv[1].startswith("{"):
-        raise SystemExit(f"{__doc__}\nIt is started by it: python -m bench.b5_reads --help")
+        raise SystemExit(f"{__doc__}\nb5_reads starts it: python -m bench.b5_reads --help")
     uvloop.run(read_on(json.loads(sys.argv[1])))

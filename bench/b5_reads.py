@@ -1,19 +1,19 @@
-"""B5: readers that catch up, and one at the tail, beside writers; one bookie, and three.
+"""B5: readers that catch up, and a tail reader, during writes; with one bookie, and with three.
 
     python -m bench.b5_reads                       # two rounds, 4 readers, 1 KB entries: ~2 min
     python -m bench.b5_reads --rate 30000 --readers 2 --rounds 3
 
-A writer adds to a fresh ledger, acked by 1 of 1 or 2 of 3 bookies, every ack after `fdatasync`;
-a tail reader asks its first bookie for each entry as soon as that has acked it. Readers, in a
-process of their own, go through old ledgers by batch reads of 1 MiB, two under way at a time;
-what the system holds of the entry logs is dropped before each phase. There are four phases:
+A writer adds to a new ledger, acked by 1 of 1 or 2 of 3 bookies, every ack after `fdatasync`. A
+tail reader asks the first bookie for each entry as soon as it is acked there. Catch-up readers, in
+another process, read old ledgers by batch reads of 1 MiB, two at a time; the entry logs are dropped
+from the page cache before each phase. There are four phases:
 
 paced    the writer adds at a fixed rate; latency counts from when an entry was due
-full     the writer keeps a window full: how much less of it is there beside readers?
+full     the writer keeps a window full: how much do readers slow it down?
 
-each alone and beside the readers, in turns whose order changes from round to round. Prints a line
-for each phase, the ratios of medians and, last, one JSON document. Readers, writer and bookies
-share the processors: on few cores the ratio says as much of those as of the bookie.
+each with and without the readers, in an order that changes from round to round. Prints a line for
+each phase, the ratios of medians, and last a JSON document. Readers, writer and bookies share the
+processors: on few cores the ratio also depends on the processors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ledgers = itertools.count(1000)
 
 
 class Tail:
-    """Asks for what has just been acked, one request at a time."""
+    """Reads entries that were just acked, one request at a time."""
 
     def __init__(self, ledger_id: int) -> None:
         self._ledger_id = ledger_id
@@ -69,7 +69,7 @@ class Tail:
         """Entries up to `last` can be read."""
         if self._asked_for is None and last >= self._next:
             self._asked_for = time.perf_counter()
-            self._next = last  # the newest: what came before it was read by others
+            self._next = last  # the newest entry; a tail reader skips what it is too slow for
             self.link.transport.write(
                 batch_read_request(self._ledger_id, last, 1, COUNT_MAX, BATCH_BYTES)
             )
@@ -87,7 +87,7 @@ class Tail:
 
 
 class Writer:
-    """Adds one ledger to all bookies, at a rate or as fast as they take it."""
+    """Adds to a ledger on all bookies, at a rate or as fast as possible."""
 
     def __init__(self, work: Workload, quorum: int, *, rate: int | None, window: int) -> None:
         self._work = work
@@ -102,7 +102,7 @@ class Writer:
         self.latencies_s: list[float] = []
 
     async def run(self, ports: list[int], seconds: float) -> dict[str, Any]:
-        """Add for so long, then wait for the last ack."""
+        """Add for `seconds`, then wait for the last ack."""
         for number, port in enumerate(ports):
             self._acked.append(0)
             self._links.append(await Link.to(port, partial(self._on_data, number)))
@@ -165,7 +165,7 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 async def fill(folders: list[str], args: argparse.Namespace) -> tuple[int, int]:
-    """Old ledgers on every bookie: entries of each, and bytes of an entry."""
+    """Write old ledgers to every bookie; return entries of each, and bytes of an entry."""
     count = args.old_mib * MIB // args.readers // args.size
     how = argparse.Namespace(window=5_000, window_bytes=4 * MIB, timeout_s=300, v2=False)
     for folder in folders:
@@ -207,7 +207,7 @@ def _cpu_s(bookies: list[OwnBookie]) -> float:
 
 
 async def measure(args: argparse.Namespace, bookie_count: int) -> list[dict[str, Any]]:
-    """All rounds with so many bookies."""
+    """Run all rounds with `bookie_count` bookies."""
     phases: list[Phase] = [(pace, beside) for pace in ("paced", "full") for beside in (False, True)]
     results = []
     with contextlib.ExitStack() as stack:
@@ -232,7 +232,7 @@ async def measure(args: argparse.Namespace, bookie_count: int) -> list[dict[str,
 
 
 def show(result: dict[str, Any]) -> None:
-    """One line for people."""
+    """Print a line for people."""
     caught_up = sum(result["catch_up_mb_per_s"])
     print(
         f"{result['bookies']} bookies  {result['pace']:<5}  "
@@ -245,7 +245,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians beside readers over medians without."""
+    """Medians with readers divided by medians without."""
     found = []
     for count, pace in sorted({(one["bookies"], one["pace"]) for one in results}):
         mine = [one for one in results if (one["bookies"], one["pace"]) == (count, pace)]
@@ -279,7 +279,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--bookies", type=int, nargs="+", default=[1, 3])
-    parser.add_argument("--folder", help="where bookies store; a temporary one by default")
+    parser.add_argument("--folder", help="the bookies' folder; default: a temporary folder")
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
     results = []

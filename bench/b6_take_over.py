@@ -1,13 +1,13 @@
-"""B6: a broker is killed: how long until each of its partitions answers again, and why so long.
+"""B6: a broker is killed: the time until each of its partitions answers again, step by step.
 
     python -m bench.b6_take_over                      # ten kills, a session of 2 s; needs Java
     python -m bench.b6_take_over --rounds 3 --session-ms 4000
 
-Three brokers and four bookies over a real ensemble of three ZooKeepers, a topic of six partitions,
-somebody who publishes to all of them. A round kills the owner of partition 0 (-9), and lasts until
-every partition that it served has acked a message that was sent after the kill: what a user sees,
-with the client's own retries. The goal is the session's timeout and 200 ms. It is the program of
-`make take-over` (tests/network/take_over.py). Prints its table, and last one JSON document.
+Three brokers and four bookies with a real ensemble of three ZooKeepers, and a publisher to all six
+partitions of a topic. A round kills (-9) the owner of partition 0, and lasts until every partition
+that it owned has acked a message that was sent after the kill: as a user sees it, including the
+client's retries. The goal is the session timeout plus 200 ms. It is the program of `make take-over`
+(tests/network/take_over.py). Prints its table, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from pathlib import Path
 from bench.program import arguments, end
 
 GOAL_S = 0.2
-"""Beyond the session's timeout."""
+"""Added to the session timeout."""
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--session-ms", type=int, default=2000, help="of brokers with ZooKeeper")

@@ -1,13 +1,13 @@
-"""B7: `octavo standalone`: how long until it is ready, what it takes idle and after a load.
+"""B7: `octavo standalone`: the time until it is ready, and its memory idle and after a load.
 
     python -m bench.b7_standalone                   # five starts, a load of 10 s after the last
     python -m bench.b7_standalone --starts 3 --seconds 5
 
-Each start is the command as a person types it, in a fresh folder, from the start of the process to
-the line that says ready; then once more in the folder of the last. Memory is what the supervisor,
-three bookies and two brokers have resident together, pages that they share counted in each, and
-beside it their proportional share (`PSS`), which adds up to what the machine has less. The load is
-that of b3_publish.py, record batches. Prints lines for people, and last one JSON document.
+Each start runs the command in a fresh folder, and counts from the start of the process to its ready
+line; a last start uses the folder again. Memory is the resident memory of the supervisor, three
+bookies and two brokers together, which counts shared pages several times, and their proportional
+memory (`PSS`), which does not. The load is record batches, as in b3_publish.py. Prints lines for
+people, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDLE_S = 10.0
 
 
 def memory_mib(supervisor: psutil.Process) -> dict[str, int]:
-    """Resident and proportional, of all its processes."""
+    """Resident and proportional memory of all processes."""
     family = [supervisor, *supervisor.children(recursive=True)]
     infos = [one.memory_full_info() for one in family]
     return {
@@ -39,13 +39,12 @@ def memory_mib(supervisor: psutil.Process) -> dict[str, int]:
 
 
 def cpu_s(supervisor: psutil.Process) -> float:
-    """Processor time of all its processes."""
+    """Processor time of all processes."""
     family = [supervisor, *supervisor.children(recursive=True)]
     return float(sum(sum(one.cpu_times()[:2]) for one in family))
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of load")

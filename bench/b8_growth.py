@@ -1,14 +1,13 @@
-"""B8: what grows with what is kept, and what must not.
+"""B8: the costs that grow with the stored data, and the costs that must not.
 
     python -m bench.b8_growth                                    # a minute or two
     python -m bench.b8_growth --topics 10000 --holes 1000000 --megabytes 20000   # 70 GB of disk
 
-`octavo standalone` is started in a fresh folder, and what it costs to publish is measured: record
-batches of 64 KB of 100 B messages, and one message at a time. Then it gets many topics, all of them
-written to, much data, and a subscription of which every second message is acked. Publishing is
-measured again, the cluster is stopped and started again in its folder, and asked for the newest
-message of topics that nobody has asked for. Memory is PSS, of all processes of a kind. Prints lines
-for people, and last one JSON document.
+Starts `octavo standalone` in a fresh folder, and measures publishing: record batches of 64 KB with
+messages of 100 B, and single messages. Then it creates and writes many topics, much data, and a
+subscription of which every second message is acked. It measures publishing again, restarts the
+cluster in its folder, and reads the newest message of topics that were unused since. Memory is PSS
+of all processes of a kind. Prints lines for people, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ ASKED = 200
 PATIENCE_S = 60.0
 RETRY_S = 0.2
 asked_twice: list[str] = []
-"""Of each call that was answered with 503 and made again."""
+"""The calls that were answered with 503 and repeated."""
 RECORD_BATCH = {"Content-Type": "application/vnd.kafka.recordbatch.v2"}
 
 
 def cost(url: str, seconds: float) -> dict[str, Any]:
-    """Thousand messages a second in batches, and the median of single ones in ms."""
+    """Thousands of messages a second in batches, and the median of single messages in ms."""
     load = [sys.executable, "-m", "bench.b3_publish", "--url", url, "--rounds", "1"]
     load += ["--modes", "batch", "--seconds", str(seconds)]
     done = subprocess.run(load, stdout=subprocess.PIPE, check=True, text=True)
@@ -62,7 +61,7 @@ def cost(url: str, seconds: float) -> dict[str, Any]:
 
 
 def memory_mib(cluster: Typed) -> dict[str, int]:
-    """By kind of process."""
+    """Memory by kind of process."""
     found: dict[str, int] = {"broker": 0, "bookie": 0, "other": 0}
     for process in (cluster.supervisor, *cluster.supervisor.children(recursive=True)):
         command = " ".join(process.cmdline())
@@ -72,7 +71,7 @@ def memory_mib(cluster: Typed) -> dict[str, int]:
 
 
 async def each(count: int, work: Any) -> float:
-    """`work(number)` for all numbers, some at a time; seconds."""
+    """Await `work(number)` for all numbers, several at a time; return the seconds."""
     began = time.monotonic()
     numbers = iter(range(count))
 
@@ -85,10 +84,7 @@ async def each(count: int, work: Any) -> float:
 
 
 async def ok(session: aiohttp.ClientSession, method: str, path: str, **more: Any) -> Any:
-    """What was answered, asked again for a while where that is 503, as any client does.
-
-    Raises `SystemExit` for a refusal.
-    """
+    """Make a call, repeated for a while after 503. Raises `SystemExit` for a refusal."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         async with session.request(method, path, **more) as response:
@@ -102,7 +98,7 @@ async def ok(session: aiohttp.ClientSession, method: str, path: str, **more: Any
 
 
 async def grow(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Make and fill it all; seconds of each step."""
+    """Create and fill everything; return the seconds of each step."""
     batch = build_batch(
         [Record(b"k", os.urandom(MESSAGE_BYTES), (), 1) for _ in range(BATCH_MESSAGES)]
     )
@@ -137,7 +133,7 @@ async def grow(url: str, options: argparse.Namespace) -> dict[str, Any]:
             given = await ok(session, "POST", path + "receive?max=1000&consumer=c&wait=1")
             ids = [one["ack_id"] for one in given["messages"]]
             if not ids:
-                raise SystemExit(f"after {acked} holes nothing more is handed out: {given}")
+                raise SystemExit(f"after {acked} holes a receive gives no more messages: {given}")
             said = {
                 "ack_ids": ids[::2],
                 "nack": [{"ack_id": one, "delay": "1h"} for one in ids[1::2]],
@@ -149,7 +145,7 @@ async def grow(url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def asked_again(url: str, topics: int) -> float:
-    """Seconds until topics that nobody has asked for since the start have given their message."""
+    """Seconds until topics that were unused since the start have returned their message."""
     async with aiohttp.ClientSession(f"{url}/v1/topics/public/") as session:
 
         async def read(number: int) -> None:
@@ -162,7 +158,7 @@ async def asked_again(url: str, topics: int) -> float:
 
 
 def sizes(folder: Path) -> dict[str, float]:
-    """MB of the bookies' entry logs and of their indexes."""
+    """MB of the bookies' entry logs and indexes."""
     found = {"index": 0, "entry_logs": 0}
     for path in folder.glob("bookie-*/ledgers/**/*"):
         if path.is_file() and "index" in path.parts:
@@ -173,7 +169,6 @@ def sizes(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--topics", type=int, default=1_000)
     parser.add_argument("--holes", type=int, default=50_000)

@@ -1,14 +1,14 @@
-"""B9, the sink: rows into a topic by Spark in local mode, and how long a small micro-batch takes.
+"""B9, the sink: writes rows to a topic by Spark in local mode, and times small micro-batches.
 
     python -m bench.b9_sink                  # 1,000,000 rows of 100 B, three rounds, local[2]
     python -m bench.b9_sink --rows 500000 --rounds 5 --partitions 8
 
-`octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2;
-it shares the machine with Spark. A round is one batch write of generated rows, from the call to the
-commit's answer, so ledgers are closed and part of their partitions when the clock stops. Then a
-stream copies one topic into another while few messages come in, by ledgers and by the producer;
-Spark times its micro-batches (`triggerExecution`: planning, reading, writing, the commit, Spark's
-own two logs). Prints a line for people each, and last one JSON document.
+Starts `octavo standalone` in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2; it
+shares the machine with Spark. A round is a batch write of generated rows, from the call to the
+commit's answer, when the ledgers are closed and belong to their partitions. Then a stream copies a
+topic to another while few messages arrive, by ledgers and by the producer; Spark times its
+micro-batches (`triggerExecution`: planning, reading, writing, the commit, Spark's own two logs).
+Prints a line for each, and last a JSON document.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LATENCY_DEADLINE_S = 300.0
 
 
 def session(folder: Path, master: str, conf: list[str]) -> SparkSession:
-    """Spark, quiet, with its files in the bench's folder."""
+    """Start Spark with few logs, and its files in the bench's folder."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -56,7 +56,7 @@ def session(folder: Path, master: str, conf: list[str]) -> SparkSession:
 def write_round(
     spark: SparkSession, service: str, topic: str, rows: int, value_bytes: int
 ) -> float:
-    """Seconds for one batch write."""
+    """Seconds of a batch write."""
     frame = spark.range(0, rows, 1, 2).selectExpr(
         f"CAST(LPAD(CAST(id AS STRING), {value_bytes}, '0123456789') AS BINARY) AS value",
         "CAST(CAST(id % 1000 AS STRING) AS BINARY) AS key",
@@ -69,7 +69,7 @@ def write_round(
 def latencies(
     spark: SparkSession, service: str, folder: Path, batches: int, commit: str
 ) -> dict[str, Any]:
-    """Of micro-batches with a few rows each, in milliseconds; the first three are warm-up."""
+    """Milliseconds of small micro-batches; the first three are warm-up."""
     source, target = f"small-in-{commit}", f"small-out-{commit}"
     with Client(service) as client:
         client.create_topic(source, partitions=1)
@@ -110,7 +110,6 @@ def latencies(
 
 
 def main() -> None:
-    """The command."""
     parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--value-bytes", type=int, default=100)

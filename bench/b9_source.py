@@ -1,12 +1,12 @@
-"""B9: rows a second and core that the Spark source reads from closed ledgers.
+"""B9, the source: rows a second and core that the Spark source reads from closed ledgers.
 
     python -m bench.b9_source [--megabytes 200] [--value-bytes 100 1000] [--spark]
 
-A standalone cluster, one topic of two partitions, filled and its ledgers closed. Then splits are
-planned and read as Spark tasks read them, in this one process: from the bookies, and through a
-broker. What a core does is said by this process's own processor time. Bookies and brokers are other
-processes on the same machine: their processor time stands beside it, and time on the wall says what
-is left when all share it. With `--spark` the same through Spark in local mode, rows counted.
+Fills a topic of two partitions on a standalone cluster, and closes its ledgers. Then plans and
+reads splits as Spark tasks do, in this process: from the bookies, and through a broker. The rate of
+a core comes from this process's processor time. Bookies and brokers are other processes on the
+machine: their processor time is listed too, and the wall time includes their share. With `--spark`
+also counts the rows through Spark in local mode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH_BYTES = 64 * 1024
 
 
 class Read(NamedTuple):
-    """One reading of all rows."""
+    """The figures of a reading of all rows."""
 
     rows: int
     bytes: int
@@ -49,7 +49,7 @@ class Read(NamedTuple):
 
 
 def fill(service: str, rows: int, value_bytes: int) -> None:
-    """Publish, and wait until the bookies know the last."""
+    """Publish, and wait until readers see the last row."""
     value = os.urandom(value_bytes)
     with Client(service) as client:
         with contextlib.suppress(Exception):
@@ -65,14 +65,14 @@ def fill(service: str, rows: int, value_bytes: int) -> None:
 
 
 async def known(service: str) -> int:
-    """How many rows a reader sees."""
+    """The number of rows that a reader sees."""
     async with connected(service) as cluster:
         wanted = await cluster.partitions(Selection(topics=(f"public/{TOPIC}",)))
         return sum(view.end for view in await views_of(cluster, wanted))
 
 
 def closed_end(service: str) -> str:
-    """Where the closed ledgers of each partition end, as the option wants it."""
+    """The ends of the closed ledgers of each partition, in the option's format."""
 
     async def look() -> dict[str, int]:
         async with connected(service) as cluster:
@@ -92,7 +92,7 @@ def cluster_cpu_s(cluster: ClusterFile) -> float:
 
 
 def read_here(cluster: ClusterFile, service: str, **options: str) -> Read:
-    """As one Spark task after another does, without Spark around it."""
+    """Read all splits one after the other, without Spark."""
     given = {"service": service, "subscribe": TOPIC, **options}
     checked = source_options(given, streaming=False)
     reader = OctavoReader(checked, checked_schema(schema_of(checked), checked))
@@ -113,7 +113,7 @@ def read_here(cluster: ClusterFile, service: str, **options: str) -> Read:
 
 
 def read_by_spark(spark: Any, service: str, **options: str) -> Read:
-    """Counted by Spark itself, in local mode."""
+    """Count the rows by Spark, in local mode."""
     frame = spark.read.format("octavo").options(service=service, subscribe=TOPIC, **options).load()
     started = time.monotonic()
     rows = frame.count()
@@ -121,7 +121,7 @@ def read_by_spark(spark: Any, service: str, **options: str) -> Read:
 
 
 def tell(what: str, value_bytes: int, read: Read) -> dict[str, Any]:
-    """One line, and the same for the document."""
+    """Print a line, and return its figures for the document."""
     values = read.rows * value_bytes
     core = ""
     if read.cpu_s:
@@ -138,7 +138,7 @@ def tell(what: str, value_bytes: int, read: Read) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def session() -> Iterator[Any]:
-    """Spark in this process."""
+    """Run Spark in this process."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -156,7 +156,6 @@ def session() -> Iterator[Any]:
 
 
 def main() -> None:
-    """See the module's first lines."""
     parser = arguments(__doc__)
     parser.add_argument("--megabytes", type=int, default=200, help="of values")
     parser.add_argument("--value-bytes", type=int, nargs="+", default=[100, 1000])

@@ -1,14 +1,13 @@
-"""The index alone: how big it is, what a lookup costs, and whether deletions make it slow.
+"""The index alone: its size, the cost of a lookup, and the effect of deletions.
 
     python -m bench.index [--ledgers 100000] [--lookups 20000] [--size-mib 256] [--folder DIR]
 
-Prints one JSON line for each case, and last one document. `size`: entries of 1,000 bytes go through
-a whole storage with its default settings, in turns to so many ledgers; counted are the bytes of
-records in the entry logs and the index's files on the disk. What decides is how many entries of a
-ledger one flush finds next to each other, for each such run is one record of the index. `lookups`:
-an index of so many ledgers; `hot` asks what RocksDB holds, `cold` after the system has forgotten
-its files. `deletes`: half of the ledgers are deleted; then lookups of those that are left, and of
-those that are gone.
+Prints a JSON line for each case, and last a document. `size`: adds entries of 1,000 bytes to a
+whole storage with default settings, to many ledgers in turn, and compares the bytes in the entry
+logs with the index's files. The result depends on how many consecutive entries of a ledger are in a
+flush, because each such run is a record of the index. `lookups`: an index of many ledgers; `hot`
+reads cached records, `cold` after the files were dropped from the page cache. `deletes`: deletes
+half of the ledgers, then looks up existing and deleted ledgers.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _cases: list[dict[str, object]] = []
 
 
 def folder_bytes(folder: str, suffix: str = "") -> int:
-    """What the files in a folder occupy."""
+    """The bytes of the files in a folder."""
     return sum(
         os.path.getsize(f"{root}/{name}")
         for root, _, names in os.walk(folder)
@@ -53,7 +52,7 @@ def folder_bytes(folder: str, suffix: str = "") -> int:
 
 
 async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
-    """Entries in turns to `ledgers` ledgers."""
+    """Add entries to `ledgers` ledgers in turn."""
     config = BookieConfig(
         journal_directories=(f"{folder}/journal",),
         ledger_directories=(f"{folder}/ledgers",),
@@ -77,7 +76,7 @@ async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
     for _ in range(64):
         await window.acquire()
     await storage.checkpoint()
-    current, data = storage.logs.position  # behind it there is room reserved
+    current, data = storage.logs.position  # the rest of the current log is only reserved
     data += sum(storage.logs.size_of(found) for found in storage.logs.log_ids if found != current)
     await storage.close()
     index = folder_bytes(f"{config.ledger_directories[0]}/index", ".sst")
@@ -98,13 +97,13 @@ async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
 
 
 def report(case: str, **facts: object) -> None:
-    """One line, and the same for the document."""
+    """Print a line, and keep it for the document."""
     _cases.append({"case": case, **facts})
     print(json.dumps(_cases[-1]), flush=True)
 
 
 def fill(index: RocksIndex, ledgers: int) -> None:
-    """RUNS_EACH runs for each ledger, as flushes bring them: each ledger once, again and again."""
+    """Add RUNS_EACH runs for each ledger, in the order of flushes: one of each ledger at a time."""
     offset, log_id = 0, 1
     for number in range(RUNS_EACH):
         for start in range(0, ledgers, BATCH):
@@ -121,7 +120,7 @@ def fill(index: RocksIndex, ledgers: int) -> None:
 
 
 def timed(call: Callable[[int, int], object], asked: Iterable[tuple[int, int]]) -> dict[str, float]:
-    """Calls a second, and how long single ones take."""
+    """Calls a second, and latencies of single calls."""
     each: list[float] = []
     for ledger_id, entry_id in asked:
         begin = time.perf_counter()
@@ -142,7 +141,7 @@ def asked(rng: random.Random, ledgers: list[int], count: int) -> list[tuple[int,
 
 
 def forget_files(folder: str) -> None:
-    """Let the system drop what it holds of the files."""
+    """Drop the files from the page cache."""
     for name in os.listdir(folder):
         fd = os.open(f"{folder}/{name}", os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -150,7 +149,7 @@ def forget_files(folder: str) -> None:
 
 
 def lookups(args: argparse.Namespace, folder: str, ledgers: int) -> None:
-    """Hot, cold and of what is not there."""
+    """Measure hot and cold lookups, and lookups of missing entries."""
     rng = random.Random(1)
     index = RocksIndex(folder)
     begin = time.perf_counter()
@@ -179,7 +178,7 @@ def lookups(args: argparse.Namespace, folder: str, ledgers: int) -> None:
 
 
 def deletes(args: argparse.Namespace, folder: str) -> None:
-    """Half of all ledgers go, as garbage collection would have them: in checkpoints."""
+    """Delete half of all ledgers in checkpoints, as garbage collection does."""
     rng = random.Random(2)
     ledgers = 2 * args.ledgers
     index = RocksIndex(folder)
@@ -224,7 +223,7 @@ def deletes(args: argparse.Namespace, folder: str) -> None:
 
 
 async def main(args: argparse.Namespace) -> None:
-    """All cases, each in a folder of its own."""
+    """Run all cases, each in a new folder."""
     base = tempfile.mkdtemp(prefix="octavo-bench-", dir=args.folder)
     try:
         for ledgers in (1, 100, 1000, 10_000):

@@ -1,13 +1,13 @@
-"""What a bookie occupies under more load than it can take: half frames, long entries, a slow disk,
-readers that take nothing, each from thousands of connections.
+"""The memory of an overloaded bookie: half frames, long entries, a slow disk, or readers that do
+not read, each from thousands of connections.
 
     python -m bench.overload --connections 10000 --seconds 20 [--only slow_disk]
 
-Prints a line for each, and last one JSON document. The goal is: caches + 150 MiB. The short form is
-a test (tests/unit/bookie/test_overload.py).
+Prints a line for each, and last a JSON document. The goal is at most caches + 150 MiB. The short
+form is a test (tests/unit/bookie/test_overload.py).
 
-The bookie is a process of its own, driven by raw sockets from one thread. Its peak is the kernel's
-own figure (VmHWM), so nothing between two samples is missed.
+The bookie is a separate process; a single thread drives it through raw sockets. Its peak is the
+kernel's figure (VmHWM), which misses no moment.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from octavo.protocol.frames import Flag, add_prefix, batch_read_request, read_re
 
 MIB = 1024 * 1024
 ENTRY_BYTES = 5 * MIB - 1024
-"""Near the longest that a frame may carry."""
+"""Almost the longest entry of a frame."""
 RESIDENT_MIB_MAX = 150
-"""What a bookie may occupy beside its caches."""
+"""Resident memory that a bookie may use besides its caches."""
 KEY = master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")
 
@@ -55,7 +55,7 @@ DIGEST = digest_for(DigestType.CRC32C, b"")
 
 
 class SlowFile(RealFile):
-    """A real file whose syncs take longer."""
+    """A real file with slow syncs."""
 
     __slots__ = ("sync_s",)
     sync_s: float
@@ -66,7 +66,7 @@ class SlowFile(RealFile):
 
 
 class SlowDisk(RealDisk):
-    """A real disk, each of whose syncs takes `sync_s` longer."""
+    """A real disk whose syncs take `sync_s` longer."""
 
     def __init__(self, sync_s: float) -> None:
         self.sync_s = sync_s
@@ -81,7 +81,7 @@ class SlowDisk(RealDisk):
 
 
 async def serve(folder: str, sync_s: float, settings: dict[str, Any]) -> None:
-    """Print the port; then, at each line that comes in, the budgets' peaks and what was refused."""
+    """Print the port; then, for each input line, the budgets' peaks and counts of refusals."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     store = open_store(f"file://{folder}/metadata.db")
     await store.start()
@@ -106,7 +106,7 @@ async def serve(folder: str, sync_s: float, settings: dict[str, Any]) -> None:
 
 
 def refused_by(node: BookieNode) -> dict[str, float]:
-    """Labels of what was throttled or stalled → how often."""
+    """Counts of throttled and stalled requests, by label."""
     return {
         ",".join(sample.labels.values()): sample.value
         for family in node.metrics.registry.collect()
@@ -120,7 +120,7 @@ def refused_by(node: BookieNode) -> dict[str, float]:
 
 
 class Bookie:
-    """The process."""
+    """The bookie's process."""
 
     def __init__(self, folder: str, *, sync_s: float = 0.0, **settings: Any) -> None:
         told = json.dumps({"connections_max": 20_000, **settings, "sync_s": sync_s})
@@ -140,12 +140,12 @@ class Bookie:
         return self._process.stdout.readline().strip()
 
     def resident_mib(self, field: str = "VmRSS") -> float:
-        """What it occupies now, or at most so far (`VmHWM`)."""
+        """Its resident memory now, or the peak so far (`VmHWM`)."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Its budgets' peaks, and what it refused."""
+        """Its budgets' peaks, and its counts of refusals."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -155,7 +155,6 @@ class Bookie:
         return found
 
     def close(self) -> None:
-        """End it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -166,14 +165,14 @@ class Bookie:
 
 
 class Result(NamedTuple):
-    """What a scenario showed."""
+    """The result of a scenario."""
 
     name: str
     connections: int
     idle_mib: float
     peak_mib: float
     modest_ms: float
-    """How long a client which asks for little had to wait; NaN when none was asked."""
+    """The latency of a client with little load; NaN without such a client."""
     figures: dict[str, dict[str, float]]
 
 
@@ -193,7 +192,7 @@ def push(
     *,
     take_answers: bool = False,
 ) -> list[int]:
-    """Send each its data as far as the peer takes it; what each sent."""
+    """Send data on each socket as far as the bookie takes them; return the bytes of each."""
     sent = [0] * len(sockets)
     end = time.monotonic() + for_s
     selector = selectors.DefaultSelector()
@@ -221,7 +220,7 @@ def push(
 
 
 def adds_of(ledger_id: int, ids: Iterable[int], payload: bytes = b"payload") -> bytes:
-    """Add frames, back to back."""
+    """Make add frames."""
     frames = []
     for entry_id in ids:
         length = (entry_id + 1) * len(payload)
@@ -231,7 +230,7 @@ def adds_of(ledger_id: int, ids: Iterable[int], payload: bytes = b"payload") -> 
 
 
 def ask(port: int, request: bytes, answer_bytes_min: int = 1) -> float:
-    """How long one client waits for its answer, in ms."""
+    """Make a request; return the wait for its answer, in ms."""
     started = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
         sock.sendall(request)
@@ -268,7 +267,7 @@ def _finish(
 def half_frames(
     folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
 ) -> Result:
-    """Everybody sends half of a frame of 5 MiB, and nothing more."""
+    """All clients send half of a frame of 5 MiB, and then stop."""
     with _scenario(folder, **settings) as bookie:
         sockets = connect(bookie.port, count)
         idle = bookie.resident_mib()
@@ -280,7 +279,7 @@ def half_frames(
 def long_entries(
     folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
 ) -> Result:
-    """Everybody adds entries of 5 MiB to a slow disk."""
+    """All clients add entries of 5 MiB; the disk is slow."""
     with _scenario(folder, **{"sync_s": 0.05, **settings}) as bookie:
         sockets = connect(bookie.port, count)
         idle = bookie.resident_mib()
@@ -292,7 +291,7 @@ def long_entries(
 def slow_disk(
     folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
 ) -> Result:
-    """Everybody adds entries of 1 KB as fast as they are taken, to a slow disk."""
+    """All clients add entries of 1 KB as fast as possible; the disk is slow."""
     with _scenario(folder, **{"sync_s": 0.05, **settings}) as bookie:
         sockets = connect(bookie.port, count)
         idle = bookie.resident_mib()
@@ -304,7 +303,7 @@ def slow_disk(
 def slow_readers(
     folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
 ) -> Result:
-    """Everybody asks for entries of 5 MiB, and takes none."""
+    """All clients request entries of 5 MiB, and do not read the answers."""
     with _scenario(folder, **settings) as bookie:
         for entry_id in range(8):
             ask(bookie.port, adds_of(2, [entry_id], bytes(ENTRY_BYTES)))
@@ -323,7 +322,7 @@ SCENARIOS = (half_frames, long_entries, slow_disk, slow_readers)
 
 
 def caches_mib(write_cache_mib: int = 32, read_cache_mib: int = 16) -> int:
-    """The caches as configured: two halves, and what was read back."""
+    """MiB of the configured caches."""
     return 2 * write_cache_mib + read_cache_mib
 
 

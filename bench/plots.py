@@ -1,12 +1,12 @@
-"""Pictures of what was measured: how long single messages take, by how many a second there are.
+"""Draws measurements: the latency of single messages by their rate.
 
     python -m bench.b4_single --rates 500,1000,2000,4000,6000,8000,10000 | tail -1 > owner.json
     python -m bench.b4_single --rates 500,1000,2000,4000,6000 --passed-on | tail -1 > other.json
     python -m bench.plots "asked the owner=owner.json" "asked another broker=other.json" \
         --out docs/pictures/single_messages.svg
 
-A rate that was not held is drawn hollow: its time says how long it was tried, and no more. Needs
-matplotlib, which the extra `spark` brings.
+A rate that was not reached is drawn hollow: its latency only says how long the run was. Needs
+matplotlib, which the extra `spark` contains.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 SHOWN = {"p50_ms": "-", "p99_ms": "--"}
 HELD_SHARE = 0.98
-"""A rate counts as held from this share of it on."""
+"""A rate counts as reached from this share on."""
 
 
 def points(file: Path) -> list[tuple[float, dict[str, Any]]]:
-    """The medians of one run of `bench.b4_single`, by rate. Raises `SystemExit`."""
+    """The medians of a run of `bench.b4_single`, by rate. Raises `SystemExit`."""
     try:
         medians = json.loads(file.read_text())["medians"]
     except (OSError, ValueError, KeyError) as error:
@@ -31,11 +31,11 @@ def points(file: Path) -> list[tuple[float, dict[str, Any]]]:
 
 
 def draw(series: dict[str, Path], out: Path) -> None:
-    """One curve of medians and one of 99th percentiles for each series."""
+    """Draw curves of medians and of 99th percentiles for each series."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "octavo"  # the same picture of the same figures
+    matplotlib.rcParams["svg.hashsalt"] = "octavo"  # the same figures give the same file
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
@@ -60,7 +60,6 @@ def draw(series: dict[str, Path], out: Path) -> None:
 
 
 def main() -> None:
-    """Draw."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""What the programs of this folder have in common: their command line, and how they end.
+"""The command line and the end of the programs in this folder.
 
-`--help` shows a program's own first lines, which have its examples. Numbers are above 0, unless
-an option's type is `or_zero`. The last line that a program prints is one JSON document; `--json
-FILE` has it in a file as well.
+`--help` shows a program's docstring, with its examples. Numbers are above 0, unless an option has
+the type `or_zero`. The last line of a program's output is a JSON document; `--json FILE` also
+writes it to a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def or_zero(text: str) -> int:
-    """A whole number, or 0."""
+    """The type of an option that takes a whole number from 0 on."""
     if (found := int(text)) < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
     return found
@@ -33,7 +33,7 @@ def _above_0(number: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def several(known: Iterable[str] = ()) -> Callable[[str], list[str]]:
-    """The type of an option that takes names with commas, of those that are `known`."""
+    """The type of an option that takes `known` names, separated by commas."""
 
     def read(text: str) -> list[str]:
         found = text.split(",")
@@ -45,7 +45,7 @@ def several(known: Iterable[str] = ()) -> Callable[[str], list[str]]:
 
 
 def rates(text: str) -> list[float]:
-    """The type of an option that takes numbers above 0 with commas."""
+    """The type of an option that takes numbers above 0, separated by commas."""
     try:
         return [_above_0(float)(one) for one in text.split(",")]
     except ValueError:
@@ -53,7 +53,7 @@ def rates(text: str) -> list[float]:
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help begins with `doc`, the first lines of the program."""
+    """Make a parser whose help begins with `doc`, the program's docstring."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,7 +64,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def end(options: argparse.Namespace, bench: str, **found: Any) -> None:
-    """Print the document: the program's name, the machine, its settings, and what was found."""
+    """Print the document: the program's name, the machine, the settings, and the figures."""
     settings = {
         name: value for name, value in vars(options).items() if name != "json" and value is not None
     }

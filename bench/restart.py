@@ -1,18 +1,18 @@
-"""Restart: from the start of a bookie's process to the first answers, with much on its disks.
+"""Restart: the time from a bookie's start to its first answers, with much data on its disks.
 
     python -m bench.restart                           # 1 GB of unflushed journal; 20 GB of entries
-    python -m bench.restart --parts journal           # the first alone (about a minute)
-    python -m bench.restart --entry-bytes 65536       # large entries, built more quickly
+    python -m bench.restart --parts journal           # only the first (about a minute)
+    python -m bench.restart --entry-bytes 65536       # large entries, written faster
 
-journal   a bookie took `--journal-mb` of adds, none of which was flushed, and was killed (-9): its
-          whole journal is replayed, and flushed, before it serves
-entries   a bookie holds `--entries-gb` in its entry logs and was stopped: nothing to replay
-killed    the same, killed after a last small add: its last entry log is looked through
+journal   a bookie took `--journal-mb` of adds, flushed none, and was killed (-9): it replays and
+          flushes its whole journal before it serves
+entries   a bookie has `--entries-gb` in its entry logs and was stopped: nothing to replay
+killed    the same, but killed after a last small add: it scans its last entry log
 
-What is started is `octavo bookie` with its defaults, as an operator starts it. The clock stops when
-it has answered a read of the last entry and an ordinary add. `--cold` lets the system forget the
-files first, as a machine that was started again would have. Prints a line per start and, last, one
-JSON document with settings and figures.
+Starts `octavo bookie` with default settings. The clock stops when it has answered a read of the
+last entry and an ordinary add. `--cold` drops the files from the page cache first, as after a
+reboot of the machine. Prints a line for each start, and last a JSON document with settings and
+figures.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _HOUR_MS = 3_600_000
 
 
 def folders(folder: str) -> dict[str, Any]:
-    """The settings that say where everything lies."""
+    """The settings for the folders."""
     return {
         "bookie_id": "b1",
         "journal_directories": (f"{folder}/journal",),
@@ -75,7 +75,7 @@ def folders(folder: str) -> dict[str, Any]:
 
 
 class Filler:
-    """Feeds runs of adds, of `LEDGERS` ledgers in turn, until there are `bytes_wanted`."""
+    """Adds batches to `LEDGERS` ledgers in turn, until `bytes_wanted` are stored."""
 
     def __init__(self, node: BookieNode, entry_bytes: int, bytes_wanted: int) -> None:
         self._storage = node.storage
@@ -88,7 +88,7 @@ class Filler:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Return when all is stored. Looks by itself when the storage takes adds again."""
+        """Return when all is stored. Notices by polling when the storage takes adds again."""
         while not self.done.done():
             self.feed()
             await asyncio.wait([self.done], timeout=0.02)
@@ -119,12 +119,12 @@ class Filler:
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """The ledger that came last, and its last entry."""
+        """The last ledger and its last entry."""
         return self._turn, self._next[self._turn - 1] - 1
 
 
 def make_run(ledger_id: int, first: int, count: int, payload: bytes) -> AddBatch:
-    """Adds as a connection hands them over."""
+    """Make an add batch like a connection's."""
     pieces = []
     for entry_id in range(first, first + count):
         entry = pack_entry(DIGEST, ledger_id, entry_id, entry_id - 1, 0, payload)
@@ -135,7 +135,7 @@ def make_run(ledger_id: int, first: int, count: int, payload: bytes) -> AddBatch
 
 
 async def fill(args: argparse.Namespace) -> None:
-    """Fill the folder; killed at the end, or stopped in good order."""
+    """Fill the folder; at the end kill the bookie or stop it gracefully."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     store = open_store(f"file://{args.folder}/metadata.db")
     await store.start()
@@ -163,7 +163,7 @@ async def fill(args: argparse.Namespace) -> None:
 
 
 def filled(folder: str, what: str, wanted_bytes: int, entry_bytes: int) -> tuple[int, int]:
-    """Run a filler; give back the last entry."""
+    """Run a filler; return the last entry."""
     command = [sys.executable, "-m", "bench.restart", "--fill", what, "--folder", folder]
     command += ["--fill-bytes", str(wanted_bytes), "--entry-bytes", str(entry_bytes)]
     begun = time.perf_counter()
@@ -179,14 +179,14 @@ def filled(folder: str, what: str, wanted_bytes: int, entry_bytes: int) -> tuple
 
 
 class Probe:
-    """A client that waits until the bookie answers a read and an add."""
+    """Waits until the bookie answers a read and an add."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._added = 0
 
     def wait(self, last: tuple[int, int], child: subprocess.Popen[bytes]) -> None:
-        """Return once both were answered well."""
+        """Return when both succeeded."""
         with self._connect(child) as connection:
             found = self._ask(connection, read_request(*last))
             assert isinstance(found, ReadAnswer), found
@@ -221,7 +221,7 @@ class Probe:
 
 @contextlib.contextmanager
 def bookie(folder: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """`octavo bookie`, killed at the end of the block."""
+    """Run `octavo bookie`; kill it at the end of the block."""
     code = "import sys; from octavo.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "bookie", "--port", str(port), "--bookie-id", "b1"]
     command += ["--metadata", f"file://{folder}/metadata.db"]
@@ -240,7 +240,7 @@ def bookie(folder: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def start_once(folder: str, last: tuple[int, int], *, stop: bool) -> dict[str, float]:
-    """Start, wait, and end it: in good order when `stop`."""
+    """Start the bookie, wait for answers, and kill it, or end it gracefully if `stop`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -262,7 +262,7 @@ def start_once(folder: str, last: tuple[int, int], *, stop: bool) -> dict[str, f
 
 
 def forget(folder: str) -> None:
-    """Let the system forget what it keeps of the files in memory."""
+    """Drop the files from the page cache."""
     for path in Path(folder).rglob("*"):
         if path.is_file():
             handle = os.open(path, os.O_RDONLY)
@@ -271,7 +271,7 @@ def forget(folder: str) -> None:
 
 
 def bytes_in(folder: str) -> int:
-    """All that lies there."""
+    """Bytes of all files in the folder."""
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
@@ -282,11 +282,11 @@ def measure(
     last: tuple[int, int],
     **how: Any,
 ) -> dict[str, Any]:
-    """`rounds` starts of what `prepared` makes."""
+    """Time `rounds` starts, each in a folder of `prepared`."""
     starts = []
     for _ in range(args.rounds):
         folder = prepared()
-        os.sync()  # what is still to be written of the copy is no part of the start
+        os.sync()  # write out the copy before the clock starts
         if args.cold:
             forget(folder)
         starts.append(start_once(folder, last, **how))
@@ -304,10 +304,10 @@ def measure(
 
 
 def measure_all(args: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
-    """The parts that were asked for."""
+    """Measure the requested parts."""
     results = []
     if "journal" in args.parts:
-        live, kept = f"{folder}/live", f"{folder}/kept"  # the cookie tells the path: one for all
+        live, kept = f"{folder}/live", f"{folder}/kept"  # all starts use the path in the cookie
         Path(live).mkdir()
         last = filled(live, "journal", args.journal_mb * 10**6, args.entry_bytes)
         os.rename(live, kept)
@@ -344,7 +344,7 @@ def main() -> None:
     parser.add_argument("--entry-bytes", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cold", action="store_true", help="files not in memory at the start")
-    parser.add_argument("--folder", help="where to store; a temporary one by default")
+    parser.add_argument("--folder", help="the bookie's folder; default: a temporary folder")
     parser.add_argument("--fill", help=argparse.SUPPRESS)
     parser.add_argument("--fill-bytes", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A bookie whose every sync takes so long while a file is there: `FILE SECONDS SPEC [CONTROL_FD]`.
+"""A bookie whose syncs are slow while a file exists: `FILE SECONDS SPEC [CONTROL_FD]`.
 
 For b11_slow_bookie.py. Everything else is `octavo.process.bookie`.
 """
@@ -14,7 +14,7 @@ from octavo.process import bookie
 
 
 def slow_down(flag: str, seconds: float) -> None:
-    """From now on, whenever the file `flag` exists."""
+    """Make each sync sleep for `seconds` while the file `flag` exists."""
     sync = files._datasync
 
     def slow(fd: int) -> None:

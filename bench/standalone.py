@@ -1,4 +1,4 @@
-"""A standalone cluster for benchmarks: its bookies and brokers are processes of their own."""
+"""A standalone cluster of processes for benchmarks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STOP_S = 120
 def standalone(
     folder: Path, make_child: Callable[[str, ProcessSpec, Path], Child] = Child
 ) -> Iterator[ClusterFile]:
-    """Three bookies, two brokers, as `octavo standalone` starts them; all end with the block."""
+    """Run three bookies and two brokers, like `octavo standalone`, during the block."""
     thread = LoopThread("standalone")
     supervisor = Supervisor(Plan(folder=folder, port_base=0), make_child=make_child)
     try:
@@ -43,15 +43,15 @@ class Typed(NamedTuple):
     """A cluster that the command started."""
 
     url: str
-    """Of its first broker."""
+    """The URL of its first broker."""
     supervisor: psutil.Process
     took_s: float
-    """From the start of the process to the line that says ready."""
+    """Seconds from the start of the process to its ready line."""
 
 
 @contextlib.contextmanager
 def as_typed(folder: Path, *options: str) -> Iterator[Typed]:
-    """The command `octavo standalone` as a person types it; it is stopped with the block."""
+    """Run the command `octavo standalone` during the block."""
     command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
     command += ["--data", str(folder), "--port-base", "0", *options]
     began = time.monotonic()
@@ -68,7 +68,7 @@ def as_typed(folder: Path, *options: str) -> Iterator[Typed]:
 
 
 def owner_of(url: str, topic: str, namespace: str = "public") -> str:
-    """Where partition 0 of a topic is served, by the word of any broker."""
+    """The URL of the owner of partition 0."""
     path = f"{url}/v1/topics/{namespace}/{topic}/partitions/0"
     with urllib.request.urlopen(path, timeout=10) as answer:
         return str(answer.headers["Octavo-Owner"])

@@ -1,9 +1,9 @@
-"""How fast the storage engine alone is: runs fed straight into it, every ack after `fdatasync`.
+"""The speed of the storage engine alone: add batches, every ack after `fdatasync`.
 
     python -m bench.storage [--entry-bytes 100] [--run 256] [--seconds 5] [--window-mib 8]
 
-Prints one JSON line: entries/s, MB/s of payload, how late the loop was, and the resident size. What
-is measured is journal, write cache, flush and index; there is no socket and no digest.
+Prints a JSON line: entries/s, MB/s of payload, the loop's lag, and the resident size. Measures
+journal, write cache, flush and index, without sockets and digests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEY = b"k" * 20
 
 
 def make_run(ledger_id: int, first: int, count: int, entry_bytes: int) -> AddBatch:
-    """A run as a connection hands it over: one bytes object, uniform frames."""
+    """Make an add batch like a connection's: a bytes object with uniform frames."""
     payload = b"crc!" + b"x" * entry_bytes
     prefix = add_prefix(KEY, HEADER.size + len(payload))
     frame_bytes = len(prefix) + HEADER.size + len(payload)
@@ -45,7 +45,7 @@ def make_run(ledger_id: int, first: int, count: int, entry_bytes: int) -> AddBat
 
 
 class Feeder:
-    """Keeps `window_bytes` of adds in flight until the time is over."""
+    """Keeps `window_bytes` of adds in flight until the end."""
 
     def __init__(self, storage: Storage, args: argparse.Namespace) -> None:
         self.storage = storage
@@ -61,9 +61,9 @@ class Feeder:
         run_bytes = len(self.template.frames)
         while self.in_flight < self.args.window_mib * 2**20 and not self.storage.pressure.level:
             template = self.template
-            # Ids inside the frames do not matter to the path of an add: no cost is hidden here
-            # that the storage would pay, and none of the making of runs is measured.
-            frames = bytes(bytearray(template.frames))  # memory of its own, as from a socket
+            # All batches have the template's frames: the storage does not read the ids in them,
+            # and making frames must not be measured.
+            frames = bytes(bytearray(template.frames))  # a copy, as from a socket
             run = AddBatch(1, self.entry_id, template.count, KEY, False, frames, template.offsets)
             self.entry_id += template.count
             self.in_flight += run_bytes
@@ -81,7 +81,7 @@ class Feeder:
 
 
 async def watch_lag(lags: list[float]) -> None:
-    """How late the loop is for a timer of 1 ms: flushing must not hold it up."""
+    """Record the loop's lag by a timer of 1 ms: a flush must not delay the loop."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + 0.001
