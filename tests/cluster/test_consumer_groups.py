@@ -165,7 +165,7 @@ async def test_by_name_and_ends_when_idle(client: AsyncClient) -> None:
         assert [one.text() async for one in found] == [deliveries[0].text()]
     with pytest.raises(NotFound):
         _ = [one async for one in client.consume(["a", "none"], "s").deliveries(idle_s=0.1)]
-    with pytest.raises(InvalidCall, match="one namespace"):
+    with pytest.raises(InvalidCall, match="the same namespace"):
         client.consume(["a/b", "c/d"], "s", group=True)
     with pytest.raises(InvalidCall, match="share"):
         client.consume("a", "s", group=True, type="exclusive")

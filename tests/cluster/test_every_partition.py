@@ -79,7 +79,7 @@ async def test_a_place_in_one_partition_needs_the_partition(
     with pytest.raises(InvalidCall, match=told):
         await anext(client.body("four", 0))
     for wrong in (-1, True, "0"):
-        with pytest.raises(InvalidCall, match="a partition is a number"):
+        with pytest.raises(InvalidCall, match="a partition must be a number"):
             await client.read("four", partition=wrong)  # type: ignore[arg-type]
 
 

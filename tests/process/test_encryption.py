@@ -112,7 +112,7 @@ def test_rotation_by_the_commands_of_the_page(tmp_path: Path, key_file: Path) ->
             client.publish("payments/orders", b"%d" % number)
         said("keys", "add", "payments", "--file", str(key_file))
         data = ("--data", str(folder))
-        assert "wrapped anew" in said("keys", "rewrap", *data, OCTAVO_KEYS_FILE=str(key_file))
+        assert "wrapped again" in said("keys", "rewrap", *data, OCTAVO_KEYS_FILE=str(key_file))
         said("keys", "forget", "payments", "--key", old, "--file", str(key_file), "--yes")
         time.sleep(1)
         assert [m.value for m in client.messages("payments/orders")] == [

@@ -109,10 +109,10 @@ def test_what_is_wrong_is_said_and_what_would_be_right(running: Standalone) -> N
     assert "is a topic, and no durable stream" in told(running, "read", "one")
     said(running, "create", "few")
     assert "another content type" in told(running, "create", "few", "-t", "text/plain")
-    assert "message 2 is not JSON" in told(running, "append", "few", "1", "hello")
-    assert "message is not JSON" in told(running, "close", "few", "hello")
+    assert "message 2 must be JSON" in told(running, "append", "few", "1", "hello")
+    assert "message must be JSON" in told(running, "close", "few", "hello")
     why = told(running, "append", "few", stdin="1\n2\n{\n4\n")
-    assert "line 3 is not JSON" in why
+    assert "line 3 must be JSON" in why
     assert "the lines before it are appended" in why
     assert said(running, "read", "few") == "1\n2\n"
     assert "it must be -1, now, or an offset" in told(running, "read", "few", "--from", "3")

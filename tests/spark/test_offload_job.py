@@ -66,7 +66,7 @@ def test_offloaded_by_spark_and_read_over_http(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give --to FOLDER"),
+        ((), "give the target folder"),
         (("--to", "tape://1"), "--to tape://1: tape://1: not a place for objects"),
         (("--to", "out", "--all", "cold"), "not both"),
     ],

@@ -46,7 +46,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         (["topic", "list", "--url", NOBODY], "no answer from http://127.0.0.1:9"),
         (["topic", "create", "x", "--set", "partitions=2", "--url", NOBODY], "no answer from http"),
-        (["topic", "create", "x", "--set", "topic=y", "--url", NOBODY], "that is no setting"),
+        (["topic", "create", "x", "--set", "topic=y", "--url", NOBODY], "topic is not a setting"),
         (["topic", "list", "--url", "localhost"], "write http://host:port"),
         (["topic", "create", "a/b/c", "--url", NOBODY], "write topic or namespace/topic"),
         (["topic", "update", "t", "--url", NOBODY], "nothing to change"),
@@ -538,7 +538,7 @@ def test_arguments_are_read_as_lines_are() -> None:
     [
         (["publish", "t", "x", "--ndjson", "--url", NOBODY], "message 1 is not JSON"),
         (["publish", "t", "[]", "--key-field", "a", "--url", NOBODY], "must be a JSON object"),
-        (["publish", "t", "{}", "--envelope", "--url", NOBODY], "neither value"),
+        (["publish", "t", "{}", "--envelope", "--url", NOBODY], "it needs a value, value_text"),
         (["publish", "t", "{}", "--envelope", "--ndjson"], "leave these out"),
     ],
 )

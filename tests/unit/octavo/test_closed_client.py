@@ -270,7 +270,7 @@ def test_what_cannot_be_sent_is_told() -> None:
         "broker.stop()"
     )
     assert (ended.returncode, ended.stdout.split()) == (0, ["a"]), ended.stderr
-    assert "100 messages to public/t were not sent or not answered" in ended.stderr
+    assert "100 messages to public/t were not answered, or not even sent" in ended.stderr
 
 
 def test_processes_of_multiprocessing_send_it_too() -> None:

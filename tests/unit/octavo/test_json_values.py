@@ -227,7 +227,7 @@ async def test_every_way_into_a_topic_refuses(broker: FakeBroker, tmp_path: Path
                 with pytest.raises(NotJson):
                     producer.send_nowait({1: 2})
                 assert (await good).offset >= 0
-        with pytest.raises(InvalidCall, match=r"bytes, or the path of a file"):
+        with pytest.raises(InvalidCall, match=r"bytes or the path of a file"):
             await client.publish_large("t", wrong)  # type: ignore[arg-type]
         stream = client.stream("t")
         stream._content_type = "application/json"
@@ -285,5 +285,5 @@ def test_a_key_field_is_taken_as_it_is_written(line: bytes, key: str) -> None:
 @pytest.mark.parametrize("line", [b'{"k": true}', b'{"k": ["a"]}', b'{"k": {"a": 1}}'])
 def test_a_key_field_that_is_no_text_is_refused(line: bytes) -> None:
     """It became Python's own text for it: `True`, `['a']`."""
-    with pytest.raises(BadLine, match=r"line 1: 'k' is .*a key is text or a number"):
+    with pytest.raises(BadLine, match=r"line 1: 'k' is .*a key must be text or a number"):
         _Reading(None, "k", ndjson=True, envelope=False).line(line, "line 1")

@@ -354,7 +354,7 @@ def test_what_a_person_and_a_script_are_told(
     shown = capsys.readouterr()
     assert plain.value.exit_code == exit_code
     assert "15,999" in shown.out
-    assert "interrupted: not done" in shown.err
+    assert "interrupted: finished parts stay" in shown.err
     assert "no findings" not in shown.err
     with pytest.raises(typer.Exit):
         finish(lambda: outcome, as_json=True)

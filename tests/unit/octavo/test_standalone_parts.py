@@ -31,7 +31,7 @@ def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(NoCluster, match="octavo standalone --data"):
         read_cluster(tmp_path)
     (tmp_path / "cluster.json").write_text("{")
-    with pytest.raises(NoCluster, match="not readable"):
+    with pytest.raises(NoCluster, match="cannot be read"):
         read_cluster(tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_an_append_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines_before_a_bad_one_are_appended() -> None:
     found = command._batches([b"1", b"2", b"{", b"4"], 6)
     assert [bytes(one) for one in next(found)] == [b"1", b"2"]
-    with pytest.raises(BadLine, match=r"line 9 is not JSON.*; the lines before it are appended"):
+    with pytest.raises(BadLine, match=r"line 9 must be JSON.*; the lines before it are appended"):
         next(found)
 
 

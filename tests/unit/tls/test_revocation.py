@@ -253,7 +253,7 @@ def test_certs_revokes_and_keeps_what_was_revoked_before(
         (["--revoke", "nobody"], "nobody.pem: No such file"),
         (["--revoke", "../a"], "not the name of a certificate"),
         (["--revoke", "ca"], "not the name of a certificate"),
-        (["--revoke", "a", "a.example"], "no certificate is made"),
+        (["--revoke", "a", "a.example"], "--revoke makes no certificate"),
         (["--revoke", "a", "--dir", "nowhere"], "holds no CA: name the CA's folder"),
     ],
 )
