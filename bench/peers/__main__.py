@@ -1,11 +1,11 @@
-"""B-peers: Octavo beside other systems in interleaved rounds.
+"""B-peers: Octavo and other systems in interleaved rounds.
 
     python -m bench.peers                                                    # everything
     python -m bench.peers --systems octavo,pulsar --workloads produce,consume --rounds 1
     python -m bench.peers --page                   # and put the result into docs/performance.md
     python -m bench.peers --from peers.out --page                      # the same, of an earlier run
 
-The package's first lines (bench/peers/__init__.py) say what each system and workload is.
+The package's docstring (bench/peers/__init__.py) describes each system and workload.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from bench.peers.servers import run
 
 IDLE_S = 5.0
 CLIENT_S = 180
-"""How long a client may take beyond the seconds that it is to go on."""
+"""How much longer than its workload a client may take."""
 WARM_ROUNDS = 2
-"""The Java virtual machines become faster during the first one, and the second."""
+"""Java virtual machines become faster during both warm-up rounds."""
 WARM_SHARE = 2
 WARM_SECONDS_MAX = 2.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Measure and print; exit code 1 when a run failed or no system was there."""
+    """Measure and print; exit code 1 if a run failed or no system was available."""
     options = _options()
     if options.job:
         print(json.dumps(_client(json.loads(options.job))))
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _end(number: int, _: object) -> None:
-    """End by way of every `finally`, which the next such signal does not cut short."""
+    """Exit through every `finally`; ignore further signals meanwhile."""
     for one in _ENDING:
         signal.signal(one, signal.SIG_IGN)
     print("stopping what was started …", file=sys.stderr, flush=True)
@@ -113,7 +113,7 @@ def _options() -> argparse.Namespace:
         "--from", dest="of", type=argparse.FileType(), metavar="FILE",
         help="measure nothing: an earlier run's output, whose last line is its JSON",
     )  # fmt: skip
-    parser.add_argument("--note", help="what else is to be known of the run, a sentence")
+    parser.add_argument("--note", help="a sentence about the run")
     return parser.parse_args()
 
 
@@ -142,7 +142,7 @@ def _positive(kind: type[Any]) -> Any:
 
 
 def _client(job: dict[str, Any]) -> dict[str, Any]:
-    """One workload of one system in this process."""
+    """Run a workload of a system in this process."""
     module = importlib.import_module(f"bench.peers.{job['client']}")
     work = job["workload"]
     if work in RATES:
@@ -154,7 +154,7 @@ def _client(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All kinds, one after the other. Raises `Failed` when none of the systems is there."""
+    """Measure all kinds, one after the other. Raises `Failed` if no system is available."""
     began, busy = time.monotonic(), _busy_s()
     load = Load(options.messages, options.seconds)
     found: dict[str, Any] = {"versions": {}, "missing": {}, "idle_cores": {}, "resident_mb": {}}
@@ -167,7 +167,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         if systems:
             _measure_kind(systems, workloads, load, options.rounds, found, runs)
     if not runs:
-        raise Failed("none of the systems is there")
+        raise Failed("none of the systems is available")
     took_s = time.monotonic() - began
     return {
         "bench": "peers", "date": datetime.now(UTC).date().isoformat(),
@@ -183,7 +183,7 @@ def _measure_kind(
     systems: list[str], workloads: list[str], load: Load, rounds: int,
     found: dict[str, Any], runs: list[dict[str, Any]],
 ) -> None:  # fmt: skip
-    """Systems that are up together, with servers that end with this call."""
+    """Measure the systems of a kind; their servers end with this call."""
     with contextlib.ExitStack() as stack:  # servers end before their folder is removed
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-peers-"))
         clusters, missing = _start(stack, systems, Path(folder))
@@ -203,9 +203,9 @@ def _measure_kind(
 
 
 def _busy_s() -> float:
-    """Processor seconds that others have used: all of this machine's but ours and our children's.
+    """Processor seconds of the machine without this process and its children.
 
-    Children count once they have ended. What the kernel does for nobody in particular is others'.
+    Children count once they have ended. The kernel's own work is included.
     """
     times = psutil.cpu_times()
     whole = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
@@ -217,7 +217,7 @@ def _busy_s() -> float:
 
 
 def _warming(workloads: list[str], number: int) -> list[str]:
-    """Those of the workloads that are run in the warm-up of this number, from 0."""
+    """The workloads of a warm-up round, which are numbered from 0."""
     return [
         one
         for one in workloads
@@ -226,7 +226,7 @@ def _warming(workloads: list[str], number: int) -> list[str]:
 
 
 def _shorter(load: Load) -> Load:
-    """What is enough to warm up."""
+    """The load of a warm-up."""
     messages = max(1, load.messages // WARM_SHARE)
     return Load(messages, min(WARM_SECONDS_MAX, load.seconds))
 
@@ -234,7 +234,7 @@ def _shorter(load: Load) -> Load:
 def _start(
     stack: contextlib.ExitStack, systems: list[str], folder: Path
 ) -> tuple[dict[str, Cluster], dict[str, str]]:
-    """The clusters of the systems that can run, and why the others cannot."""
+    """Start the systems; return their clusters, and the reasons why others cannot run."""
     modules: dict[str, Cluster | str] = {}
     for name in systems:
         module = SYSTEMS[name].module
@@ -246,7 +246,7 @@ def _start(
 
 
 def _started(stack: contextlib.ExitStack, name: str, folder: Path) -> Cluster | str:
-    """The cluster of the system, or why there is none."""
+    """Start a system; return its cluster, or the reason why it cannot run."""
     system = SYSTEMS[name]
     folder.mkdir()
     try:
@@ -266,7 +266,7 @@ def _started(stack: contextlib.ExitStack, name: str, folder: Path) -> Cluster | 
 
 
 class Turns:
-    """Workload by workload, system after system, another one first in every round."""
+    """Runs the systems in turn at each workload, with another system first in every round."""
 
     def __init__(self, clusters: dict[str, Cluster], systems: list[str]) -> None:
         self._clusters = clusters
@@ -275,7 +275,7 @@ class Turns:
     def go(
         self, name: str, number: int, workloads: list[str], load: Load, runs: list[dict[str, Any]]
     ) -> None:
-        """One round, whose runs are added to `runs`."""
+        """Run a round; add its runs to `runs`."""
         print(f"{name}:", flush=True)
         at = number % len(self._systems)
         order = self._systems[at:] + self._systems[:at]
@@ -293,7 +293,7 @@ class Turns:
         self, topics: contextlib.ExitStack, held: dict[str, str], system: str, workload: str,
         load: Load, suffix: str,
     ) -> dict[str, Any]:  # fmt: skip
-        """One run in a topic of its own, but `consume` in that of `produce`."""
+        """Run a workload in a new topic; `consume` uses the topic of `produce`."""
         cluster = self._clusters[system]
         load = Load(cluster.of_messages(load.messages), load.seconds)
         try:
@@ -316,13 +316,13 @@ class Turns:
 
 
 def _drop(cluster: Cluster, topic: str) -> None:
-    """A topic that cannot be deleted goes with the folder."""
+    """Delete a topic; if that fails, it is deleted with the folder."""
     with contextlib.suppress(Failed):
         cluster.drop(topic)
 
 
 def _one(cluster: Cluster, workload: str, topic: str, load: Load) -> dict[str, Any]:
-    """One client process, and what the servers did for it. Raises `Failed`."""
+    """Run a client process; return its figures and the servers'. Raises `Failed`."""
     command = cluster.command(workload, topic, load)
     before = _used_s(cluster)
     said = run(command, load.seconds + WARM_S + CLIENT_S)
@@ -332,7 +332,7 @@ def _one(cluster: Cluster, workload: str, topic: str, load: Load) -> dict[str, A
 
 
 def _idle(clusters: dict[str, Cluster]) -> dict[str, float]:
-    """What each cluster uses of a core while nothing is asked of any; printed."""
+    """Measure and print each cluster's use of a core without load."""
     distinct = set(clusters.values())
     before = {one: _used_s(one) for one in distinct}
     time.sleep(IDLE_S)

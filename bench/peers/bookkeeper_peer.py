@@ -1,4 +1,4 @@
-"""Three of Apache's bookies and a ZooKeeper, asked by Apache's own client."""
+"""Three Apache bookies and a ZooKeeper, with Apache's client."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from octavo.standalone.ports import free_port
 
 WINDOW = 5_000
 WINDOW_BYTES = 16 << 20
-"""Of one writer; what comes first counts."""
+"""The bound of bytes of a writer's window."""
 _SHELL_S = 90
 _CALL_S = 5
 
-# The third bookie may be behind by any number of entries; beyond 10,000 of them it would refuse
-# adds, its client would find no bookie in its place, close the ledger and fail.
+# The third bookie may fall behind. With the default, it would refuse adds once 10,000 wait; the
+# client would find no replacement, close the ledger and fail.
 CONF = """bookiePort={port}
 metadataServiceUri=zk+hierarchical://127.0.0.1:{zookeeper}/ledgers
 journalDirectories={folder}/journal-{node}
@@ -52,7 +52,7 @@ maxClientCnxns=0
 
 
 class BookKeeper(Bookies, ThreeServers):
-    """Three bookies, by their numbers."""
+    """Three bookies, by number."""
 
     name = "bookkeeper"
     version = fetch.BOOKKEEPER.version
@@ -60,12 +60,12 @@ class BookKeeper(Bookies, ThreeServers):
     def __init__(self, lib: Path, folder: Path) -> None:
         super().__init__(folder)
         self._java = Java(lib, folder)
-        self._shell = Java(lib, folder, level="info")  # else it does not say why it failed
+        self._shell = Java(lib, folder, level="info")  # below `info` it hides why it failed
         self._zookeeper_port = free_port()
         self._zookeeper: Server | None = None
 
     def start(self) -> None:
-        """Start all and wait until ZooKeeper knows them. Raises `Missing` and `Failed`."""
+        """Start all, and wait until ZooKeeper knows them. Raises `Missing` and `Failed`."""
         self._java.compile("LedgerLoad")
         zoo = self._folder / "zoo.cfg"
         zoo.write_text(ZOO.format(folder=self._folder, port=self._zookeeper_port))
@@ -89,7 +89,6 @@ class BookKeeper(Bookies, ThreeServers):
         self._start(commands)
 
     def stop(self) -> None:
-        """End all."""
         super().stop()
         if self._zookeeper is not None:
             self._zookeeper.kill()
@@ -99,7 +98,6 @@ class BookKeeper(Bookies, ThreeServers):
         return [*super().pids(), *([self._zookeeper.pid] if self._zookeeper else [])]
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """Apache's client."""
         del topic
         uri = f"zk+hierarchical://127.0.0.1:{self._zookeeper_port}/ledgers"
         size = LEDGER_BYTES[workload]
@@ -121,7 +119,7 @@ class BookKeeper(Bookies, ThreeServers):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """The servers, while the block runs. Raises `Missing` and `Failed`."""
+    """Run the servers during the block. Raises `Missing` and `Failed`."""
     cluster = BookKeeper(fetch.jars(fetch.BOOKKEEPER), folder)
     try:
         cluster.start()

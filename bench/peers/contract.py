@@ -1,4 +1,4 @@
-"""What a system under measurement can be asked for, and what is asked of all of them."""
+"""The interface of measured systems, and the workloads."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ RATES = {"single": 1_000, "single-5000": 5_000}
 LEDGER_BYTES = {"ledger": 100, "ledger-1k": 1024, "ledger-64k": 65_536}
 """Bytes of an entry in the workloads that add to a ledger."""
 WARMED_BY = {"single": "single-5000"}
-"""Workloads that are not run to warm up where the other one is."""
+"""A workload whose warm-up is left out if the other workload is warmed up."""
 WARM_ONCE = (*RATES, "ledger-64k")
 """Workloads that are left out of further warm-ups: they take long, or fill the disk."""
 IN_TOPICS = ("produce", "consume", "batches", *RATES)
 WORKLOADS = (*IN_TOPICS, *LEDGER_BYTES)
 WARM_S = 3.0
-"""How long a client sends before it counts; `bench.b4_single` has the same."""
+"""How long a client sends before it counts, as in `bench.b4_single`."""
 
 
 class Missing(Exception):
-    """Something that a system needs is not on this machine. The message names it."""
+    """This machine lacks something that a system needs. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class System:
 
     name: str
     module: str
-    """Runs its servers."""
+    """The module that runs its servers."""
     durability: str
     workloads: tuple[str, ...] = IN_TOPICS
     package: str = "octavo"
-    """What its Python clients import."""
+    """The package that its Python clients import."""
     lacks: str = ""
-    """Why it has not all of the workloads of its kind."""
+    """Why it lacks workloads of its kind."""
 
 
 FSYNC = "3 copies, fsync before ack"
@@ -68,19 +68,19 @@ SYSTEMS = {
     )
 }  # fmt: skip
 KINDS = (IN_TOPICS, tuple(LEDGER_BYTES))
-"""Workloads whose systems are up at the same time: one kind is measured after the other."""
+"""Groups of workloads. The systems of a group run at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much: messages to send, or seconds to go on."""
+    """The size of a run: messages to send, or seconds."""
 
     messages: int
     seconds: float
 
 
 class Cluster(ABC):
-    """The servers of one system, or of two that share them."""
+    """The servers of a system, or of two systems that share them."""
 
     name: str
     version: str
@@ -91,31 +91,31 @@ class Cluster(ABC):
 
     @abstractmethod
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """Make a topic that can be published to, with what `consume` needs."""
+        """Make a topic for publishing, and its subscription if `consume` needs one."""
 
     @abstractmethod
     def drop(self, topic: str) -> None:
-        """Delete it and its data."""
+        """Delete a topic and its data."""
 
     @abstractmethod
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """The client process, to be run in `ROOT`, for one of the system's workloads."""
+        """The command of the client process for a workload, to be run in `ROOT`."""
 
     def result(self, workload: str, said: str, load: Load) -> dict[str, Any]:
-        """What the client printed: its figures, and `acked`, how many messages it made in all.
+        """Read a client's output: its figures, and `acked`, the number of all its messages.
 
-        Raises `Failed` when they are not there.
+        Raises `Failed` if they are missing.
         """
         del workload, load
         return last_json(said)
 
     def of_messages(self, messages: int) -> int:
-        """How many of so many messages this system is given in `produce` and `consume`."""
+        """How many of `messages` this system gets in `produce` and `consume`."""
         return messages
 
 
 class Bookies(Cluster):
-    """Servers of ledgers: there are no topics, and a client deletes what it has made."""
+    """Servers of ledgers, without topics; a client deletes its own ledgers."""
 
     def create(self, system: str, topic: str, partitions: int) -> None:
         """Nothing."""
@@ -125,6 +125,6 @@ class Bookies(Cluster):
 
 
 def job(client: str, workload: str, **details: Any) -> list[str]:
-    """The command that runs `bench.peers.<client>` for one workload in a process of its own."""
+    """The command that runs `bench.peers.<client>` for a workload in a new process."""
     words = {"client": client, "workload": workload, **details}
     return [sys.executable, "-m", "bench.peers", "--job", json.dumps(words)]

@@ -1,7 +1,4 @@
-"""Jars and NATS's server, fetched into `.cache/peers` as they are published.
-
-Nothing of them is kept in this repository. What was fetched once is not asked for again.
-"""
+"""Fetches jars and NATS's server to `.cache/peers`, once. The repository contains none of them."""
 
 from __future__ import annotations
 
@@ -23,16 +20,16 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """What Maven brings of one system: `group:artifact:version` of each, and what they need."""
+    """A system's artifacts for Maven, as `group:artifact:version`; Maven adds dependencies."""
 
     system: str
     version: str
     artifacts: tuple[str, ...]
     managed: str = ""
-    """The page with the versions of what they need, where theirs are not to be guessed by Maven."""
+    """The POM with the versions of dependencies, if Maven would choose wrong versions."""
 
     def pom(self) -> str:
-        """The project that needs them."""
+        """The POM of a project that depends on the artifacts."""
         of = [_dependency(one, "") for one in self.artifacts]
         page = _dependency(self.managed, "<type>pom</type><scope>import</scope>")
         managed = (
@@ -55,7 +52,7 @@ def _dependency(artifact: str, more: str) -> str:
     )
 
 
-# kafka-tools has ProducerPerformance. The bindings let servers say why they do not start.
+# kafka-tools has ProducerPerformance. With the logging bindings servers log why they do not start.
 KAFKA = Jars(
     "Kafka", "4.3.1",
     (
@@ -80,8 +77,7 @@ ROCKETMQ = Jars(
         "org.apache.rocketmq:rocketmq-tools:5.5.0",
     ),
 )  # fmt: skip
-# bookkeeper-server names the last two only as optional to ZooKeeper, whose server does not start
-# without them.
+# ZooKeeper's server needs the last two, but bookkeeper-server declares them as optional.
 BOOKKEEPER = Jars(
     "BookKeeper", "4.18.0",
     (
@@ -93,7 +89,7 @@ BOOKKEEPER = Jars(
 
 
 def need(tool: str, whose: str, package: str) -> str:
-    """The path of `tool`. Raises `Missing`, which says what to install."""
+    """Find `tool` on the path. Raises `Missing`, which names the package to install."""
     found = shutil.which(tool)
     if found is None:
         raise Missing(f"`{tool}` is not on the path: {whose} needs {package}")
@@ -101,7 +97,7 @@ def need(tool: str, whose: str, package: str) -> str:
 
 
 def jars(wanted: Jars) -> Path:
-    """The folder with the jars, fetched by Maven if need be. Raises `Missing`."""
+    """The folder with the jars, fetched by Maven unless they are there. Raises `Missing`."""
     system, pom = wanted.system, wanted.pom()
     need("java", system, "Java 17 or newer")
     folder = CACHE / f"{system.lower()}-{hashlib.sha256(pom.encode()).hexdigest()[:12]}"
@@ -123,7 +119,7 @@ def jars(wanted: Jars) -> Path:
 
 
 def nats_server() -> Path:
-    """NATS's server, built by Go if need be, else the one on the path. Raises `Missing`."""
+    """The NATS server: built by Go, or without Go the server on the path. Raises `Missing`."""
     folder = CACHE / f"nats-{NATS_VERSION}"
     binary = folder / "nats-server"
     if binary.exists():
@@ -134,8 +130,8 @@ def nats_server() -> Path:
         if installed:
             return Path(installed)
         raise Missing(
-            "neither `go` nor `nats-server` is on the path: NATS needs one of the two "
-            "(Go 1.26, or one since 1.21, which fetches it)"
+            "neither `go` nor `nats-server` is on the path: install one of them "
+            "(Go 1.26, or at least 1.21, which fetches 1.26)"
         )
     folder.mkdir(parents=True, exist_ok=True)
     module = f"github.com/nats-io/nats-server/v2@v{NATS_VERSION}"

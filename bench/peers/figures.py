@@ -1,4 +1,4 @@
-"""How a client's figures are taken, and how they are read from what it printed."""
+"""Takes a client's figures, and reads them from its output."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Failed(Exception):
 
 
 def last_json(said: str) -> dict[str, Any]:
-    """The object in the last line. Raises `Failed` when there is none."""
+    """Read the JSON object in the last line. Raises `Failed`."""
     try:
         found = json.loads(said.strip().rpartition("\n")[2])
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Failed(f"the client's last line is no JSON object: {said[-300:]!r}")
+        raise Failed(f"the client's last line must be a JSON object, not {said[-300:]!r}")
     return found
 
 
 class Stopwatch:
-    """The time and this process's processor time of a loop, from the making of this object."""
+    """Measures time and processor time of a loop, from the making of this object."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -32,11 +32,11 @@ class Stopwatch:
         self._first_ms = 0
 
     def first(self) -> None:
-        """The first message came."""
+        """Note the time of the first message."""
         self._first_ms = round((time.perf_counter() - self._began) * 1000)
 
     def figures(self, acked: int) -> dict[str, Any]:
-        """What a loop of so many messages has to say when it is done."""
+        """The figures of a finished loop over `acked` messages."""
         took_s = time.perf_counter() - self._began
         used_s = time.process_time() - self._used
         return {
@@ -48,7 +48,7 @@ class Stopwatch:
 
 
 def latencies(took_s: list[float]) -> dict[str, float]:
-    """Percentiles (nearest rank) of times in seconds, in ms. There is at least one."""
+    """Percentiles (nearest rank) in ms of at least one time in seconds."""
     took = sorted(took_s)
 
     def at(share: float) -> float:
@@ -58,7 +58,7 @@ def latencies(took_s: list[float]) -> dict[str, float]:
 
 
 def steady_rate(said: str) -> int:
-    """Records a second in the last summary of ProducerPerformance. Raises `Failed`."""
+    """Read the records a second in ProducerPerformance's last summary. Raises `Failed`."""
     found = re.findall(r"records sent, ([0-9.]+) records/sec", said)
     if not found:
         raise Failed(f"ProducerPerformance printed no rate: {said[-300:]!r}")

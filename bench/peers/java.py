@@ -1,4 +1,4 @@
-"""Java programs: how they are run, and our own small ones compiled."""
+"""Runs Java programs, and compiles our own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SOURCES = Path(__file__).parent / "java"
 COMPILE_S = 120
 HEAP = "-Xmx1g"
 
-# The collector's flags are those of Kafka's own start script.
+# The collector's flags are from Kafka's start script.
 _FLAGS = (
     "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxDirectMemorySize=1g", "-Djava.awt.headless=true",
 )  # fmt: skip
 
-# What BookKeeper's shell has to say stands in the context map (%X).
+# BookKeeper's shell puts its messages into the context map (%X).
 _LOG4J = """status = error
 rootLogger.level = {level}
 rootLogger.appenderRef.out.ref = out
@@ -31,7 +31,7 @@ appender.out.layout.pattern = %d %p %c{{1}} - %m %X%n%throwable
 
 
 class Java:
-    """Programs of one system: its jars in `lib`, and ours beside them."""
+    """Programs of a system: its jars in `lib`, and our classes."""
 
     def __init__(self, lib: Path, folder: Path, *flags: str, level: str = "warn") -> None:
         self._lib = lib
@@ -41,13 +41,13 @@ class Java:
         self._log4j.write_text(_LOG4J.format(level=level))
 
     def command(self, main: str, *words: object) -> list[str]:
-        """The command that runs the class `main`, in a heap of 1 GB at most."""
+        """The command that runs the class `main`, with a heap of at most 1 GB."""
         logs = f"-Dlog4j2.configurationFile={self._log4j}"
         path = f"{self._lib}/*{os.pathsep}{self._classes}"
         return ["java", HEAP, *_FLAGS, logs, *self._flags, "-cp", path, main, *map(str, words)]
 
     def compile(self, name: str) -> None:
-        """Make the classes of `java/<name>.java`. Raises `Missing` and `Failed`."""
+        """Compile `java/<name>.java`. Raises `Missing` and `Failed`."""
         javac = fetch.need("javac", f"{name}.java", "a JDK, 17 or newer")
         words = [javac, "-nowarn", "-proc:none", "-cp", f"{self._lib}/*", "-d", str(self._classes)]
         code, said, complaints = finish([*words, str(SOURCES / f"{name}.java")], COMPILE_S, SOURCES)

@@ -1,4 +1,4 @@
-"""What a Python program does with confluent-kafka: the loops that are timed."""
+"""The timed loops of a Python program with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _POLL_EVERY = 1_000
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them, in batches of the library's own size. Only what fails is called back for.
+    """Produce all messages, in the library's own batches, with callbacks only for failures.
 
-    With `batch.size` at 64 KB it is but a third to a half as fast.
+    With `batch.size` 64 KB the rate is only a third to a half.
     """
     watch = Stopwatch()
     producer = Producer(
@@ -47,7 +47,7 @@ def produce(job: dict[str, Any]) -> dict[str, Any]:
             try:
                 producer.produce(topic, VALUE, on_delivery=done)
                 break
-            except BufferError:  # 100,000 wait: as many as the library holds by default
+            except BufferError:  # 100,000 messages wait: the library's default bound
                 producer.poll(_CALL_S)
         if number % _POLL_EVERY == 0:
             producer.poll(0)
@@ -58,7 +58,7 @@ def produce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them by a group of one, in pages of up to 500; offsets committed at the end."""
+    """Consume all messages as a group's only member, in pages of 500; commit at the end."""
     watch, count = Stopwatch(), 0
     consumer = Consumer(
         {
@@ -66,14 +66,14 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
             "group.id": f"{job['group']}-{job['topic']}",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            # By default fetching rests for 1 s once 100,000 messages wait in the library.
+            # By default fetching pauses for 1 s once 100,000 messages wait in the library.
             "fetch.queue.backoff.ms": 10,
         }
     )
     consumer.subscribe([job["topic"]])
     last = time.perf_counter()
     while count < job["messages"]:
-        # Whoever asks for more than there will be waits out the second for the last page.
+        # A request for more messages than are left would wait the whole second.
         page = consumer.consume(min(_PAGE, job["messages"] - count), 1.0)
         for message in page:
             if message.error():
@@ -86,11 +86,11 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
         elif time.perf_counter() - last > IDLE_S:
             raise Failed(f"{count} messages of {job['messages']}, then none for {IDLE_S:.0f} s")
     consumer.commit(asynchronous=False)
-    return watch.figures(count)  # leaving the group is not counted
+    return watch.figures(count)  # without the time to leave the group
 
 
 def single(job: dict[str, Any]) -> dict[str, Any]:
-    """Each when it is due, from one thread; another one takes the answers."""
+    """Send each message when it is due; another thread takes the answers."""
     sys.setswitchinterval(0.0005)
     producer = Producer(
         {

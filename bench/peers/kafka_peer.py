@@ -24,12 +24,12 @@ GROUP = "peers"
 _CALL_S = 30
 _FORMAT_S = 60
 BATCHES_PER_S = 150_000
-"""Records that the Java tool is given for each second that `batches` is to take; it takes no time.
+"""Records for each second of `batches`: the Java tool takes a number of records, not a time.
 
-A third as many more come first, uncounted.
+First it sends a third as many, uncounted.
 """
 
-# A group's first member would wait 3 s for others; it has none.
+# By default a group's first member would wait 3 s for other members.
 BROKER = """process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
@@ -50,7 +50,7 @@ group.initial.rebalance.delay.ms=0
 
 
 class Kafka(ThreeServers):
-    """Three brokers, and how to ask them."""
+    """Three brokers."""
 
     name = "kafka"
     version = fetch.KAFKA.version
@@ -83,16 +83,16 @@ class Kafka(ThreeServers):
         self._start(commands)
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """Three copies of it; synced one by one for `kafka-flush`."""
+        """Create it with three copies; for `kafka-flush` with a sync of each message."""
         config = {"min.insync.replicas": "2"}
         if system == "kafka-flush":
             config["flush.messages"] = "1"
         new = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=config)
-        admin = self._admin()  # kept, for with it go the calls that it has begun
+        admin = self._admin()  # keep a reference: its calls end when it is collected
         _wait(admin.create_topics([new], operation_timeout=_CALL_S), f"create {topic}")
 
     def drop(self, topic: str) -> None:
-        """Its data go a minute later."""
+        """Delete it; its data are removed a minute later."""
         admin = self._admin()
         _wait(admin.delete_topics([topic], operation_timeout=_CALL_S), f"delete {topic}")
 
@@ -129,13 +129,13 @@ class Kafka(ThreeServers):
 
 
 def _records(load: Load) -> tuple[int, int]:
-    """What the Java tool sends to warm up, and what is counted."""
+    """The numbers of warm-up records and counted records of the Java tool."""
     records = round(load.seconds * BATCHES_PER_S)
     return records // 3, records
 
 
 def _wait(calls: dict[str, Future[None]], what: str) -> None:
-    """Return when all are answered. Raises `Failed`."""
+    """Wait for all answers. Raises `Failed`."""
     try:
         for call in calls.values():
             call.result(_CALL_S)
@@ -145,7 +145,7 @@ def _wait(calls: dict[str, Future[None]], what: str) -> None:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """The brokers, while the block runs. Raises `Missing` and `Failed`."""
+    """Run the brokers during the block. Raises `Missing` and `Failed`."""
     cluster = Kafka(fetch.jars(fetch.KAFKA), folder)
     try:
         cluster.start()

@@ -1,4 +1,4 @@
-"""What a Python program does with nats-py: the loops that are timed, and calls to set them up."""
+"""The timed loops of a Python program with nats-py, and the calls to set them up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.peers.figures import Failed, Stopwatch, latencies
 
 CONSUMER = "peers"
 WINDOW = 1_000
-"""Messages sent and not acked, in `produce`."""
+"""Unacked messages in `produce`."""
 _PAGE = 500
 _PENDING_MAX = 100_000
 _ANSWER_S = 60.0
@@ -27,10 +27,10 @@ _ANSWER_S = 60.0
 
 @contextlib.asynccontextmanager
 async def connected(urls: list[str]) -> AsyncIterator[Connection]:
-    """A connection to one of the servers."""
+    """A connection to a server."""
 
     async def ignore(_: Exception) -> None:
-        """What fails is raised where it was called."""
+        """Ignore errors here, as the calls raise them."""
 
     connection = await nats.connect(
         urls, connect_timeout=5, allow_reconnect=False, dont_randomize=True, error_cb=ignore
@@ -42,7 +42,7 @@ async def connected(urls: list[str]) -> AsyncIterator[Connection]:
 
 
 async def create(urls: list[str], topic: str) -> None:
-    """A stream of three copies on files, with one subject of its own name."""
+    """Create a stream with three copies in files, and a subject of the same name."""
     async with connected(urls) as connection:
         config = StreamConfig(
             name=topic, subjects=[topic], num_replicas=3, storage=StorageType.FILE
@@ -57,7 +57,7 @@ async def drop(urls: list[str], topic: str) -> None:
 
 
 async def leader(urls: list[str], topic: str) -> str:
-    """The name of the server that leads the stream. Raises `Failed` when there is none."""
+    """Find the server that leads the stream. Raises `Failed`."""
     async with connected(urls) as connection:
         found = (await connection.jetstream().stream_info(topic)).cluster
         if found is None or not found.leader:
@@ -66,9 +66,9 @@ async def leader(urls: list[str], topic: str) -> str:
 
 
 async def add_consumer(urls: list[str], topic: str) -> None:
-    """A durable one of three copies; returns when it has a leader and can be asked.
+    """Add a durable consumer with three copies; return when it has a leader.
 
-    A fetch before that is answered with 503, and raises.
+    An earlier fetch would fail with 503.
     """
     async with connected(urls) as connection:
         stream = connection.jetstream()
@@ -80,7 +80,7 @@ async def add_consumer(urls: list[str], topic: str) -> None:
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them, up to `WINDOW` of them not acked yet."""
+    """Produce all messages, with up to `WINDOW` unacked."""
     return uvloop.run(_produce(job))
 
 
@@ -103,7 +103,7 @@ async def _produce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them in pages of up to 500 by a durable consumer, each acked."""
+    """Consume all messages in pages of up to 500 by a durable consumer, and ack each."""
     return uvloop.run(_consume(job))
 
 
@@ -127,7 +127,7 @@ async def _consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def single(job: dict[str, Any]) -> dict[str, Any]:
-    """Each when it is due, whatever became of the ones before."""
+    """Send each message when it is due, whether earlier messages are acked or not."""
     return uvloop.run(_single(job))
 
 
@@ -154,7 +154,7 @@ async def _single(job: dict[str, Any]) -> dict[str, Any]:
                     sent += 1
                 await asyncio.sleep(max(0.0002, begin + sent / rate - time.perf_counter()))
             await asyncio.wait_for(stream.publish_async_completed(), _ANSWER_S)
-            await asyncio.sleep(0)  # the last one's callback, which was added after the library's
+            await asyncio.sleep(0)  # let the callback of the last answer run
             held = total / (time.perf_counter() - begin)
             acked += total
             if failed or len(took_s) < total:

@@ -1,4 +1,4 @@
-"""Three NATS servers with JetStream, each sync waited for."""
+"""Three NATS servers with JetStream, which sync every message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ cluster {{ name: peers, listen: 127.0.0.1:{route_port}, routes: [{routes}] }}
 
 
 class Nats(ThreeServers):
-    """Three servers, and how to ask them."""
+    """Three servers."""
 
     name = "nats"
 
@@ -45,7 +45,7 @@ class Nats(ThreeServers):
         return [f"nats://127.0.0.1:{port}" for port in self._ports.values()]
 
     def start(self) -> None:
-        """Start the servers and wait until streams of three copies can be made. Raises `Failed`."""
+        """Start the servers; wait until streams of three copies can be created. Raises `Failed`."""
         commands: dict[int, list[str]] = {}
         route_ports = {node: free_port() for node in NODES}
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in route_ports.values())
@@ -61,16 +61,16 @@ class Nats(ThreeServers):
         self._start(commands)
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """A stream of three copies on files; it has no partitions."""
+        """Create a stream of three copies in files; NATS has no partitions."""
         del system, partitions
         _wait(nats_client.create(self._urls, topic))
 
     def drop(self, topic: str) -> None:
-        """The stream, with its consumers."""
+        """Delete the stream with its consumers."""
         _wait(nats_client.drop(self._urls, topic))
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """Our Python program, which asks the server that leads the stream."""
+        """Our Python program, with the server that leads the stream."""
         if workload == "consume":
             _wait(nats_client.add_consumer(self._urls, topic))
         leader = _wait(nats_client.leader(self._urls, topic))
@@ -81,7 +81,7 @@ class Nats(ThreeServers):
         )  # fmt: skip
 
     def of_messages(self, messages: int) -> int:
-        """A sixth, for it takes longer for each."""
+        """A sixth, because NATS takes longer for each message."""
         return max(1, messages // _SHARE)
 
     def _all_serve(self) -> bool:
@@ -93,16 +93,16 @@ class Nats(ThreeServers):
 
 
 def _wait(call: Coroutine[Any, Any, Any]) -> Any:
-    """What the call answers. Raises `Failed`."""
+    """Wait for the call's answer. Raises `Failed`."""
     try:
         return asyncio.run(asyncio.wait_for(call, _CALL_S))
     except (Error, OSError, TimeoutError) as error:
-        raise Failed(f"NATS did not do as asked: {error!r}") from error
+        raise Failed(f"NATS refused a call: {error!r}") from error
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """The servers, while the block runs. Raises `Missing` and `Failed`."""
+    """Run the servers during the block. Raises `Missing` and `Failed`."""
     cluster = Nats(fetch.nats_server(), folder)
     try:
         cluster.start()

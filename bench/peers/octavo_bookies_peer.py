@@ -1,4 +1,4 @@
-"""Three Octavo bookies without brokers, asked by Octavo's own ledger client, as in B2."""
+"""Three Octavo bookies without brokers, with Octavo's ledger client, as in B2."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.b2_three_bookies import bookies
 from bench.peers.contract import LEDGER_BYTES, Bookies, Cluster, Load, job
 
 LEDGER_WARM_S = 2.0
-"""How long a client adds to another ledger first; entries of 64 KB fill disks quickly."""
+"""How long a client first adds to another ledger; short, as entries of 64 KB fill disks quickly."""
 SETTINGS = {"gc_interval_ms": 5_000, "gc_quarantine_ms": 5_000}
-"""What the clients delete goes, or a run would fill tens of GB of disk."""
+"""Remove deleted ledgers quickly, or a run would fill tens of GB of disk."""
 
 
 class OctavoBookies(Bookies):
-    """Three processes."""
+    """Three bookie processes."""
 
     name = "octavo-bookies"
     version = octavo.__version__
@@ -27,11 +27,9 @@ class OctavoBookies(Bookies):
         self._pids = pids
 
     def pids(self) -> list[int]:
-        """The three."""
         return self._pids
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """The ledger client."""
         del topic
         return job(
             "ledger_client", workload, url=self._url, entry_bytes=LEDGER_BYTES[workload],
@@ -41,7 +39,7 @@ class OctavoBookies(Bookies):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """The bookies, while the block runs."""
+    """Run the bookies during the block."""
     url = f"file://{folder}/metadata.db"
     with bookies(str(folder), url, 3, **SETTINGS) as processes:
         yield OctavoBookies(url, [process.pid for process in processes])

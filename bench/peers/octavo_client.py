@@ -1,4 +1,4 @@
-"""What a Python program does with `octavo.Client`: the loops that are timed."""
+"""The timed loops of a Python program with `octavo.Client`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def produce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them, each acked; the acks are there when the client is closed."""
+    """Consume and ack all messages; the acks are durable when the client is closed."""
     watch, count = Stopwatch(), 0
     with Client(job["url"]) as client:
         for _ in client.subscription(job["topic"], job["group"]).deliveries(idle_s=IDLE_S):

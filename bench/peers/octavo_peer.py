@@ -40,19 +40,19 @@ class Octavo(Cluster):
         return [one.pid for one in self._cluster.members]
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """A topic and its subscription."""
+        """Create a topic and its subscription."""
         del system
         with _failing(f"create {topic}"), Client(self._url) as client:
             client.create_topic(topic, partitions=partitions)
             client.subscribe(topic, GROUP, type="shared")
 
     def drop(self, topic: str) -> None:
-        """The topic, with its subscription."""
+        """Delete the topic with its subscription."""
         with _failing(f"delete {topic}"), Client(self._url) as client:
             client.delete_topic(topic)
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """Our own benches, where they are the workload; they have topics of their own."""
+        """Our own benches if they are the workload; these create their own topics."""
         if workload == "batches":
             return [
                 *(sys.executable, "-m", "bench.b3_publish", "--url", self._url),
@@ -74,7 +74,7 @@ class Octavo(Cluster):
         )  # fmt: skip
 
     def result(self, workload: str, said: str, load: Load) -> dict[str, Any]:
-        """Adds what our benches sent before they counted."""
+        """Add the messages that our benches sent before they counted."""
         found = last_json(said)
         if workload == "batches":
             per_s = found["batch"]["rounds"][0]["messages_per_s"]
@@ -89,7 +89,7 @@ class Octavo(Cluster):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """The cluster, while the block runs. Raises `Failed`."""
+    """Run the cluster during the block. Raises `Failed`."""
     with contextlib.ExitStack() as stack:
         with _failing("start"):
             cluster = Octavo(stack.enter_context(standalone(folder)))
@@ -98,7 +98,7 @@ def running(folder: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _failing(what: str) -> Iterator[None]:
-    """Raises `Failed` for what Octavo did not do."""
+    """Turn Octavo's errors in the block into `Failed`."""
     try:
         yield
     except (OctavoError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What stands in docs/performance.md of a run: Markdown, made of the run's JSON document."""
+"""Makes the Markdown for docs/performance.md from a run's JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END = "<!-- bench.peers: end -->"
 
 
 def text(document: Mapping[str, Any]) -> str:
-    """The run, as the page has it."""
+    """The Markdown of a run."""
     names = [name for name in SYSTEMS if name in document["durability"]]
     return "\n".join(
         [
@@ -53,7 +53,7 @@ def _head(document: Mapping[str, Any]) -> str:
 
 
 def _left_out(name: str, document: Mapping[str, Any]) -> list[str]:
-    """Why a system is not in the table, or not in all of it."""
+    """Why a system, or a workload of it, is missing in the table."""
     if name in document["missing"]:
         return [f"{name} is not in the table: {document['missing'][name]}"]
     system = SYSTEMS[name]
@@ -63,10 +63,10 @@ def _left_out(name: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def write(path: Path, made: str) -> None:
-    """Put it between the marks. Raises `Failed` when they are not there once each, in order."""
+    """Put the text between the marks. Raises `Failed` unless each mark is there once, in order."""
     page = path.read_text()
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise Failed(f"{path} has not one line {BEGIN!r} with one line {END!r} after it")
+        raise Failed(f"{path} must have a line {BEGIN!r}, and a line {END!r} after it, once each")
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     path.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}")

@@ -1,4 +1,4 @@
-"""What a Python program does with pulsar-client: the loops that are timed."""
+"""The timed loops of a Python program with pulsar-client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANSWER_S = 60.0
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them, in batches of the library's own size that wait for 5 ms at most."""
+    """Produce all messages, in the library's own batches, which wait for at most 5 ms."""
     watch = Stopwatch()
     client = _client(job)
     producer = _producer(client, job, delay_ms=5)
@@ -42,7 +42,7 @@ def produce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them in pages of up to 500, each acked; the library sends acks together."""
+    """Consume all messages in pages of up to 500, and ack each; the library groups acks."""
     watch, count = Stopwatch(), 0
     client = _client(job)
     consumer = client.subscribe(
@@ -63,14 +63,14 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
             last = time.perf_counter()
         elif time.perf_counter() - last > _IDLE_S:
             raise Failed(f"{count} messages of {job['messages']}, then none for {_IDLE_S:.0f} s")
-    consumer.close()  # the last acks go with it
+    consumer.close()  # sends the last acks
     figures = watch.figures(count)
     client.close()
     return figures
 
 
 def single(job: dict[str, Any]) -> dict[str, Any]:
-    """Each when it is due, from one thread; the library's own thread takes the answers."""
+    """Send each message when it is due; the library's own thread takes the answers."""
     sys.setswitchinterval(0.0005)
     client = _client(job)
     producer = _producer(client, job, delay_ms=1)
@@ -96,7 +96,7 @@ def single(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _at_rate(rate: int, total: int, took_s: list[float], send: Callable[[float], None]) -> float:
-    """Send so many, wait for their answers; how many a second."""
+    """Send `total` messages, wait for their answers; return the rate a second."""
     begin = time.perf_counter()
     for number in range(total):
         due_s = begin + number / rate

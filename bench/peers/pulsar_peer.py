@@ -1,4 +1,4 @@
-"""Pulsar as one process: broker, three bookies, metadata in RocksDB; three copies, synced."""
+"""Pulsar in one process: broker, three bookies, metadata in RocksDB; three copies, synced."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ GROUP = "peers"
 _BOOKIES = 3
 _CALL_S = 30
 
-# As its own start script opens them.
+# From its own start script.
 _OPENED = (
     "java.base/java.lang", "java.base/java.nio", "java.base/sun.net",
     "java.base/jdk.internal.misc", "java.base/jdk.internal.platform",
     "java.management/sun.management", "jdk.management/com.sun.management.internal",
 )  # fmt: skip
 
-# Broker and bookies read the same page. Without the last of `allow…` the second bookie finds the
-# cookie of the first; Pulsar's own defaults for bookies in one process are not synced.
+# Broker and bookies read the same file. Without the last `allow…`, the second bookie finds the
+# first bookie's cookie; and bookies in one process do not sync by default.
 CONF = """clusterName=standalone
 brokerServicePort={port}
 webServicePort={web_port}
@@ -65,7 +65,7 @@ httpServerEnabled=false
 
 
 class Pulsar(Cluster):
-    """One process, and how to ask it."""
+    """A Pulsar process."""
 
     name = "pulsar"
     version = fetch.PULSAR.version
@@ -78,7 +78,7 @@ class Pulsar(Cluster):
         self._server: Server | None = None
 
     def start(self) -> None:
-        """Start it and wait until a topic can be made. Raises `Missing` and `Failed`."""
+        """Start it, and wait until a topic can be created. Raises `Missing` and `Failed`."""
         self._java.compile("PulsarBatches")
         conf = self._folder / "standalone.conf"
         conf.write_text(CONF.format(port=self._port, web_port=self._web_port))
@@ -95,22 +95,20 @@ class Pulsar(Cluster):
         self._server.wait_until(self._serves, "topic")
 
     def stop(self) -> None:
-        """End it."""
         if self._server is not None:
             self._server.kill()
 
     def pids(self) -> list[int]:
-        """The one process."""
         return [] if self._server is None else [self._server.pid]
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """A topic and its subscription."""
+        """Create a topic and its subscription."""
         del system
         self._ask("PUT", f"{topic}/partitions", partitions)
         self._ask("PUT", f"{topic}/subscription/{GROUP}")
 
     def drop(self, topic: str) -> None:
-        """The topic, with its subscription."""
+        """Delete the topic with its subscription."""
         self._ask("DELETE", f"{topic}/partitions?force=true")
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
@@ -125,7 +123,7 @@ class Pulsar(Cluster):
         )  # fmt: skip
 
     def _ask(self, method: str, path: str, body: Any = None) -> None:
-        """One call of its admin interface. Raises `Failed`."""
+        """Call its admin interface. Raises `Failed`."""
         url = f"http://127.0.0.1:{self._web_port}/admin/v2/persistent/public/default/{path}"
         said = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
@@ -145,7 +143,7 @@ class Pulsar(Cluster):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """The process, while the block runs. Raises `Missing` and `Failed`."""
+    """Run the process during the block. Raises `Missing` and `Failed`."""
     cluster = Pulsar(fetch.jars(fetch.PULSAR), folder)
     try:
         cluster.start()

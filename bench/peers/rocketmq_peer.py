@@ -1,4 +1,4 @@
-"""RocketMQ: a name server and one broker that syncs before it answers; there is one copy."""
+"""RocketMQ: a name server, and a broker that syncs before it answers; a single copy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from octavo.standalone.ports import free_port
 BATCH = 500
 """Messages in a call of `batches`: some 64 KB."""
 THREADS = 8
-"""That call at the same time."""
+"""Calls at the same time."""
 _CALL_S = 60
 _CLUSTER = "peers"
 
-# By default it refuses messages once the disk is three quarters full, and those that have waited
-# for 200 ms, as they may on few cores.
+# By default it refuses messages once the disk is three quarters full, and messages that waited for
+# 200 ms, which happens on few cores.
 CONF = """brokerClusterName={cluster}
 brokerName=peers-1
 brokerId=0
@@ -43,7 +43,7 @@ osPageCacheBusyTimeOutMills=10000
 
 
 class RocketMQ(Cluster):
-    """Two processes, and how to ask them."""
+    """Name server and broker."""
 
     name = "rocketmq"
     version = fetch.ROCKETMQ.version
@@ -51,14 +51,14 @@ class RocketMQ(Cluster):
     def __init__(self, lib: Path, folder: Path) -> None:
         self._folder = folder
         home = (f"-Duser.home={folder}", f"-Drocketmq.home.dir={folder}")  # where it puts its logs
-        # Else one late answer closes the connection that all others wait at.
+        # By default a late answer closes the connection, which other calls share.
         patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
         self._java = Java(lib, folder, *home, patient)
         self._name_port, self._port = free_port(), free_port()
         self._servers: list[Server] = []
 
     def start(self) -> None:
-        """Start both, wait until the broker is known. Raises `Missing` and `Failed`."""
+        """Start both; wait until the broker is registered. Raises `Missing` and `Failed`."""
         self._java.compile("RocketLoad")
         names = self._folder / "names.conf"
         names.write_text(f"listenPort={self._name_port}\nbindAddress=127.0.0.1\n")
@@ -75,16 +75,14 @@ class RocketMQ(Cluster):
         broker.wait_until(self._serves, "registration at the name server")
 
     def stop(self) -> None:
-        """End them."""
         for server in reversed(self._servers):
             server.kill()
 
     def pids(self) -> list[int]:
-        """Name server and broker."""
         return [server.pid for server in self._servers]
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """A topic of so many queues."""
+        """Create a topic with `partitions` queues."""
         del system
         queues = ("-r", str(partitions), "-w", str(partitions))
         said = self._admin("updateTopic", "-c", _CLUSTER, "-t", topic, *queues)
@@ -92,11 +90,10 @@ class RocketMQ(Cluster):
             raise Failed(f"RocketMQ could not create {topic}: {said[-300:]}")
 
     def drop(self, topic: str) -> None:
-        """Its messages stay in the one log."""
+        """Delete the topic; its messages stay in the shared log."""
         self._admin("deleteTopic", "-c", _CLUSTER, "-t", topic)
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """The Java client."""
         words = (f"127.0.0.1:{self._name_port}", topic, len(VALUE), WARM_S, load.seconds)
         if workload == "batches":
             return self._java.command("RocketLoad", "batches", *words, BATCH, THREADS)
@@ -108,7 +105,7 @@ class RocketMQ(Cluster):
         return self._servers[-1]
 
     def _admin(self, what: str, *words: str) -> str:
-        """What its shell says. Raises `Failed`."""
+        """Run a command of its shell; return the output. Raises `Failed`."""
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         names = ("-n", f"127.0.0.1:{self._name_port}")
         return run(self._java.command(main, what, *names, *words), _CALL_S, self._folder)
@@ -122,7 +119,7 @@ class RocketMQ(Cluster):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """The processes, while the block runs. Raises `Missing` and `Failed`."""
+    """Run the processes during the block. Raises `Missing` and `Failed`."""
     cluster = RocketMQ(fetch.jars(fetch.ROCKETMQ), folder)
     try:
         cluster.start()

@@ -1,7 +1,7 @@
-"""Child processes: servers that run to the end, clients that are waited for.
+"""Child processes: servers that run to the end, and clients whose end is awaited.
 
-Each is the head of a process group of its own. So Ctrl-C in a terminal reaches only the program
-that started them, which then ends them all, and their children with them.
+Each leads its own process group. So Ctrl-C in a terminal reaches only the program that started
+them, which then ends them and their children.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRIES = 100
 
 
 class Server:
-    """One process. What it says goes to `<name>.log` in `folder`."""
+    """A process. Its output goes to `<name>.log` in `folder`."""
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
@@ -45,15 +45,15 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the process, also when it has ended."""
+        """The process id, also after its end."""
         return self._process.pid
 
     def kill(self) -> None:
-        """kill −9, with its children. Their data are thrown away, so nothing is lost."""
+        """Kill it and its children with SIGKILL; their data are discarded anyway."""
         _kill_group(self._process)
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Return when it holds. Raises `Failed` with the log's end after `START_S` or a death."""
+        """Return when `holds()`. Raises `Failed` with the log's end at `START_S`, or its death."""
         deadline = time.monotonic() + START_S
         while not holds():
             code = self._process.poll()
@@ -64,7 +64,7 @@ class Server:
             time.sleep(0.1)
 
     def wait_until_listening(self, port: int) -> None:
-        """Return when `port` takes connections. Raises `Failed`."""
+        """Return when `port` accepts connections. Raises `Failed`."""
         self.wait_until(lambda: _connects(port), f"listener on port {port}")
 
     def _last_words(self) -> str:
@@ -72,7 +72,7 @@ class Server:
 
 
 class ThreeServers(Cluster):
-    """A cluster of three servers on free ports, by their numbers."""
+    """A cluster of three servers on free ports, by number."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,10 +81,10 @@ class ThreeServers(Cluster):
 
     @abstractmethod
     def _all_serve(self) -> bool:
-        """Whether the three are one cluster that can be asked."""
+        """Whether the three form a cluster that answers."""
 
     def _start(self, commands: Mapping[int, list[str]]) -> None:
-        """Start the servers and wait until the cluster can be asked. Raises `Failed`."""
+        """Start the servers, and wait until the cluster answers. Raises `Failed`."""
         for node, command in commands.items():
             self._servers.append(Server(f"{self.name}-{node}", command, self._folder))
         for server, port in zip(self._servers, self._ports.values(), strict=True):
@@ -92,19 +92,17 @@ class ThreeServers(Cluster):
         self._servers[0].wait_until(self._all_serve, "cluster of three")
 
     def stop(self) -> None:
-        """End the servers."""
         for server in self._servers:
             server.kill()
 
     def pids(self) -> list[int]:
-        """The three servers."""
         return [server.pid for server in self._servers]
 
 
 def run(command: list[str], timeout_s: float, folder: Path = ROOT) -> str:
-    """What the command says on its standard output.
+    """Run a command; return its standard output.
 
-    Raises `Failed` with the last line of its errors, or when it takes longer than `timeout_s`.
+    Raises `Failed` with the last line of its errors, or if it takes longer than `timeout_s`.
     """
     code, said, complaints = finish(command, timeout_s, folder)
     if code:
@@ -114,7 +112,7 @@ def run(command: list[str], timeout_s: float, folder: Path = ROOT) -> str:
 
 
 def finish(command: list[str], timeout_s: float, folder: Path) -> tuple[int, str, str]:
-    """The command's exit code, its output and its errors. Raises `Failed` after `timeout_s`."""
+    """Run a command; return exit code, output and errors. Raises `Failed` after `timeout_s`."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -134,7 +132,7 @@ def finish(command: list[str], timeout_s: float, folder: Path) -> tuple[int, str
 
 
 def free_ports_in_a_row(count: int) -> int:
-    """The first of so many neighbouring ports that nobody listens on. Raises `Failed`."""
+    """Return the first of `count` free neighbouring ports. Raises `Failed`."""
     for _ in range(_TRIES):
         first = free_port()
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
@@ -142,11 +140,11 @@ def free_ports_in_a_row(count: int) -> int:
                 probe = probes.enter_context(socket.socket())
                 probe.bind(("127.0.0.1", port))
             return first
-    raise Failed(f"there are no {count} neighbouring ports free")
+    raise Failed(f"found no {count} free neighbouring ports")
 
 
 def _kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """End the process, if it still runs, and whatever else is in its group."""
+    """Kill the process, if it still runs, and the rest of its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,6 +1,6 @@
-"""What is printed: one line a run, the table of medians and rounds, the figures of the document.
+"""Makes the output: a line for each run, the table of medians and rounds, the document's figures.
 
-Pure: from values to text.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from bench.peers.contract import LEDGER_BYTES, RATES, SYSTEMS, WORKLOADS
 
 Runs = Sequence[Mapping[str, Any]]
-"""Measured runs: `system`, `workload`, and figures or `failed` with why there are none."""
+"""Measured runs: `system`, `workload`, and figures, or the reason in `failed`."""
 _HEAD = ("workload", "system", "durability", "median", "rounds", "servers, µs a message")
 _LATENCIES = ("p50_ms", "p99_ms", "p999_ms")
 _MEDIANS = ("per_s", "held", *_LATENCIES, "max_ms", "client_us", "server_us", "first_ms")
 
 
 def line(run: Mapping[str, Any]) -> str:
-    """A run, for people who watch."""
+    """The line of a run."""
     begin = f"{run['workload']:<12} {run['system']:<14}"
     if "failed" in run:
         return f"{begin} FAILED: {run['failed']}"
@@ -36,7 +36,7 @@ def line(run: Mapping[str, Any]) -> str:
 
 
 def rows(runs: Runs) -> list[str]:
-    """A Markdown table: for each workload a row for each system that ran it."""
+    """Make a Markdown table with a row for each workload and system."""
     lines = [_row(_HEAD), "|" + "---|" * len(_HEAD)]
     for workload in WORKLOADS:
         for system in SYSTEMS.values():
@@ -63,19 +63,19 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _short(run: Mapping[str, Any]) -> str:
-    """A rate a second, of large entries also in MB; or latencies in ms, and what was held."""
+    """A rate a second, for large entries also in MB; or latencies in ms, and the reached rate."""
     size = LEDGER_BYTES.get(run["workload"], 0)
     if run["workload"] not in RATES:
         mb = f" ({run['per_s'] * size / 1e6:,.0f} MB/s)" if size > 1000 else ""
         return f"{run['per_s']:,.0f}/s{mb}"
     short = " / ".join(f"{run[name]:.2f}" for name in _LATENCIES) + " ms"
-    # What is lost at the end of a run, until the last answer, is not worth a word.
+    # A rate slightly below is due to the wait for the last answer.
     behind = run["held"] < 0.98 * RATES[run["workload"]]
     return short + (f" (held {run['held']:,.0f}/s)" if behind else "")
 
 
 def medians(runs: Runs) -> dict[str, float]:
-    """The median of each figure over runs of one system and workload."""
+    """The median of each figure over the runs of a system and workload."""
     return {
         name: round(statistics.median(one[name] for one in runs), 2)
         for name in _MEDIANS
@@ -84,7 +84,7 @@ def medians(runs: Runs) -> dict[str, float]:
 
 
 def all_medians(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
-    """By workload and system, where there is a run that did not fail."""
+    """Medians by workload and system, for those with a successful run."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for workload in WORKLOADS:
         for name in SYSTEMS:

@@ -72,7 +72,7 @@ def test_the_steady_rate_is_the_last_one() -> None:
 def test_a_client_ends_with_an_object() -> None:
     assert last_json('warming\n{"acked": 3}\n') == {"acked": 3}
     for said in ("", "no", "3"):
-        with pytest.raises(Failed, match="no JSON object"):
+        with pytest.raises(Failed, match="must be a JSON object"):
             last_json(said)
 
 
@@ -232,7 +232,7 @@ def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     at = tmp_path / "page.md"
     for text in ("", page.BEGIN, f"{page.END}\n{page.BEGIN}\n", f"{page.BEGIN}{page.END}" * 2):
         at.write_text(text)
-        with pytest.raises(Failed, match="has not one line"):
+        with pytest.raises(Failed, match="must have a line"):
             page.write(at, "new")
         assert at.read_text() == text
 
