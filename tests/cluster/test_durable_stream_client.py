@@ -64,7 +64,7 @@ async def test_bytes_are_joined_and_may_be_of_any_kind(client: AsyncClient) -> N
     await story.append(b" there was a log.")
     found = await client.stream("story").read()
     assert found.data == b"Once upon a time there was a log."
-    with pytest.raises(InvalidCall, match="no JSON"):
+    with pytest.raises(InvalidCall, match="is not JSON"):
         assert found.values
     with pytest.raises(InvalidCall, match="bytes or text"):
         await story.append({"a": 1})

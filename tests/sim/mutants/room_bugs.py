@@ -321,7 +321,7 @@ BUGS = (
         "unit/octavo/test_client_gives_back.py::test_what_waited_for_the_window_goes_out_when_the_batch_before_it_is_refused",
         (
             "octavo.client.partition_queue:PartitionQueue._refuse",
-            "self._fill_window()  # what waited open for room in the window need wait no longer",
+            "self._fill_window()  # an open batch may have waited for room in the window",
             "pass",
         ),
     ),
