@@ -192,9 +192,7 @@ class Transport:
                 last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}{hint}")
             except ApiError as error:
                 if method == "DELETE" and error.status == 404 and tried:
-                    return Answer(
-                        204, {}, b""
-                    )  # an earlier attempt deleted it; its answer was lost
+                    return Answer(204, {}, b"")  # deleted by an earlier attempt without an answer
                 if not error.can_retry:
                     raise type(error)(error.status, error.problem, shown) from None
                 if partition:
