@@ -49,7 +49,7 @@ _TABLE: Mapping[Charge, str] = {
     """,
     Charge.FREE: """
         healthz readyz openapi metrics status_page
-        copy_large operations
+        operations
     """,
 }
 CHARGES: Mapping[str, Charge] = {

@@ -41,7 +41,7 @@ from octavo.broker.http.problems import Problem, problem_from
 from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations import routing
-from octavo.broker.operations.kinds import AnyAnswer, PartitionOperation, Refused
+from octavo.broker.operations.kinds import AnyAnswer, LocalOperation, Refused
 from octavo.broker.operations.remote import MOVING_CODES
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, TopicInfo
@@ -181,7 +181,7 @@ def _redirect(call: Call, owner: Owner) -> web.Response:
 
 async def operate(
     call: Call,
-    operation: PartitionOperation,
+    operation: LocalOperation,
     kind: type[Result],
     *,
     is_part: bool = False,

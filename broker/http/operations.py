@@ -93,6 +93,8 @@ class Door:
         """End all connections; nothing on them is answered any more."""
         for link in tuple(self._open):
             link.end("this broker stops")
+        if self._serving is not None:
+            self._serving.close()
 
     async def accept(self, call: Call) -> web.StreamResponse:
         """Answer the upgrade of another broker, and serve its operations until it ends."""

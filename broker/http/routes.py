@@ -337,19 +337,6 @@ _TOPICS = (
         parameters=(*_in_path("namespace", "topic", "partition"), _TO),
         answers=(_ok("Where it is served now", "Unloaded"),), problems=(404, 409, 503, 504),
     ),
-    Route(
-        method="POST", path=_TOPIC + "/partitions/{partition}/large-copy",
-        handler=api_large.copy_large, name="copy_large", tag="topics", needs=INNER,
-        summary="From broker to broker: store a copy of a large message, a dead letter or a retry",
-        parameters=(
-            *_in_path("namespace", "topic", "partition"),
-            _query("upload", "what the copy is called", {"type": "string"}, "letter:0"),
-            _query("head", "bytes of the message alone, a record batch", {"type": "integer"}, 68),
-        ),
-        body=(Content("application/octet-stream", {"type": "string", "format": "binary"}),),
-        answers=(Answer(204, "All of it is durable"),),
-        problems=(400, 403, 404, 408, 409, 422, 429, 503, 504),
-    ),
     _get(
         _TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
         "Live figures of one partition", "Partition", "topics", of_topic(Operation.DESCRIBE),

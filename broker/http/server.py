@@ -12,26 +12,23 @@ import asyncio
 import errno
 import random
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import structlog
 from aiohttp import web
 
 from octavo.broker.audit.log import AuditLog
 from octavo.broker.broker import Broker
-from octavo.broker.cluster.letters import LargeLetter
-from octavo.broker.errors import BrokerError, LargeNotTaken, TopicIsStream
+from octavo.broker.errors import BrokerError
 from octavo.broker.http.api.short_way import ShortWay
-from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof, partition_path
+from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
 from octavo.broker.http.browsers import check_browser, preflight, protect
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
 from octavo.broker.http.former_names import FormerNames
-from octavo.broker.http.forwarding import Peers, Reply
+from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
@@ -49,11 +46,9 @@ from octavo.broker.operations.brokers import OwnOperations
 from octavo.broker.operations.producer_ids import ProducerIds
 from octavo.broker.operations.remote import Remote
 from octavo.broker.operations.rules import BrokerRules
-from octavo.broker.types import Owner, PartitionName
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.store import MetadataStore
-from octavo.protocol.codes import OctavoError, Scope
-from octavo.protocol.records import build_batch
+from octavo.protocol.codes import Scope
 from octavo.security.authority import Authority
 from octavo.security.principal import Authenticates
 from octavo.security.settings import SecurityConfig
@@ -142,7 +137,7 @@ class BrokerServer:
             clock=clock,
             routes=ROUTES,
         )
-        own_operations = OwnOperations(remote)
+        own_operations = OwnOperations(remote, proof.run)
         self._audit = AuditLog(
             broker,
             own_operations.write_audit,
@@ -157,7 +152,6 @@ class BrokerServer:
         metrics.held_bytes.set_function(lambda: self._services.held.total)
         self._short_way = ShortWay(self._services)
         own_operations.connect(broker)
-        broker.letters.pass_large_on = self._pass_large_on
         self._router = Router(FormerNames().routes(ROUTES))
         self._listener: asyncio.Server | TlsListener | None = None
         self._http: ConnectionServer | None = None
@@ -254,36 +248,6 @@ class BrokerServer:
             await self._broker.close()
         finally:
             await self._cut_off()
-
-    async def _ask(
-        self,
-        owner: Owner,
-        method: str,
-        path: str,
-        body: bytes | AsyncIterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Reply:
-        """Call another broker on this broker's own behalf."""
-        return await self._services.peers.ask(
-            self._broker.broker_id, owner, method, path, body, headers,
-            identity=self._services.own_identity,
-        )  # fmt: skip
-
-    async def _pass_large_on(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
-        head = build_batch([letter.copy])
-        path = f"{partition_path(name)}/large-copy?upload={quote(letter.upload)}&head={len(head)}"
-
-        async def body() -> AsyncGenerator[bytes, None]:
-            # If the call ends early, aiohttp cancels this generator, which closes `pieces`.
-            yield head
-            async with aclosing(letter.body.pieces()) as pieces:
-                async for piece in pieces:
-                    yield piece
-
-        try:
-            await self._ask(owner, "POST", path, body())
-        except Problem as problem:
-            raise _refusal(problem) from None
 
     async def _cut_off(self) -> None:
         if self._listener is not None:
@@ -434,14 +398,6 @@ class BrokerServer:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-
-
-def _refusal(problem: Problem) -> OctavoError:
-    """Return the error with which a topic refuses a copy, from another broker's problem."""
-    for kind in (TopicIsStream, LargeNotTaken):
-        if problem.code == kind.name:
-            return kind(problem.detail)
-    return problem
 
 
 def _metrics_of(broker: Broker) -> Metrics:

@@ -18,7 +18,7 @@ from octavo.broker.operations.kinds import (
     AnyAnswer,
     Await,
     Drain,
-    PartitionOperation,
+    LocalOperation,
     Receive,
     Refusal,
     Refused,
@@ -71,7 +71,7 @@ class Operations:
         self._receives = itertools.count()
 
     async def run(
-        self, identity: Identity, operation: PartitionOperation | Drain, peer: str
+        self, identity: Identity, operation: LocalOperation | Drain, peer: str
     ) -> AnyAnswer:
         """Run a client's operation, by all rules. `peer`: the client's address.
 
@@ -103,7 +103,7 @@ class Operations:
         self,
         context: Context,
         identity: Identity,
-        operation: PartitionOperation,
+        operation: LocalOperation,
         *,
         owned: Callable[[], None],
         at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
@@ -152,7 +152,7 @@ class Operations:
         return await self._remote.ask(owner, identity, operation)
 
 
-def _wait_s(operation: PartitionOperation) -> float:
+def _wait_s(operation: LocalOperation) -> float:
     """Return how long the operation may wait at the owner."""
     if isinstance(operation, Await | Receive | AcquireAccess):
         return operation.wait_ms / 1000

@@ -7,19 +7,26 @@ whether to ask again.
 
 from __future__ import annotations
 
+import itertools
+from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.broker.errors import LargeNotTaken, NotOwner, TopicIsStream
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.operations.kinds import (
+    GIVEN_UP,
+    AddPiece,
     AnyAnswer,
     AnyOperation,
+    BeginLargeCopy,
     BrokerOperation,
     Done,
     Drain,
     Drained,
+    EndBody,
     FindUnused,
     LetGo,
+    PieceTaken,
     Prepare,
     Refused,
     Released,
@@ -29,10 +36,12 @@ from octavo.broker.operations.kinds import (
     WriteAudit,
 )
 from octavo.broker.types import Owner
+from octavo.protocol.records import build_batch
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.cluster.handing import Handed
+    from octavo.broker.cluster.letters import LargeLetter
     from octavo.broker.operations.remote import Remote
     from octavo.broker.partition.ending import Foretold
     from octavo.broker.types import BrokerInfo, PartitionName, TopicName
@@ -62,8 +71,11 @@ async def run_at_broker(broker: Broker, operation: BrokerOperation) -> AnyAnswer
 class OwnOperations:
     """Ask other brokers on this broker's own behalf. All methods raise what `Remote.ask` raises."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: Remote, run_id: str) -> None:
+        """`run_id`: unique to this run of the broker."""
         self._remote = remote
+        self._run_id = run_id
+        self._bodies = itertools.count()
 
     def connect(self, broker: Broker) -> None:
         """Have the broker reach the others through these."""
@@ -71,6 +83,7 @@ class OwnOperations:
         broker.foretell_peer = self.prepare
         broker.ask_peer = self.take
         broker.letters.pass_on = self.store_copy
+        broker.letters.pass_large_on = self.store_large
         broker.inactive.ask = self.is_unused
 
     async def let_go(self, peer: BrokerInfo, topic: TopicName, incarnation: str) -> list[int]:
@@ -99,6 +112,29 @@ class OwnOperations:
             await self._ask(owner, StoreCopy(name, batch), Done)
         except Refused as error:
             raise letter_error(error) from error
+
+    async def store_large(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
+        """Store a dead letter or a retry of a large message. Raises the same."""
+        try:
+            await self._store_large(owner, name, letter)
+        except Refused as error:
+            raise letter_error(error) from error
+
+    async def _store_large(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
+        body, number = f"{self._run_id}.b{next(self._bodies)}", 0
+        head = build_batch([letter.copy])
+        await self._ask(owner, BeginLargeCopy(name, body, letter.upload, head), Done)
+        try:
+            async with aclosing(letter.body.pieces()) as pieces:
+                async for piece in pieces:
+                    operation = AddPiece(name, body, number, piece)
+                    number += 1
+                    if not (await self._ask(owner, operation, PieceTaken)).wants_more:
+                        break
+        except BaseException:
+            self._remote.tell(owner, EndBody(name, body, GIVEN_UP))
+            raise
+        await self._ask(owner, EndBody(name, body, number), Done)
 
     async def write_audit(self, owner: Owner, batch: bytes) -> None:
         """Store audit events."""

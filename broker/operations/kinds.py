@@ -42,6 +42,7 @@ WAITING_BYTES = 2 * 1024
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 """Limit of the batches in an answer, unless its first batch alone is longer."""
 _DETAIL_CHARS_MAX = 900
+GIVEN_UP = -1
 
 Position = str | int | MessageId | tuple[int]
 """`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
@@ -279,6 +280,36 @@ class StoreCopy(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
     batch: bytes
 
 
+class BeginLargeCopy(msgspec.Struct, frozen=True, array_like=True, tag="large_copy"):
+    """Begin to store a dead letter or a retry of a large message, whose body follows in pieces."""
+
+    name: PartitionName
+    body: str
+    """The asking broker's name for the body that follows; it uses no name twice."""
+    upload: str
+    """The name of the copy: a copy that is stored already is not stored again."""
+    head: bytes
+    """A record batch with the message alone."""
+
+
+class AddPiece(msgspec.Struct, frozen=True, array_like=True, tag="piece"):
+    """Add the next piece of a body."""
+
+    name: PartitionName
+    body: str
+    number: int
+    data: bytes
+
+
+class EndBody(msgspec.Struct, frozen=True, array_like=True, tag="end_body"):
+    """Return when all of a body is stored."""
+
+    name: PartitionName
+    body: str
+    pieces: int
+    """How many pieces it has; `GIVEN_UP`: store nothing of it."""
+
+
 class WriteAudit(msgspec.Struct, frozen=True, array_like=True, tag="audit"):
     """Store audit events. A repeat with the same batch stores them once."""
 
@@ -355,7 +386,11 @@ ControlOperation = (
 )
 StoringOperation = StoreCopy | WriteAudit
 """A broker stores messages of its own."""
-PartitionOperation = Publish | Read | Await | Receive | Settle | ControlOperation | StoringOperation
+BodyOperation = BeginLargeCopy | AddPiece | EndBody
+"""It is about a body that comes from another broker piece by piece (bodies.py)."""
+LocalOperation = Publish | Read | Await | Receive | Settle | ControlOperation | StoringOperation
+"""The owner's own clients may ask for it, too."""
+PartitionOperation = LocalOperation | BodyOperation
 """The partition's owner runs it."""
 BrokerOperation = Prepare | Take | LetGo | Drain
 """It is for one broker, whichever partitions that owns."""
@@ -584,6 +619,13 @@ class Unused(msgspec.Struct, frozen=True, array_like=True):
     is_unused: bool
 
 
+class PieceTaken(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `AddPiece`."""
+
+    wants_more: bool
+    """False: the whole message is stored already."""
+
+
 class Released(msgspec.Struct, frozen=True, array_like=True):
     """The answer to `LetGo`: the numbers of the partitions that this broker served until now."""
 
@@ -617,6 +659,7 @@ AnyAnswer = (
     | ForkPlace
     | Loaded
     | Unused
+    | PieceTaken
     | Released
     | Drained
 )
@@ -749,6 +792,9 @@ RULES: dict[type[AnyOperation], Rule] = {
     LoadPart: _of_brokers(Loaded),
     # The message was charged when the subscription gave it.
     StoreCopy: _of_brokers(Done),
+    BeginLargeCopy: _of_brokers(Done),
+    AddPiece: _of_brokers(PieceTaken),
+    EndBody: _of_brokers(Done),
     WriteAudit: _of_brokers(Done),
     # A partition that is retired serves again by itself.
     FindUnused: _of_brokers(Unused, may_repeat=True),

@@ -27,7 +27,7 @@ from octavo.broker.operations.kinds import (
     Given,
     GivenBatch,
     Leases,
-    PartitionOperation,
+    LocalOperation,
     Publish,
     Rate,
     Read,
@@ -120,7 +120,7 @@ async def publish_all(
 async def run(
     broker: Broker,
     partition: Partition,
-    operation: PartitionOperation,
+    operation: LocalOperation,
     identity: Identity,
     rules: Rules,
     refusal_of: Callable[[BaseException], Refusal],

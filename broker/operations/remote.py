@@ -223,16 +223,19 @@ class Remote:
             assert isinstance(leases, Leases)
             if ack_ids := leases.ack_ids:
                 unread = Settle(operation.name, operation.subscription, unread=ack_ids)
-                task = asyncio.ensure_future(self._give_back(owner, unread))
-                self._giving_back.add(task)
-                task.add_done_callback(self._giving_back.discard)
+                self.tell(owner, unread)  # else they end after the subscription's ack timeout
 
         return give_back
 
-    async def _give_back(self, owner: Owner, unread: Settle) -> None:
-        """Give leases back; if that fails, they end after the subscription's ack timeout."""
+    def tell(self, owner: Owner, operation: AnyOperation) -> None:
+        """Ask on this broker's own behalf, without waiting; a failure changes nothing here."""
+        task = asyncio.ensure_future(self._tell(owner, operation))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def _tell(self, owner: Owner, operation: AnyOperation) -> None:
         with suppress(OctavoError):
-            await self.ask(owner, self.own, unread)
+            await self.ask(owner, self.own, operation)
 
     # ---- connections
 

@@ -17,10 +17,12 @@ import msgspec
 import structlog
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, PartitionMoving
+from octavo.broker.operations.bodies import Bodies
 from octavo.broker.operations.brokers import run_at_broker
 from octavo.broker.operations.kinds import (
     RULES,
     AnyAnswer,
+    BodyOperation,
     BrokerOperation,
     Leases,
     PartitionOperation,
@@ -71,10 +73,19 @@ class Serving:
         self._looking: dict[PartitionName, int] = {}
         """How many operations wait for a partition that is being looked up."""
         self._work: set[asyncio.Task[Any]] = set()
+        self._bodies = Bodies()
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
-        return {"work": len(self._work), "looking": sum(self._looking.values())}
+        return {
+            "work": len(self._work),
+            "looking": sum(self._looking.values()),
+            **self._bodies.describe(),
+        }
+
+    def close(self) -> None:
+        """Give up what other brokers have begun to send."""
+        self._bodies.close()
 
     async def answer(self, payload: bytes, deadline_s: float, peer: str) -> Reply:
         """Answer a request. Raises only when it is cancelled.
@@ -177,6 +188,8 @@ class Serving:
         self, partition: Partition, operation: PartitionOperation, identity: Identity
     ) -> AnyAnswer:
         """Run an operation on an open partition."""
+        if isinstance(operation, BodyOperation):
+            return await self._bodies.run(partition, operation)
         return await run(
             self._broker, partition, operation, identity, self._rules, self._refusal_of
         )

@@ -193,6 +193,7 @@ class Door:
         self.serves = False
         for link in self._links:
             link.end("this broker stops")
+        self.serving.close()
 
     def accept(self, head: bytes, transport: asyncio.Transport) -> asyncio.Protocol | None:
         """Return the answering end of the connection, or None when the caller is not a broker."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from octavo.broker.broker import Broker
+from octavo.broker.cluster.letters import LargeLetter
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
 from octavo.broker.operations import kinds as operations
@@ -85,6 +87,7 @@ class SimBroker:
         self.store: SimMetadataStore | None = None
         self.held_down = False
         self.remote: Remote | None = None
+        self.own: OwnOperations | None = None
         self.door: Door | None = None
         self._receives = 0
         self._limits = limits
@@ -122,7 +125,7 @@ class SimBroker:
             self.process.spawn(self._stop(self.process, self.broker), "stop")
 
     def _died(self, _: Process) -> None:
-        self.broker = self.ledgers = self.store = self.remote = self.door = None
+        self.broker = self.ledgers = self.store = self.remote = self.own = self.door = None
 
     async def _live(self, process: Process) -> None:
         cluster = self.cluster
@@ -140,7 +143,8 @@ class SimBroker:
             config = BrokerConfig(broker_id=self.name, **self._limits)
             broker = Broker(store, ledgers, config, rng=process.rng, clock=process.clock_ms)
             self.remote = new_remote(process, self.name)
-            OwnOperations(self.remote).connect(broker)
+            self.own = OwnOperations(self.remote, f"{process.number:x}")
+            self.own.connect(broker)
             self.door = door = Door(cluster, process, self.name, broker)
             await door.open()
             await broker.start(f"sim://{self.name}")
@@ -269,6 +273,20 @@ class SimBroker:
         found, _ = await self.operate(operation, operation)
         assert isinstance(found, Settled)
         return found
+
+    async def store_large(self, name: PartitionName, letter: LargeLetter) -> None:
+        """Store a copy of a large message, as a broker that has a dead letter does."""
+
+        async def here(partition: Partition) -> None:
+            async with aclosing(letter.body.pieces()) as pieces:
+                await partition.copy_large(letter.upload, letter.copy, pieces)
+
+        async def there(owner: Owner) -> None:
+            assert self.own is not None
+            self.cluster.trace.probe("large.sent_on")
+            await self.own.store_large(owner, name, letter)
+
+        await self._with_owner(name, here, there)
 
     async def operate(
         self, operation: PartitionOperation, shipped: PartitionOperation, wait_s: float = 0.0

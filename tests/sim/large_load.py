@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
+from octavo.broker.cluster.letters import LargeLetter
 from octavo.broker.errors import TooManyLedgers, TopicNotFound
 from octavo.broker.http.problems import problem_of
 from octavo.broker.partition import large
@@ -40,6 +41,8 @@ _NAME = TopicName("public", "large").partition(0)
 _PIECE_BYTES, _BYTES_MAX = 16, 10_000
 _PAUSE_S = 0.05
 _READ_WITHIN_S = 15.0
+_SENT_ON_P = 0.5
+"""How often a copy is first sent by any broker to the owner."""
 _MESSAGES_MAX = 60
 _FOR_GOOD = (TopicNotFound, TooManyLedgers)
 """Answers that a client need not retry: the topic does not exist yet; the topic is full."""
@@ -84,6 +87,21 @@ class Sent:
     """Its sender has not sent all of it."""
     at: int | None = None
     """The offset at which it was acked."""
+
+
+class _Body:
+    """A body that is sent in these pieces."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self._pieces))
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        for piece in self._pieces:
+            yield piece
 
 
 class LargeHistory:
@@ -272,6 +290,8 @@ class LargeLoad:
             while not self._is_full:
                 limit_s = self.options.copy_s * rng.random()
                 try:
+                    if rng.random() < _SENT_ON_P:
+                        await self._send_copy(client, sent, limit_s)
                     published: Published = await client.ask(
                         _NAME, partial(self._store_copy, sent, at, limit_s), wait_s=limit_s
                     )
@@ -283,6 +303,16 @@ class LargeLoad:
                     self._probe("copied_before" if published.duplicate else "copied")
                     self.history.acked(sent, published.first_offset)
                     break
+
+    async def _send_copy(self, client: TopicClient, sent: Sent, limit_s: float) -> None:
+        """Have any broker send the copy to the owner. A repeat then tells where it is."""
+        cutter = Cutter(sent.name, len(sent.value), _PIECE_BYTES)
+        pieces = [*cutter.feed(sent.value)]
+        pieces += [rest] if (rest := cutter.rest()) else []
+        copy = _record(sent, b"")
+        copy = copy._replace(headers=[*copy.headers, cutter.body().header()])
+        letter = LargeLetter(sent.name, copy, _Body(pieces))
+        await client.store_large(_NAME, letter, limit_s)
 
     async def _store_copy(
         self, sent: Sent, of: int, limit_s: float, partition: Partition

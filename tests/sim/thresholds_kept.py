@@ -60,7 +60,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.operations.frames:VERSION
         octavo.broker.operations.frames:DATA_BYTES_MAX
         octavo.broker.operations.kinds:REFUSAL_BYTES_MAX
-        octavo.broker.operations.kinds:_BATCH_BYTES_MAX
+        octavo.broker.operations.kinds:_BATCH_BYTES_MAX octavo.broker.operations.kinds:GIVEN_UP
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         octavo.broker.state.dedup:BATCHES_REMEMBERED
@@ -160,7 +160,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.load:TOLD_WITHIN_S
     """,
     "waits between brokers; what the simulated clients wait for is drawn around them": """
-        octavo.broker.operations.links:HELLO_TIMEOUT_S
+        octavo.broker.operations.links:HELLO_TIMEOUT_S octavo.broker.operations.bodies:*
         octavo.broker.operations.routing:FIRST_PAUSE_S octavo.broker.operations.routing:PAUSE_S_MAX
     """,
     "cuts what a refusal says, which no referee reads": """

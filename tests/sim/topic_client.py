@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from octavo.broker.cluster.letters import LargeLetter
 from octavo.broker.operations.kinds import Leases, Receive, Settle, Settled
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, Published, StoredBatch
@@ -100,6 +101,10 @@ class TopicClient:
         """Ack messages, or give them back. Raises `EXPECTED`."""
         found: Settled = await self._call(operation.name, lambda one: one.settle(operation))
         return found
+
+    async def store_large(self, name: PartitionName, letter: LargeLetter, wait_s: float) -> None:
+        """Have a broker store a copy of a large message at its owner. Raises `EXPECTED`."""
+        await self._call(name, lambda one: one.store_large(name, letter), wait_s)
 
     async def _call(
         self,

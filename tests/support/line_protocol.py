@@ -19,7 +19,7 @@ from octavo.broker.operations.asking import Operations
 from octavo.broker.operations.kinds import (
     AnyAnswer,
     Leases,
-    PartitionOperation,
+    LocalOperation,
     Publish,
     Receive,
     Refused,
@@ -74,7 +74,7 @@ class LineProtocol:
         writer.close()
 
 
-def _operation(word: str, rest: str) -> PartitionOperation:
+def _operation(word: str, rest: str) -> LocalOperation:
     topic, partition, *words = rest.split(" ", 3 if word in ("RECV", "ACK") else 2)
     name: PartitionName = TopicName.parse(topic).partition(int(partition))
     if word == "PUB":

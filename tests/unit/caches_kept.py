@@ -151,6 +151,8 @@ KEPT: Mapping[str, str] = {
         broker.operations.channel:Answering._owed broker.operations.channel:Asking._requests
         broker.operations.links:AnsweringLink._work broker.operations.links:AskingLink._waiters
         ledger.bookies.connection:BookieConnection._by_id""",
+    "by a name that the sending broker gives to one body alone": """
+        broker.operations.bodies:Bodies._bodies""",
     "figures, turns and what is told in a log: nothing is decided by it": """
         bookie.admin:AdminServer._routes bookie.wire.requests:Requests._reads
         broker.metrics:Metrics._counted broker.metrics:Metrics._exceeded

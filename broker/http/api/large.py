@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import structlog
@@ -24,7 +23,7 @@ from octavo.broker.http.api.publish import access_of, partition_of_single
 from octavo.broker.http.api.read import one_partition, position_of
 from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import Call, too_long
-from octavo.broker.http.forwarding import at_owner, prefers_redirect, with_owner
+from octavo.broker.http.forwarding import prefers_redirect, with_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.stream import write_head
 from octavo.broker.operations.control import resolve
@@ -32,7 +31,7 @@ from octavo.broker.partition.large import id_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, Published, checked_name
 from octavo.protocol.large import PIECE_BYTES, BodyTooLong, Cutter, LargeBody
-from octavo.protocol.records import Record, build_batch, read_records
+from octavo.protocol.records import Record, build_batch
 
 UPLOAD_HEADER = "Octavo-Upload"
 CRC_HEADER = "Octavo-Crc32c"
@@ -42,8 +41,6 @@ UPLOAD_HELD_BYTES_MIN = 64 * 1024
 """… but first as the bytes that have arrived, plus this for its ledger and its socket."""
 BODY_HELD_BYTES = 2 * PIECE_BYTES
 """Bytes that an answer with a body counts as."""
-COPY_HEAD_BYTES_MAX = 1024 * 1024
-"""Limit of the key and headers of a message that another broker copies."""
 _BOUND_BY = "the topic's message_bytes_max or the brokers' http.large_message_bytes_max says so"
 _REFUSED = ("Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match")
 
@@ -183,61 +180,9 @@ class _Upload:
         return found
 
 
-async def copy_large(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/large-copy`: from the broker that has the original.
-
-    Its body is a record batch of the message alone, `head` bytes, and behind it the copied body.
-    """
-    name, upload = call.partition, call.text("upload")
-    assert name is not None
-    head = call.integer("head", 0, 1, COPY_HEAD_BYTES_MAX)
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        await call.hold(UPLOAD_HELD_BYTES_MIN)
-        parts = _counted(call, call.stream_body())
-        copy, first = await _copy_head(parts, head)
-        stored = await partition.copy_large(upload, copy, _behind(first, parts))
-        async for _ in parts:
-            pass  # it was stored before; read on, so that the sender gets the answer
-        call.messages = 1
-        if not stored.duplicate:
-            call.services.metrics.messages_published.inc(1)
-        return web.Response(status=204)
-
-    return await at_owner(call, name, here)
-
-
 async def _hold_upload(call: Call, came_bytes: int) -> None:
     """Count an upload by the bytes that have arrived. Raises `Overloaded`."""
     await call.hold(min(UPLOAD_HELD_BYTES_MIN + came_bytes, UPLOAD_HELD_BYTES))
-
-
-async def _counted(call: Call, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    came_bytes = 0
-    async for part in parts:
-        came_bytes += len(part)
-        await _hold_upload(call, came_bytes)
-        yield part
-
-
-async def _copy_head(parts: AsyncIterator[bytes], size: int) -> tuple[Record, bytes]:
-    """Return the message, and the part of its body that has arrived. Raises a `Problem`."""
-    found = bytearray()
-    while len(found) < size:
-        try:
-            found += await anext(parts)
-        except StopAsyncIteration:
-            raise Problem(400, "bad-body", f"it ends after {len(found)} bytes") from None
-    records = [*read_records(bytes(found[:size]))]
-    if len(records) != 1:
-        raise Problem(400, "bad-body", f"{len(records)} messages are said to have one body")
-    return records[0], bytes(found[size:])
-
-
-async def _behind(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for part in parts:
-        yield part
 
 
 async def body(call: Call) -> web.StreamResponse:

@@ -292,7 +292,7 @@ _WHY: Mapping[str, str] = {
     "read_of_stream stream": "at most read_bytes_max, made in turns",
     """acquire_access get_access release_access get_partition explain_partition unload_partition
     delete_stream""": _STEP,
-    "copy_large operations": _BROKERS,
+    "operations": _BROKERS,
     """put_namespace get_namespace delete_namespace put_topic patch_topic delete_topic
     get_bulk_load list_quotas get_quota put_quota delete_quota get_user_groups list_namespaces
     list_schema_subjects register_schema check_schema get_schema_subject put_schema_subject

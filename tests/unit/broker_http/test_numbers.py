@@ -34,7 +34,7 @@ NUMBERS = {
     ("path", "partition"), ("path", "batch"), ("path", "ledger"), ("path", "entry"),
     ("query", "limit"), ("query", "max_bytes"), ("query", "max"), ("query", "credits"),
     ("query", "generation"), ("query", "priority"), ("query", "partition"), ("query", "epoch"),
-    ("query", "after"), ("query", "head"),
+    ("query", "after"),
     ("header", "Producer-Epoch"), ("header", "Producer-Seq"), ("header", "Producer-Access-Epoch"),
     ("header", "If-Match"), ("header", "Last-Event-ID"), ("header", "Stream-TTL"),
     ("header", "Stream-Fork-Sub-Offset"),
@@ -55,7 +55,7 @@ NO_NUMBERS = {
     ("path", "broker"), ("path", "subject"), ("path", "user"),
     ("query", "results"), ("query", "compacted"), ("query", "follow"), ("query", "live"),
     ("query", "cursor"), ("query", "auto"), ("query", "force"),
-    ("query", "subscription"), ("query", "to"), ("query", "upload"), ("query", "consumer"),
+    ("query", "subscription"), ("query", "to"), ("query", "consumer"),
     ("query", "request"), ("query", "form"), ("query", "letters"),
     ("header", "Octavo-Key"), ("header", "Producer-Id"), ("header", "Prefer"),
     ("header", "Octavo-Upload"), ("header", "Stream-Expires-At"), ("header", "Stream-Closed"),
@@ -96,7 +96,6 @@ BESIDE = {
 }
 """What else a call needs, for the wrong number to be what is wrong with it."""
 QUERY_BESIDE = {
-    ("copy_large", "head"): "upload=u",
     ("truncate_of_partition", "partition"): "before=latest",
     ("release_access", "partition"): "epoch=1",
 }

@@ -125,7 +125,7 @@ async def test_every_example_works(one: Running) -> None:
     needs_ledgers = {"list_ledgers", "get_ledger", "get_entry", "recover_ledger"}
     elsewhere = {"delete_namespace": "/v1/namespaces/lab", "put_namespace": "/v1/namespaces/lab"}
     endless = {"stream", "stream_of_partition", "put_policy"}  # or of secured clusters only
-    endless |= {"drain_broker", "copy_large", SWITCHES}  # or of two brokers, or of what is no text
+    endless |= {"drain_broker", SWITCHES}  # or of two brokers
     middle = [name for name in operations if name not in {*first, *last, *needs_ledgers, *endless}]
     asked = 0
     for name in (*first, *middle, *last):

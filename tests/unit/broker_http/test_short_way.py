@@ -424,12 +424,15 @@ async def test_what_another_broker_has_passed_on_is_not_learnt(
     await two.api.put(TOPIC)
     owned_by(two, "b1")
     wire = await Wire.to(two)
-    await two.servers[0]._ask(
+    services = two.servers[0]._services
+    await services.peers.ask(
+        "b0",
         Owner("b1", two.servers[1].url, False),
         "POST",
         f"{TOPIC}/messages",
         b"abc",
         {"Content-Type": "text/plain"},
+        identity=services.own_identity,
     )
     owner = two.servers[1]._short_way
     assert heads

@@ -10,8 +10,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from octavo.broker.http.broker_calls import partition_path
-from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.forwarding import Peers
 from octavo.broker.operations.kinds import (
     Caller,
@@ -287,8 +285,8 @@ async def test_brokers_speak_for_themselves_as_nodes(world: World) -> None:
     name = world.one.partition("public/one").name
     owner = Owner("b0", world.one.apis[0].url, False)
     letter = build_batch([Record(None, b"a letter")])
-    path, kind = f"{partition_path(name)}/messages", {"Content-Type": RECORD_BATCH}
     asks = world.one.servers[1]
-    await asks._ask(owner, "POST", path, letter, kind)
+    remote = asks._services.remote
+    await remote.publish(owner, remote.own, name, [letter])
     await asks._broker.letters.pass_on(owner, name, letter)  # type: ignore[misc]
     assert identities == [Identity("node:b1", source="node")], "a letter needs no right"

@@ -101,7 +101,7 @@ async def test_audit_events_are_stored_as_the_brokers_own() -> None:
 
 def test_no_route_is_left_for_them() -> None:
     inner = {route.name for route in ROUTES if route.inner}
-    assert inner == {"operations", "copy_large"}
+    assert inner == {"operations"}
 
 
 async def test_a_drain_for_another_broker_is_refused() -> None:

@@ -559,6 +559,7 @@ def test_only_what_changes_nothing_that_lasts_is_asked_again() -> None:
     once = {kind.__name__ for kind, rule in RULES.items() if not rule.may_repeat}
     cursors = {"Settle", "Seek", "Skip", "Expire"}
     of_brokers = {"LoadPart", "StoreCopy", "WriteAudit", "Prepare", "Take", "LetGo"}
+    of_brokers |= {"BeginLargeCopy", "AddPiece", "EndBody"}
     others = {"Publish", "Truncate", "Unload", "ReleaseAccess", "Drain"}
     assert once == cursors | of_brokers | others
     assert RULES[Publish].priority is Priority.URGENT

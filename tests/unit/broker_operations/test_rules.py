@@ -15,13 +15,16 @@ from octavo.broker.operations.channel import Priority
 from octavo.broker.operations.kinds import (
     RULES,
     AcquireAccess,
+    AddPiece,
     AnyAnswer,
     AnyOperation,
     Await,
+    BeginLargeCopy,
     DescribeAccess,
     DescribePartition,
     DescribeSubscription,
     Drain,
+    EndBody,
     Expire,
     Explain,
     FindForkPoint,
@@ -29,8 +32,8 @@ from octavo.broker.operations.kinds import (
     FindUnused,
     LetGo,
     LoadPart,
+    LocalOperation,
     On,
-    PartitionOperation,
     Peek,
     Prepare,
     Publish,
@@ -84,6 +87,9 @@ EVERY: list[AnyOperation] = [
     FindForkPoint(NAME, [5]),
     LoadPart(NAME, "nightly", 3),
     StoreCopy(NAME, b"batch"),
+    BeginLargeCopy(NAME, "run.b0", "letter:1", b"batch"),
+    AddPiece(NAME, "run.b0", 3, b"piece"),
+    EndBody(NAME, "run.b0", 4),
     WriteAudit(NAME, b"batch"),
     FindUnused(NAME, 60_000, 0, "s"),
     Prepare(NAME, Foretold("i0", 3, True)),
@@ -92,7 +98,7 @@ EVERY: list[AnyOperation] = [
     Drain("b1", True),
 ]
 """One operation of each kind."""
-AT_OWNERS = [one for one in EVERY if isinstance(one, PartitionOperation)]
+AT_OWNERS = [one for one in EVERY if isinstance(one, LocalOperation)]
 OF_CLIENTS = [one for one in EVERY if not RULES[type(one)].is_inner]
 OF_BROKERS = [one for one in EVERY if RULES[type(one)].is_inner]
 NODE = Identity("node:b1", source="node")
@@ -198,7 +204,7 @@ async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
 
 @pytest.mark.parametrize("operation", AT_OWNERS, ids=lambda one: type(one).__name__)
 async def test_an_exceeded_rate_stops_it_before_anything_is_done(
-    operation: PartitionOperation,
+    operation: LocalOperation,
 ) -> None:
     rules: Any = FullRates()
     partition: Any = Untouchable()
@@ -220,9 +226,9 @@ def test_what_changes_something_for_good_is_never_asked_again() -> None:
     once = {kind for kind, rule in RULES.items() if not rule.may_repeat}
     assert once == {
         Publish, Settle, Seek, Skip, Expire, Truncate, Unload, ReleaseAccess, LoadPart,
-        StoreCopy, WriteAudit, Prepare, Take, LetGo, Drain,
+        StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody, Prepare, Take, LetGo, Drain,
     }  # fmt: skip
-    long = {Unload, LoadPart, StoreCopy, WriteAudit}
+    long = {Unload, LoadPart, StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody}
     assert all(RULES[kind].priority is Priority.URGENT for kind in once - long)
 
 
