@@ -1,7 +1,7 @@
-"""Every table that is looked into by a key and filled by it, and why its key is whole.
+"""Every table that is read by a key and filled by it, and why its key is complete.
 
-`test_caches.py` finds them in the code. A cache, or a table of requests that others join, has a
-test that varies each field of its key after a hit. All others say why they need none.
+`test_caches.py` finds them in the code. A cache, or a table of joined requests, has a test that
+varies each field of its key after a hit. All others have a reason to need none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HELD: Mapping[str, str] = {
         "cluster/test_ledger_write_read.py::test_a_recovery_is_shared_by_callers_of_one_password"
     ),
 }
-"""Caches and joinings, each with the test that varies the fields of its key."""
+"""Caches and joined requests, each with the test that varies the fields of its key."""
 
 KEPT: Mapping[str, str] = {
     "a pure function of what is the key, all of it": """

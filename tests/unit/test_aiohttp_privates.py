@@ -1,7 +1,7 @@
-"""What we use of aiohttp that it does not promise, each named, and each tried on the real thing.
+"""Our uses of aiohttp's private parts, each named, and each tried on the real thing.
 
-The bound on aiohttp in pyproject.toml is there because of these. To raise it: run this with the
-next release; what fails is what has to be looked at.
+They are the reason for the bound on aiohttp in pyproject.toml. To raise it: run this with the next
+release, and look at each failure.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from octavo.broker.http.connections import Connection, ConnectionServer
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo")
 PRIVATES = {
-    # Of web.RequestHandler: whether it waits for a request, has some, is being closed; the time at
-    # which a connection that rests is closed; and what stops the transport's reading.
+    # Of web.RequestHandler: whether it waits for a request, has some, is being closed; when an idle
+    # connection is closed; and what pauses the transport's reading.
     ("broker/http/connections.py", "_waiter"),
     ("broker/http/connections.py", "_messages"),
     ("broker/http/connections.py", "_close"),
@@ -29,12 +29,13 @@ PRIVATES = {
     ("broker/http/connections.py", "_process_keepalive"),
     ("broker/http/connections.py", "_pause_transport_reading"),
     ("broker/http/connections.py", "_resume_transport_reading"),
-    # Of web.RequestHandler: whether its reader, or its buffer, has stopped the transport's reading.
+    # Of web.RequestHandler: whether its reader, or its buffer, has paused the transport's reading.
     ("broker/http/connections.py", "_reading_paused"),
     ("broker/http/connections.py", "_buffer_paused"),
-    ("broker/http/connections.py", "_connections"),  # of web.Server: all open ones, counted
-    ("broker/http/connections.py", "_current_request"),  # of web.RequestHandler: what it answers
-    ("broker/http/connections.py", "_kwargs"),  # of web.Server: what connections are made with
+    ("broker/http/connections.py", "_connections"),  # of web.Server: all open connections, counted
+    # of web.RequestHandler: the request that it answers
+    ("broker/http/connections.py", "_current_request"),
+    ("broker/http/connections.py", "_kwargs"),  # of web.Server: arguments of new connections
     ("broker/http/connections.py", "_loop"),  # of web.Server
     ("octavo/client/wire.py", "_retry_connection"),  # of ClientSession: repeats calls by itself
 }
@@ -42,7 +43,7 @@ NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 
 def made_in(tree: ast.Module) -> set[str]:
-    """Names of attributes and functions that a module makes."""
+    """Return names of attributes and functions that a module makes."""
     return {
         node.attr
         for node in ast.walk(tree)
@@ -55,7 +56,7 @@ def made_in(tree: ast.Module) -> set[str]:
 
 
 def bases_of(tree: ast.Module) -> Iterator[ast.Module]:
-    """The modules of ours whose classes are extended in a module."""
+    """Return our modules whose classes are extended in a module."""
     bases = {
         base.id
         for node in ast.walk(tree)
@@ -74,7 +75,8 @@ def bases_of(tree: ast.Module) -> Iterator[ast.Module]:
 
 
 def used_in(tree: ast.Module) -> Iterator[str]:
-    """Private names of others: of any object but `self`, and of `self` where aiohttp made it."""
+    """Return private names of others: of any object but `self`, and of `self` where aiohttp made
+    it."""
     ours = made_in(tree).union(*map(made_in, bases_of(tree)))
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
@@ -127,7 +129,7 @@ async def test_they_are_there_and_mean_what_we_take_them_for() -> None:
                 assert response.status == 200
         (connection,) = server._connections
         assert isinstance(connection, Connection)
-        assert connection.idle  # kept alive, and nothing of it is being answered
+        assert connection.idle  # kept alive, and no request is being answered
         assert connection.max_headers == 17
         assert not connection._close
         assert not connection._force_close
@@ -143,7 +145,7 @@ async def test_they_are_there_and_mean_what_we_take_them_for() -> None:
 
 
 async def test_the_client_session_repeats_calls_only_while_that_is_on() -> None:
-    """A server that hangs up on a connection that was used before: nobody asks again for us."""
+    """A server hangs up on a reused connection: no code asks again for us."""
     asked = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

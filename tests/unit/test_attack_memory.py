@@ -1,4 +1,4 @@
-"""What `make attack` says of a process's memory is what the system says."""
+"""The memory of a process in `make attack` equals the system's figure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def peaks(tmp_path: Path) -> Peaks:
 
 @pytest.fixture
 def other() -> Iterator[tuple[int, Callable[[str], None]]]:
-    """A process that does nothing but what it is told: this one has run other tests."""
+    """A process that only follows orders, since this one has run other tests."""
     loop = "import sys\nfor line in sys.stdin:\n    exec(line)\n    print(flush=True)"
     child = subprocess.Popen(
         [sys.executable, "-c", loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""What measures the turns of loops in attacks finds the long ones."""
+"""The measurement of loop turns in attacks finds the long turns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_longest_turn_is_found(tmp_path: Path) -> None:
 
 
 def test_time_without_a_processor_is_no_harm() -> None:
-    """A canary's bound judges what the cluster did with the processors that it got."""
+    """A canary's bound judges what the cluster did with the processor time that it got."""
     assert wanted_in(10.0, 0.0, 0.5) == 0.5 * 10.0 / PACE_S
     assert wanted_in(10.0, 8.0, 0.5) == pytest.approx(0.5 * 2.0 / PACE_S)
     assert wanted_in(10.0, 12.0, 0.5) == 0.0

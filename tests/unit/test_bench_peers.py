@@ -1,4 +1,4 @@
-"""The parts of `make bench-peers` that need no other system: figures, table, what is missing."""
+"""The parts of `make bench-peers` that need no other system: figures, table, missing parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the programs of bench/ have in common: a help with examples, and JSON in the end."""
+"""Common features of the programs of bench/: a help with examples, and JSON at the end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is remembered, or asked once for several callers: after a hit each field is varied alone.
+"""Caches and joined requests: after a hit each field of the key is varied alone.
 
-A cache, or a joining of requests, whose key lacks a field gives a caller what was another caller's:
-rights were once remembered without the groups of a token. `test_caches.py` lists all of them; those
-of adds and their answers are in `bookie/test_joining.py`.
+If a key lacks a field, a caller gets what belongs to another: rights were once remembered without
+the groups of a token. `test_caches.py` lists all caches; those of adds and their answers are in
+`bookie/test_joining.py`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Key = TypeVar("Key", bound=NamedTuple)
 
 
 def varied(key: Key, **others: Any) -> Iterator[tuple[str, Key]]:
-    """The same key with another value of one field, for each of its fields."""
+    """Yield the same key with another value in one field, for each field."""
     assert set(others) == set(key._fields), "each field has another value"
     for name, other in others.items():
         assert getattr(key, name) != other
@@ -70,7 +70,7 @@ OTHER_IDENTITY = {
 
 
 class Asked(NamedTuple):
-    """All that decides."""
+    """All fields of the decision."""
 
     name: str
     groups: frozenset[str]
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 
 @pytest.mark.parametrize("seed", range(100))
 def test_decisions(seed: int) -> None:
-    """A policy that remembers decides like a policy that was never asked."""
+    """A policy with a memory decides like a policy that was never asked."""
     rng = random.Random(seed)
     names, groups = ["user:alice", "user:bob", "anonymous"], ["group:staff", "group:guests"]
     kinds, resources = [Kind.TOPIC, Kind.NAMESPACE, Kind.SUBSCRIPTION], ["a", "a/b", "a/b/c"]
@@ -111,7 +111,7 @@ def test_decisions(seed: int) -> None:
 
 
 async def test_who_was_verified(tmp_path: Path) -> None:
-    """A header or a certificate that differs anywhere was not verified."""
+    """A header or a certificate with any difference was not verified."""
     async with lab(tmp_path) as here:
         token = f"Bearer {here.token()}"
         der = certificate(cn="alice")
@@ -136,7 +136,7 @@ async def test_who_was_verified(tmp_path: Path) -> None:
 
 
 async def test_passwords_that_are_checked_at_once(tmp_path: Path) -> None:
-    """Alike requests share a check; another user or password has its own."""
+    """Equal requests share a check; another user or password has its own."""
     async with lab(tmp_path, password_checks_max=8) as here:
         await here.with_user("alice")
         await here.with_user("bob")
@@ -179,7 +179,7 @@ def _places(head: bytes, value: bytes) -> range:
 
 @pytest.mark.parametrize("subject", ["user:alice", "namespace:a"])
 def test_quotas(subject: str) -> None:
-    """A subject uses up and holds nothing of another subject, nor of another kind."""
+    """A subject uses up nothing of another subject, nor of another kind."""
     quota = Quota(requests=1, publish_bytes=1, connections=1, streams=1)
     limits = Limits()
     limits.use(Quotas({subject: quota, "user:bob": quota, "namespace:b": quota}))
@@ -213,7 +213,7 @@ def test_rates_of_topics(name: str) -> None:
 
 
 def test_calls_that_were_seen() -> None:
-    """Each run of a broker has numbers of its own."""
+    """Each run of a broker has its own numbers."""
     seen = Replays()
     assert seen.is_new("a", 1)
     assert not seen.is_new("a", 1)
@@ -236,7 +236,7 @@ async def test_data_keys() -> None:
 
 
 class Target(NamedTuple):
-    """The owner and the caller of a message that is passed on."""
+    """The owner and the caller of a forwarded message."""
 
     name: PartitionName
     owner: Owner
@@ -348,7 +348,7 @@ def test_schemas_that_were_compiled(seed: int) -> None:
 
 
 class Fitting(NamedTuple):
-    """The version by which a message is checked."""
+    """The version that checks a message."""
 
     namespace: str
     subject: str
@@ -448,7 +448,7 @@ class Read(NamedTuple):
 
 
 def test_readers_that_read_ahead() -> None:
-    """Several readers of one ledger do not disturb each other."""
+    """Several readers of a ledger do not disturb each other."""
     ahead, hit = ReadAhead(1 << 20, 1 << 30), Read(7, 3)
     ahead.ended(7, 0, 2, 0, 0.0)
     assert ahead.window(*hit, 0.0) != (0, 1)
@@ -482,7 +482,7 @@ async def test_reads_that_wait_on_a_connection(seed: int) -> None:
 
 
 class Doubted(NamedTuple):
-    """An owner that is silent, and the partition."""
+    """A silent owner, and the partition."""
 
     topic: str
     partition: int

@@ -1,7 +1,7 @@
-"""Each cache and each table of joined requests is known, with what holds its key.
+"""Each cache and each table of joined requests is known, with the test of its key.
 
-A key that lacks a field gives a caller what was another caller's, and no other test sees it: tests
-ask for the same thing twice. So each table that is read and filled by a key stands in
+If a key lacks a field, a caller gets what belongs to another, and no other test sees it, because
+tests ask for the same thing twice. So each table that is read and filled by a key is in
 caches_kept.py, with a test that varies the fields of its key, or with the reason to have none.
 """
 
@@ -24,7 +24,7 @@ _MADE = re.compile(r"(functools\.)?(lru_cache|cache)\(")
 
 
 def _own_field(node: ast.expr) -> str | None:
-    """`x` of `self.x`."""
+    """Return `x` of `self.x`."""
     is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     return node.attr if is_own and node.value.id == "self" else None  # type: ignore[attr-defined]
 
@@ -39,7 +39,7 @@ def _memos(tree: ast.AST) -> Iterator[str]:
 
 
 def _tables(owner: ast.ClassDef) -> set[str]:
-    """Fields that are looked into by a key, and filled by one."""
+    """Return fields that are read and filled by a key."""
     read: set[str | None] = set()
     filled: set[str | None] = set()
     for node in ast.walk(owner):
@@ -58,7 +58,7 @@ def _tables(owner: ast.ClassDef) -> set[str]:
 
 
 def caches(source: str) -> set[str]:
-    """The names of all in a module."""
+    """Return the names of all in a module."""
     tree = ast.parse(source)
     found = set(_memos(tree))
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):

@@ -1,4 +1,4 @@
-"""Whoever is cancelled gives back what it has taken, wherever it waits, and wakes the next."""
+"""A cancelled call gives back what it has taken, wherever it waits, and wakes the next one."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _STEPS_MAX = 50
 
 
 class Scene(Protocol):
-    """Something busy, what is asked of it, and how it is free again."""
+    """A busy object, a call to it, and the end of its business."""
 
     async def prepare(self) -> None:
-        """Make it busy, so that what is asked waits."""
+        """Make it busy, so that the call waits."""
 
     async def ask(self) -> object:
-        """What is cancelled."""
+        """Make the call that is cancelled."""
 
     def let_go(self) -> None:
-        """It is free again."""
+        """Make it free again."""
 
     async def end(self) -> object:
-        """What is counted, once everything has ended and the next one had its turn."""
+        """Return the counts, once everything has ended and the next call had its turn."""
 
 
 class OpeningScene:
@@ -64,7 +64,7 @@ class OpeningScene:
 
 
 class HeldScene:
-    """Bytes of bodies: as much as there may be, for another peer."""
+    """Bytes of bodies: the maximum, for another peer."""
 
     def __init__(self) -> None:
         self.one = HeldBytes(100)
@@ -91,7 +91,7 @@ class HeldScene:
 
 
 class SendingScene(HeldScene):
-    """What goes out: half of the bound."""
+    """Bytes going out: half of the bound."""
 
     async def prepare(self) -> None:
         self.one.count_going_out("other", 50)
@@ -167,7 +167,7 @@ class GatheringScene:
 
 
 class PublisherScene:
-    """A publish that finds no room, and one that is under way."""
+    """A publish that finds no room, and one in progress."""
 
     def __init__(self, size: int) -> None:
         self.bench = Bench(inflight_bytes_max=300)
@@ -235,7 +235,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", SCENES)
 async def test_cancelled_at_each_await_it_leaves_nothing_behind(name: str, late: bool) -> None:
-    """One that is cancelled as its turn comes must not take that turn along."""
+    """A call that is cancelled as its turn comes must not keep that turn."""
     reached = 0
     for step in range(1, _STEPS_MAX):
         scene = SCENES[name]()

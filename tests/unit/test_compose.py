@@ -1,7 +1,7 @@
-"""What compose/ tells bookies and brokers, and asks of their metrics, is what they understand.
+"""Settings and metrics in compose/ exist in bookies and brokers.
 
 Compose, systemd and Kubernetes files and the dashboard name settings and metrics in their own
-formats; nothing else would notice when one of them is renamed.
+formats; nothing else would notice when one is renamed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EXPRESSIONS = re.compile(r"\b((?:bookie|octavo)_\w+)")
 
 
 def metrics_in(expression: str) -> set[str]:
-    """The metrics a PromQL expression reads; of a histogram's series its name."""
+    """Return the metrics that a PromQL expression reads; for a histogram's series its name."""
     found = set(EXPRESSIONS.findall(expression))
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
 
@@ -155,7 +155,7 @@ def test_every_node_is_scraped() -> None:
 
 
 def test_stops_are_given_their_time() -> None:
-    """A process leaves a stop that does not end after 40 s; nobody may kill it before."""
+    """A process ends a hanging stop after 40 s; it may not be killed before that."""
     for name, service in services().items():
         if name.startswith(("bookie-", "broker-")):
             assert service["stop_grace_period"] == "45s"

@@ -1,7 +1,7 @@
-"""Every call, problem and command that a page names is there, with its parameters and options.
+"""Every call, problem and command that a page names exists, with its parameters and options.
 
-process/test_pages_pasted runs what a reader pastes. Most pages name much more: calls in a sentence,
-commands that need a cluster in containers, a disk that is damaged, or Spark.
+process/test_pages_pasted runs what a reader pastes. Pages name much more: calls in a sentence,
+commands that need a cluster in containers, a damaged disk, or Spark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ METHODS = {"HEAD": "GET", "OPTIONS": "GET"}
 
 
 class Call(NamedTuple):
-    """One that a page names."""
+    """A call that a page names."""
 
     page: str
     line: int
@@ -67,12 +67,13 @@ def _fits(template: str, path: str) -> bool:
 
 
 def commands(name: str, page: str) -> Iterator[tuple[int, list[str]]]:
-    """The words behind each `name` that a reader of the page types, with the line of its block."""
+    """Yield the words after each `name` that a reader of the page types, with the line of its
+    block."""
     text = (ROOT / page).read_text()
     for found in re.finditer(r"^```(?:sh|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         number = text.count("\n", 0, found.start()) + 1
         block = found[1].replace("\\\n", " ")
-        if "\n$ " in "\n" + block:  # a session: what is not typed is what was answered
+        if "\n$ " in "\n" + block:  # a session: the other lines are output
             block = "\n".join(re.findall(r"^\$ (.*)", block, re.MULTILINE))
         block = re.sub(r"(?:^|\s)#.*", "", block, flags=re.MULTILINE)
         for variable, value in re.findall(r"^(\w+)=(\S+)$", block, re.MULTILINE):
@@ -101,7 +102,7 @@ def _typed(name: str, block: str) -> Iterator[list[str]]:
 
 
 def calls(page: str) -> list[Call]:
-    """Those of a page's sentences and those of its `curl` lines."""
+    """Yield the calls in a page's sentences and in its `curl` lines."""
     text = (ROOT / page).read_text()
     found = []
     for one in re.finditer(r"`(GET|PUT|POST|PATCH|DELETE|HEAD|OPTIONS) ([/…][^`\s]*)", text):
@@ -132,7 +133,7 @@ def _curled(page: str, number: int, words: list[str]) -> Call:
 
 @cache
 def of_bookies() -> set[tuple[str, str]]:
-    """What a bookie's admin port answers."""
+    """Return the calls of a bookie's admin port."""
     source = "".join(
         (ROOT / path).read_text() for path in ("bookie/node.py", "octavo/process/copies.py")
     )
@@ -185,7 +186,7 @@ def _all_pages() -> str:
 
 @cache
 def problems() -> set[tuple[int, str]]:
-    """Each status with each code that a broker answers with it."""
+    """Return each status with each code that a broker answers with it."""
     source = "\n".join(path.read_text() for path in (ROOT / "broker").rglob("*.py"))
     names = dict(re.findall(r'^(\w+) = "([a-z-]+)"', source, re.MULTILINE))
     found = {
@@ -212,7 +213,7 @@ def test_problems_that_a_page_names_are_answered_so(page: str) -> None:
 
 
 def _parse(words: list[str]) -> None:
-    """Read a command line as `octavo` does, without running it. Raises what a mistake raises."""
+    """Parse a command line as `octavo` does, without running it. Raises the error of a mistake."""
     command: Any = typer.main.get_command(app)
     context = command.make_context("octavo", list(words))
     while hasattr(command, "commands"):

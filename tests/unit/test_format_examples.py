@@ -1,6 +1,6 @@
-"""Every worked example in docs/formats is built anew and compared byte by byte.
+"""Every worked example in docs/formats is built again and compared byte by byte.
 
-How to write one. A page holds, for each example, two fenced blocks with the same label, in this
+How to write one. A page has, for each example, two fenced blocks with the same label, in this
 order; the label comes after the language:
 
     ```python a-label
@@ -14,9 +14,8 @@ order; the label comes after the language:
     68656c6c 6f         # the payload; blanks and line breaks mean nothing
     ```
 
-The test runs the Python block and holds `example` against the hex block. A page that lies next to
-the others is found by itself; nothing is to be added here. Code in an example may use anything
-that the project installs, but no files, clocks or randomness.
+The test runs the Python block and compares `example` with the hex block. A new page is found by
+itself. Code in an example may use every installed package, but no files, clocks or randomness.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ UNLABELLED = re.compile(r"^```hex[ \t]*$", re.MULTILINE)
 
 
 class Example(NamedTuple):
-    """One worked example: how to build it, and what must come out."""
+    """One worked example: how to build it, and the expected bytes."""
 
     page: str
     label: str
@@ -46,7 +45,7 @@ def bytes_of(block: str) -> bytes:
 
 
 def examples_of(page: str, text: str) -> list[Example]:
-    """The examples of a page. Raises `ValueError` where blocks do not pair up."""
+    """Return the examples of a page. Raises `ValueError` where blocks do not pair up."""
     if UNLABELLED.search(text):
         raise ValueError(f"{page}: a hex block has no label")
     code: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What is installed: one name beside a user's own modules, whatever those are called."""
+"""The installed package: one name beside a user's own modules, whatever their names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYERS = ("bookie", "broker", "ledger", "metadata", "protocol")
 
 
 def call(*command: str | Path, folder: Path, **environment: str) -> str:
-    """What it prints. The tests' own surroundings are not passed on."""
+    """Return the output of a command, without the tests' own environment."""
     left_out = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     done = subprocess.run(
@@ -45,7 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a new environment that has the wheel, and what it depends on from this one."""
+    """The Python of a new environment with the wheel, and with the dependencies of this one."""
     folder = tmp_path_factory.mktemp("fresh") / "venv"
     call(sys.executable, "-m", "venv", "--without-pip", folder, folder=ROOT)
     found = folder / "bin" / "python"
@@ -55,7 +55,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder=ROOT,
     )
     (site,) = folder.glob("lib/python*/site-packages")
-    # A plain path: .pth files in there, such as that of an editable install, are not read.
+    # A plain path: .pth files in there, such as an editable install's, are not read.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return found
 

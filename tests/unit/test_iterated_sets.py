@@ -1,9 +1,9 @@
-"""Who iterates a set sorts it, or keeps a dict: the order of a set differs from run to run.
+"""Code that iterates a set sorts it, or keeps a dict: the order of a set differs from run to run.
 
-It follows from addresses and from PYTHONHASHSEED, so a set whose order reaches behaviour makes two
-runs of one simulated seed differ. Numbers are hashed by value; the order of tasks is kept by the
-simulator (asyncio's own task groups hold them in sets). The rule looks at names: a set that gets
-away under another one shows as two runs of a seed with different trace hashes.
+The order follows from addresses and from PYTHONHASHSEED, so a set whose order reaches behaviour
+makes two runs of a seed differ. Numbers are hashed by value; the simulator keeps the order of tasks
+(asyncio's own task groups hold them in sets). The rule looks at names: a set under another name
+shows as two runs of a seed with different trace hashes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORDERLESS = {"sorted", "len", "set", "frozenset", "min", "max", "sum", "any", "
 
 
 def iterated_sets(source: str) -> Iterator[tuple[int, str]]:
-    """(line, name) of every iteration over something that is known to be a set."""
+    """Return (line, name) of every iteration over a known set."""
     tree = ast.parse(source)
     sets = {ast.unparse(name): kind for name, kind in _sets(tree)}
     harmless = {name for name, kind in sets.items() if kind.startswith(_HARMLESS)}
@@ -37,7 +37,7 @@ def iterated_sets(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _sets(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """What is annotated as a set, or made as one without an annotation."""
+    """Return names annotated as a set, or made as one without an annotation."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) and "set[" in ast.unparse(node.annotation)[:10]:
             yield node.target, ast.unparse(node.annotation)
@@ -55,7 +55,7 @@ def _is_call(node: ast.expr, name: str) -> bool:
 
 
 def _iterations(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """(where, what) is gone through one by one, in an order that may matter."""
+    """Yield (where, what) is iterated, in an order that may matter."""
     orderless = {
         id(argument)
         for node in ast.walk(tree)

@@ -41,7 +41,7 @@ INSIDE = {
     "octavo.broker.http.call:OFFSET_MAX",
     "octavo.protocol.limits:LONG_POLL_MS_MAX",
 }
-"""Pauses between attempts, and names for bounds that stand on the page under another."""
+"""Pauses between attempts, and bounds that the page has under another name."""
 
 
 class Row(NamedTuple):
@@ -70,7 +70,7 @@ def value_of(name: str) -> Any:
 
 
 def shown(name: str, value: float) -> str:
-    """A bound as the page has it."""
+    """Return a bound as the page has it."""
     small = name.lower()
     if "bytes" in small:
         for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
@@ -82,7 +82,7 @@ def shown(name: str, value: float) -> str:
 
 
 def bounds() -> set[str]:
-    """Settings that are bounds, of the wire and of what HTTP and its brokers refuse."""
+    """Return settings that are bounds: of the wire, of HTTP and of its brokers."""
     found = {
         f"{section}.{field.name}"
         for section, kind in SETTINGS.items()

@@ -1,9 +1,9 @@
-"""Who awaits or calls out while going through what others may change goes through a copy.
+"""A loop that awaits or calls out goes through a copy of a container that others may change.
 
-A dict that grows under a loop over it ends the loop with a RuntimeError; a list that shrinks makes
-it pass over somebody. The rule looks at what belongs to an object (`self._x`, its `values()` and
-the like): a loop over it may not await, nor call what it goes through; for dicts, nor a method of
-what it goes through. `tuple(…)` around it is enough.
+A dict that grows under a loop ends the loop with a RuntimeError; a list that shrinks makes it skip
+an item. The rule looks at an object's own containers (`self._x`, its `values()` and the like): a
+loop over them may not await, nor call its items; for dicts, nor a method of its items. `tuple(…)`
+around it is enough.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FIXED = (
     "self._all",  # the journals of a bookie
     "self._record.ledgers.segments",  # a tuple
     "self._newest",  # of a compaction: its first pass is over
-    "self._logs.log_ids",  # a list of its own for each who asks
+    "self._logs.log_ids",  # a new list for each caller
 )
-"""What nobody changes."""
+"""Containers that never change."""
 _HARMLESS = ("append", "extend", "add", "clear", "get", *_VIEWS)
-"""What containers do."""
+"""Methods of containers."""
 
 
 def risky_loops(source: str) -> Iterator[tuple[int, str]]:
-    """(line, what is gone through)."""
+    """Return (line, container)."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.For | ast.AsyncFor):
             continue
@@ -59,7 +59,7 @@ def risky_loops(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _stays(node: ast.AST) -> Iterator[ast.AST]:
-    """All within `node` but what leaves the loop."""
+    """Yield all within `node` that does not leave the loop."""
     if not isinstance(node, ast.Return | ast.Raise):
         yield node
         for child in ast.iter_child_nodes(node):
@@ -67,7 +67,7 @@ def _stays(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _live(iterated: ast.expr) -> tuple[ast.expr | None, bool]:
-    """The object's own that is gone through, and whether it is a dict; None when it is not."""
+    """Return the object's own container of the loop, and whether it is a dict; or None."""
     if isinstance(iterated, ast.Call):
         function = iterated.func
         if isinstance(function, ast.Attribute) and function.attr in _VIEWS and not iterated.args:

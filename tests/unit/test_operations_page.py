@@ -45,11 +45,11 @@ CHOSEN_BEFORE = {
     "recovery_step",
     "audit",
 }
-"""Events whose names do not stand in the call that logs them."""
+"""Events whose names are not in the call that logs them."""
 
 
 def names_in(text: str) -> set[str]:
-    """What stands in backquotes in the first column of a table."""
+    """Return the names in backquotes in the first column of a table."""
     firsts = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
     return {name for first in firsts for name in re.findall(r"`(\w+)`", first)}
 
@@ -104,7 +104,7 @@ def test_every_bookie_metric_says_its_unit_and_when_to_worry() -> None:
 
 
 def shown(name: str, value: Any) -> str:
-    """A default as the page has it."""
+    """Return a default as the page has it."""
     if value is None:
         return "none"
     if value in ("", ()):

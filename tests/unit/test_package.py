@@ -1,4 +1,4 @@
-"""What the distribution says of itself: licence, types, version, and what it may be built with."""
+"""The distribution's metadata: licence, types, version, and its build requirements."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_every_package_says_that_it_is_typed(package: str) -> None:
 
 @pytest.mark.parametrize("text", [one for one in REQUIRED if not one.startswith("octavo")])
 def test_a_clone_of_today_builds_in_a_year(text: str) -> None:
-    """The next release that may break us is not taken, and what the tests run with is allowed."""
+    """The next release that may break us is excluded, and the tests' own versions are allowed."""
     required = Requirement(text)
     assert any(one.operator == "<" for one in required.specifier), "no upper bound"
     try:
         installed = version(required.name)
     except PackageNotFoundError:
-        return  # an optional one, or what only builds
+        return  # an optional one, or one for building only
     assert required.specifier.contains(installed, prereleases=True)

@@ -1,4 +1,4 @@
-"""What pages name is there: links, targets of make, files, and the glossary's names of the code."""
+"""Links, make targets, files and glossary names in the pages exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments under which a page's headings are reached."""
+    """Return the fragments of a page's headings."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
@@ -51,13 +51,13 @@ def test_targets_and_files_that_are_named_are_there(page: str) -> None:
 
 @cache
 def code() -> tuple[set[str], str]:
-    """The product's modules by name, and all of its text."""
+    """Return the product's modules by name, and all of its text."""
     modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     return {path.stem for path in modules}, "\n".join(path.read_text() for path in modules)
 
 
 def rows() -> list[tuple[str, str]]:
-    """Each word of the glossary with each of its names in the code."""
+    """Yield each word of the glossary with each of its names in the code."""
     found = []
     for line in (ROOT / "docs/glossary.md").read_text().splitlines():
         if line.startswith("| ") and not line.startswith("| word"):

@@ -1,7 +1,7 @@
 """The tests that kill processes know each file of a bookie and each kind of record.
 
-A new file once had no kind: every bookie that ran with failpoints ended at its start, and with it
-each test that kills a bookie in a step.
+A new file once had no kind: every bookie with failpoints ended at its start, and with it each test
+that kills a bookie in a step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDERS = sorted(
 )
 _KINDS = {name.partition(".")[0] for name in (*BOOKIE_FAILPOINTS, *FIRST_START_FAILPOINTS)}
 _BESIDE_THE_DISK = ("index", "LOCK")
-"""What RocksDB writes by itself, and the lock of a folder."""
+"""RocksDB's own writes, and the lock of a folder."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -65,7 +65,7 @@ def _public(kind: type) -> set[str]:
 
 
 def test_what_wraps_a_seam_has_all_that_the_seam_has() -> None:
-    """A new call of a seam belongs to what wraps it as well."""
+    """A new call of a seam must be in its wrapper as well."""
     armed: Any = None
     index: Any = MemoryIndex()
     assert _public(Disk) <= set(dir(FailDisk(RealDisk(), armed)))

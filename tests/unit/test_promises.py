@@ -21,7 +21,7 @@ BUG = re.compile(r"\bbugs?:? ((?:\d+(?:, )?)+)")
 
 
 def rows() -> dict[str, str]:
-    """Each property's row."""
+    """Return each property's row."""
     found: dict[str, str] = {}
     for line in (ROOT / "docs/properties.md").read_text().splitlines():
         if line.startswith("| "):

@@ -1,4 +1,4 @@
-"""Each room of the house has a door that is true, and nothing happens at a door."""
+"""Each package's `__init__` describes it truly, and runs no code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOMS = sorted(
 )
 LINES_MIN = 7
 BEYOND = {"lint-imports", "metadata", "protocol", "ledger"}
-"""Named at doors, and not below them."""
+"""Names in these docstrings that are not defined below the package."""
 
 
 def relative(path: Path) -> str:
@@ -32,7 +32,7 @@ def said(room: Path) -> str:
 
 @functools.cache
 def names_in(path: Path) -> frozenset[str]:
-    """What is defined there: classes, functions, methods, constants."""
+    """Return the names defined there: classes, functions, methods, constants."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""The list of what Octavo is made of is whole; an audit that found nothing out does not say so."""
+"""The list of Octavo's parts is complete, and an audit without data does not report success."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ADVISORY = {
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_list_names_every_package_with_its_version() -> None:
-    """Of this environment, by the tool that makes the real one; nothing is fetched."""
+    """For this environment, by the tool that makes the real list; nothing is fetched."""
     python = Path(sys.executable)
     bill = list_of(python)
     assert bill["bomFormat"] == "CycloneDX"
@@ -110,7 +110,7 @@ def test_a_database_out_of_reach_is_not_a_clean_list() -> None:
 
 
 def test_packages_that_the_database_does_not_know_are_not_counted_as_good() -> None:
-    """So an index without advisories answers, and pip-audit says that nothing was found."""
+    """An index without advisories answers so, and pip-audit says that nothing was found."""
     none: list[dict[str, Any]] = [{"name": "idna", "skip_reason": "Dependency not found on PyPI"}]
     some = [*none, {"name": "yarl", "version": "1.18.3", "vulns": []}]
     assert verdict(Asked(none, "")).text.startswith("NOT AUDITED")

@@ -55,7 +55,6 @@ def test_nothing_bypasses_the_simulation_seam(path: Path) -> None:
 
 
 def imported_by(path: Path) -> set[str]:
-    """The first part of the name of every module that it imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

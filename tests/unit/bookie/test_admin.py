@@ -29,7 +29,7 @@ async def admin() -> AsyncIterator[AdminServer]:
 async def ask(
     server: AdminServer, request: str, headers: str = "", host: str = "Host: b\r\n"
 ) -> tuple[int, Any]:
-    """(status, parsed body) of one request."""
+    """Send a request; return (status, parsed body)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(f"{request} HTTP/1.1\r\n{host}{headers}\r\n".encode())
     answer = await asyncio.wait_for(reader.read(), 10)
@@ -87,7 +87,7 @@ async def test_a_handler_that_fails_is_an_answer(admin: AdminServer) -> None:
     ],
 )  # fmt: skip
 async def test_only_own_names_are_answered(admin: AdminServer, host: str, status: int) -> None:
-    """A foreign name may be made to point here; a page under it sees nothing."""
+    """DNS rebinding: a page under a foreign name that points here must see nothing."""
     found, said = await ask(admin, "GET /healthz", host=f"Host: {host}\r\n")
     assert found == status, said
     if status == 421:
@@ -130,7 +130,7 @@ async def test_time_bytes_and_connections_are_bounded(
 async def test_silent_connections_keep_no_probe_out(
     admin: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger's 64 idle connections were all there might be, and a new one was closed."""
+    """A stranger's 64 idle connections used up all places, and a new connection was closed."""
     monkeypatch.setattr(module, "_CONNECTIONS_MAX", 6)
     monkeypatch.setattr(module, "_CONNECTIONS_OF_ADDRESS_MAX", 4)
     silent = [await asyncio.open_connection("127.0.0.1", admin.port) for _ in range(12)]

@@ -1,4 +1,4 @@
-"""Answers to adds: the same bytes as one at a time, and ranges joined where they may be."""
+"""Answers to adds: the same bytes as singly, with ranges joined where allowed."""
 
 from __future__ import annotations
 

@@ -42,7 +42,6 @@ class Add(NamedTuple):
 
 
 def entries_of(adds: Adds) -> list[tuple[int, int, int, bytes, bool, bytes]]:
-    """What was found, one entry at a time."""
     found = []
     for flags, run in adds.batches:
         ends = [*run.offsets[1:], len(run.frames)]
@@ -75,7 +74,7 @@ FLAGS = st.sampled_from(
 
 @st.composite
 def add_lists(draw: st.DrawFn) -> list[Add]:
-    """Stretches of ascending ids, cut by every kind of change."""
+    """Draw runs of ascending ids, cut by every kind of change."""
     adds: list[Add] = []
     for _ in range(draw(st.integers(0, 4))):
         ledger_id = draw(st.sampled_from([1, 2, -5]))
@@ -129,7 +128,7 @@ def test_an_entry_too_short_for_its_digest_is_damaged() -> None:
     frame = add_prefix(KEYS[0], len(entry), Flag.CRC32C) + entry
     found = split_adds(memoryview(frame), 0, FRAME_BYTES_MAX)
     assert [r.entry_id for r in found.refused] == [0]
-    # Under another digest type (DUMMY has none) the same bytes are an entry.
+    # Under another digest type (DUMMY has no digest) the same bytes are an entry.
     bare = add_prefix(KEYS[0], len(entry), 0) + entry
     assert split_adds(memoryview(bare), 0, FRAME_BYTES_MAX).batches[0][1].count == 1
 

@@ -1,4 +1,6 @@
-"""A connection gives the same, however its bytes are cut. No socket: a transport that records."""
+"""A connection behaves the same however its bytes are cut. A recording transport replaces the
+socket.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,6 @@ class RecordingTransport:
 
 
 class InstantStorage:
-    """Everything is durable at once."""
-
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, bytes]] = []
         self.pressure = AddPressure(WriteCache(1), 1, 1)
@@ -94,7 +94,7 @@ class NoEntries:
 
 
 async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, bytes]:
-    """What is stored, and answered, when `stream` comes in chunks of these sizes, repeated."""
+    """Return what is stored and answered when `stream` comes in chunks of these sizes, repeated."""
     storage = InstantStorage()
     answers = Budget(CONFIG.answer_bytes_max)
     server: Any = SimpleNamespace(

@@ -28,8 +28,9 @@ from octavo.protocol.v3 import STATUS
 from tests.support.raw_bookie import RawClient, add_of, running_bookie, until
 from tests.support.v3_frames import V3Client, read_frame, request_frame
 
-# A turn of a bookie's loop read all that had come on all sockets. 100,000 requests of 26 bytes, on
-# 20 connections took 8 s; on a busy machine more than 20 s, and then a process ends itself.
+# A turn of a bookie's loop read everything that had come on all sockets. 100,000 requests of 26
+# bytes, on 20 connections, took 8 s; on a busy machine more than 20 s, after which a process ends
+# itself.
 
 SCRATCH_BYTES = 4096
 REQUESTS_PER_TURN, REQUESTS_PER_CHUNK = 200, 20
@@ -79,7 +80,7 @@ async def test_it_takes_so_many_requests_and_others_have_theirs(
                     pass
         assert await client.read(1, 0) != Code.NO_ENTRY
         in_a_chunk = SCRATCH_BYTES // len(first) * (2 if "adds" in kind else 1) + 1
-        by_a_byte = CONNECTIONS  # which may be the last one of a request
+        by_a_byte = CONNECTIONS  # the byte may be the last one of a request
         assert max(took) <= REQUESTS_PER_TURN + in_a_chunk + by_a_byte
         full = [
             turn for turn in took if turn > REQUESTS_PER_TURN + 2 * REQUESTS_PER_CHUNK + by_a_byte
@@ -105,14 +106,12 @@ async def test_who_is_gone_waits_for_no_turn(tmp_path: Path) -> None:
         client.close()
 
 
-# Ten thousand readers that take nothing made a bookie occupy 40 MiB more than its bounds allow.
-#
-# The budget of answers counted what the socket had not taken. The kernel takes some megabytes of
-# the first answer at once, but its bytes are one object, which is held until the last of them is
-# out: an entry of 5 MiB counted as 2. And a read that waited for room went on holding what it had
-# found, which the read cache had dropped meanwhile; each of a thousand held copies of its own.
-# Found by bench/overload.py, whose slow readers brought a bookie to 267 MiB; 164 MiB after both
-# were mended.
+# Ten thousand readers that take nothing made a bookie use 40 MiB more than its bounds allow. The
+# budget of answers counted the bytes that the socket had not taken. But the kernel takes some
+# megabytes of the first answer at once, and the answer stays in memory until its last byte is out:
+# an entry of 5 MiB counted as 2. Also, a read that waited for room kept the data it had found,
+# which the read cache had dropped meanwhile. bench/overload.py found it: slow readers brought a
+# bookie to 267 MiB, and to 164 MiB after both fixes.
 
 MIB = 1024 * 1024
 ENTRY_BYTES = 5 * MIB - 1024
@@ -138,7 +137,7 @@ class _Run(CachedExtent):
 
 
 class _Nothing:
-    """Caches that hold nothing, control that knows everything."""
+    """Empty caches, and control that knows every ledger."""
 
     wait_s_max = 10.0
 
@@ -155,7 +154,7 @@ class _NothingRead:
 
 
 class _Cold:
-    """Brings the run; meanwhile others have filled the budget."""
+    """Returns the run; meanwhile others have filled the budget."""
 
     wait_s_max = 10.0
 
@@ -193,9 +192,9 @@ async def test_a_read_that_waits_for_room_holds_no_run() -> None:
     task.cancel()
 
 
-# A few requests for the list of a ledger full of holes, whose answers nobody took, cost a bookie
-# 1.5 GB and stood its loop still for 19 s: answers counted when they were made, and nobody asked
-# before a list was made whether there was room.
+# A few requests for the list of a ledger full of holes, whose answers were never taken, cost a
+# bookie 1.5 GB and stopped its loop for 19 s: answers were counted after they were made, without a
+# check for room before a list was made.
 
 LIST_MIB = 1 << 20
 RUNS = [(3 * n, 3 * n + n % 2) for n in range(20_000)]
@@ -228,8 +227,8 @@ async def test_no_list_is_made_while_answers_are_not_taken(
             reading.pause_reading()
             client.send(request_of * LIST_REQUESTS)
         server = bookie.server
-        # Some are refused for the time that they waited; what is held back by answers that its peer
-        # does not take may wait on.
+        # Some are refused because they waited too long; others may wait behind answers that their
+        # peer does not take.
         await until(lambda: at_once[1] > 0 and server.reads.tasks == 0)
         await asyncio.sleep(0.5)
         assert at_once[1] <= 2
@@ -257,13 +256,13 @@ async def test_none_is_made_without_room(tmp_path: Path) -> None:
         client.close()
 
 
-# Long polls were counted once they waited, not when they came: before that each had a task, and
-# one client had a bookie make as many as its frames could name, 7,000 with each chunk it read.
+# Long polls were counted once they waited, not when they came. Before that each had a task, and one
+# client could make a bookie start as many as its frames named: 7,000 with each chunk.
 
 POLLS = 5_000
 POLLS_MAX = 3
 TASKS_MAX = POLLS_MAX + 64 + 32
-"""Besides the polls those of a connection's other requests (in_flight.py)."""
+"""The polls and the tasks of a connection's other requests (in_flight.py)."""
 
 
 class Peak:
@@ -272,7 +271,7 @@ class Peak:
 
 @pytest.fixture
 def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
-    """The most tasks that a connection had at once."""
+    """Return the most tasks that a connection had at once."""
     found, spawn = Peak(), InFlight._spawn
 
     def counted(self: InFlight, *work: object) -> asyncio.Task[None]:
@@ -308,7 +307,7 @@ async def test_of_v3_reads(tmp_path: Path, peak: Peak, satisfied: bool) -> None:
 
 @pytest.mark.parametrize("reset", [False, True], ids=["end", "reset"])
 async def test_who_is_gone_keeps_no_place(tmp_path: Path, reset: bool) -> None:
-    """With a reset nothing else comes of the connection: no end of what it sends."""
+    """With a reset, no end of the stream comes from the connection."""
     async with running_bookie(tmp_path, long_polls_max=POLLS_MAX) as bookie:
         client = await V3Client.connect(bookie)
         assert await client.add(1, 0) == STATUS[Code.OK]
@@ -340,13 +339,10 @@ async def test_of_v2_requests(tmp_path: Path, peak: Peak, satisfied: bool) -> No
 
 
 def test_nested_arrays_take_no_more_than_they_hold() -> None:
-    """A frame of five kilobytes made a bookie take two gigabytes.
-
-    An extension request is msgpack, and msgpack takes the memory of an array when its length is
-    announced. The bound of 262,144 items held for each array, not for arrays in arrays: nested a
-    thousand deep they came to two gigabytes, before anybody saw that nothing followed. Found by
-    reading mutated bytes with an eye on memory (tests/fuzz).
-    """
+    """A frame of five kilobytes made a bookie take two gigabytes. msgpack allocates an array when
+    its length is announced. The bound of 262,144 items held for each array but not for nested
+    arrays, so a thousand levels came to two gigabytes. Fuzzing with mutated bytes (tests/fuzz)
+    found it."""
     front = encode_request(Op.READ_LAC, 1, {})[:8]
     body = (b"\xdd" + (262_144).to_bytes(4)) * 1000
     tracemalloc.start()
@@ -364,7 +360,7 @@ PARKED = 4096
 
 
 class Counted(dict[asyncio.Future[int], int]):
-    """Who is parked, counting how often anything goes through all of it."""
+    """The parked readers; counts how often any code goes through all of them."""
 
     walks = 0
 
@@ -378,13 +374,9 @@ class Counted(dict[asyncio.Future[int], int]):
 
 
 async def test_one_walk_lets_all_of_them_go() -> None:
-    """When the LAC of a ledger moved, a bookie stood still for as long as the square of its
-    long-polls.
-
-    Each reader that was let go copied the list of those still parked on the ledger: 4,096 of them,
-    the default bound, copied eight million items, and nothing else ran meanwhile; and they come
-    back to wait for the next entry. Found by reading the engine.
-    """
+    """When the LAC of a ledger moved, a bookie stood still for a time that grew with the square of
+    its long polls. Each released reader copied the list of the readers still parked on the ledger:
+    with 4,096, the default bound, eight million items. Found by reading the engine."""
     watches = LacWatches()
     watches._parked[1] = Counted()
     futures = [watches.park(1, 4) for _ in range(PARKED)]
@@ -396,8 +388,6 @@ async def test_one_walk_lets_all_of_them_go() -> None:
 
 
 class Reader:
-    """A connection with one read."""
-
     def __init__(self, line: ReadScheduler, cached: set[str]) -> None:
         self._line = line
         self._cached = cached
@@ -421,13 +411,10 @@ class Reader:
 
 
 async def test_those_behind_who_found_it_in_the_cache_go_on_too() -> None:
-    """Readers were answered TOO_MANY_REQUESTS, seconds later, by a bookie that had nothing to do.
-
-    When all tasks for reads of the disk were taken, the next connections waited until one ended,
-    and each end let one of them go on. One that then found its entry in the cache, brought by the
-    task that had ended, needed no task: nothing ended any more, and the rest waited until they were
-    refused. Found by reading the engine.
-    """
+    """Readers were answered TOO_MANY_REQUESTS, seconds later, by an idle bookie. When all tasks for
+    disk reads were taken, further connections waited, and each ending task released one. A released
+    connection that found its entry in the cache needed no task, so no further task ended and the
+    rest waited until they were refused. Found by reading the engine."""
     line = ReadScheduler(Budget(1000), waiting_max=10, tasks_max=1, wait_ms_max=400)
     cached: set[str] = set()
     readers = [Reader(line, cached) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""Emptying an entry log: what is live moves, nothing is lost at any crash, damage keeps the log."""
+"""Emptying an entry log: live entries move, no crash loses an entry, damage keeps the log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def logs_of(bench: Bench) -> EntryLogs:
 
 
 async def fill(bench: Bench, rounds: int = 6, ledgers: int = 3) -> dict[tuple[int, int], bytes]:
-    """Ledgers 0, 1, 2, … side by side in several logs."""
+    """Fill several logs with ledgers 0, 1, 2, … side by side."""
     held: dict[tuple[int, int], bytes] = {}
     for number in range(rounds):
         for ledger_id in range(ledgers):
@@ -59,7 +59,7 @@ async def check(bench: Bench, held: dict[tuple[int, int], bytes]) -> None:
 
 
 async def clear_all(bench: Bench) -> list[Cleared]:
-    """Empty every log that is settled, as the collector does."""
+    """Empty every settled log, as the collector does."""
     storage = bench.storage
     for ledger_id in storage.compactor.unsure_deletions():
         await storage.delete_ledger(ledger_id)
@@ -120,7 +120,7 @@ async def test_a_log_with_live_entries_stays_when_nothing_may_be_copied(bench: B
 
 
 async def test_a_log_of_an_unknown_ledger_stays(bench: Bench) -> None:
-    """Whatever told of the ledger was lost: that is no deletion."""
+    """The ledger's state was lost, which is no deletion."""
     await fill(bench)
     del bench.storage._states._all[2]
     done = await bench.storage.compactor.clear(1, copy=True)
@@ -131,7 +131,7 @@ async def test_a_log_of_an_unknown_ledger_stays(bench: Bench) -> None:
 async def test_a_log_of_a_ledger_that_is_not_surely_deleted_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash brings the ledger back, and its entries have to be there."""
+    """A crash may bring the ledger back, and its entries must be there."""
     held = await fill(bench)
 
     def no_room(_: object, __: int, done: Callable[[BaseException], None]) -> None:
@@ -230,7 +230,7 @@ async def test_a_read_under_way_keeps_the_file_open_and_no_later_one_begins(benc
 async def test_a_full_disk_stops_copying_and_not_unlinking(bench: Bench) -> None:
     held = await fill(bench)
     await bench.storage.delete_ledger(1)
-    # Log 2 on are full of live entries; make a log in which nothing lives.
+    # Logs from 2 on are full of live entries; make a log without any.
     await bench.storage.checkpoint()
     bench.disk.capacity = bench.disk.used
     done = await clear_all(bench)
@@ -264,7 +264,7 @@ class Life:
     def __init__(self, crash_at: int, seed: int) -> None:
         self.held: dict[tuple[int, int], bytes] = {}
         self.gone: dict[int, bool] = {}
-        """Deleted ledgers; False while the deletion is under way."""
+        """Deleted ledgers; False while the deletion is in progress."""
         self.calls = 0
         self.after: MemoryDisk | None = None
         self.bench = Bench(TINY)
@@ -302,7 +302,7 @@ class Life:
         await bench.storage.close()
 
     async def check(self, disk: MemoryDisk) -> None:
-        """With the index lost too: tests/crash_states has all these failures with it."""
+        """Check it; tests/crash_states has all these failures with a lost index too."""
         async with Bench(TINY, disk) as bench:
             for attempt in range(2):
                 for (ledger_id, entry_id), payload in self.held.items():

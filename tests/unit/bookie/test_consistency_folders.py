@@ -1,4 +1,4 @@
-"""The check of a stopped bookie's folders: nothing is changed, and what is wrong is said."""
+"""The check of a stopped bookie's folders changes nothing and names what is wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = DamageKind
 
 
 def checked(config: BookieConfig) -> Report:
-    """A check that changes nothing."""
+    """Check the folders, and that the check changed nothing."""
     before = everything(config)
     passed: list[int] = []
     report = check_folders(
@@ -39,7 +39,7 @@ def checked(config: BookieConfig) -> Report:
 
 
 def everything(config: BookieConfig) -> dict[str, tuple[str, int]]:
-    """Digest and time of every file."""
+    """Return digest and time of every file."""
     found = {}
     for folder in config.directories:
         for root, _, names in os.walk(folder):
@@ -163,11 +163,10 @@ async def test_an_index_that_is_looked_at_takes_no_writes(tmp_path: Path) -> Non
     view.close()
 
 
-# `octavo bookie check` said "no damage found" of an Apache bookie's folders, which it cannot read.
-#
-# Its VERSION file is a cookie like ours, and none of its other files has a name of ours: so
-# nothing was there to be damaged. And a bookie of ours that was started under the id of one of
-# Apache's, on the same host and port, was told that its data is missing, and to accept the loss.
+# `octavo bookie check` said "no damage found" about an Apache bookie's folders, which it cannot
+# read. Apache's VERSION file is a cookie like ours, and its other files have foreign names, so no
+# file was examined. And an Octavo bookie started under the id of an Apache bookie, on the same host
+# and port, was told that its data is missing, and to accept the loss.
 
 APACHES = Cookie("10.0.0.1:3181", "/bk/journal", ("/bk/ledgers",), instance_id="one")
 OURS = Cookie(

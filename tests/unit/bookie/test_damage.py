@@ -1,4 +1,4 @@
-"""The registry of damage: told once, bounded, completed, cleared when it is gone."""
+"""The registry of damage: reported once, bounded, completed, cleared when it is gone."""
 
 from __future__ import annotations
 
@@ -98,13 +98,11 @@ def test_json_holds_all_fields_and_the_plain_kind() -> None:
     assert type(made["kind"]) is str
 
 
-# A start cut entry logs because the journal had it all, and then found that the journal had not.
-#
-# What lies in entry logs behind the mark is in the journal too, so a start cuts it before it
-# replays the journal. A journal that is damaged behind the mark ended the start, as it must, but
-# only after that cut; and where the mark was damaged as well, and the journal's first file still
-# there, every log was dropped. Brought back with `--accept-loss`, the bookie had lost what it had
-# had twice. Found by the simulator (seed 2100208 of the profile `beyond`).
+# A start cut entry logs because the journal had the same data, and then found the journal damaged.
+# Entry-log data behind the mark is in the journal too, so a start cuts it before it replays the
+# journal. A damaged journal ended the start only after that cut; with a damaged mark, every log was
+# dropped. Brought back with `--accept-loss`, the bookie had lost data that it had twice. The
+# simulator found it (seed 2100208 of the profile `beyond`).
 
 JOURNAL = "/j/0000000000000001.journal"
 MARKS = [f"{folder}/journal.mark" for folder in CONFIG.ledger_directories]
@@ -135,7 +133,8 @@ async def killed(bench: Bench) -> MemoryDisk:
 
 
 async def refuses_and_keeps_all(bench: Bench, ledgers: range) -> None:
-    """The start ends, the logs are as they were; brought back, all entries are there."""
+    """Check that the start ends and keeps the logs; after an accepted loss, all entries are
+    there."""
     before = logs_of(bench.disk)
     for _ in range(2):
         with pytest.raises(JournalDamaged, match="good blocks follow"):
@@ -190,14 +189,11 @@ PAYLOADS = [b"%d" % n * 300 for n in range(3)]
 
 @pytest.mark.parametrize("length", [0, 10, 500])
 async def test_a_log_that_lost_its_end(length: int) -> None:
-    """A bookie whose newest entry log had lost its end did not start, and did not say why.
-
-    The log was shorter than the journal mark vouches for (a file system that lost its tail). The
-    start took its present end for the place to go on from, and the first checkpoint would have
-    moved the mark back: an assertion, no word of the file. What is missing is damage, answered as
-    such; the rest is served. Found by the single faults, once a mark was held against the one
-    before it.
-    """
+    """A bookie whose newest entry log had lost its end did not start, and did not say why. The
+    log was shorter than the mark vouches for (a file system lost its tail). The start continued
+    at its present end, and the first checkpoint would have moved the mark back: an assertion
+    without the file's name. Now the missing part is damage, and the rest is served. The single
+    faults found it."""
     async with Bench() as bench:
         assert await bench.add(1, 0, *PAYLOADS) is Code.OK
         await bench.storage.checkpoint()
@@ -218,9 +214,9 @@ async def test_a_log_that_lost_its_end(length: int) -> None:
             await bench.storage.reads.read(1, 2)
 
 
-# A journal block or a limbo file with a good checksum and a senseless body stopped a bookie with a
-# `struct.error` or a `KeyError`: no file named, no word of what to do. A release that does not
-# know a newer one's record is such a case. Found by reading mutated bytes (tests/fuzz).
+# A journal block or a limbo file with a good checksum and a bad body stopped a bookie with a
+# `struct.error` or a `KeyError`, without the file's name or a remedy. This happens when an older
+# release reads a newer record. Fuzzing (tests/fuzz) found it.
 
 
 @pytest.mark.parametrize("cut", [1, 7, 9, 30])
@@ -252,12 +248,9 @@ SMALL_LOGS = replace(CONFIG, entry_log_bytes_max=2000, scrub_bytes_per_s=2**30)
 async def test_a_map_that_cannot_be_read_is_unreadable(
     monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """A read error at a sealed log's map made the scrubber call the map damaged, and so it stayed.
-
-    The disk refused two reads of the map and served all later ones. What is on the disk was good:
-    the finding is *unreadable*, and ends when a later pass reads the map back. Found by seed
-    2002895.
-    """
+    """After a read error, the scrubber called a sealed log's map damaged for ever. The disk refused
+    two reads and served all later ones. Now the finding is *unreadable*, and ends when a later pass
+    reads the map. Seed 2002895 found it."""
     async with Bench(SMALL_LOGS) as bench:
         placed = await fill(bench)
         scrubber = bench.storage.scrubber
@@ -286,12 +279,10 @@ async def test_a_map_that_cannot_be_read_is_unreadable(
         assert not bench.storage.damages.current()
 
 
-# One sector that the disk refuses to read ended the whole bookie, at each round of the collector.
-#
-# A census reads the ledgers map at the end of every entry log, straight from the file: what the
-# disk said came up as a `DiskError`, which nobody takes for damage, so the round ended with it and
-# the bookie too; and again ten minutes after its restart. The same raw reads ended a start that
-# had been told to accept losses. Found by reading the engine.
+# One sector that the disk refused to read ended the whole bookie, at each round of the collector. A
+# census reads the map at the end of every entry log straight from the file, and the `DiskError` was
+# not treated as damage; it came again ten minutes after the restart. The same reads also ended a
+# start that had been told to accept losses. Found by reading the engine.
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 

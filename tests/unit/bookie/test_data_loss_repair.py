@@ -1,5 +1,6 @@
-"""A start on damaged files: refused, and with the loss accepted everything good is kept, the rest
-is unknown, and the next start, without anybody's word, is an ordinary one."""
+"""A start on damaged files is refused. With the loss accepted, good data is kept, the rest is
+unknown, and the next start is ordinary.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,6 @@ BIG = b"x" * 2000
 
 
 class Operator:
-    """Accepts losses, as a node's identity does."""
-
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.said: list[str] = []
@@ -39,7 +38,7 @@ class Operator:
 
 
 async def start_again(bench: Bench, *, accept: bool) -> list[str]:
-    """Start on what the disk kept; what was accepted."""
+    """Start on the disk's content; return what was accepted."""
     operator = Operator(bench)
     bench.on_loss = operator.accept if accept else None
     await bench.start()
@@ -53,7 +52,7 @@ async def refused(bench: Bench, kind: type[OctavoError]) -> str:
 
 
 async def crashed(bench: Bench) -> MemoryDisk:
-    """Lose power; nothing runs on the disk that is left."""
+    """Lose power; no process uses the disk any more."""
     after = bench.disk.after_crash(random.Random(1))
     await abandon(bench.storage)
     bench.disk = after
@@ -72,7 +71,7 @@ def spoil(disk: MemoryDisk, path: str, at: int, data: bytes = b"?!?!") -> None:
 
 
 async def held(bench: Bench, ledger_id: int) -> dict[int, object]:
-    """What the bookie says of each of six entries."""
+    """Return the bookie's answer for each of six entries."""
     found: dict[int, object] = {}
     for entry_id in range(6):
         try:
@@ -83,7 +82,7 @@ async def held(bench: Bench, ledger_id: int) -> dict[int, object]:
 
 
 def block_of(disk: MemoryDisk, path: str, entry: bytes) -> int:
-    """Where an entry stands in a file."""
+    """Return where an entry is in a file."""
     file = disk.open(path)
     try:
         return file.pread(file.size(), 0).index(entry)
@@ -224,7 +223,7 @@ async def test_states_behind_a_damaged_block_are_kept() -> None:
             await bench.storage.checkpoint()
         disk = await crashed(bench)
         path = "/l/" + names(disk, "/l", state_id_of)[-1]
-        # The first block is of the first checkpoint: spoil the second one's.
+        # The first block is of the first checkpoint: damage the second checkpoint's.
         file = disk.open(path)
         data = file.pread(file.size(), 0)
         file.close()
@@ -266,7 +265,7 @@ async def test_a_missing_entry_log() -> None:
 
 
 async def test_what_the_logs_hold_behind_the_mark_is_kept_when_the_journal_lost_it() -> None:
-    """A checkpoint that did not end has put entries into a log; then their journal is damaged."""
+    """An unfinished checkpoint has put entries into a log; then their journal is damaged."""
     async with Bench() as bench:
         await bench.add(1, 0, b"e0")
         await bench.storage.checkpoint()
@@ -294,7 +293,7 @@ async def test_what_the_logs_hold_behind_the_mark_is_kept_when_the_journal_lost_
 
 
 async def test_a_loss_is_found_again_until_limbo_is_durable() -> None:
-    """The operator's limbo fails to be written: nothing has moved, the next start refuses."""
+    """The operator's limbo fails to be written: nothing has moved, and the next start refuses."""
     async with Bench() as bench:
         for entry_id in range(3):
             await bench.add(1, entry_id, b"e%d" % entry_id)

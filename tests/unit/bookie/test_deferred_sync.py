@@ -1,4 +1,4 @@
-"""Adds whose sync is deferred: what acks them, what makes them durable, what takes them back."""
+"""Adds with a deferred sync: what acks them, what makes them durable, what loses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.storage_support import (
 
 
 def syncs(bench: Bench) -> list[str]:
-    """The journal files that were synced, from now on."""
+    """Collect the journal files that are synced from now on."""
     found: list[str] = []
 
     def hook(call: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Only a record that is certainly not there proves that a ledger is gone."""
+"""Only a record that is certainly missing proves that a ledger is gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATES = ("there", "gone", "bad", "missing from the listing", "bad and not liste
 
 
 class Ledgers:
-    """What each ledger's record is like; a listing may lack some that are there."""
+    """The state of each ledger's record; a listing may omit existing records."""
 
     def __init__(self, states: dict[int, str], *, silent: bool) -> None:
         self.states = states

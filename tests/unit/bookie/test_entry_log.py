@@ -108,7 +108,7 @@ def test_after_a_restart_the_old_log_is_cut_and_never_appended_to() -> None:
 
 
 def test_no_id_is_used_twice() -> None:
-    """Until the journal is replayed the index may name records of a log that was dropped."""
+    """Until the journal is replayed, the index may name records of a dropped log."""
     disk = MemoryDisk()
     logs = opened(disk)
     (first,) = logs.append([log_run(1, 0)])
@@ -125,7 +125,8 @@ def test_no_id_is_used_twice() -> None:
 
 
 def test_after_a_lost_log_the_next_one_is_newer_than_the_mark() -> None:
-    """The next mark would name an older log than this one does: all behind it would be cut."""
+    """Otherwise the next mark would name an older log than this one, and everything behind it would
+    be cut."""
     disk = MemoryDisk()
     logs = opened(disk)
     logs.append([log_run(1, 0)])

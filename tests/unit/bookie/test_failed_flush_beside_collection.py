@@ -1,9 +1,9 @@
-"""A flush that fails halfway, with garbage collection beside it, costs nothing.
+"""A flush that fails halfway during garbage collection loses nothing.
 
-The journal's mark may have moved when it fails: what the flush had not come to by then is in no
-journal that would be replayed, so neither compaction nor the dropping of markers may take it for
+The journal's mark may have moved when the flush fails. Data that it had not flushed by then is in
+no journal that would be replayed, so neither compaction nor the dropping of markers may count it as
 done. Random lives of a bookie's storage: adds, deletions, flushes that meet a full disk at any
-step, logs that are emptied, markers that go, power failures.
+step, emptied logs, dropped markers, power failures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEDGERS = 4
 
 
 class Life:
-    """One storage, what it must have, and what it must never have again."""
+    """A storage, the entries that it must have, and those that it must never have again."""
 
     def __init__(self, bench: Bench, rng: random.Random) -> None:
         self.bench = bench
@@ -56,7 +56,7 @@ class Life:
         await self.bench.storage.checkpoint()
 
     async def flush_fails(self) -> None:
-        """At a random step: of the disk, or of the index, which comes last."""
+        """Fail a flush at a random step of the disk, or of the index, which comes last."""
         checkpointer = self.bench.storage._checkpointer
         names = ("_append_slice", "_flush_index", "_move_mark", "_state")
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""A failed sync stops the bookie, which names it as the reason and does not try it again."""
+"""A failed sync stops the bookie, which names it as the reason and does not retry it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ from tests.support.raw_bookie import TroubledDisk
 from tests.support.storage_support import CONFIG, Bench, eventually, make_run
 
 # After a failed sync of an entry log the next checkpoint synced it again, and the mark moved.
-#
-# `SyncFailed` is final: the kernel may have dropped the pages, and a second sync that ends well
-# says nothing of them. The flush task and the compactor did tell the storage; a checkpoint that
-# the collector asked for did not, so adds went on being acked, and the checkpoint at the end of
-# the process synced the same log once more. And one that was waiting while a compaction failed
-# went on behind it. Then the mark vouched for a range of the log that may hold nothing. Found by
-# reading the engine.
+# `SyncFailed` is final: the kernel may have dropped the pages, and a second successful sync says
+# nothing about them. The flush task and the compactor reported the failure to the storage. A
+# checkpoint for the collector did not, so adds were still acked, and the last checkpoint synced the
+# same log again; a checkpoint that was waiting while a compaction failed continued too. Then the
+# mark vouched for a range of the log that may be empty. Found by reading the engine.
 
 SMALL = replace(CONFIG, entry_log_bytes_max=8192)
 
 
 def fail_one_sync(bench: Bench) -> None:
-    """The next sync of an entry log fails, later ones end well."""
+    """Fail the next sync of an entry log; later syncs succeed."""
     left = [True]
 
     def hook(call: str, path: str) -> None:
@@ -83,13 +81,10 @@ async def test_a_checkpoint_that_waits_behind_a_failing_compaction() -> None:
         bench.disk.dead = True
 
 
-# A bookie whose journal could not be synced still said yes: to adds of entries that it had before.
-#
-# What is here already is not journaled again, so its success did not pass through the journal,
-# which is what stops all others when a sync fails. The entry was durable, and nothing was lost by
-# it; but a process that has to end promises nothing any more, and whoever reasons about failed
-# syncs relies on that. Found by seed 685 of `sim`, the first whole run after a bookie compares
-# what it is sent.
+# A bookie whose journal could not be synced still acked adds of entries that it already had. These
+# do not go through the journal, which stops all others when a sync fails. The entry was durable and
+# nothing was lost, but a process that has to end must not promise anything. Seed 685 of `sim` found
+# it.
 
 TWO = replace(CONFIG, journal_directories=("/j", "/k"), read_cache_bytes_max=1)
 LEDGER = 1
@@ -99,7 +94,7 @@ PLACES = ["cache", "log"]
 
 
 class Gate:
-    """Where a call to the disk waits until the test lets it go."""
+    """A place where a disk call waits for the test."""
 
     def __init__(self) -> None:
         self.entered, self._open = threading.Event(), threading.Event()
@@ -113,7 +108,7 @@ class Gate:
 
 
 def failing(folder: str, gate: Gate | None = None) -> Callable[[str, str], None]:
-    """Syncs of journals in `folder` fail, behind the gate if there is one."""
+    """Make syncs of journals in `folder` fail, behind the gate if there is one."""
 
     def hook(call: str, path: str) -> None:
         if call == "datasync" and path.startswith(f"/{folder}/"):
@@ -125,7 +120,7 @@ def failing(folder: str, gate: Gate | None = None) -> Callable[[str, str], None]
 
 
 async def with_an_entry(place: str) -> Bench:
-    """One that is here, and durable."""
+    """Make a storage with one durable entry."""
     bench = Bench(TWO)
     await bench.start()
     for ledger_id in (LEDGER, NEIGHBOUR):
@@ -162,7 +157,7 @@ async def test_what_came_while_the_sync_was_failing() -> None:
 
 
 async def test_a_sync_that_fails_while_entries_are_compared() -> None:
-    """Not even when the disk has failed, and the loop does not know it yet."""
+    """Not even when the disk has failed and the loop does not know it yet."""
     bench, reading, syncing = await with_an_entry("log"), Gate(), Gate()
     sync_fails = failing(OWN, syncing)
 
@@ -201,7 +196,7 @@ async def test_of_a_full_disk_what_is_here_knows_nothing() -> None:
 
 
 async def test_what_could_not_be_synced_is_a_success_once_it_is() -> None:
-    """The next process reads it from the page cache, and has it on the disk before it says yes."""
+    """The next process reads it from the page cache, and has it on the disk before it acks."""
     bench = await with_an_entry("cache")
     bench.disk.hook = failing(OWN)
     assert await bench.add(LEDGER, 1) is Code.IO
@@ -215,11 +210,10 @@ async def test_what_could_not_be_synced_is_a_success_once_it_is() -> None:
     await bench.storage.close()
 
 
-# A bookie whose disk failed said something else at the end than what had ended it.
-#
-# Its index, on the same disk, could not be closed either, and RocksDB's bare exception took the
-# place of the reason; a journal's failure named the spare from which the journal file was made.
-# Found by failing every `fsync` of real processes (process/test_failing_sync.py).
+# A bookie whose disk failed reported another reason at its end. Its index, on the same disk, could
+# not be closed either, and RocksDB's bare exception replaced the reason; a journal's failure named
+# the spare from which the file was made. Failing every `fsync` of real processes found it
+# (process/test_failing_sync.py).
 
 
 class Unclosable:
@@ -281,12 +275,9 @@ GROUP_SMALL = replace(CONFIG, journal_file_bytes_max=16 * 1024)
 
 async def test_the_group_that_met_it_is_answered_too() -> None:
     """Adds of a group were never answered when its write ended in an error that is not the disk's.
-
-    A folder that somebody removed under a running bookie raises `FileNotFoundError` where the next
-    journal file gets its name. The journal died of it, as it must, and answered all that waited
-    behind; the group that was being written had left the queue and was forgotten: its adds, or a
-    fence, waited for ever. Found by reading the engine.
-    """
+    A folder that was removed under a running bookie raises `FileNotFoundError` when the next
+    journal file gets its name. The journal stopped and answered the waiting groups, but forgot the
+    group being written. Found by reading the engine."""
     async with Bench(GROUP_SMALL) as bench:
 
         def hook(call: str, path: str) -> None:
@@ -307,14 +298,10 @@ HALF_SMALL = replace(CONFIG, write_cache_bytes_max=64 * 1024)
 
 
 async def test_both_halves_are_flushed() -> None:
-    """When a full disk had room again, one half of the write cache was flushed and the other was
-    not.
-
-    While a flush is tried again and again the other half fills. The flush that went through at last
-    told nobody that there was a full half left: the next add does, but adds are held up while the
-    cache is over its bound. So everybody waited for `flush_interval_ms`. Found by reading the
-    engine.
-    """
+    """When a full disk had room again, only one half of the write cache was flushed. While a flush
+    is retried, the other half fills, and the successful flush did not report it. The next add
+    would, but adds wait while the cache is over its bound, so all waited for `flush_interval_ms`.
+    Found by reading the engine."""
     async with Bench(HALF_SMALL) as bench:
 
         def hook(call: str, path: str) -> None:

@@ -1,4 +1,6 @@
-"""Who has much waiting keeps nobody from a turn, and who cannot be served hears so at once."""
+"""A busy member keeps no other from its turn, and a request that cannot be served is refused at
+once.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ RECOVERY = int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY | Flag.CRC32C)
 PUSHES = st.lists(st.one_of(st.integers(0, 3), st.none()), max_size=60)
 
 
-# -- the line in which ledgers take turns
+# The line in which ledgers take turns
 
 
 @given(PUSHES)
@@ -94,7 +96,7 @@ def test_what_is_taken_out_or_put_back_keeps_its_order() -> None:
     assert line.clear() == [1, 3, 5]
 
 
-# -- the line of connections
+# The line of connections
 
 
 class _Member:
@@ -172,7 +174,7 @@ async def test_one_more_than_may_wait_is_refused_and_what_is_urgent_has_twice_th
         assert line.is_full(urgent=True) is full_for_urgent
 
 
-# -- the line of the journal
+# The line of the journal
 
 
 @given(
@@ -212,7 +214,7 @@ def test_who_floods_has_its_share_by_bytes_and_who_is_new_goes_first() -> None:
     assert "new" in [queue.pop(1 << 30) for _ in range(2)]
 
 
-# -- cold reads
+# Cold reads
 
 
 class _OneByOne(Executor):
@@ -328,7 +330,7 @@ async def test_urgent_reads_make_no_room_and_nobody_does_for_ever(
     await asyncio.sleep(0.01)
     assert executor.ledgers == [0, 7]
     executor.under_way[1].set_result([])
-    await asyncio.sleep(2.1)  # more than half of what it may wait
+    await asyncio.sleep(2.1)  # more than half of its allowed wait
     assert executor.ledgers == [0, 7]
     executor.under_way[0].set_result([])
     await until(lambda: executor.ledgers == [0, 7, 1])
@@ -348,14 +350,14 @@ async def test_a_crowd_is_much_at_once_twice_and_not_much_in_a_second() -> None:
     now += CROWD_S * 1.5
     for _ in range(2):
         assert not crowd.is_there
-        for _ in range(64):  # of many sockets, in one turn of the loop
+        for _ in range(64):  # from many sockets, in one turn of the loop
             crowd.came(CROWD_BYTES // 64)
     assert crowd.is_there
     now += CROWD_S * 1.5
     assert not crowd.is_there
 
 
-# -- the level of pressure
+# The level of pressure
 
 
 def test_pressure_rises_by_steps_and_falls_late() -> None:
@@ -392,12 +394,12 @@ def test_objects_count_not_only_bytes() -> None:
     assert pressure.level is Pressure.FULL
 
 
-# -- a whole bookie
+# A whole bookie
 
 
 @contextmanager
 def hanging(disk: TroubledDisk) -> Iterator[None]:
-    """No sync returns within the block."""
+    """Let no sync return within the block."""
     gate = threading.Event()
     disk.hook = lambda call, path: (gate.wait(20), None)[1] if call == "datasync" else None
     try:
@@ -417,13 +419,14 @@ BOUNDS: dict[str, Any] = {
 async def test_an_add_there_is_no_room_for_is_refused_while_the_disk_still_hangs(
     tmp_path: Path,
 ) -> None:
-    """Early: nobody waits for a disk to hear that there is no room. And recovery's adds pass."""
+    """At once: a client does not wait for a disk to hear that there is no room. Adds of recoveries
+    pass."""
     disk = TroubledDisk()
     async with running_bookie(tmp_path, disk=disk, **BOUNDS) as bookie:
         crowd = [await RawClient.connect(bookie) for _ in range(60)]
         late, recovery = [await RawClient.connect(bookie) for _ in range(2)]
         with hanging(disk):
-            for number, client in enumerate(crowd):  # each little, together too much
+            for number, client in enumerate(crowd):  # each takes little, together too much
                 client.send(adds_of(number, range(4), bytes(2 * KIB)))
             await until(lambda: bookie.server.pressure is Pressure.FULL)
             assert await late.add(add_of(100, 0)) is Code.TOO_MANY_REQUESTS

@@ -57,7 +57,7 @@ async def test_a_failure_is_raised_also_to_a_cancelled_caller() -> None:
 
 
 class Records:
-    """A bookie's mark in the metadata, as far as `HighWaterMark` asks for it."""
+    """The parts of a bookie's metadata that `HighWaterMark` uses."""
 
     url = "memory:"
 

@@ -1,6 +1,6 @@
-"""Files of every version that a bookie ever wrote are read by today's code, with the same content.
+"""Today's code reads the files of every version that a bookie ever wrote, with the same content.
 
-The files lie in tests/fixtures/formats; make.py there wrote them, once, and says what is in them.
+tests/fixtures/formats has the files; make.py there wrote them once, and lists their content.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ NOT_OF_FILES = {
     "protocol/availability.py", "protocol/extension.py", "protocol/frames.py", "protocol/v3.py",
     "protocol/encrypted.py",
 }  # fmt: skip
-"""Versions of what goes over the wire, and of payloads, which a bookie does not look into: the
-example of docs/formats/encrypted_entry.md is kept as it is."""
+"""Versions of wire formats, and of payloads, which a bookie does not read;
+docs/formats/encrypted_entry.md keeps an example."""
 WHERE = {
     "bookie/journal/format.py": "journal",
     "bookie/entrylog/format.py": "entry_log",
@@ -55,18 +55,18 @@ WHERE = {
 
 
 def kept(name: str) -> list[Path]:
-    """The folders of a format, one for each version."""
+    """Return the folders of a format, one for each version."""
     return sorted((FIXTURES / name).iterdir())
 
 
 def copied(source: Path, target: Path) -> Path:
-    """Reading may write (a sync, a seal): never into what is kept."""
+    """Return a copy: reading may write (a sync, a seal), and must not change the originals."""
     shutil.copytree(source, target / "copy")
     return target / "copy"
 
 
 def entry_of(data: bytes, ledger_id: int, entry_id: int) -> bytes:
-    """The payload, its digest checked."""
+    """Return the payload, with its digest checked."""
     digest = digest_for(make.DIGESTS[ledger_id], make.PASSWORD)
     return bytes(unpack_entry(digest, ledger_id, entry_id, data).payload)
 
@@ -231,7 +231,7 @@ async def test_a_whole_bookie_opens_and_serves(folder: Path, tmp_path: Path) -> 
 
 
 async def refused(storage: Storage, run: AddBatch) -> Code:
-    """The code of an add."""
+    """Return the code of a refused add."""
     done: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
 
     def told(results: Sequence[tuple[AddBatch, Code]]) -> None:

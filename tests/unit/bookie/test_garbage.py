@@ -1,4 +1,4 @@
-"""What is planned for each log, in words; and the quarantine, against a model."""
+"""The plan for each log, in words; and the quarantine, against a model."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ sightings = st.lists(
 def test_nothing_is_confirmed_that_was_seen_in_between(
     quarantine_ms: int, rounds: list[tuple[int, dict[int, bool]]]
 ) -> None:
-    """Against the whole history: gone at two rounds far enough apart, never there in between."""
+    """The whole history proves it: missing at two rounds far enough apart, never present in
+    between."""
     quarantine = Quarantine(quarantine_ms)
     history: list[tuple[int, dict[int, bool]]] = []
     now_ms = 0

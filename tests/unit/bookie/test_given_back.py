@@ -1,4 +1,4 @@
-"""What a connection of a bookie has occupied is given back, however it ends."""
+"""A bookie's connection gives back everything that it has taken, however it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.kit.quiescence import in_use
 
 
 class Transport:
-    """A socket that takes what the test says."""
+    """A socket that takes as much as the test says."""
 
     def __init__(self) -> None:
         self.unsent = 0
@@ -41,7 +41,7 @@ def _counted() -> Any:
 
 
 class Peer:
-    """The flow of one connection, on budgets that others share."""
+    """The flow of one connection, on shared budgets."""
 
     def __init__(self, answers: Budget, frames: FrameRoom) -> None:
         config = SimpleNamespace(
@@ -57,7 +57,7 @@ class Peer:
         self.flow.attach(cast(Any, self.transport), "peer")
 
     def answered(self, size: int) -> None:
-        """An answer is made, and the socket takes nothing of it."""
+        """Make an answer of which the socket takes nothing."""
         self.flow.made(size)
         self.transport.unsent += size
         self.flow.written(size)
@@ -77,7 +77,7 @@ async def test_answers_that_nobody_takes_are_given_back_with_the_connection() ->
 async def test_half_a_frame_is_given_back_with_the_connection(granted: bool) -> None:
     answers, frames = Budget(1_000), FrameRoom(1_000)
     peer, other = Peer(answers, frames), Peer(answers, frames)
-    if not granted:  # somebody else has the room
+    if not granted:  # another peer has the room
         other.receiver.held_bytes, other.receiver.missing_bytes = 100, 850
         other.receiver.is_large = True
         other.flow.kept(1)
@@ -93,7 +93,7 @@ async def test_half_a_frame_is_given_back_with_the_connection(granted: bool) -> 
 
 @pytest.mark.parametrize("size", [900, 901])
 async def test_a_frame_that_fits_to_the_byte_does_not_wait(size: int) -> None:
-    """The bound itself is room."""
+    """The bound itself is allowed."""
     frames = FrameRoom(1_000)
     first, second = Peer(Budget(10), frames).flow, Peer(Budget(10), frames).flow
     assert frames.ask(first, 100)
@@ -133,7 +133,7 @@ def _scheduler(tasks_max: int, wait_ms_max: int = 60_000) -> ReadScheduler:
 
 
 async def test_reads_that_are_refused_for_their_wait_are_counted_no_more() -> None:
-    """The bound of the waiting reads filled with reads that had long been answered."""
+    """The bound of waiting reads filled up with reads that had long been answered."""
     scheduler = _scheduler(tasks_max=1)
     one, answered = _in_flight(scheduler)
     for entry_id in range(5):
@@ -152,7 +152,8 @@ async def test_reads_that_are_refused_for_their_wait_are_counted_no_more() -> No
 
 
 async def test_a_connection_that_ends_amid_its_reads_leaves_its_places_to_another() -> None:
-    """Its tasks and its line are free, and who waited for a task gets one."""
+    """Its tasks and its place in the line are free, and a connection that waited for a task gets
+    one."""
     scheduler = _scheduler(tasks_max=2)
     gone, _ = _in_flight(scheduler)
     stays, _ = _in_flight(scheduler)

@@ -1,4 +1,4 @@
-"""A store that is older than what a bookie has seen is refused; the file that says what it saw."""
+"""A bookie refuses a store that is older than its high-water mark; and the file with the mark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests and answers that are joined: after a hit, each field of the key is varied alone.
+"""Joined requests and answers: after a hit, each field of the key is varied alone.
 
-v3 adds were once joined over different flags, so that an ordinary add behind a recovery add passed
-a fence. Every place that joins adds, or answers to them, is held here.
+v3 adds were once joined over different flags, so an ordinary add behind a recovery add passed a
+fence. This file covers every place that joins adds or their answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FLAGS = (
 
 
 class Sent(NamedTuple):
-    """One add: all that decides whether it may be stored with its neighbour, and its bytes."""
+    """An add: its bytes, and all fields that decide whether it may be stored with its neighbour."""
 
     flags: int
     ledger_id: int
@@ -48,7 +48,7 @@ class Sent(NamedTuple):
 
 
 def adds(*, seed: int, flags: tuple[int, ...]) -> list[Sent]:
-    """Three that are joined, then one that differs in one field, then more by chance."""
+    """Draw three joinable adds, then one that differs in one field, then more at random."""
     rng = random.Random(seed)
     kind = rng.choice(flags)
     found = [Sent(kind, 7, entry, KEY, b"payload") for entry in (4, 5, 6)]
@@ -79,7 +79,7 @@ def adds(*, seed: int, flags: tuple[int, ...]) -> list[Sent]:
 
 
 def stored(flags: int, batch: AddBatch) -> list[Sent]:
-    """The adds of a batch, as the bookie treats them: the flags and key are the batch's."""
+    """Return a batch's adds as the bookie treats them, with the batch's flags and key."""
     assert batch.recovery == bool(flags & Flag.RECOVERY_ADD)
     ends = [*batch.offsets[1:], len(batch.frames)]
     found = []
@@ -107,7 +107,7 @@ def test_the_choices_differ_where_the_bookie_looks() -> None:
 
 
 def seed_field(seed: int) -> int:
-    """Which field the fourth add of this seed differs in."""
+    """Return the field in which the fourth add of this seed differs."""
     found = adds(seed=seed, flags=FLAGS)
     wanted = found[2]._replace(entry_id=7)
     (index,) = [n for n, (a, b) in enumerate(zip(found[3], wanted, strict=True)) if a != b]
@@ -131,7 +131,7 @@ V3_KINDS = tuple(itertools.product((False, True), (0, 100), (None, 1)))
 
 
 def flags_of(recovery: bool, priority: int, wishes: int | None) -> int:
-    """The flags of a v2 frame that the bookie makes of such a v3 add."""
+    """Return the v2 flags that the bookie derives from such a v3 add."""
     add = v3.parse_request(
         memoryview(add_frame(7, 4, recovery=recovery, priority=priority, write_flags=wishes))
     )

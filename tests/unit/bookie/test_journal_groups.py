@@ -1,4 +1,4 @@
-"""The journal commits group after group, until its queue is empty, and counts nothing then."""
+"""The journal commits group after group until its queue is empty, and then counts nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.kit.quiescence import in_use
 
 
 class AtOnce(Executor):
-    """Makes each call when it is handed over."""
+    """Makes each call at once."""
 
     def submit(self, call: Any, /, *args: Any, **_: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -26,7 +26,7 @@ class AtOnce(Executor):
 
 
 class Writer:
-    """Takes the groups; it is full, takes one, and is full again, as the test says."""
+    """Takes the groups: it is full, takes one, and is full again, as the test says."""
 
     file_id, offset, is_behind, short_of_space = 1, 0, False, False
 

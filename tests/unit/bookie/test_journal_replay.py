@@ -1,4 +1,4 @@
-"""What a journal may look like after a crash or on a bad disk (BookKeeper's BookieJournalTest)."""
+"""Journals after a crash or on a bad disk (BookKeeper's BookieJournalTest)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODIES = [b"first" * 10, b"second" * 200, b"third" * 30]
 
 
 class Folder:
-    """A journal folder whose files a test may spoil."""
+    """A journal folder whose files a test may damage."""
 
     def __init__(self, *, sync: bool = True, file_bytes_max: int = 1 << 20) -> None:
         self.disk = MemoryDisk()
@@ -150,7 +150,7 @@ def test_damage_before_the_mark_does_not_matter() -> None:
 
 
 def test_unsynced_blocks_may_be_lost_in_any_order() -> None:
-    """With sync off, a hole before a later block is no lost promise: `synced` says so."""
+    """With sync off, a hole before a later block breaks no promise: `synced` says so."""
     folder = written(sync=False)
     folder.spoil(folder.starts[1][1], b"\0" * 30)
     assert folder.read() == BODIES[:1]

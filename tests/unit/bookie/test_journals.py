@@ -1,4 +1,4 @@
-"""Several journals: who goes where, that they do not wait for one another, and crashes."""
+"""Several journals: the choice for a ledger, independence, and crashes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.storage_support import (
 TWO = replace(CONFIG, journal_directories=("/j", "/k"))
 FIRST = "/{}/0000000000000001.journal"
 IN = {0: 2, 1: 1}
-"""For each journal of two a ledger in it."""
+"""For each journal of two, a ledger in it."""
 _FENCE = encode_meta(MetaOp.FENCE, IN[0], KEY)
 ONE_FENCE = (
     encode_block_header(BlockKind.GROUP, 1, FILE_HEADER_BYTES, FILE_HEADER_BYTES, [_FENCE]) + _FENCE
@@ -45,7 +45,8 @@ ONE_FENCE = (
 
 
 def test_the_journal_of_a_ledger_never_changes() -> None:
-    # Part of the format: another answer would look for what is not flushed elsewhere.
+    # Part of the format: with another answer, unflushed entries would be sought in the wrong
+    # journal.
     assert [journal_of(ledger_id, 2) for ledger_id in range(12)] == [
         *(0, 1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1)
     ]
@@ -117,7 +118,7 @@ async def test_a_slow_journal_does_not_hold_up_the_other() -> None:
             with pytest.raises(NoSuchLedger):
                 bench.storage.control.known(99)
             assert bench.storage.pending_add_bytes > 0
-            # A checkpoint meanwhile vouches for nothing that is still on its way.
+            # A checkpoint meanwhile does not vouch for adds in flight.
             await bench.storage.checkpoint()
             mark = bench.storage._checkpointer.mark
             assert mark is not None
@@ -241,7 +242,7 @@ async def test_the_file_that_the_mark_names_is_gone_from_one_journal() -> None:
 
 
 async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
-    """The first has a file, the second none; then the second's is marked as not begun."""
+    """The first has a file, the second none; then the second is marked as not begun."""
     bench = Bench(TWO)
 
     def hook(call: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Parked readers end when the LAC has passed what they know, and not before."""
+"""Parked readers end when the LAC has passed their own, and not before."""
 
 from __future__ import annotations
 

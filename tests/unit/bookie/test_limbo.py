@@ -1,4 +1,5 @@
-"""A bookie in limbo serves what it has, denies nothing, takes no ordinary adds of old ledgers."""
+"""A bookie in limbo serves its entries, denies nothing, and refuses ordinary adds to old
+ledgers."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ FOLDERS = ("/l", "/m")
 RECORD = LimboRecord(10, 5, "a disk", "77", (3, 4))
 
 
-# The rules
+# Rules
 
 
 def test_which_ledgers_are_covered() -> None:
@@ -53,7 +54,7 @@ def test_admission_of_a_ledger_that_is_not_sure() -> None:
     for state in (None, LedgerState(KEY)):
         assert admission(state, ordinary, read_only=False, unsure=True) is Code.UNKNOWN_STATE
         assert admission(state, recovery, read_only=False, unsure=True) is Code.OK
-    # What is known for certain is said.
+    # Certain knowledge is reported.
     assert admission(fenced, ordinary, read_only=False, unsure=True) is Code.FENCED
     other = make_run(1, 0, [b""], key=b"o" * 20)
     assert admission(fenced, other, read_only=False, unsure=True) is Code.UNAUTHORIZED
@@ -70,7 +71,7 @@ def test_only_ledgers_below_the_bound_are_vouched_for() -> None:
     assert vouched(RECORD, [11, 7, -1, 3]).whole == (3, 4, 7)
 
 
-# The file
+# File
 
 
 def test_every_changed_byte_of_the_file_is_found() -> None:
@@ -113,7 +114,7 @@ def spoil(disk: SimDisk, folder: str) -> None:
 
 
 def bounds_after_crashes(write: Callable[[SimDisk], None], before: LimboRecord | None) -> set[int]:
-    """The bounds that a reader finds after a crash at any step of `write`."""
+    """Return the bounds that a reader finds after a crash at any step of `write`."""
     points: list[CrashPoint] = []
     disk = SimDisk()
     for folder in FOLDERS:
@@ -135,7 +136,7 @@ def bounds_after_crashes(write: Callable[[SimDisk], None], before: LimboRecord |
 
 @pytest.mark.parametrize("seed", range(60))
 def test_of_equal_bounds_whoever_is_unsure_is_believed(seed: int) -> None:
-    """Folders that were written at different times, amid losses, vouchers and ends."""
+    """Folders written at different times, with losses, vouchers and ends."""
     rng = random.Random(seed)
     history = [LimboRecord(rng.randint(0, 6), 0, "a disk", "1")]
     for now_ms in range(1, 6):
@@ -168,11 +169,11 @@ def test_no_crash_takes_a_bookie_out_of_limbo() -> None:
     assert end == {10, -1}
 
 
-# The storage
+# Storage
 
 
 async def in_limbo(bench: Bench, through: int, whole: tuple[int, ...] = ()) -> None:
-    """As if a loss had been accepted before the next start."""
+    """Start as after an accepted loss."""
     await bench.storage.close()
     write_limbo(
         bench.disk, bench.config.ledger_directories, LimboRecord(through, 1, "test", "1", whole)
@@ -210,7 +211,7 @@ async def test_nothing_is_denied_of_an_old_ledger() -> None:
                 await unknown(told(lambda ask=ask, at=ledger_id: ask(at)))  # type: ignore[misc]
         assert storage.control.last_add_confirmed(1, after=-1) == 0, "what is known is told"
         await unknown(told(lambda: storage.control.last_add_confirmed(1, after=0)))
-        # A newer ledger is as ever.
+        # A newer ledger behaves as usual.
         assert await storage.reads.entries(20) == [(0, 0)]
         with pytest.raises(NoSuchEntry):
             await storage.reads.read(20, 1)
@@ -284,7 +285,7 @@ async def test_a_damaged_limbo_file_is_refused() -> None:
             await bench.start()
 
 
-# Which folders may be stamped again
+# Folders that may be stamped again
 
 
 def cookie(**changed: Any) -> Cookie:

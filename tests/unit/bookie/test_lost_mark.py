@@ -29,14 +29,10 @@ CONFIG_OF_ONE = replace(CONFIG, ledger_directories=("/l",), journal_file_bytes_m
 
 
 async def test_all_states_are_read_when_no_mark_says_which_count() -> None:
-    """A damaged mark, and a power failure while ledger states were rewritten: fences were
-    forgotten.
-
-    Found by the sweep of single faults over disks cut short in a checkpoint (`tests/single_fault`).
-    Without a readable mark (a bookie with one ledger folder has one copy) only the newest file of
-    ledger states was read, and that of a rewrite that did not end is empty: keys, fences and last
-    entries that only the older file held were gone, and the bookie answered "no such ledger".
-    """
+    """With a damaged mark, and a power failure while ledger states were rewritten, fences were
+    forgotten. Without a readable mark only the newest file of ledger states was read, and the file
+    of an unfinished rewrite is empty: keys, fences and last entries of the older file were gone,
+    and the bookie answered "no such ledger". The single faults found it (`tests/single_fault`)."""
     async with Bench(CONFIG_OF_ONE) as bench:
         await bench.add(1, 0, b"acked")
         await bench.storage.control.fence(1, b"k" * 20)
@@ -59,14 +55,11 @@ SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 
 
 async def test_the_next_start_finds_it_again() -> None:
-    """An accepted loss was forgotten when the start ended before limbo was durable.
-
-    The index is made anew from the entry logs before the bookie goes into limbo, for only then it
-    is known what was lost. A damaged log was passed over, and the index said at once that it was
-    complete. Then metadata did not answer, so limbo was not written and the start ended. The next
-    start saw a complete index, no damage and no limbo, and denied the entries. Found by reading the
-    engine.
-    """
+    """An accepted loss was forgotten when the start ended before limbo was durable. The index is
+    rebuilt from the entry logs before the bookie enters limbo, since only then the loss is known. A
+    damaged log was skipped, and the index already claimed to be complete. Then the metadata did not
+    answer, limbo was not written, and the start ended. The next start saw no damage and no limbo,
+    and denied the entries. Found by reading the engine."""
     bench = Bench(SMALL)
     async with bench:
         for ledger_id in range(3):
@@ -99,15 +92,14 @@ async def test_the_next_start_finds_it_again() -> None:
         assert len(told) == 1
         assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
 
-    bench.on_loss = None  # told once, durably: it is for limbo to say so from now on
+    bench.on_loss = None  # reported once, durably; limbo reports it from now on
     async with bench:
         assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
 
 
-# Without a readable mark, a ledger state file of a later version was passed over in silence.
-#
-# Then every fence, key and deletion in it was forgotten, while its page promised a refusal by
-# name. Found by holding docs/formats/ledger_state.md against the code.
+# Without a readable mark, a ledger state file of a later version was skipped silently. All its
+# fences, keys and deletions were forgotten, while docs/formats/ledger_state.md promised a refusal
+# by name.
 
 
 def later_file(disk: MemoryDisk, version: int) -> None:
@@ -134,13 +126,11 @@ def test_the_known_version_is_read() -> None:
     assert [found.fenced for _, found in StateFile(disk, "/a").load(None)] == [True]
 
 
-# After two bad starts an index named entries in a log that a third start had cut.
-#
-# Found by the simulator (seed 2022320): the sync of a journal failed, so its last block was in the
-# page cache alone. The next start replayed it, flushed log and index, and died before it wrote the
-# mark; the one after found the block gone and cut the log. The index, flushed before the mark,
-# still named those entries: reads failed for ever, and what it named had hidden older copies of
-# the same entries. Now the index comes after the mark.
+# After two bad starts an index named entries in a log that a third start had cut. A journal's sync
+# failed, so its last block was in the page cache alone. The next start replayed it, flushed log and
+# index, and died before it wrote the mark. The start after found the block gone and cut the log,
+# but the index still named those entries: reads failed for ever, and older copies were hidden. Now
+# the index is flushed after the mark. The simulator found it (seed 2022320).
 
 
 async def test_the_index_is_never_ahead_of_the_mark() -> None:
@@ -177,20 +167,18 @@ async def test_a_crash_between_mark_and_index_is_made_good_from_the_logs() -> No
         assert await bench.storage.reads.read(1, 2) == entry_bytes(1, 2, b"2")
 
 
-# A bookie that lost its mark took a damaged record for a torn one, and cut the log there.
-#
-# Without a mark, and with journal files gone that it had allowed to go, entry logs count "as far
-# as they are good": what follows the first bad record was cut. But the index had gone on behind
-# it, so all of that had been synced, and perhaps acknowledged; good records of other ledgers went,
-# and a later round of garbage collection removed the log, with live ledgers in the index. Two
-# faults on one disk; nothing was answered as absent. Found by the simulator (seeds 1800363
-# `copies` and 1800793 `beyond`).
+# A bookie that lost its mark mistook a damaged record for a torn one, and cut the log there.
+# Without a mark and without old journal files, a start keeps each log up to its first bad record.
+# But the index had entries behind it, so the rest had been synced and perhaps acked; good records
+# were lost, and a later collection removed the log with live ledgers. Two faults on one disk;
+# nothing was answered as absent. The simulator found it (seeds 1800363 `copies` and 1800793
+# `beyond`).
 
 LOG = "/l/0000000000000001.log"
 
 
 async def lose_the_mark(bench: Bench) -> None:
-    """Three ledgers in one log, the journal before it gone; mark and first record damaged."""
+    """Make three ledgers in one log without its journal; damage the mark and the first record."""
     for ledger_id in (1, 2):
         await bench.add(ledger_id, 0, b"x" * 800)
         await bench.storage.checkpoint()

@@ -1,4 +1,4 @@
-"""The journal mark: its order, its copies, its versions, and what a start makes of it."""
+"""The journal mark: order, copies, versions, and its use by a start."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_marks_of_other_journals_have_no_order() -> None:
 
 
 def folder(*marks: Mark | bytes | None) -> tuple[MemoryDisk, tuple[str, ...]]:
-    """A disk with a copy in each folder."""
+    """Return a disk with a copy in each folder."""
     disk = MemoryDisk()
     names = tuple(f"/l{number}" for number in range(len(marks)))
     for name, mark in zip(names, marks, strict=True):
@@ -83,7 +83,7 @@ def folder(*marks: Mark | bytes | None) -> tuple[MemoryDisk, tuple[str, ...]]:
 
 
 def test_the_highest_copy_counts_wherever_it_lies() -> None:
-    # BookKeeper #3329: only the folder that was written to last had it.
+    # BookKeeper #3329: only the folder that was written last had it.
     for marks in ((BASE, AHEAD[2]), (AHEAD[2], BASE), (None, AHEAD[2]), (b"rot", AHEAD[2], BASE)):
         assert read_mark(*folder(*marks)) == AHEAD[2]
     assert read_mark(*folder(None, b"rot")) is None

@@ -1,7 +1,7 @@
-"""What a bookie occupies under more load than it can take, in the short form of bench/overload.py.
+"""A bookie's memory under overload: the short form of bench/overload.py.
 
-The bookie is a process of its own: its peak is what the kernel counted. Each scenario is shown to
-fire: without the budgets that bound it, the same load goes past the goal.
+The bookie is a separate process; its peak is the kernel's count. Each scenario is shown to work:
+without the budgets that bound it, the same load exceeds the goal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads that wait for room are woken each time when there is some; lists give their turn back."""
+"""Reads that wait for room are woken each time there is some; lists give their turn back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEDGER = 1
 
 
 class Cold:
-    """Gives the intervals, or fails as the test says."""
+    """Returns the intervals, or fails, as the test says."""
 
     wait_s_max = 600.0
 
@@ -61,7 +61,7 @@ async def test_all_who_wait_for_room_are_woken_also_after_it_was_taken_again() -
     await turns()
     for _ in range(3):
         assert in_use(reads) == {"waiting": 4}
-        answers.change(-100)  # room, which is gone before they look
+        answers.change(-100)  # room that is gone before they look
         answers.change(100)
         await turns()
         assert not any(one.done() for one in waiting)
@@ -74,7 +74,7 @@ async def test_all_who_wait_for_room_are_woken_also_after_it_was_taken_again() -
 
 @pytest.mark.parametrize("ends", ["well", "with an error", "for want of room", "cancelled"])
 async def test_a_list_gives_its_turn_back(ends: str) -> None:
-    """Turns are few: after two lists that kept theirs each list was refused."""
+    """There are few turns: after two lists that kept theirs, each list was refused."""
     answers, cold = Budget(100), Cold()
     reads = path_of(answers, cold)
     for _ in range(5):

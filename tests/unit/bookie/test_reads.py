@@ -1,4 +1,4 @@
-"""Cold reads beside a flush: what was looked up may be old by then. And beside damage."""
+"""Cold reads during a flush, whose look-ups may be outdated by then; and reads of damaged logs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def turns() -> None:
 
 
 async def test_a_flush_ends_what_older_reads_may_answer() -> None:
-    """Who asks after it neither joins them nor finds in the cache what they bring."""
+    """A later request neither joins them nor finds their result in the cache."""
     threads, unused = Threads(), Any
     cache = ReadCache(1 << 20)
     cold = ColdReads(
@@ -81,7 +81,7 @@ async def test_a_flush_ends_what_older_reads_may_answer() -> None:
 
 
 async def test_what_cannot_be_read_ends_a_batch_that_has_something() -> None:
-    """Its reader gets what is well, and hears of the rest when that is all it asks for."""
+    """Its reader gets the good entries, and hears of the rest when it asks for that alone."""
 
     class Damaged:
         wait_s_max = 1.0
@@ -104,7 +104,7 @@ async def test_what_cannot_be_read_ends_a_batch_that_has_something() -> None:
 
 
 async def test_who_has_the_last_entry_from_memory_does_not_ask_the_disk() -> None:
-    """Unless the bookie may have lost later ones: then what the disk says counts."""
+    """Unless the bookie may have lost later entries: then the disk's answer counts."""
 
     class Asked:
         wait_s_max = 1.0

@@ -1,4 +1,4 @@
-"""What only the operating system's disk can get wrong: its errors."""
+"""Errors that only the operating system's disk can have."""
 
 from __future__ import annotations
 

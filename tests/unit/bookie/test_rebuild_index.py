@@ -1,4 +1,4 @@
-"""An index made anew from the logs finds what the old one found; a crash at any step keeps one."""
+"""A rebuilt index finds the same entries as the old one; a crash at any step keeps an index."""
 
 from __future__ import annotations
 
@@ -217,13 +217,10 @@ ENTRIES = 1500
 
 
 async def test_the_next_start_goes_on_with_the_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index whose rebuild was cut short counted as complete when the mark was lost too.
-
-    Found by reading the code while the rebuild was moved to a module of its own: an index that is
-    being rebuilt says that it covers the logs up to byte 0 of log 0, and without a mark nothing
-    more was wanted of it. The next start took the half for the whole, and denied the other half.
-    Now, without a mark, the index must cover the logs as far as they were kept.
-    """
+    """An index whose rebuild was cut short counted as complete when the mark was lost too. During a
+    rebuild the index claims to cover the logs up to byte 0 of log 0, and without a mark nothing
+    more was demanded. The next start used the partial index, and denied the other entries. Now,
+    without a mark, the index must cover all kept logs. Found by reading."""
     async with Bench() as bench:
         for number in range(ENTRIES):  # more than one batch of the rebuild, each a record
             await bench.add(number + 1, 0, b"x" * 700)
@@ -259,13 +256,10 @@ async def test_the_next_start_goes_on_with_the_rebuild(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("hurt", ["header", "cut"])
 async def test_the_rebuild_says_that_records_are_missing(hurt: str) -> None:
-    """An index that was rebuilt beside a damaged entry log denied acked entries.
-
-    Found by the sweep of single faults (`tests/single_fault`): stepping through a log ended at the
-    first record header that was not good, without a word. Whoever followed the advice to remove a
-    damaged index, and had one flipped bit in a log, had a bookie that answered "no such entry" for
-    all that lay behind it: recovery would have cut the ledger there (BookKeeper #2908).
-    """
+    """An index rebuilt from a damaged entry log denied acked entries. Stepping through a log ended
+    silently at the first bad record header. After removing a damaged index with one flipped bit in
+    a log, a bookie answered "no such entry" for everything behind it, and a recovery would have cut
+    the ledger there (BookKeeper #2908). The single faults found it (`tests/single_fault`)."""
     async with Bench() as bench:
         for number in range(3):
             await bench.add(1, number, b"x" * 900)
@@ -287,14 +281,10 @@ BLOCK_ENTRIES = 10
 
 
 def test_every_entry_is_found_or_unknown(tmp_path: Path) -> None:
-    """Entries whose index record stood in a damaged block were listed as absent.
-
-    To find the runs of a ledger from an entry on, the index looks for the record before it. When
-    that one lay in the damaged block and the next record in a good one, the second look-up forgot
-    the error of the first: no run, no error. The list of a ledger's entries lacked them, and a
-    newer run that overlapped the lost one did not cut it. Found by damaging one block of a real
-    index.
-    """
+    """Entries whose index record was in a damaged block were listed as absent. To find the runs of
+    a ledger from an entry on, the index looks for the record before it. When that record was
+    damaged and the next one was not, the second look-up forgot the first one's error: no run, no
+    error. Damaging one block of a real index found it."""
     path = str(tmp_path / "index")
     index = RocksIndex(path)
     index.put(
@@ -313,7 +303,7 @@ def test_every_entry_is_found_or_unknown(tmp_path: Path) -> None:
     index.close()
     table = max(Path(path).glob("*.sst"), key=lambda file: file.stat().st_size)
     data = bytearray(table.read_bytes())
-    third = len(data) // 3  # amid the blocks of records
+    third = len(data) // 3  # in the middle of the record blocks
     for at in range(third, third + 64):
         data[at] ^= 0xFF
     table.write_bytes(data)
@@ -349,14 +339,11 @@ async def _add(storage: Storage, first: int) -> None:
 @pytest.mark.parametrize("flushed_before", [False, True])
 @pytest.mark.parametrize("skip", [0, 1], ids=["header", "records"])
 async def test_the_index_is_rebuilt(flushed_before: bool, skip: int) -> None:
-    """After a sync of an entry log had failed, the loss of the index kept the bookie from starting.
-
-    The process that came next found the log's header and records in the page cache, took them for
-    good and kept the log; no later sync ever wrote them. When then the power failed, the log was a
-    hole that no mark vouched for, and a rebuild of the index refused to pass over it: a bookie with
-    all it ever promised was gone for good. Found by the simulation, seeds 20030 and 31323. What the
-    mark does not vouch for goes now at a start: the journal has it.
-    """
+    """After a failed sync of an entry log, the loss of the index kept the bookie from starting. The
+    next process found the log's header and records in the page cache and kept the log; no later
+    sync wrote them. After a power failure the log was a hole that no mark vouched for, and a
+    rebuild of the index refused to skip it: the whole bookie was lost. Now a start drops what the
+    mark does not cover: the journal has it. The simulator found it (seeds 20030 and 31323)."""
     rng = random.Random(1)
     disk = SimDisk(rng=rng)
     storage = await _started(disk)

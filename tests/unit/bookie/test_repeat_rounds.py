@@ -1,6 +1,6 @@
 """Adds in any order: batches without a common entry wait together, others one after another.
 
-1,000 adds by a WriteAdv handle in disorder took 2.3 to 3.1 s: each waited for a sync of its own.
+1,000 adds by a WriteAdv handle in disorder took 2.3 to 3.1 s, because each waited for its own sync.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.raw_bookie import RawClient, add_of, running_bookie
 
 
 class Waiting:
-    """As much of an add that waits as the round looks at."""
+    """The part of a waiting add that the round looks at."""
 
     def __init__(self, first: int, last: int) -> None:
         self.batch = type("Batch", (), {"first_entry": first, "last_entry": last})

@@ -1,4 +1,4 @@
-"""A journal block's records: alike frames are told in bulk, and none may be told otherwise."""
+"""A journal block's records: equal frames are decoded in bulk, with the same result as singly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def frame(ledger_id: int, entry_id: int, size: int, key: bytes, flags: int) -> b
 
 
 def draw(rng: random.Random) -> list[bytes]:
-    """Frames that mostly continue the one before, and now and then differ in one thing."""
+    """Draw frames that mostly continue the one before, and sometimes differ in one thing."""
     ledger, entry, size, key, flags = 1, 0, 30, KEYS[0], 0
     frames = []
     for _ in range(rng.randrange(1, 60)):
@@ -43,7 +43,7 @@ def draw(rng: random.Random) -> list[bytes]:
 
 
 def told(runs: list[AddBatch]) -> list[tuple[int, int, bytes, bool, bytes]]:
-    """Every add on its own."""
+    """Decode every add singly."""
     found = []
     for run in runs:
         offsets = [*run.offsets, len(run.frames)]
@@ -67,7 +67,7 @@ def test_every_add_is_told_as_it_stands(seed: int) -> None:
 
 def test_alike_frames_make_one_run() -> None:
     frames = [frame(7, n, 100, KEYS[0], 0) for n in range(500)]
-    frames += [frame(7, 500 + n, 99, KEYS[0], 0) for n in range(3)]  # shorter ones go on with it
+    frames += [frame(7, 500 + n, 99, KEYS[0], 0) for n in range(3)]  # shorter ones continue the run
     (run,) = records_of(b"".join(frames))
     assert isinstance(run, AddBatch)
     assert (run.first_entry, run.count) == (0, 503)

@@ -1,4 +1,4 @@
-"""What each operation of a bookie needs, and who has it."""
+"""The right that each operation of a bookie needs, and the callers that have it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_operation_of_every_family_has_a_rule(table: Any, ops: Any) -> Non
 def test_only_what_says_who_one_is_needs_nothing() -> None:
     assert [op for op in frames.Op if V2_NEEDS[op] is Need.NOTHING] == [frames.Op.AUTH]
     assert [op for op in v3.Op if V3_NEEDS[op] is Need.NOTHING] == [v3.Op.AUTH, v3.Op.START_TLS]
-    # An answer: whoever asks it breaks the protocol, and is cut off.
+    # An answer: a caller that sends it breaks the protocol, and is cut off.
     assert [op for op in extension.Op if EXTENSION_NEEDS[op] is Need.NOTHING] == [
         extension.Op.ADDED
     ]
@@ -72,7 +72,7 @@ def every_request(ledger_id: int, flags: int = 0) -> list[Any]:
     found: list[Any] = [read(ledger_id, flags), batch_read(ledger_id, flags)]
     found.append(v3.Read(b"", flags, ledger_id, 0, b""))
     found += [ask(op, ledger=ledger_id) for op in extension.Op if op is not extension.Op.ADDED]
-    calls = set(v3.Op) - {v3.Op.READ, v3.Op.ADD}  # these come as such, with a ledger of theirs
+    calls = set(v3.Op) - {v3.Op.READ, v3.Op.ADD}  # these need a right to their ledger
     found += [call(op, V3_CALLS.get(op, ""), ledger_id) for op in sorted(calls)]
     return found
 
@@ -145,7 +145,7 @@ PART = reader_of({LEDGER: EntryRange(FROM, UPTO), OTHER: WHOLE})
 @pytest.mark.parametrize("entry_id", [-1, 0, FROM - 1, FROM, FROM + 1, UPTO, UPTO + 1, ENTRY_MAX])
 @pytest.mark.parametrize("make", ["v2", "v3", "v3 poll", "v3 entry behind the LAC", "WAIT_LAC"])
 def test_an_entry_outside_a_part_is_read_in_no_way(make: str, entry_id: int) -> None:
-    """A fork's token read the source's later entries: it named the ledger that both have."""
+    """A fork's token read the source's later entries, because it named the shared ledger."""
     before = entry_id - 1
     request: Any = {
         "v2": read(LEDGER)._replace(entry_id=entry_id),
@@ -179,7 +179,7 @@ def test_a_part_without_an_end_bounds_the_beginning_alone() -> None:
 
 
 def test_of_a_part_no_operation_tells_the_rest() -> None:
-    """A request that is allowed besides single entries says how far it may look."""
+    """A request that is allowed on a part returns no more than that part."""
     for request in every_request(LEDGER):
         found = PART.narrowed(request)
         if found is None or asked(request)[0] is not Need.READ:
@@ -187,7 +187,7 @@ def test_of_a_part_no_operation_tells_the_rest() -> None:
         assert isinstance(found, extension.Request), found
         assert found.op is extension.Op.READ_LAC
         assert found.within == EntryRange(FROM, UPTO)
-    for request in every_request(OTHER):  # and of a whole ledger nothing is narrowed
+    for request in every_request(OTHER):  # and for a whole ledger nothing is narrowed
         if asked(request)[0] is Need.READ:
             assert PART.narrowed(request) is request
     assert PART.narrowed(ask(extension.Op.WAIT_LAC, ledger=LEDGER, after=UPTO)) is None

@@ -1,4 +1,4 @@
-"""The scrubber: what is damaged is named exactly, what is good is never; and it goes slowly."""
+"""The scrubber names damage exactly, never good data, and goes slowly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def scrubbed(bench: Bench) -> list[Damage]:
-    """What one pass finds, without the time."""
+    """Return the findings of one pass, without the time."""
     scrubber = bench.storage.scrubber
     assert scrubber is not None
     await scrubber.one_pass()
@@ -34,7 +34,7 @@ async def scrubbed(bench: Bench) -> list[Damage]:
 
 
 def lost(kind: DamageKind, at: Placed) -> Damage:
-    """The finding of a record that is damaged as a whole."""
+    """Return the finding of a record that is damaged as a whole."""
     record, location = at.record, at.location
     span = (record.ledger_id, record.first_entry, record.last_entry)
     return Damage(kind, at.path, location.offset, location.length, *span)

@@ -1,4 +1,5 @@
-"""Why a bookie is short of space: the folder, its free bytes and the threshold stand there."""
+"""Why a bookie is short of space: the message names the folder, its free bytes and the
+threshold."""
 
 from __future__ import annotations
 

@@ -23,13 +23,11 @@ from tests.support.memory_disk import MemoryDisk
 from tests.support.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes, is_fenced
 from tests.unit.bookie.test_entry_log import log_run, opened
 
-# A bookie could not rebuild its index: an old log was longer than its records again.
-#
-# Found by the simulator (seed 2037646): a start cut a log where the mark ended, the sync failed,
-# the process died. The next start saw the shorter file, in the page cache alone, and did not sync
-# it; a power failure brought the reserve back, and behind a newer log nothing said where the
-# records end. Now a cut log is sealed with map and footer, written anew at each start that finds
-# the mark there.
+# A bookie could not rebuild its index: an old log was longer than its records again. A start cut a
+# log where the mark ended, the sync failed, and the process died. The next start saw the shorter
+# file in the page cache and did not sync it; a power failure brought the reserve back, and behind a
+# newer log nothing showed where the records end. Now a cut log is sealed with map and footer,
+# written again at each start that finds the mark there. The simulator found it (seed 2037646).
 
 
 def test_a_cut_log_says_itself_where_it_ends() -> None:
@@ -73,20 +71,18 @@ def test_a_log_that_lost_its_end_is_not_taken_for_whole() -> None:
         list(again.scan_all(1))
 
 
-# What a restarted bookie read from the page cache it took for durable; the power took it back.
-#
-# Found by the simulator, once it let machines lose power in the middle of a sync. A bookie that
-# was killed while it sealed its journal left the END block in the page cache; the next start read
-# it there, did not sync it, and began another file. A power failure then took the END block, and
-# with a newer file behind it the journal counted as damaged: the bookie never started again. The
-# same held for what a failed `fsync` leaves behind: readable, counted as clean, never written. A
-# fence that was replayed from there was answered as durable, and forgotten.
+# A restarted bookie treated data from the page cache as durable, and a power failure removed it. A
+# bookie that was killed while it sealed its journal left the END block in the page cache. The next
+# start did not sync it and began another file. A power failure then removed the END block, so the
+# journal counted as damaged and the bookie never started again. The same held after a failed
+# `fsync`: a fence that was replayed from the page cache was answered as durable, and forgotten. The
+# simulator found it.
 
 T = TypeVar("T")
 
 
 class Worst(random.Random):
-    """Nothing unsynced survives a power failure; the page cache survives every process."""
+    """No unsynced byte survives a power failure; the page cache survives every process."""
 
     def random(self) -> float:
         return 0.999
@@ -102,7 +98,7 @@ WORST = Worst(0)
 
 
 async def started_again(bench: Bench) -> Bench:
-    """The process is gone, its page cache is not; another one starts."""
+    """Start another process with the same page cache."""
     await abandon(bench.storage)
     bench.disk.kill(WORST)  # type: ignore[attr-defined]
     return await bench_on(bench.disk)
@@ -153,15 +149,12 @@ async def test_a_fence_whose_sync_failed_is_no_durable_fence() -> None:
 def test_the_power_fails_after_a_kill_between_rename_and_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A journal file's name was relied on that only the page cache had: its bookie never started
-    again.
-
-    Found by the enumeration of second lives (`tests/crash_states/kills.py`). A process was killed
-    after it had given a new journal file its name and before it synced the folder; the next one saw
-    the file, closed it, and began another. When the power failed then, the second name was there
-    and the first was not: a gap in the journal, `JournalDamaged`, though nothing was lost. A bookie
-    now syncs its folders before it builds on what it finds there.
-    """
+    """A bookie never started again because it relied on a journal file's name that only the page
+    cache had. A process was killed after it had named a new journal file and before it synced the
+    folder; the next process closed the file and began another. After a power failure the second
+    name was there and the first was not: `JournalDamaged`, though nothing was lost. A bookie now
+    syncs its folders before it builds on them. Second lives found it
+    (`tests/crash_states/kills.py`)."""
     assert explore_kills([("restart",)]).states > 100
     monkeypatch.setattr(
         octavo.bookie.startup.opening,
@@ -177,15 +170,11 @@ def test_the_power_fails_while_a_second_process_flushes_what_a_killed_one_wrote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Entries that a killed process had written and not synced were half there after a power
-    failure.
-
-    Found by the enumeration of second lives (`tests/crash_states/kills.py`). The next process read
-    them from the page cache and flushed them to the entry log; when the power failed in the middle
-    of that, their journal block was gone and their log record torn or alone. With its index rebuilt
-    the bookie then held an entry that it had denied, or answered an I/O error for one that nobody
-    had been told of, for ever. The journal is now synced before it is read, and what lies in an
-    entry log behind the mark is not kept.
-    """
+    failure. The next process read them from the page cache and flushed them to the entry log. When
+    the power failed during that, their journal block was gone and their log record torn or alone:
+    with a rebuilt index the bookie held an entry that it had denied, or answered an I/O error for
+    ever. Now the journal is synced before it is read, and entry-log data behind the mark is
+    dropped. Second lives found it (`tests/crash_states/kills.py`)."""
     assert explore_kills([("add", "add")]).states > 100
     real, reading = SimFile.datasync, JournalReader.blocks
 
@@ -203,14 +192,11 @@ def test_the_power_fails_while_a_second_process_flushes_what_a_killed_one_wrote(
         explore_kills([("add", "add")])
 
 
-# A power failure in the middle of writing a file's header left a bookie that never started again.
-#
-# Found by the crash-state enumeration (`tests/crash_states`), twice. A restart wrote the header of
-# the last journal file once more over the good one, for the case that it had none: torn by the
-# next power failure, the file was `JournalDamaged`. And an entry log whose first header was torn
-# counted as damaged, though the header is durable before the first record is written: the rebuild
-# of the index failed on it. Nothing was lost in either case, and the bookie said so and stayed
-# away.
+# After a power failure during the write of a file's header, a bookie never started again. A restart
+# rewrote the good header of the last journal file in case it had none; torn by the next power
+# failure, the file was `JournalDamaged`. And an entry log with a torn first header counted as
+# damaged, though the header is durable before the first record is written. Nothing was lost in
+# either case. The crash states found both (`tests/crash_states`).
 
 
 @pytest.mark.parametrize("sequence", [("restart",), ("add", "power"), ("add", "checkpoint")])
@@ -239,13 +225,11 @@ async def test_only_a_log_that_holds_nothing_is_removed(holds: bytes) -> None:
     assert disk.exists(path) == bool(holds)
 
 
-# An acked deletion stopped a bookie for ever: its journal went on in a file that had a successor.
-#
-# The journal rolled; the next file had got its name, and could not be opened (too many open
-# files). The group failed, as it should; but a smaller one after it still fitted into the old
-# file, over its END block. At the next start the old file had no end, a newer one followed it, and
-# the bookie took that for damage: "acknowledged entries are lost". Found by letting every call to
-# the disk fail once (tests/io_errors).
+# An acked deletion stopped a bookie for ever: its journal continued in a file that had a successor.
+# The journal rolled; the next file was named and could not be opened (too many open files). The
+# group failed, as it should, but a smaller group fitted into the old file, over its END block. At
+# the next start the old file had no end and a newer one followed: "acknowledged entries are lost".
+# Failing every disk call once found it (tests/io_errors).
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -253,9 +237,7 @@ def test_nothing_is_written_into_a_journal_file_that_has_a_successor(
     full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`full`: the disk has no room for the new name's folder, and may have taken it all the same.
-
-    A full disk is else no reason to fail: what fits goes into the old file's margin.
-    """
+    Otherwise a full disk is no reason to fail: the group goes into the old file's margin."""
     disk = SimDisk()
     disk.make_directory("/j")
     writer = JournalWriter(disk, "/j", file_bytes_max=1000, preallocate_bytes=1000, sync=True)
@@ -287,13 +269,11 @@ def test_nothing_is_written_into_a_journal_file_that_has_a_successor(
     assert bodies == [b"a" * 600, b"d" * 100]
 
 
-# The index forgot a ledger whose deletion a power failure then took back.
-#
-# The collector deletes a ledger: state and journal record are under way when a checkpoint begins.
-# It removed the ledger from the index, durably, before state and mark; the mark failed, the bookie
-# died, and the deletion was nowhere. The ledger was there again and none of its entries: denied.
-# Found by seed 3001449. Now the index comes after the mark here too, and a start removes from it
-# whom the ledger state knows to be deleted.
+# The index forgot a ledger whose deletion a power failure then undid. The collector deletes a
+# ledger; its state and journal record are in flight when a checkpoint begins. The checkpoint
+# removed the ledger from the index before state and mark were durable; the mark failed and the
+# bookie died. The ledger was there again without its entries, which were denied. Now the index
+# comes after the mark here too, and a start removes deleted ledgers from it. Seed 3001449 found it.
 
 
 async def test_a_deletion_that_was_not_durable_takes_nothing_away() -> None:

@@ -74,7 +74,7 @@ async def test_a_start_that_failed_late_gives_its_index_back(tmp_path: Path) -> 
     await (await Storage.open(config, disk=RealDisk())).close()
     limbo = tmp_path / "l" / NAME
     limbo.write_bytes(b"junk")
-    kept: list[pytest.ExceptionInfo[LimboDamaged]] = []  # with all that its frames hold
+    kept: list[pytest.ExceptionInfo[LimboDamaged]] = []  # and everything that its frames hold
     for _ in range(2):
         with pytest.raises(LimboDamaged) as error:
             await Storage.open(config, disk=RealDisk())

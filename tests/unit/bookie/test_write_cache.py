@@ -28,7 +28,7 @@ def test_the_latest_write_wins(spans: list[tuple[int, int]], join_runs: int) -> 
 def test_resends_among_runs_that_are_joined(
     join_runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer that adds one by one, and now and then sends some of the last again."""
+    """A writer that adds singly, and sometimes resends some of the last entries."""
     monkeypatch.setattr("octavo.bookie.write.cache._JOIN_RUNS", join_runs)
     for seed in range(150):
         rng = random.Random(seed)
@@ -198,7 +198,7 @@ def test_a_run_that_is_not_what_the_index_says_is_an_io_error() -> None:
 def test_nothing_newer_lies_up_to_where_find_says(
     older: list[tuple[int, int]], newer: list[tuple[int, int]], entry_id: int
 ) -> None:
-    """Whoever steps on from there through an older copy would pass over a newer one."""
+    """A reader that continues from there through an older copy would miss a newer one."""
     cache = WriteCache(10**6)
     halves: list[set[int]] = []
     for spans in (older, newer):

@@ -1,4 +1,4 @@
-"""What a bookie tells of its writing: groups, queue, syncs, flushes, and where its bytes are."""
+"""Metrics of a bookie's writes: groups, queue, syncs, flushes, and where its bytes are."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_flush_that_failed_leaves_the_bytes_to_the_journal() -> None:
         assert value(metrics, "octavo_bookie_bytes", state="flushing") > 1000
         bench.disk.capacity = 2**40
         await bench.add(1, 1, b"later")
-        await bench.storage.checkpoint()  # the one that had failed: what came later is not in it
+        await bench.storage.checkpoint()  # the checkpoint that had failed: later adds are not in it
         assert 0 < value(metrics, "octavo_bookie_bytes", state="journal") < before
         await bench.storage.checkpoint()
         assert value(metrics, "octavo_bookie_bytes", state="journal") == 0

@@ -1,4 +1,4 @@
-"""Exclusive access of a producer: who has it, who loses it, and what is durable of it."""
+"""Exclusive access of a producer: which producer has it, when it is lost, and what is durable."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_who_is_silent_may_be_followed_and_who_fences_waits_for_nobody() -> None
     access.check(first, SESSION_MS - 1)
     with pytest.raises(ProducerBusy):
         acquire(access, "b", 2 * SESSION_MS - 2)
-    access.check(first, 5 * SESSION_MS)  # late, and nobody has followed
+    access.check(first, 5 * SESSION_MS)  # late, but no other producer has followed
     second = acquire(access, "b", 6 * SESSION_MS)
     third = acquire(access, "c", 6 * SESSION_MS, fencing=True)
     assert first < second < third

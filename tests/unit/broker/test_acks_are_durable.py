@@ -1,8 +1,8 @@
-"""An ack that was answered is what the next owner finds, whatever failed before it.
+"""The next owner finds every answered ack, whatever failed before it.
 
-Subscriptions over a state ledger whose writes, creations and records fail at random, with and
-without having taken place. After each answer the ledger that the record names is replayed, as a
-take-over would.
+Subscriptions use a state ledger whose writes, creations and records fail at random, with and
+without effect. After each answer the ledger that the record names is replayed, as a take-over
+would.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DOWN = BookieUnavailable("b1", "gone")
 
 
 class FlakyWriter(MemoryWriter):
-    """Some adds have no answer, and may have taken place."""
+    """Some adds have no answer, and may have taken effect."""
 
     def __init__(self, ledger_id: int, rng: random.Random) -> None:
         super().__init__(ledger_id)
@@ -72,7 +72,7 @@ class FlakyLedgers(MemoryLedgers):
 
 
 class FlakyRecord(MemoryRecord):
-    """A change without an answer may stand there: then its owner's next one is refused."""
+    """A change without an answer may be stored: then its owner's next one is refused."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class FlakyRecord(MemoryRecord):
 
 
 class Log:
-    """What a subscription needs of its partition: a log of single messages."""
+    """The parts of a partition that a subscription needs: a log of single messages."""
 
     name: PartitionName = NAME
     epoch = lease_epoch = 1
@@ -119,7 +119,7 @@ class Log:
 
 
 class Owner:
-    """A partition with two subscriptions, until it is lost; and what was answered."""
+    """A partition with two subscriptions, until it is lost; and its answers."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -144,7 +144,7 @@ class Owner:
         return snapshot([(name, 1, cursor) for name, cursor in self.cursors.items()], [], 0)
 
     async def work(self, kind: str) -> None:
-        """Receive some, acknowledge them somehow; what has no answer is repeated, mostly."""
+        """Receive and ack some messages in random ways; mostly repeat unanswered calls."""
         rng, subscription = self.rng, self.subscriptions[kind]
         given = await subscription.receive("c", messages_max=rng.choice((1, 3, 9)))
         if not given:
@@ -166,7 +166,7 @@ class Owner:
             return
 
     async def seek(self, kind: str) -> None:
-        """Go anywhere; without an answer nothing is known any more."""
+        """Seek anywhere; without an answer the position is unknown."""
         to = self.rng.randrange(END)
         self.answered[kind] = {offset for offset in self.answered[kind] if offset < to}
         try:
@@ -175,7 +175,7 @@ class Owner:
             self.answered[kind].clear()
 
     def found_by_the_next(self) -> None:
-        """All that was answered is in the ledger that the record names."""
+        """Check that the ledger that the record names has everything that was answered."""
         known, self.record.value = self.record.value, self.record.stored
         state = self.served.after_a_restart()
         self.record.value = known
@@ -196,7 +196,7 @@ async def test_what_was_answered_is_found_by_the_next_owner(seed: int) -> None:
             except AckOutcomeUnknown:
                 continue
             except NotOwner:
-                return  # lost before anything was answered
+                return  # lost before any answer
     for _ in range(40):
         kind = owner.rng.choice(["shared", "exclusive"])
         try:
@@ -208,7 +208,7 @@ async def test_what_was_answered_is_found_by_the_next_owner(seed: int) -> None:
 
 
 async def test_a_namesake_starts_afresh() -> None:
-    """Whatever was acked before belonged to the subscription that was deleted."""
+    """Earlier acks belonged to the deleted subscription."""
     made: list[Op] = []
 
     async def persist(op: Op) -> None:

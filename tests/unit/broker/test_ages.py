@@ -1,4 +1,4 @@
-"""How long messages have been stored: never more than is true, whatever is forgotten."""
+"""How long messages have been stored: never more than the truth, whatever is forgotten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ steps = st.lists(
 def test_nothing_counts_as_older_than_it_is(
     steps: list[tuple[int, int, bool, int]], ttl_ms: int
 ) -> None:
-    """Messages come, time passes, a mark is made, a new owner replays: by turns."""
+    """Messages come, time passes, a mark is made, a new owner replays, in any order."""
     stored_at: list[int] = []
     ages, now_ms, first = Ages(), 10_000, 0
     for messages, passes_ms, marks, event in steps:

@@ -1,7 +1,7 @@
-"""Each audit event is stored once, also when the writing of a batch was broken off and goes on.
+"""Each audit event is stored once, also when the write of a batch is interrupted and repeated.
 
-At a stop the writer's task is cancelled amid a batch, and what waits is written by the stop itself.
-The batch had more events then, under the same sequence, and all of the first were stored twice.
+A stop cancels the writer's task in the middle of a batch and writes the waiting events itself. That
+batch had more events under the same sequence, so all events of the first were stored twice.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from octavo.protocol.records import read_records
 
 
 class Topic:
-    """The audit partition at another broker, by the rules of idempotent producers."""
+    """The audit partition at another broker, with the rules of idempotent producers."""
 
     def __init__(self) -> None:
         self.producers = ProducerTable(10)
         self.stored: list[int] = []
         self.answers_lost = 0
         self.hangs: asyncio.Event | None = None
-        """Stores, and never answers; set when it has stored."""
+        """Store, and never answer; set when it has stored."""
         self.refuses = False
 
     async def store(self, _: Any, batch: bytes) -> None:

@@ -1,4 +1,6 @@
-"""Backlog quotas: how much is kept for a subscription, whose is too much, what would be enough."""
+"""Backlog quotas: how much is kept for a subscription, which has too much, and what would be
+enough.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of time to live and quotas: by which time it marks, and whose turn it is."""
+"""The driver of time to live and quotas: the clock of its marks, and the order of subscriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = PartitionName("public", "t", 0)
 
 
 class Bench:
-    """One subscription `s` over a log of 100 messages of 10 bytes."""
+    """A subscription `s` over a log of 100 messages of 10 bytes."""
 
     def __init__(self, policies: Policies, hold_ms: int = 5_000) -> None:
         self.policies = policies

@@ -1,6 +1,6 @@
-"""Who is alive, and since when, as the records of brokers come, go and are written anew.
+"""Which brokers are alive, and since when, as their records come, go and are written again.
 
-In virtual time; the records are a dictionary.
+Time is virtual; the records are a dictionary.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Store:
         self.standings: dict[str, bytes] = {}
         self.alarms: dict[str, Callable[[], None]] = {}
         self.answers_lost = 0
-        """So many of the next readings of a standing have no answer."""
+        """The number of coming reads of a broker status without an answer."""
 
     def watch_children(self, _: str, watcher: Callable[[], None]) -> Any:
         self.watcher = watcher
@@ -48,7 +48,7 @@ class Store:
         return SimpleNamespace(cancel=lambda: None)
 
     def put_standing(self, name: str, standing: Standing) -> None:
-        """The broker tells; the watch's alarm sounds once."""
+        """Write the broker's status; the watch fires once."""
         registered = self.values[name]
         self.standings[standing_path(name)] = encode_standing(standing, registered)
         self.alarms[standing_path(name)]()
@@ -71,8 +71,6 @@ class Store:
 
 
 class Ours:
-    """Our own record stands."""
-
     def held(self, _: str) -> bool:
         return True
 
@@ -81,7 +79,7 @@ class Ours:
 
 
 class Known:
-    """What broker a knows of the others."""
+    """Broker a's view of the others."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -97,7 +95,7 @@ class Known:
         self.times_gone += 1
 
     async def see(self, **runs: str) -> None:
-        """The records are those of these brokers, each of that run."""
+        """Set the records: these brokers, each with its run."""
         self.store.values = {
             name: encode_broker(BrokerInfo(name, f"http://{name}"), run)
             for name, run in runs.items()
@@ -123,7 +121,7 @@ def told(story: Callable[[Known], Awaitable[None]]) -> None:
 
 
 def test_a_broker_that_came_back_between_two_looks_was_gone() -> None:
-    """Its name stood there before and stands there now; what it had served nobody serves."""
+    """Its name was there before and is there now, but its partitions have no owner."""
 
     async def story(known: Known) -> None:
         await known.see(b="1")
@@ -139,7 +137,7 @@ def test_a_broker_that_came_back_between_two_looks_was_gone() -> None:
 
 
 def test_a_broker_that_came_back_has_to_settle_again() -> None:
-    """Else a broker that dies again and again is handed what others serve each time."""
+    """Otherwise a broker that dies again and again gets other brokers' partitions each time."""
 
     async def story(known: Known) -> None:
         await known.see(b="1")
@@ -167,7 +165,7 @@ def test_nobody_is_handed_anything_while_our_own_session_was_disturbed() -> None
 
 
 def test_who_leaves_does_not_count_itself() -> None:
-    """A record of ours that is still listed must not make us prefer ourselves."""
+    """Our own record may still be listed; we must not prefer ourselves."""
 
     async def story(known: Known) -> None:
         await known.see(a="1", b="1")
@@ -181,7 +179,8 @@ def test_who_leaves_does_not_count_itself() -> None:
 
 
 def test_what_ten_thousand_topics_should_lie_at_is_computed_once() -> None:
-    """A broker asks for all that it serves, each second; with fewer remembered each was new."""
+    """A broker asks for all its partitions each second; with a smaller cache each was computed
+    again."""
 
     async def story(known: Known) -> None:
         await known.see(b="1")
@@ -194,7 +193,7 @@ def test_what_ten_thousand_topics_should_lie_at_is_computed_once() -> None:
 
 
 class Counted(dict[str, BrokerInfo]):
-    """The live brokers, and how often one of them was looked up."""
+    """The live brokers, and how often a broker was looked up."""
 
     looks = 0
 
@@ -223,7 +222,7 @@ def test_the_heir_of_each_partition_costs_no_look_at_the_others() -> None:
 
 @pytest.mark.parametrize("answers_lost", [1, 2, 5])
 def test_a_standing_whose_reading_failed_is_read_again(answers_lost: int) -> None:
-    """No second alarm came, and the undrained broker was given nothing from then on."""
+    """No second alarm came, and the undrained broker got nothing from then on."""
 
     async def story(known: Known) -> None:
         await known.see(b="1")

@@ -1,8 +1,7 @@
-"""The rules of bulk loads against their promises: once, all or nothing, nothing in use given up.
+"""The rules of bulk loads against their promises: once, all or nothing, no used ledger given up.
 
-A model plays commits, aborts, insertions and losses in any order over a few partitions, and at
-times forgets the id. It keeps what was decided as plain sets; the rules under test only see
-records.
+A model plays commits, aborts, insertions and losses in any order over a few partitions, and
+sometimes forgets the id. It keeps decisions as plain sets; the rules under test see only records.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class BulkLoads(RuleBasedStateMachine):
         self.offers: list[tuple[int, tuple[BulkLoadPart, ...]]] = []
         self.decided: dict[int, tuple[BulkLoadPart, ...]] = {}
         self.forgotten: list[tuple[BulkLoadPart, ...]] = []
-        """What was decided before the id was forgotten."""
+        """Commits from before the id was forgotten."""
         self.now_ms = 1
         self.deleted: set[int] = set()
         self.published: dict[int, str] = {}
-        """Batches of which something may be visible without ledgers, and their content."""
+        """Batches that may be partly visible without ledgers, and their content."""
 
     @property
     def mark(self) -> str:
@@ -90,7 +89,7 @@ class BulkLoads(RuleBasedStateMachine):
             return
         ids = set(rules.ledger_ids(parts))
         if any(map(self.is_there, ids)):
-            return  # of a commit that is forgotten: the driver refuses it
+            return  # of a forgotten commit: the driver refuses it
         if self.deleted & ids:
             if not self.record.refused.keys() & ids:
                 return  # given up before the id was forgotten: the driver finds no such ledger
@@ -106,7 +105,7 @@ class BulkLoads(RuleBasedStateMachine):
 
     @rule(batch=st.integers(0, 4), content=st.sampled_from("xy"), dies=st.booleans())
     def publish(self, batch: int, content: str, dies: bool) -> None:
-        """Begin, publish, commit; or die after having published something."""
+        """Begin, publish, commit; or die after publishing a part."""
         if rules.standing(self.record, batch) is not Standing.NEW:
             return
         if self.is_unfinished and self.published.get(batch) != content:
@@ -141,7 +140,7 @@ class BulkLoads(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, PARTITIONS - 1), data=st.data())
     def load_part(self, number: int, data: st.DataObject) -> None:
-        """Of what is decided, also long after it was done: a late repeat."""
+        """Load a decided part, also long after it was done: a late repeat."""
         if not self.decided:
             return
         self._load_part(number, data.draw(st.sampled_from(sorted(self.decided))))
@@ -171,7 +170,7 @@ class BulkLoads(RuleBasedStateMachine):
 
     @rule()
     def finish(self) -> None:
-        """As whoever committed does, when nothing comes between."""
+        """Finish as the committer does when nothing comes between."""
         for number in range(PARTITIONS):
             self._load_part(number, self.record.batch)
         self.complete()
@@ -212,7 +211,7 @@ class BulkLoads(RuleBasedStateMachine):
 
     @invariant()
     def what_is_complete_owes_nothing(self) -> None:
-        """Its marks may be gone by now, so nobody may ask them."""
+        """Its marks may be gone by now, so no part may be asked for."""
         for number in range(PARTITIONS if self.record.complete else 0):
             assert rules.part_of(self.record, self.record.batch, "public", "t", number) is None
 

@@ -1,6 +1,6 @@
-"""How long a bulk load is remembered: seven days from its last use, not from its first.
+"""A bulk load is remembered for seven days from its last use, not from its first.
 
-A query's id is used for as long as the query lives, which may be years; forgotten too early, a
+A query's id is used as long as the query lives, which may be years. If it is forgotten too early, a
 repeated batch is stored twice. Random lives of one id, with sweeps in between.
 """
 
@@ -46,7 +46,7 @@ class Store:
         self.record, self.version = BulkLoadRecord(), ABSENT
 
     def watch(self, _: str, on_change: Callable[[], None]) -> Any:
-        """Nothing changes behind the sweeps of this test."""
+        """Never fires: nothing changes behind the sweeps of this test."""
         return Mock()
 
     async def list(self) -> list[str]:
@@ -93,7 +93,7 @@ async def test_it_is_kept_from_its_last_use(seed: int) -> None:
 @pytest.mark.parametrize("call", ["list", "read"])
 @pytest.mark.parametrize("how", [asyncio.CancelledError, MetadataUnavailable])
 async def test_a_look_that_is_broken_off_is_made_again(call: str, how: type[BaseException]) -> None:
-    """It has read nothing; what it wanted to know may have changed."""
+    """It has read nothing, and the state may have changed."""
     store: Any = Store()
     unused: Any = None
     now_ms = 1_700_000_000_000

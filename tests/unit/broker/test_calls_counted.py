@@ -1,4 +1,4 @@
-"""A subscription counts calls and hand-outs only as long as they last, however they end."""
+"""A subscription counts calls and hand-outs only while they last, however they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dispatcher() -> Dispatcher:
 
 @pytest.mark.parametrize("ends", ["given", "given back"])
 def test_a_hand_out_that_was_read_holds_no_subscription(ends: str) -> None:
-    """A consumer that is gone kept an exclusive subscription for ever."""
+    """A consumer that was gone kept an exclusive subscription for ever."""
     one = dispatcher()
     for _ in range(3):  # read, and read again
         one.enter("a", 0)
@@ -48,10 +48,8 @@ def test_a_hand_out_that_was_read_holds_no_subscription(ends: str) -> None:
 
 @pytest.mark.parametrize("type_", ["exclusive", "shared", "key_shared"])
 async def test_a_call_that_ended_is_counted_no_more(type_: Any) -> None:
-    """Whether it got a message, none in time, or was given up, or met the end of the partition.
-
-    Calls that are counted for ever make each later one get a smaller share.
-    """
+    """Whether it got a message, none in time, was given up, or met the end of the partition. Calls
+    that are counted for ever shrink the share of each later call."""
     log = Log([])
     one = made(log, type_, consumer_timeout_ms=600_000)
     for _ in range(2):
@@ -66,7 +64,7 @@ async def test_a_call_that_ended_is_counted_no_more(type_: Any) -> None:
         assert in_use(one) == {}
     waits = asyncio.ensure_future(one.receive("a", messages_max=10, wait_s=600))
     await asyncio.sleep(0.01)
-    for _ in range(3):  # woken, and nothing is there
+    for _ in range(3):  # woken, with nothing there
         one.wake()
         await asyncio.sleep(0.01)
         assert in_use(one) == {"waiters": 1, "receiving": 1}

@@ -1,4 +1,4 @@
-"""The claim table: from each state a way leads back, and no claim is possible amid a release."""
+"""The claim table: from each state a way leads back, and no claim is possible during a release."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_claim_begins_only_where_no_release_is_under_way() -> None:
 
 
 def test_a_partition_that_was_here_is_released_on_every_way_but_one() -> None:
-    """The one: the claim of another broker stands, so the record is not ours."""
+    """The exception: another broker's claim is in force, so the record is not ours."""
     left = {
         (before, event): then
         for (before, event), then in TABLE.items()

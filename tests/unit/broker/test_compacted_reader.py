@@ -1,4 +1,4 @@
-"""The reader of compacted views over ledgers in memory: searches, looks, views that go away."""
+"""The reader of compacted views over ledgers in memory: searches, look-ups, views that go away."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Reader(EntrySource):
 
 
 class World:
-    """Ledgers, and the record in the store; `value` is what the owner knows of it."""
+    """Ledgers, and the record in the store; `value` is the owner's version of it."""
 
     def __init__(self) -> None:
         self.entries: dict[int, list[bytes]] = {}
@@ -65,7 +65,7 @@ class World:
         self.value = PartitionRecord()
         self.down = False
         self.behind: PartitionRecord | None = None
-        """What a server says that has not heard the newest."""
+        """The answer of a server that has not heard the newest change."""
         self.open_gate: asyncio.Event | None = None
         self.reads = self.looks = self.open = 0
         self._next = 0
@@ -92,7 +92,7 @@ class World:
         *ledgers: list[list[int]],
         values: Callable[[], bytes] | None = None,
     ) -> tuple[CompactedLedger, ...]:
-        """Publish one: ledgers of entries of offsets. A message's time is its offset."""
+        """Publish a view: ledgers of entries of offsets. A message's time is its offset."""
         made = []
         for entries in ledgers:
             self._next += 1
@@ -129,7 +129,7 @@ async def reader(world: World) -> CompactedReader:
 async def read(
     reader: CompactedReader, offset: int, room: Room = ALL
 ) -> tuple[list[int], int, int]:
-    """The offsets that a page gives, where to go on, and the horizon."""
+    """Return the offsets of a page, where to continue, and the horizon."""
     batches, following, horizon = await reader.read(offset, room)
     every = [
         batch.base_offset + record.offset_delta
@@ -210,7 +210,7 @@ async def test_a_look_now_or_now_and_then(world: World, reader: CompactedReader)
 
 
 async def test_a_read_begins_with_the_newest_view(world: World, reader: CompactedReader) -> None:
-    """Of what retention has removed nobody else has the newest message of a key (seed 2200328)."""
+    """After retention, only the view has the newest message of such a key (seed 2200328)."""
     world.behind = world.stored
     world.view(9, [[1, 5]])
     await reader.learn(at_once=False)
@@ -304,7 +304,8 @@ class Log:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_views_come_and_go_between_pages(world: World, seed: int) -> None:
-    """Whatever is published, deleted and trimmed meanwhile: the newest of every key is seen."""
+    """Whatever is published, deleted and trimmed meanwhile, the newest message of every key is
+    seen."""
     rng = random.Random(seed)
     log = Log("".join(rng.choice("abcdefgh") for _ in range(40)))
     ledgers: Any = SimpleNamespace(open=world.open_ledger)
@@ -322,7 +323,7 @@ async def test_views_come_and_go_between_pages(world: World, seed: int) -> None:
         before = dict(world.entries)
         world.view(horizon, *(entries[at : at + 2] for at in range(0, len(entries), 2)))
         if rng.random() < 0.5:
-            for ledger_id in before:  # those of all earlier views
+            for ledger_id in before:  # the ledgers of all earlier views
                 del world.entries[ledger_id]
         if rng.random() < 0.5:  # the owner learns of a view before it trims
             world.value = world.stored
@@ -374,7 +375,7 @@ async def test_times_and_ids(world: World, reader: CompactedReader) -> None:
 
 
 async def test_a_time_is_looked_up_again_when_view_and_log_have_moved_on(world: World) -> None:
-    """The log was trimmed up to the horizon of a newer view, which has what is gone there."""
+    """The log was trimmed up to the horizon of a newer view, which has the trimmed messages."""
 
     class MovingLog(Log):
         async def offset_at(self, time_ms: int, least: int) -> int:
@@ -395,7 +396,7 @@ async def test_a_time_is_looked_up_again_when_view_and_log_have_moved_on(world: 
 async def test_random_views_page_by_page_lose_and_repeat_nothing(
     seed: int, world: World, reader: CompactedReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Entries of very different sizes in ledgers of very different lengths, pages of any room."""
+    """Entries of very different sizes in ledgers of very different lengths, pages of any size."""
     rng = random.Random(seed)
     for name in ("_ENTRIES_MAX", "_LEDGERS_IN_PAGE_MAX", "_READERS_MAX"):
         monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Where in a compacted view an offset is found, how much a page takes, and what is refused."""
+"""Compacted views: where an offset is found, how much a page takes, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compaction keeps, against the plain rule; when a run ends, and how urgent one is."""
+"""Which messages a compaction keeps, against the plain rule; when a run ends; how urgent it is."""
 
 from __future__ import annotations
 

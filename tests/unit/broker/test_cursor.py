@@ -1,4 +1,4 @@
-"""The cursor against the plainest model there is: a set of acked offsets."""
+"""The cursor against the simplest model: a set of acked offsets."""
 
 from __future__ import annotations
 

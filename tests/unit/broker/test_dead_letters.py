@@ -1,4 +1,5 @@
-"""Which messages are spent, what their copies say, and that they wait, are sent and acked."""
+"""Dead letters: which messages are spent, the content of copies, and that they are sent and
+acked."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def test_a_copy_says_where_it_comes_from() -> None:
 
 
 def test_a_copy_inherits_no_header_that_brokers_act_on() -> None:
-    """A dead letter of a message that was to be delivered later was itself held back."""
+    """A dead letter of a delayed message was itself delayed."""
     left = [("octavo-deliver-at", b"99"), ("a", b"1"), ("octavo-large", b'{"size": 3}')]
     record = Record(b"k", b"v", left, timestamp_ms=5)
     copy = dead_letter_of(NAME, "s", Delivery("", 41, MessageId(7, 8, 9), record, 3))
@@ -95,7 +96,7 @@ def test_a_copy_inherits_no_header_that_brokers_act_on() -> None:
 
 @pytest.mark.parametrize("retried", [False, True])
 def test_a_dead_letter_that_was_published_again_is_a_new_message(retried: bool) -> None:
-    """It kept where it had come from the first time, and gave both to its readers."""
+    """It kept its first origin, and gave both to its readers."""
     earlier = [("Octavo-Retry-Topic", b"shop/orders"), ("Octavo-Origin-Topic", b"elsewhere/t")]
     record = Record(b"k", b"v", [*earlier, ("a", b"1")], timestamp_ms=5)
     delivery = Delivery("", 41, MessageId(7, 8, 9), record, 3)
@@ -196,7 +197,8 @@ def test_as_many_wait_and_are_remembered_as_may() -> None:
 
 
 class Spending(RuleBasedStateMachine):
-    """Every spent message is waiting, under way, or done; none is acked that was sought away."""
+    """Every spent message is waiting, in progress, or done; none is acked after a seek away from
+    it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,7 +321,7 @@ class Desk:
 async def test_copies_come_first_then_acks() -> None:
     office = Office()
     desk = Desk(office)
-    desk.read_at_once = 2  # no more fits into memory
+    desk.read_at_once = 2  # memory has room for two
     desk.burying.look()
     await desk.through(5)
     assert sorted(desk.acked) == [0, 1, 2, 3, 4]
@@ -370,11 +372,9 @@ async def test_closed_it_sends_nothing_more() -> None:
 
 
 def test_what_cannot_be_stored_is_tried_after_the_others() -> None:
-    """Dead letters were stored no more once 32 of them could not be.
-
-    The same 32, longer than the dead-letter topic takes, were tried again and again, and those
-    behind them never were: they stayed unacked, at nobody. Found by reading; seen with curl.
-    """
+    """Dead letters were stored no more once 32 of them could not be. The same 32, too long for the
+    dead-letter topic, were tried again and again, and later ones never: they stayed unacked. Found
+    by reading; seen with curl."""
     spent = SpentMessages(1, 100)
     for offset in range(40):
         assert spent.take(offset, 1)

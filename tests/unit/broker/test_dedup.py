@@ -1,4 +1,4 @@
-"""Producer sequences against a model: (producer, epoch, sequence) to offset, in a dict."""
+"""Producer sequences against a model: (producer, epoch, sequence) → offset, in a dict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ attempts = st.lists(
     st.tuples(
         st.integers(1, 3),  # producer
         st.integers(0, 2),  # epoch
-        st.integers(-12, 3),  # how far from the next sequence
+        st.integers(-12, 3),  # distance from the next sequence
         st.integers(1, 4),  # messages
     ),
     max_size=60,
@@ -43,7 +43,8 @@ def test_against_a_dict_where_sequences_wrap(
 
 
 def against_a_dict(tries: list[tuple[int, int, int, int]], at: int | None) -> None:
-    """The dict counts on where sequences wrap. `at`: how many messages there were before."""
+    """Check against the dict, which counts on where sequences wrap. `at`: the number of earlier
+    messages."""
     table = ProducerTable(10)
     stored: dict[tuple[int, int, int], int] = {}
     epochs: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Messages that are not due, against a sorted list; and the dispatcher that keeps them back."""
+"""Delayed messages against a sorted list; and the dispatcher that holds them back."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def any_time_of_a_year(number: int) -> int:
     "due", [lambda n: n * 7_919 % 86_400_000, different_minutes, any_time_of_a_year]
 )
 def test_many_in_bounded_memory(many: int, due: Callable[[int], int]) -> None:
-    """An array a minute cost 105 bytes a message that had its minute for itself."""
+    """An array per minute cost 105 bytes for a message that was alone in its minute."""
     tracemalloc.start()
     try:
         delays = Delays(many)
@@ -77,7 +77,7 @@ def test_many_in_bounded_memory(many: int, due: Callable[[int], int]) -> None:
         used = tracemalloc.get_traced_memory()[0]
         assert delays.is_full
         assert used < 9 * many + 500_000
-        # Half of them go, from the middle of everything: what is left stays compact.
+        # Half of them go, from the middle: the rest stays compact.
         now = 1_700_000_000_000 + sorted(map(due, range(many)))[many // 2]
         taken = delays.take(now, many, lambda _: True)
         assert len(taken) >= many // 2
@@ -99,7 +99,7 @@ moves = st.lists(
 def test_runs_of_any_length_give_the_same(
     moves: list[tuple[str, int]], run: int, step: int, cut: int
 ) -> None:
-    """Against a list, with offsets and times that no word holds together, in tiny steps."""
+    """Against a list, with offsets and times of any size, in tiny steps."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("RUN", run), ("STEP", step), ("CUT", cut)):
             patch.setattr(f"octavo.broker.subscriptions.delays._{name}_MESSAGES", value)
@@ -143,7 +143,7 @@ def test_runs_of_any_length_give_the_same(
 
 
 def test_what_was_acked_is_dropped_in_bounded_steps() -> None:
-    """A million of them at once would keep the broker from all else."""
+    """A million of them at once would keep the broker from all other work."""
     many, looked = 40_000, 0
     delays = Delays(many)
     for offset in range(many):
@@ -177,7 +177,7 @@ def test_what_was_acked_is_dropped_in_bounded_steps() -> None:
 
 @pytest.mark.parametrize("runs", [1, 3])
 def test_the_first_unacked_message_stays_also_as_the_last_of_its_run(runs: int) -> None:
-    """An off-by-one there would keep it from everybody until another owner looks for it."""
+    """An off-by-one there would hide it from every consumer until the next owner finds it."""
     many = runs * _RUN_MESSAGES
     delays = Delays(many)
     for offset in range(many):

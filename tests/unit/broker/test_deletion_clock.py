@@ -1,4 +1,4 @@
-"""What time it is for deletions: never ahead of the truth, as long as one clock is not."""
+"""The time for deletions is never ahead of the truth, as long as one clock is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = 1_700_000_000_000
 
 @dataclass
 class Machine:
-    """A machine whose clocks are as far off as the test says."""
+    """A machine whose clocks are off as the test says."""
 
     clock: DeletionClock = field(default_factory=lambda: DeletionClock(LIMITS))
     has_store: bool = True
@@ -30,7 +30,7 @@ class Machine:
         return START + self.passed_ms
 
     def after(self, ms: int, *, every: int = MINUTE) -> DeletionTime:
-        """The time found at the end of that long, having looked now and then."""
+        """Return the time found after that long, with looks in between."""
         end = self.passed_ms + ms
         while True:
             store = self.true_ms + self.store_off if self.has_store else None
@@ -89,7 +89,7 @@ def test_a_cluster_that_was_off_goes_on_when_two_clocks_agree() -> None:
 
 
 def test_both_clocks_set_at_once_are_not_believed_at_once() -> None:
-    """One time server misleads all: two seconds of it do no harm."""
+    """One time server misleads all machines: its first two seconds do no harm."""
     machine = Machine()
     machine.after(HOUR)
     machine.wall_off = machine.store_off = 8 * DAY
@@ -121,7 +121,7 @@ steps = st.lists(
 def test_never_ahead_while_one_of_two_clocks_is_not(
     story: list[tuple[int, int]], store_is_right: bool
 ) -> None:
-    """Whatever the other one does."""
+    """Whatever the other clock does."""
     machine = Machine()
     for ms, off in story:
         if store_is_right:
@@ -145,7 +145,8 @@ def test_alone_it_is_never_ahead_by_more_than_it_may_wander(story: list[tuple[in
 def test_no_date_is_behind_once_time_was_counted_right(
     story: list[tuple[int, int]], has_store: bool
 ) -> None:
-    """Whatever one clock does, also for good: what is dated by it is not old when it is right."""
+    """Whatever one clock does, also for good: an object that it dated is not old once the time is
+    right."""
     machine = Machine(has_store=has_store)
     machine.after(0)
     for ms, off in story:
@@ -163,7 +164,7 @@ def test_a_clock_that_is_behind_for_days_lowers_no_date() -> None:
     assert not found.doubt
     assert found.now_ms == machine.true_ms - 8 * DAY
     assert found.date_ms == machine.true_ms
-    after = DeletionClock(LIMITS, found.now_ms, found.date_ms)  # another process goes on
+    after = DeletionClock(LIMITS, found.now_ms, found.date_ms)  # another process continues
     assert after.observe(Reading(0, found.now_ms, None)).date_ms == machine.true_ms
     after.date_from(machine.true_ms + HOUR)  # another broker has counted further
     assert after.observe(Reading(0, found.now_ms, None)).date_ms == machine.true_ms + HOUR

@@ -1,4 +1,4 @@
-"""How often a message was delivered: back-off by it, and that a take-over does not forget it."""
+"""Delivery counts: the back-off that follows from them, and that a take-over keeps them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make(backoff: RetryBackoff | None = None, **more: object) -> Dispatcher:
 
 
 def take(dispatcher: Dispatcher, now: int, end: int = 3, most: int = 10) -> dict[int, int]:
-    """Offsets that are handed out, each with its delivery count."""
+    """Return the delivered offsets, each with its delivery count."""
     dispatcher.enter("a", now)
     found = dispatcher.dispatch("a", now, end, most)
     return {} if found is None else {one: found.counts.get(one, 1) for one in found.offsets}

@@ -246,7 +246,7 @@ def test_what_is_revoked_comes_again_and_has_not_failed() -> None:
 
 
 class Dispatching(RuleBasedStateMachine):
-    """Random consumers, acks, nacks, expiry: every message is out once, free, or acked."""
+    """Random consumers, acks, nacks, expiry: every message is leased once, free, or acked."""
 
     in_order = False
 
@@ -327,7 +327,7 @@ class Dispatching(RuleBasedStateMachine):
 
 
 class DispatchingInOrder(Dispatching):
-    """Where the partition has one order nothing overtakes what waits for its delay."""
+    """In a subscription with one order, nothing overtakes a message that waits for its delay."""
 
     in_order = True
 
@@ -339,11 +339,8 @@ TestDispatchingInOrder.settings = TestDispatching.settings
 
 
 def test_the_second_nack_of_a_message_changes_nothing() -> None:
-    """One call that gave the same message back twice failed half-way: its acks were not taken.
-
-    The second nack found no lease to end (`KeyError`, a 500), after the first had taken effect.
-    Found by reading.
-    """
+    """A call that gave the same message back twice failed half-way, and its acks were not taken:
+    the second nack found no lease to end (`KeyError`, a 500). Found by reading."""
     dispatcher = Dispatcher(
         Cursor(), exclusive=False, ack_timeout_ms=1_000, leased_max=10, delayed_max=10
     )
@@ -357,11 +354,9 @@ def test_the_second_nack_of_a_message_changes_nothing() -> None:
     assert dispatcher.ready == 0
 
 
-# Messages that were not due and then were expired, skipped or trimmed counted as pending still.
-#
-# With as many of them as a subscription remembers it handed out nothing more until the last of
-# them would have been due, a year at the most, though every one of them was acked. Found by
-# reading.
+# Delayed messages that were expired, skipped or trimmed still counted as pending. A subscription
+# with as many of them as it remembers delivered nothing until the last would have been due, up to a
+# year later. Found by reading.
 
 _YEAR_MS = 31_536_000_000
 
@@ -408,7 +403,7 @@ def test_those_that_are_left_come_when_they_are_due() -> None:
 
 
 def test_going_over_them_is_paid_by_what_was_acked() -> None:
-    """A time to live acks a few at a time: a million pending ones are not gone over for each."""
+    """A time to live acks a few at a time: a million pending messages are not visited for each."""
     many = 4_096
     delays = Delays(many)
     for offset in range(many):

@@ -1,4 +1,4 @@
-"""Single messages share batches while others are under way, and each gets its own place."""
+"""Single messages share batches while others are in flight, and each gets its own place."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Log:
         return Published(first, first + count - 1, 7, entry, count, False)
 
     async def store(self, error: Exception | None = None) -> None:
-        """The oldest one under way."""
+        """Store the oldest batch in flight."""
         first = self.waiting.pop(0)
         first.set_result(None) if error is None else first.set_exception(error)
         await settle()

@@ -1,4 +1,4 @@
-"""A broker that dies stays in the list of brokers for an hour: it vanished without a word."""
+"""A dead broker stays in the list of brokers for an hour. It used to vanish silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups: who gets what, who has what, and who is kept out. All pure."""
+"""Consumer groups: which member gets, holds and is refused each partition. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_partition_goes_to_one_that_wants_it(
 
 
 class World:
-    """Members that do what they are told, and a clock."""
+    """Members that follow the group's answers, and a clock."""
 
     def __init__(self, members_max: int = 9) -> None:
         self.group = Group(members_max)
@@ -73,7 +73,7 @@ class World:
         self.generation: dict[str, int] = {}
 
     def beat(self, name: str, wants: list[PartitionName] = ALL, *, who: str = "alice") -> None:
-        """Say what it has; then let go of what it was not given."""
+        """Send a beat with its partitions; then release those that it was not given."""
         self.group.beat(
             name, who, wants, self.has.get(name, []), generation=self.generation.get(name, 0),
             session_ms=SESSION_MS, now_ms=self.now_ms,
@@ -188,9 +188,9 @@ def test_nobody_is_given_what_another_living_member_has(steps: list[Step]) -> No
             world.has.pop(name, None)
         elif what == "late":
             world.now_ms += SESSION_MS
-            world.has.clear()  # they have not shown themselves in time: all are replaced
+            world.has.clear()  # they have not called in time: all are replaced
         elif all(one in world.group.members for one in world.has):
-            # Those who are there have a generation, so the next keeper waits for the others.
+            # The present members have a generation, so the next keeper waits for the others.
             world.group = Group(9)
             if not world.has:
                 world.generation.clear()

@@ -1,4 +1,4 @@
-"""Packed bodies, in whatever pieces they come: all of it, or an error."""
+"""Packed bodies, in any pieces: the whole body, or an error."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from octavo.broker.types import SubscriptionSettings
 
 LEASE = 100
 GONE = 50
-"""So long after its last call a consumer shares the keys."""
+"""How long after its last call a consumer still has its share of the keys."""
 
 
 class Topic:
@@ -52,7 +52,7 @@ class Topic:
         return [] if found is None else found.offsets
 
     def receive(self, name: str, now: int, most: int = 100) -> DispatchedBatch | None:
-        """As the driver does it."""
+        """Receive as the driver does."""
         end = len(self.messages)
         self.dispatcher.enter(name, now)
         while True:
@@ -78,7 +78,8 @@ class Topic:
             assert self.order.learn(look, known, look.stop)
 
     def handed_over(self, now: int, ahead: int = 1000) -> Topic:
-        """The same at another owner, which was told of leases and has looked at nothing."""
+        """Return the subscription at a new owner, which got the leases and has looked at
+        nothing."""
         other = Topic(ahead, self.messages)
         left = LeftLeases(1, 1, 0)
         self.dispatcher.leave(left, now)
@@ -101,7 +102,7 @@ class Topic:
 
 
 def owned_by(name: str, *names: str, count: int = 1) -> list[str]:
-    """Keys that are this consumer's among these."""
+    """Return which of these keys belong to the consumer."""
     slots = Slots(names)
     keys = (f"k{number}" for number in range(100_000))
     mine = (key for key in keys if slots.owner(slot_of(hash_of(key.encode()))) == name)
@@ -155,7 +156,7 @@ def test_a_slow_consumer_keeps_its_keys_and_no_others() -> None:
         topic.ack(*taken)
     assert got == list(range(1, 10_000, 2)), "all, however long the other waits"
     assert topic.order._waiting <= 64 + 1
-    # The slow one goes on, in order, and what was looked at again is bounded.
+    # The slow consumer continues, in order, and the repeated looks are bounded.
     topic.looked = 0
     topic.ack(2)
     rest: list[int] = []
@@ -184,7 +185,7 @@ def test_a_message_that_comes_back_takes_the_later_ones_of_its_key_along() -> No
 
 
 def test_one_without_a_key_that_sleeps_comes_once() -> None:
-    """Nobody asked while it slept."""
+    """No consumer asked while it waited."""
     topic = Topic(keys=[None, None])
     assert topic.take("a", 0, 1) == [0]
     topic.dispatcher.nack(0, 0, 30)
@@ -281,7 +282,7 @@ def test_a_key_that_waits_names_the_message_and_the_consumer() -> None:
 
 
 def test_a_silent_consumer_holds_up_other_keys_for_its_timeout_alone() -> None:
-    """Of a subscription that names no time-out: two seconds, as docs/http.md says."""
+    """For a subscription without a timeout: two seconds, as docs/http.md says."""
     timeout_ms = SubscriptionSettings(type="key_shared").consumer_timeout_ms
     assert timeout_ms == 2_000
     held, free = owned_by("silent", "silent", "b", count=2)
@@ -349,7 +350,8 @@ def test_what_woke_at_the_next_owner_does_not_overtake_what_was_not_looked_at() 
 
 
 def test_more_keys_than_are_looked_ahead_for_come_back_at_the_next_owner() -> None:
-    """All that was out comes back, and nothing new may be looked at: it would wait for ever."""
+    """All leased messages come back, and no new ones may be looked at, so it would wait for
+    ever."""
     keys: list[str | None] = [f"k{number}" for number in range(8)]
     topic = Topic(keys=keys * 2)
     assert topic.take("a", 0) == list(range(16))
@@ -383,7 +385,7 @@ class KeyShared(RuleBasedStateMachine):
         self.now = 0
 
     def of_key(self, offset: int) -> list[int]:
-        """The unacked messages of the same key, in order."""
+        """Return the unacked messages of the same key, in order."""
         key = self.topic.messages[offset]
         return [
             one
@@ -392,7 +394,7 @@ class KeyShared(RuleBasedStateMachine):
         ]
 
     def expire(self) -> None:
-        """What lease ends mean: later ones of the key come back too."""
+        """End a lease: later messages of the key come back too."""
         for offset in [o for o, held in self.model.held.items() if held.deadline <= self.now]:
             self.lost(offset)
 
@@ -446,7 +448,8 @@ class KeyShared(RuleBasedStateMachine):
             self.nothing_else_was_free(name)
 
     def nothing_else_was_free(self, name: str) -> None:
-        """Whatever is left waits for something of its own key, or is another one's."""
+        """Check that each remaining message waits for another of its key, or belongs to another
+        consumer."""
         topic, model = self.topic, self.model
         able = [one for one, seen in model.seen.items() if seen > self.now - GONE]
         slots = Slots(able)
@@ -493,7 +496,7 @@ class KeyShared(RuleBasedStateMachine):
 
     @rule()
     def hand_over(self) -> None:
-        """The next owner knows only the consumers that hold messages."""
+        """Move to the next owner, which knows only the consumers that hold messages."""
         late = self.topic.late
         self.topic = self.topic.handed_over(self.now, ahead=8)
         self.topic.late = late
@@ -531,7 +534,7 @@ TestKeyShared.settings = settings(max_examples=100, stateful_step_count=40, dead
 async def test_keys_of_due_messages_are_looked_up_before_delays_catch_up(
     *, has_due: bool, looks: bool
 ) -> None:
-    """What is due joins its key by a look. Delays that have much to move would put it off."""
+    """A due message joins its key by a look. Delays with much to move would put it off."""
     looked = []
 
     def wanted(consumer: str, _: int) -> None:
@@ -549,12 +552,10 @@ async def test_keys_of_due_messages_are_looked_up_before_delays_catch_up(
     assert goes_on == (not looks), "there is nothing to look at, or the delays have a turn"
 
 
-# Each consumer that came to a key-shared subscription of a thousand held up its broker for 0.3 s.
-#
-# All slots were shared out anew and all keys offered anew, 10,000 of them, for each that came or
-# left: 250 workers that started together took the broker's loop for 19 s. Found by calls that each
-# named another consumer. The bounds are far from what it takes; what is checked is that it comes
-# to the same.
+# Each consumer that joined a key-shared subscription of a thousand stopped its broker for 0.3 s.
+# All slots and 10,000 keys were distributed again for each join or leave: 250 workers that started
+# together took the loop for 19 s. Calls that each named another consumer found it. The bounds are
+# far from the real cost; the test checks that the result is the same.
 
 
 def test_a_change_comes_to_the_same_as_all_anew() -> None:
@@ -616,11 +617,9 @@ def test_one_that_comes_moves_few() -> None:
 
 
 def test_nothing_is_left_of_what_is_acked() -> None:
-    """A message without a key that was given back with a delay and then expired stayed in memory.
-
-    Of a key-shared subscription: nobody woke it, so with a time to live that overtakes delays each
-    such message was kept until a seek or a take-over. Found by reading.
-    """
+    """A message without a key that was given back with a delay and then expired stayed in memory,
+    because a key-shared subscription never woke it: with a time to live shorter than the delay, it
+    was kept until a seek or a take-over. Found by reading."""
     cursor = Cursor()
     keys = KeyOrder(cursor, 100)
     keys.belong_to(["c"])

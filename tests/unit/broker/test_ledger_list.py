@@ -21,7 +21,7 @@ counts = st.lists(st.integers(0, 7), min_size=1, max_size=12)
 
 
 def build(sizes: list[int]) -> tuple[LedgerList, list[int]]:
-    """The list of closed ledgers with so many messages each, and its model."""
+    """Build a list of closed ledgers with these message counts, and its model."""
     ledger_list = LedgerList()
     model: list[int] = []
     for ledger_id, count in enumerate(sizes):
@@ -120,7 +120,7 @@ def test_rollover_by_size_entries_or_age_but_never_when_empty() -> None:
 
 
 def held(ledger_list: LedgerList) -> dict[int, int]:
-    """By offset that is left: the ledger that holds it."""
+    """Return offset → ledger, for the remaining offsets."""
     return {
         offset: segment.ledger_id
         for segment in ledger_list.segments
@@ -140,7 +140,7 @@ def test_a_truncated_list_begins_there_and_never_goes_back(
     assert held(after) == dict(enumerate(model[before:], before))
     assert after.truncating(data.draw(st.integers(0, before))).earliest_offset == before
     assert after.segments[-1].ledger_id == 99
-    # What lies before it as a whole is gone, or goes with the next trim, whoever needs it.
+    # A ledger that lies before it as a whole is gone, or goes with the next trim.
     trimmed = after.trimming(RetentionPolicy(None, None), 0, limit=0)
     assert held(trimmed) == held(after)
     assert all((one.count or 0) + one.base_offset > before for one in trimmed.segments[:-1])
@@ -215,7 +215,7 @@ def test_why_the_oldest_ledger_stays() -> None:
 def test_pieces_are_hidden_and_nothing_else_is(
     made: list[tuple[int, bool]], data: st.DataObject
 ) -> None:
-    """Also in forks, wherever they are cut, and in what is published to those."""
+    """Also in forks, wherever they are cut, and in later messages of those."""
     found = LedgerList()
     hidden: set[int] = set()
     for number, (count, large) in enumerate(made):

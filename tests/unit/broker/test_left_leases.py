@@ -1,4 +1,4 @@
-"""Leases that an owner leaves to its successor at a planned end, and how they are told."""
+"""Leases that an owner leaves to its successor at a planned end, and their records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def dispatcher(type_: Any, cursor: Cursor, told: dict[int, int] | None = None) -
 
 
 def told(state: CursorState) -> CursorState:
-    """The same once it was written and read."""
+    """Return the same after writing and reading."""
     assert state.left is not None
     there = State({"s": CursorState(7, Cursor(0))})
     there.apply(encode(left_ops("s", 7, state.left)))
@@ -84,7 +84,7 @@ def handed(type_: Any, one: Dispatcher, now: int, told: dict[int, int] | None = 
 
 @dataclass
 class Model:
-    """What a shared subscription without keys does, whoever owns it."""
+    """A model of a shared subscription without keys, under any owner."""
 
     acked: set[int] = field(default_factory=set)
     out: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset → lease, deadline
@@ -155,7 +155,7 @@ def test_all_goes_on_at_the_next_owner_as_if_it_was_the_same(type_: str, seed: i
 
 
 def test_what_no_consumer_was_given_is_not_left_leased() -> None:
-    """It was on its way from the bookies when the owner ended: the successor gives it away."""
+    """It was being read from the bookies when the owner ended: the successor delivers it."""
     one = dispatcher("shared", Cursor(0))
     one.enter("a", 0)
     found = one.dispatch("a", 0, END, 2)
@@ -246,7 +246,7 @@ def test_a_delay_runs_on_while_nobody_uses_the_subscription() -> None:
 
 @pytest.mark.parametrize("count", [10_000, 10_001, 25_000])
 def test_a_long_table_is_told_in_parts_that_say_the_same(count: int) -> None:
-    """Counts and keys of the second operation were those of the first when they were cut badly."""
+    """When cut badly, counts and keys of the second operation were those of the first."""
     offsets = list(range(7, 7 + 2 * count, 2))
     attempts = [1 + number // 6_000 for number in range(count)]
     keys: list[int | None] = [number % 9_973 for number in range(count)]
@@ -262,7 +262,7 @@ def test_a_long_table_is_told_in_parts_that_say_the_same(count: int) -> None:
 
 
 def test_leases_count_for_the_next_opening_alone() -> None:
-    """Of another epoch: whoever left them was not the last owner."""
+    """From another epoch: their owner was not the last one."""
     state = State({"s": CursorState(7, Cursor(0), left=LeftLeases(3, 1, 9))})
     state.keep_leases_of(4)
     assert state.cursors["s"].left is None

@@ -1,9 +1,9 @@
-"""Which ledgers that no record names may go: never one that a change could still name.
+"""Which unnamed ledgers may be deleted: none that a change could still name.
 
-A model of all that names ledgers: openings, owners that roll over, replace their state ledger and
-open anew, writes that are late or come twice, deletions and namesakes. The rule is asked at every
-moment, with records read at different ones; what it gave away once must never be named again. In
-the end it must give away all that is not named.
+A model of everything that names ledgers: openings, owners that roll over, replace their state
+ledger and reopen, late and doubled writes, deletions and namesakes. The rule is asked at every
+moment, with records read at different times. A ledger that it released must never be named again.
+At the end it must release every unnamed ledger.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NAME = PartitionName("public", "t", 0)
 
 @dataclass
 class Owner:
-    """Who believes to serve the partition: its record as last written, and what is being made."""
+    """A broker that believes it owns the partition: its last record, and the ledgers being made."""
 
     record: PartitionRecord
     version: int
     rolling: int | None = None
     state: tuple[int, int] | None = None
-    """A new state ledger, and the epoch that it was made at."""
+    """A new state ledger, and its epoch."""
     reopening: tuple[PartitionRecord, int] | None = None
     """The epoch's record as read, and the ledger that was made."""
 
@@ -57,7 +57,7 @@ class World:
     given_away: set[int] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
 
-    # -- what all of them do
+    # All names
 
     def made(self, kind: str, record: PartitionRecord) -> int:
         ledger_id = len(self.labels) + 1
@@ -80,7 +80,7 @@ class World:
         assert not wrong, f"{wrong} named after they were given away: {self.said}"
         return True
 
-    # -- steps
+    # Steps
 
     def create_topic(self) -> None:
         if self.topic is None:
@@ -94,7 +94,7 @@ class World:
                 self.record, self.version = replace(self.record, deleted=True), self.version + 1
 
     def end_deletion(self) -> None:
-        """When no claim stands any more: what its owners had sent has come, or never will."""
+        """When no claim is left: writes of its owners have come, or never will."""
         if self.topic is not None and self.topic.deleting and self.rng.random() < 0.5:
             self.owners, self.openings, self.late = [], [], []
             self.topic = self.record = None
@@ -171,7 +171,7 @@ class World:
         if self.late:
             self.put(*self.late.pop(self.rng.randrange(len(self.late))))
 
-    # -- the sweep
+    # The sweep
 
     def list(self) -> None:
         self.looks.append(([*self.labels], self.topic))
@@ -224,7 +224,7 @@ def test_nothing_goes_that_is_named_later_and_in_the_end_all_the_rest(seed: int)
     assert not left, [world.labels[one] for one in left]
 
 
-# -- examples
+# Examples
 
 TOPIC = TopicRecord(TopicSettings(), incarnation="i")
 LABEL = Label(NAME, "i", 3)

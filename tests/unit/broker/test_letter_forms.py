@@ -28,7 +28,7 @@ NOISE = random.Random(5).randbytes(ENTRY_PAYLOAD_BYTES_MAX)
 
 
 def filling(spare: int) -> Record:
-    """A message whose batch leaves so many bytes of an entry."""
+    """Make a message whose batch leaves this many bytes of an entry."""
     around = len(build_batch([Record(b"k", NOISE[: 1 << 22], (), 0)])) - (1 << 22)
     size = ENTRY_PAYLOAD_BYTES_MAX - spare - around
     return Record(b"k", NOISE[:size], (), 0)
@@ -57,7 +57,7 @@ def test_a_short_one_stays_as_it_is(*, retry: bool) -> None:
 
 
 def test_what_is_too_long_goes_with_fewer_headers() -> None:
-    """Each number of spare bytes, and each header that goes, is a step of its own."""
+    """Each number of spare bytes, and each dropped header, is a step of its own."""
     kept = set()
     for spare in (200, 150, 100, 60):
         record = filling(spare)

@@ -1,4 +1,4 @@
-"""Whose letters are in memory at once: a topic that takes none delays nobody else's."""
+"""Dead letters in memory at once: a topic that takes none delays no other topic's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo.broker.types import TopicName
 
 
 class Desk:
-    """Senders that keep their turns until they are let go."""
+    """Senders that keep their turns until they are released."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -61,7 +61,7 @@ async def test_one_topic_and_one_namespace_have_a_share() -> None:
 
 
 async def test_topics_that_take_nothing_hold_up_no_other() -> None:
-    """Sixteen letters to full topics of one tenant waited, and everybody's behind them."""
+    """Sixteen letters to full topics of one tenant waited, and all other letters behind them."""
     desk = Desk()
     slow = [one for number in range(40) for one in topics(f"n{number}", 2)]
     for topic in slow:
@@ -97,7 +97,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 async def test_topics_in_doubt_and_others_of_one_namespace_take_no_turns_of_each_other(
     first: str,
 ) -> None:
-    """Sound topics have a quarter of all turns, those in doubt a single turn."""
+    """Good topics have a quarter of all turns, doubtful topics a single turn."""
     desk = Desk()
     doubtful, sound = topics("a", 2), [TopicName("a", f"s{number}") for number in range(50)]
     for topic in doubtful:

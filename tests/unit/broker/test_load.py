@@ -1,4 +1,4 @@
-"""Which broker gives which partition to whom: never to and fro, never without end. By load.py."""
+"""Which broker gives which partition to which: never back and forth, never without end. By load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from octavo.broker.types import PartitionName, Work
 RULES = LoadRules(floor=100.0, above_mean=1.25, pause_s=60.0, rest_s=600.0)
 
 Lying = dict[str, dict[PartitionName, float]]
-"""What lies where, with its load."""
+"""Broker → its partitions, with their loads."""
 
 
 def part(number: int) -> PartitionName:
@@ -35,7 +35,7 @@ def part(number: int) -> PartitionName:
 @st.composite
 def clusters(draw: st.DrawFn) -> Lying:
     ids = [f"b{number}" for number in range(draw(st.integers(1, 6)))]
-    # So little that a half of it is nothing to a float is no load.
+    # A load whose half is 0 as a float counts as no load.
     loads = draw(st.lists(st.just(0.0) | st.floats(1e-6, 50_000), max_size=40))
     lying: Lying = {one: {} for one in ids}
     for number, load in enumerate(loads):
@@ -48,14 +48,14 @@ def totals(lying: Lying) -> dict[str, float]:
 
 
 def distance(lying: Lying) -> float:
-    """Of all brokers from their mean."""
+    """Return all brokers' distance from their mean."""
     found = totals(lying)
     mean = sum(found.values()) / len(found)
     return sum(abs(load - mean) for load in found.values())
 
 
 def moves_until_rest(lying: Lying, rules: LoadRules) -> list[Giving]:
-    """What is moved while loads stay as they are, and nobody has to wait for anything."""
+    """Return the moves while loads stay constant, and no pause is needed."""
     most = round(2 * len(lying) / GAIN)
     made: list[Giving] = []
     while True:
@@ -122,7 +122,7 @@ def test_at_rest_nobody_is_far_above_the_mean_unless_nothing_can_go(
 
 
 def test_one_partition_that_is_all_the_load_stays() -> None:
-    """It would only be somebody else who is loaded."""
+    """A move would only load another broker."""
     loads = {"A": 50_000.0, "B": 0.0}
     assert choose("A", loads, {part(0): 50_000.0}, RULES) is None
 
@@ -167,7 +167,7 @@ def test_a_pause_follows_each_move_and_each_change_of_brokers() -> None:
 
 
 def measured(loads: Loads, rate: float, s: float, start: tuple[float, int]) -> tuple[float, int]:
-    """So many messages of 1 KiB a second, for so long."""
+    """Measure this many messages of 1 KiB a second, for this long."""
     now_s, done = start
     until_s = now_s + s
     while now_s < until_s:
@@ -203,7 +203,7 @@ def test_what_has_gone_counts_no_more_at_once() -> None:
 
 
 def test_opened_anew_it_is_measured_anew() -> None:
-    """Its counters begin at 0: nothing is below nothing."""
+    """Its counters begin at 0, and no load is negative."""
     loads = Loads()
     measured(loads, 100, 60, (0.0, 0))
     loads.measure([(part(0), Work(5, 5_120))], 65.0)
@@ -221,7 +221,7 @@ def test_small_changes_are_not_told() -> None:
 
 
 def test_a_load_that_falls_to_nothing_is_told_at_once() -> None:
-    """Another broker showed 397 for minutes, for one that had nothing to do."""
+    """Another broker showed 397 for minutes, for a broker that had nothing to do."""
     assert worth_telling(397, 0.0, 10_000) == 0
     assert worth_telling(397, 0.4, 10_000) == 0
 

@@ -13,12 +13,10 @@ from octavo.broker.types import PartitionName
 from octavo.ledger.read.open_batch import opening
 from octavo.metadata.topics import PartitionLedger
 
-# A read ended with a KeyError when its ledger was let go while another reader was being closed.
-#
-# With as many ledgers open as may be, opening one more closes the one that was not used longest,
-# and waits for that; whoever dropped the new one meanwhile (its ledger was closed, or offloaded,
-# or the partition given up) took it out of the table, where it was then looked for. A reader that
-# was being opened while all were closed stayed open for ever. Found by a property test.
+# A read ended with a KeyError when its ledger was released while another reader was being closed.
+# At the bound of open ledgers, opening another closes the least recently used and waits for that; a
+# release meanwhile took the new reader out of the table, where it was then sought. A reader that
+# was being opened while all were closed stayed open for ever. A property test found it.
 
 
 class Reader:
@@ -65,14 +63,13 @@ async def test_one_that_is_opened_too_late_is_closed() -> None:
     assert late.is_closed
 
 
-# A read that waits while its open ledger is closed, and the next one too, finds its end.
-#
-# Seen by the simulator (seed 133): the last entry of a ledger that is not being written any more
-# was taken for −1, and the read ended in an IndexError.
+# A read that waits while its open ledger, and the next one too, is closed finds its end. The last
+# entry of a ledger without a writer was taken for −1, and the read ended in an IndexError. The
+# simulator found it (seed 133).
 
 
 class OneReader:
-    """Of ledger 1, as it is when it is opened."""
+    """Ledger 1, as it is when it is opened."""
 
     def __init__(self, last_add_confirmed: int, *, is_closed: bool) -> None:
         self.ledger_id = 1
@@ -84,7 +81,8 @@ class OneReader:
 
 
 def log_reader(record: Any, written: dict[int, int], *openings: OneReader) -> LogReader:
-    """What opens ledger 1 gets `openings`, one after the other; `written`: its last entry here."""
+    """Make a reader to which opening ledger 1 returns `openings` in turn; `written`: its last entry
+    here."""
     left = list(openings)
 
     async def open_ledger(ledger_id: int) -> OneReader:
@@ -113,7 +111,7 @@ async def test_the_end_of_a_ledger_that_was_closed_meanwhile() -> None:
 
 
 async def test_a_reader_that_was_opened_while_its_ledger_grew_is_opened_again() -> None:
-    """Where the ledger ended then is not its end."""
+    """The ledger's end at that time is not its real end."""
     record: Any = SimpleNamespace(ledgers=LedgerList((PartitionLedger(1, 0),)))
     growing, closed = OneReader(3, is_closed=False), OneReader(6, is_closed=True)
     reader = log_reader(record, {}, growing, closed)

@@ -1,7 +1,8 @@
-"""Which marks of bulk loads a partition lets go when it has many: those nobody asks for again.
+"""Which bulk-load marks a partition drops when it has many: only those that no caller asks for
+again.
 
-A mark that goes while its batch is not complete lets the batch be taken in a second time. Random
-bulk loads, some of them forgotten and used again since.
+If a mark is dropped while its batch is not complete, the batch can be taken in twice. Random bulk
+loads, some of them forgotten and used again.
 """
 
 from __future__ import annotations

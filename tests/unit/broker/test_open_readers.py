@@ -1,4 +1,4 @@
-"""Whatever is opened is closed, once, and not while it is the one that is given out."""
+"""Every opened reader is closed once, and not while it is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An owner opens its partition anew, after its ledger failed, only while it still is the owner."""
+"""After its ledger failed, an owner reopens its partition only while it still is the owner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ NEW = 5
 async def test_what_another_has_taken_over_is_not_opened_anew(
     taken_over: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else who was replaced replaces its successor, and takes back acks that this one answered."""
+    """Otherwise a replaced owner replaces its successor, and takes back acks that the successor
+    gave."""
     made: list[int] = []
 
     async def create_ledger(*_: object) -> Any:
@@ -67,10 +68,8 @@ async def test_what_another_has_taken_over_is_not_opened_anew(
 async def test_a_ledger_whose_making_fails_when_nobody_waits_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that stops spawns nothing more, so that nobody hears what became of the ledger.
-
-    Seed 1700075 of profile `recreate`: the store was closed between the two failures.
-    """
+    """A stopping broker starts no tasks, so the new ledger's outcome goes unnoticed. Seed 1700075
+    of profile `recreate`: the store was closed between the two failures."""
     unheard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
 

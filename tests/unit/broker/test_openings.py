@@ -1,4 +1,4 @@
-"""Partitions stand in line to be opened, and those that somebody waits for go first."""
+"""Partitions wait in line to be opened, and those with waiting callers go first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo.broker.cluster.openings import Openings
 
 
 class Line:
-    """Whose turn came, in order; each ends when it is told to."""
+    """The order of turns; each ends when the test says so."""
 
     def __init__(self, at_once: int) -> None:
         self.openings = Openings(at_once)

@@ -1,4 +1,4 @@
-"""How fast a compaction goes on, on a clock of its own."""
+"""The pace of a compaction, on a settable clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo.broker.partition.pace import Pace
 
 
 class Clock:
-    """Of a loop that does nothing else: it moves by work and by sleeping."""
+    """The clock of an otherwise idle loop: it moves by work and by sleeping."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -127,7 +127,7 @@ async def test_anothers_write_after_a_lost_reply_leaves_ours_in_doubt() -> None:
 
 
 def next_epoch(record: PartitionRecord) -> PartitionRecord:
-    """What everybody writes who takes over and makes no ledger."""
+    """Return the write of any broker that takes over and makes no ledger."""
     return replace(record, epoch=record.epoch + 1)
 
 
@@ -190,7 +190,7 @@ async def test_changes_take_turns() -> None:
 
 
 def offload_in(topics: FakeTopics, ledger_id: int, state: str = "offloaded") -> None:
-    """What a job does beside the owner."""
+    """Return the write of a job that runs beside the owner."""
     assert topics.record is not None
     links = tuple(
         replace(link, offload=OffloadRecord("u", state, "x"))

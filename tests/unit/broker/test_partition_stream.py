@@ -1,4 +1,6 @@
-"""A partition as a durable stream: what is shown when, when nobody knows what was written."""
+"""A partition as a durable stream: what readers see, and when, also while a write's outcome is
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ TEXT = StreamConfig("text/plain")
 
 
 class Ledger:
-    """Takes operations, or does not say whether it did."""
+    """Takes operations, or leaves their outcome unknown."""
 
     def __init__(self, partition: FakePartition) -> None:
         self.ops: list[Any] = []

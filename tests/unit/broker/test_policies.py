@@ -1,4 +1,4 @@
-"""Policies: what holds where topic and namespace both speak, and what is wrong in itself."""
+"""Policies: which value holds when topic and namespace both set one, and invalid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who should own a partition: even within each topic, and few move when brokers come and go."""
+"""The preferred owner of a partition: even within each topic, and few moves when brokers come and
+go.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def _moved(before: tuple[str, ...], after: tuple[str, ...]) -> int:
 
 
 def test_few_move_when_a_broker_comes_or_goes() -> None:
-    """At least its share must; no more than twice that does, on the average of many topics."""
+    """At least its share must move; at most twice that, on the average of many topics."""
     for partitions, count in ((4, 2), (8, 3), (32, 4), (64, 5)):
         ids = tuple(f"broker-{n}" for n in range(count))
         came = least = 0

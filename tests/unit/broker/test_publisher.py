@@ -35,7 +35,7 @@ Done = Callable[[int, OctavoError | None], None]
 
 
 class FakeWriter:
-    """Keeps what was added until the test confirms it."""
+    """Keeps adds until the test confirms them."""
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -43,7 +43,7 @@ class FakeWriter:
         self.dones: list[Done] = []
         self.busy = False
         self.takes = 0
-        """So many more, though it is busy."""
+        """How many more it takes, though it is busy."""
         self.drained = asyncio.Event()
         self.error: OctavoError | None = None
         self.answered = 0
@@ -406,7 +406,7 @@ async def test_a_close_waits_for_what_was_let_in_before_it() -> None:
 
 @pytest.mark.parametrize("how", ["cancelled", "too late"])
 async def test_a_publisher_that_gives_up_frees_its_place_in_the_line(how: str) -> None:
-    """A long batch that found no room was given up; the short one behind it waited on."""
+    """A long batch without room was given up, and the short batch behind it waited on."""
     bench = Bench(inflight_bytes_max=300, publish_timeout_ms=50 if how == "too late" else 30_000)
     under_way, long = bench.publish(), bench.publish(size=400)
     await turns()
@@ -438,7 +438,7 @@ async def test_a_writer_that_is_busy_again_after_some_keeps_the_order(takes: int
         bench.writer.drained.set()
         await turns()
         bench.writer.drained = asyncio.Event()
-        late.append(bench.publish(7))  # who comes later goes behind those who wait
+        late.append(bench.publish(7))  # a later batch goes behind the waiting ones
         await turns()
     bench.writer.busy = False
     bench.writer.drained.set()

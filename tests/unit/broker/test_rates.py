@@ -1,4 +1,6 @@
-"""Rates of topics: each topic by itself, a debt for what is known late, new bounds hold at once."""
+"""Rates of topics: independent of each other, a debt for later-known costs, new bounds hold at
+once.
+"""
 
 from __future__ import annotations
 

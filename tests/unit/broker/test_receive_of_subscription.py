@@ -1,4 +1,4 @@
-"""Leases of messages whose reading takes long."""
+"""Leases of messages that take long to read."""
 
 from __future__ import annotations
 
@@ -27,18 +27,16 @@ from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, build_batch
 from tests.unit.broker.test_subscription_types import Log, keyed, made, offsets
 
-# Messages whose reading took longer than the ack timeout could never be acknowledged.
-#
-# The lease began when the messages were chosen, not when they were handed over. With cold ledgers,
-# a large `messages_max` and a short ack timeout every answer came with leases that had ended: each
-# ack was refused as stale, the messages were delivered again, for ever. Found by the simulator
-# (topic seeds 2064 and 2748): a subscription did not drain.
+# Messages whose reading took longer than the ack timeout could never be acked. The lease began when
+# the messages were chosen, not when they were delivered. With cold ledgers, a large `messages_max`
+# and a short ack timeout, all leases had ended when the answer came: each ack was refused as stale,
+# and the messages came again, for ever. The simulator found it (topic seeds 2064 and 2748).
 
 ACK_TIMEOUT_MS = 40
 
 
 class SlowLog:
-    """A partition of three messages that are read slower than the ack timeout."""
+    """A partition of three messages whose reading takes longer than the ack timeout."""
 
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
@@ -98,18 +96,17 @@ async def test_an_exclusive_subscription_is_held_while_its_holder_reads() -> Non
 
 
 # A receive of many messages from slow bookies took longer than its caller waited, again and again.
-#
-# Whatever was asked for was read before anything was answered. The caller gave up, the messages
-# came back when their leases were over, and the next call began with the first of them anew:
-# nobody ever got one. Now who has some gives them after half a second. Found by the simulator
-# (seed 1800453 of `topic`: 124 messages, 20 ms each, callers that wait 1.5 s).
+# Everything was read before anything was answered; the caller gave up, the leases ended, and the
+# next call began with the same message. Now a receive answers after half a second with the messages
+# so far. The simulator found it (seed 1800453 of `topic`: 124 messages, 20 ms each, callers that
+# wait 1.5 s).
 
 READ_S = 0.02
 MESSAGES = 100
 
 
 class ReadsSlowLog:
-    """A partition of single messages, each of which takes its time to be read."""
+    """A partition of single messages, each of which takes time to read."""
 
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
@@ -155,9 +152,8 @@ async def test_it_gives_what_it_has_and_the_rest_to_the_next(
 async def test_a_repeat_is_whole_also_when_disks_have_become_slow(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its consumer may be at work on what it was given first, and others got a part of it as well:
-    a late copy of the call took their leases away (seed 2301221).
-    """
+    """Otherwise a late copy of the call took the leases of a consumer at work, and other consumers
+    got some of its messages (seed 2301221)."""
     monkeypatch.setattr(reads_subscription, "_READING_S_MAX", 5 * READ_S)
     log: Any = ReadsSlowLog()
     settings = SubscriptionSettings(type="shared", ack_timeout_ms=60_000)
@@ -192,7 +188,7 @@ async def test_a_repeat_that_cannot_be_read_leaves_its_messages_where_they_are()
 
 
 class ReadAhead(ReadsSlowLog):
-    """The same, of which a read gives several batches."""
+    """The same, where a read returns several batches."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -206,10 +202,8 @@ class ReadAhead(ReadsSlowLog):
 
 
 async def test_what_was_read_is_given_though_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a read that took long only the first batch was given, and the others were read again by
-    the next receive, which took as long: a hundred subscriptions of one topic kept their broker
-    busy with that.
-    """
+    """Of a long read only the first batch was delivered; the next receive read the others again,
+    which took as long: a hundred subscriptions of one topic kept their broker busy with that."""
     monkeypatch.setattr(reads_subscription, "_READING_S_MAX", READ_S / 2)
     log: Any = ReadAhead()
     settings = SubscriptionSettings(type="shared", ack_timeout_ms=60_000)
@@ -222,12 +216,10 @@ async def test_what_was_read_is_given_though_time_is_up(monkeypatch: pytest.Monk
 
 
 def test_a_look_whose_time_is_over_is_planned_as_any() -> None:
-    """A receive was a 500, and its messages were out at nobody, where the loop paused for a moment.
-
-    uvloop gives a plain `Handle`, without `when()`, for a moment that is over already. So the time
-    at which a key-shared or failover subscription looks again was asked of a handle that does not
-    know it. Seen at a broker that had just started, beside 5 consumers.
-    """
+    """When the loop paused for a moment, a receive was a 500, and its messages stayed leased by no
+    consumer. uvloop gives a plain `Handle`, without `when()`, for a time that is over, and the next
+    look of a key-shared or failover subscription asked it for the time. Seen at a broker that had
+    just started, with 5 consumers."""
 
     async def run() -> None:
         subscription = made(Log(keyed("a")), "failover")
@@ -243,7 +235,7 @@ def test_a_look_whose_time_is_over_is_planned_as_any() -> None:
 
 
 class _Slow(Log):
-    """Reads that something comes in between of."""
+    """Reads that another call interrupts."""
 
     meanwhile: Subscription | None = None
 
@@ -255,13 +247,9 @@ class _Slow(Log):
 
 
 async def test_a_seek_amid_a_hand_out_ends_what_was_counted() -> None:
-    """A message that was sought back to began with the deliveries of before, after a change of
-    owner.
-
-    Counts are written when they are handed out. Where a seek came while the messages were read,
-    those of before were written after it: they went to the dead letters sooner than they may. Found
-    by reading.
-    """
+    """After a seek and a change of owner, a message began with its earlier delivery count. Counts
+    are written when messages are delivered; a seek during the read came before that write, so
+    messages went to the dead letters too early. Found by reading."""
     log = _Slow(keyed("a"))
     subscription = made(log, "shared")
     given = await subscription.receive("c", messages_max=1)
@@ -272,13 +260,11 @@ async def test_a_seek_amid_a_hand_out_ends_what_was_counted() -> None:
     assert (await subscription.receive("c", messages_max=1))[0].delivery_count == 1
 
 
-# What a dead consumer had held was acked by the next one, which had never got it.
-#
-# Of failover and exclusive subscriptions with a `retry_backoff`: the leases of the one that died
-# ended, its messages waited for their delay, and who took over was given those behind them. So the
-# order of the partition was broken, and an ack `up_to` took those that waited along: nobody had
-# processed them, and nobody ever would. Likewise a message that was on its way to the dead-letter
-# topic, while that took none. Found by a program that checks the order; seen with curl.
+# In failover and exclusive subscriptions with a `retry_backoff`, a dead consumer's messages were
+# acked by the next one, which had never got them. They waited for their delay while the next
+# consumer got later messages, and its ack `up_to` covered them. The same happened to a message on
+# its way to a dead-letter topic that took none. A program that checks the order found it; seen with
+# curl.
 
 IN_ORDER = ["failover", "exclusive"]
 

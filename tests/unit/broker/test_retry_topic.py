@@ -1,4 +1,4 @@
-"""Which messages go on in a retry topic, when they are due there, and that acks follow copies."""
+"""Retry topics: which messages go there, when they are due, and that acks follow copies."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_a_copy_says_where_it_comes_from_and_when_it_is_due() -> None:
 
 
 def test_of_subscriptions_that_share_a_retry_topic_one_has_a_copy() -> None:
-    """A dead letter of another one, published again with its headers, went to both."""
+    """A dead letter of one subscription, published again with its headers, went to both."""
     earlier = [("Octavo-Retry-Subscription", b"u"), ("octavo-deliver-at", b"99")]
     record = Record(b"k", b"v", earlier, timestamp_ms=5)
     copy = retry_of(NAME, "s", Delivery("", 41, MessageId(7, 8, 9), record, 3), 9_000)
     filters = {name: Filter(retrying(name, RETRIED)) for name in ("s", "u")}
     assert [name for name, one in filters.items() if one.passes(b"k", copy.headers)] == ["s"]
     assert [name for name, _ in copy.headers].count("octavo-deliver-at") == 1
-    stored = [*earlier, ("Octavo-Retry-Subscription", b"s")]  # by a broker of before
+    stored = [*earlier, ("Octavo-Retry-Subscription", b"s")]  # by an older broker
     assert [name for name, one in filters.items() if one.passes(b"k", stored)] == ["s"]
 
 

@@ -1,7 +1,8 @@
-"""A roll-over with publishes in both ledgers: nothing is written before the old one is confirmed.
+"""A roll-over with publishes in both ledgers: the new one counts only after the old one is
+confirmed.
 
-The ledgers are answered by hand. Closing the old one does not wait: a real one gives up after a
-while, and closes where it is confirmed.
+The test answers the ledgers by hand. Closing the old ledger does not wait: a real ledger gives up
+after a while, and closes where it is confirmed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.unit.broker.test_publisher import NAME, Bench, FakeWriter, turns
 class Writer(FakeWriter):
     """Notes when it was closed."""
 
-    metadata = TopicSettings()  # as copies are asked for
+    metadata = TopicSettings()  # the number of copies
 
     def __init__(self, ledger_id: int, said: list[str]) -> None:
         super().__init__(ledger_id)
@@ -39,7 +40,7 @@ class Writer(FakeWriter):
 
 
 class Record:
-    """The partition's record in memory; `error`: what its next change ends with."""
+    """The partition's record in memory; `error`: the outcome of its next change."""
 
     def __init__(self, said: list[str]) -> None:
         self.said = said
@@ -56,7 +57,7 @@ class Record:
 
 
 class Rolling:
-    """One publish in each ledger, and a roll-over between them under way."""
+    """One publish in each ledger, and a roll-over between them in progress."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.said: list[str] = []
@@ -96,7 +97,7 @@ class Rolling:
         )  # fmt: skip
 
     async def begin(self) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
-        """The publishes into the old ledger and the new one."""
+        """Begin the publishes into the old ledger and the new one."""
         before = self.bench.publish()
         await turns()
         self.task = asyncio.create_task(self.rollover._run())
@@ -145,7 +146,7 @@ async def test_the_old_ledger_is_closed_when_all_of_it_is_confirmed(
 async def test_what_the_old_ledger_cannot_confirm_ends_it_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the record would name the new one, with what came after a message that is lost."""
+    """Otherwise the record would name the new ledger, with messages that follow a lost one."""
     rolling = Rolling(monkeypatch)
     before, after = await rolling.begin()
     rolling.old.dones[0](0, OutcomeUnknown(1, 0, NotEnoughBookies("ledger 1", 2, ["b3"])))

@@ -1,4 +1,4 @@
-"""What schemas cost: bounded, told beforehand, and what is checked on the loop is little."""
+"""The cost of schemas: bounded, known beforehand, and mostly off the loop."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_not_known_to_be_short_is_not_checked_on_the_loop() -> None:
 
 
 def doubled(levels: int) -> dict[str, Any]:
-    """Records that hold the one before twice: a value has 2 ** levels parts."""
+    """Records that hold the previous one twice: a value has 2 ** levels parts."""
     found = record("r0", "int")
     for n in range(1, levels):
         found = record(f"r{n}", found, f"r{n - 1}")
@@ -141,7 +141,7 @@ def test_a_long_avro_schema_is_read_and_compared_in_few_steps(schema: Any) -> No
 
 
 def test_a_long_decimal_is_checked_as_bytes() -> None:
-    """150 KB of one took 8 s: it was made into a number, digit by digit."""
+    """One of 150 KB took 8 s, because it was made into a number, digit by digit."""
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
     began_s = time.thread_time()
     assert parsed("avro", schema).misfit(decimal_of(150_000)) is None
@@ -152,7 +152,7 @@ def test_a_long_decimal_is_checked_as_bytes() -> None:
 
 
 class Counting(InProcess):
-    """An engine that notes what it is asked."""
+    """An engine that notes its questions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,8 @@ async def test_the_first_misfit_is_told_whichever_way_it_is_checked() -> None:
 
 
 async def test_messages_checked_on_the_loop_leave_it_to_others() -> None:
-    """Many publishers at once, each with a window of messages at the most that is checked here."""
+    """Many publishers at once, each with the largest window of messages that is checked on the
+    loop."""
     engine = Counting()
     check = check_of(engine, {"type": "array", "items": {"type": "integer", "minimum": 0}})
     quickly = check._subject.quick(check._subject.record.versions[0])

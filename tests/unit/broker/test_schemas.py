@@ -1,4 +1,4 @@
-"""Schemas: which may follow which, what a message has to be, and what is no schema."""
+"""Schemas: which may follow which, which messages fit, and what is no schema."""
 
 from __future__ import annotations
 
@@ -199,12 +199,10 @@ def test_the_same_schema_has_the_same_id() -> None:
     assert id_of("avro", one.text) != id_of("json", one.text)
 
 
-# A message of 20 KB killed the broker that checked it, and the next owner, and the next.
-#
-# Values of an Avro schema that contains itself, a list or a tree, may nest as deeply as they have
-# bytes, and the library reads them by calls of its own in C: a segmentation fault. So did any
-# value of a record that contains itself without a way out. And a list of nulls of five bytes took
-# a minute, and gigabytes. Found by trying hostile values.
+# A message of 20 KB killed the broker that checked it, and each next owner. Values of a recursive
+# Avro schema, a list or a tree, may nest as deeply as they have bytes, and the library reads them
+# recursively in C: a segmentation fault. So did any value of a record that contains itself without
+# an end. And a list of nulls of five bytes took a minute and gigabytes. Hostile values found it.
 
 
 def value_record(name: str, /, **fields: Any) -> dict[str, Any]:
@@ -306,16 +304,15 @@ def test_what_the_library_reads_is_gone_over_alike(
     source = io.BytesIO(changed)
     try:
         fastavro.schemaless_reader(source, schema, None)
-    except EOFError:  # it goes no further than was gone over
+    except EOFError:  # it goes no further than was checked
         pytest.fail("the library reads on")
     except (UnicodeDecodeError, IndexError):
         pass
 
 
-# A record of Avro without fields was registered, and then every message was refused.
-#
-# The library takes it, two fields of one name and two types of a kind in a union as well, which no
-# Avro schema has. Found as a user, with curl.
+# An Avro record without fields was registered, and then every message was refused. The library
+# accepts it, and also two fields of one name and two types of a kind in a union, which no Avro
+# schema may have. Found with curl.
 
 INT = {"name": "a", "type": "int"}
 RECORD = {"type": "record", "name": "x", "fields": [INT]}

@@ -1,8 +1,8 @@
-"""Who refers to shared ledgers: production's forks, releases and sweeps, in every order.
+"""References to shared ledgers: production's forks, releases and sweeps, in every order.
 
-Each call to the metadata store takes as long as the seed says, so that whoever forks, trims,
-deletes and sweeps meets the others between any two of them; some end in the midst, as in a crash.
-A ledger that a topic's record names is never deleted; in the end, swept, all that nobody names is.
+The seed decides how long each metadata call takes, so that forks, trims, deletions and sweeps meet
+between any two of their calls; some end in the middle, as in a crash. A ledger that a topic's
+record names is never deleted. At the end, after sweeps, all unnamed ledgers are.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class World:
         self.background.append(asyncio.ensure_future(work))
         return self.background[-1]
 
-    # As the ledger client, and as the deletions, are to what is tested.
+    # The ledger client and the deletions, for the code under test
 
     async def delete(self, ledger_id: int) -> None:
         await self.turns()
@@ -143,7 +143,7 @@ class World:
             await self.remove(name, incarnation)
 
     def named(self) -> dict[str, set[int]]:
-        """The ledgers of each topic that stands."""
+        """Return the ledgers of each existing topic."""
         found = {}
         for name in ("src", "f1", "f2", "f3"):
             topic = self._now(f"/octavo/topics/public/{name}", TopicRecord)
@@ -157,7 +157,7 @@ class World:
         found = self.store.records.get(path)
         return decode_record(kind, path, found.value) if found and found.value else None
 
-    # What people and brokers do
+    # Actions
 
     async def begin(self) -> None:
         record = TopicRecord(StoredSettings(), incarnation="i0", guarded=True)
@@ -184,7 +184,7 @@ class World:
         await self.forks.make(info, TopicName("public", name), {0: point})
 
     async def trim(self, name: str) -> None:
-        """As maintenance.py: the record first."""
+        """Trim as maintenance.py does: the record first."""
         topic, _ = await self.topics.read_topic("public", name)
         record, version = await self.topics.read_partition("public", name, 0)
         if not topic.stands or record.deleted or len(record.ledgers) < 2:
@@ -206,7 +206,7 @@ class World:
             await self.remove(TopicName("public", name), topic.identity)
 
     async def remove(self, name: TopicName, incarnation: str) -> None:
-        """As deletion.py."""
+        """Remove as deletion.py does."""
         topic, _ = await self.topics.read_topic(*name)
         if topic.identity != incarnation:
             return
@@ -222,7 +222,7 @@ class World:
         await self.topics.delete_topic(*name, topic.guard)
 
     async def sweep(self) -> None:
-        """As the sweeps of a broker: topics half made or half deleted, then referrers."""
+        """Sweep as a broker does: half-made and half-deleted topics, then references."""
         for topic in await self.topics.list_topics("public"):
             await self.look_at(TopicName("public", topic))
         await self.sweep_shared()
@@ -266,7 +266,7 @@ async def story(seed: int) -> World:
         tasks.append(asyncio.ensure_future(act))
         for _ in range(rng.choice((0, 3, 60))):
             await asyncio.sleep(0)
-    for _ in range(rng.randrange(3)):  # so many crash
+    for _ in range(rng.randrange(3)):  # this many crash
         for _ in range(rng.randrange(60)):
             await asyncio.sleep(0)
         rng.choice([task for task in tasks if not task.done()] or tasks).cancel()
@@ -274,7 +274,7 @@ async def story(seed: int) -> World:
         if not isinstance(found, OctavoError | asyncio.CancelledError | None):
             raise found
     await asyncio.gather(*world.background, return_exceptions=True)
-    # Whatever is left half done is found by the sweeps.
+    # Sweeps find what was left half done.
     world.calm = True
     for _ in range(4):
         await world.sweep()
@@ -287,7 +287,7 @@ def test_in_every_order_nothing_named_goes_and_nothing_unnamed_stays(part: int) 
         world = asyncio.run(story(seed))
         named = set().union(*world.named().values())
         assert named <= world.ledgers, seed
-        # What was trimmed before anybody shared it by a run that crashed is for leftovers.py.
+        # Ledgers that a crashed run trimmed before they were shared are left to leftovers.py.
         shared = asyncio.run(_shares(world))
         for ledger_id, record in shared.items():
             assert record.referrers, (seed, ledger_id)

@@ -1,7 +1,7 @@
-"""What a broker tells of its standing is told in each session, whatever the end of one interrupts.
+"""A broker announces its status in each session, whichever write a session's end interrupts.
 
 A session that ended while the record was written took the record with it, and the broker believed
-that it was told: the others took a drained broker for one that may be given partitions.
+that it was there: the others counted a drained broker as one that takes partitions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DRAINING = Standing(draining=True)
 
 
 class Store:
-    """One ephemeral record; the session ends, or an error comes, amid a call."""
+    """One ephemeral record; the session ends, or an error comes, during a call."""
 
     def __init__(self) -> None:
         self.record: tuple[bytes, int] | None = None
         self.session: Any = None
         self.calls = 0
         self.ends_at = -1
-        """The session ends behind this call, before its answer is looked at."""
+        """The session ends after this call, before its answer is looked at."""
         self.fails: list[Exception] = []
 
     def on_session(self, session: Any) -> None:
@@ -103,7 +103,7 @@ def standings(store: Store) -> Standings:
 
 @pytest.mark.parametrize("ends_at", range(1, 8))
 async def test_a_session_that_ends_amid_any_call(ends_at: int) -> None:
-    """The registry tells again in the next session, as it does after every alarm."""
+    """The registry announces again in the next session, as it does after every alarm."""
     store = Store()
     own = standings(store)
     for standing in (Standing(partitions=1), Standing(partitions=2), DRAINING):
@@ -117,7 +117,8 @@ async def test_a_session_that_ends_amid_any_call(ends_at: int) -> None:
 
 
 async def test_what_could_not_be_written_counts_as_not_told() -> None:
-    """Somebody else's record came in between each time; after the last try it is still untold."""
+    """Another writer's record came in between each time; after the last try it is still
+    unannounced."""
     store = Store()
     own = standings(store)
     store.record = b"of a former process", 0

@@ -1,4 +1,5 @@
-"""A state log that is closed while its writer is slow: what waits has a writer until the end."""
+"""A state log that is closed while its writer is slow: queued changes have a writer until the
+end."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.support.memory_state_ledgers import Served
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
 async def test_closed_while_changes_wait(drain: bool, turns: int) -> None:
-    """With `drain` all are written in their order; else each of them is told."""
+    """With `drain` all are written in order; otherwise each is told."""
     served = Served(list, state_ledger_entries_max=100)
     log = served.log
     await log.append(used_op("s", 1))  # the snapshot: from here on each change is an entry
@@ -48,13 +49,11 @@ async def test_closed_while_changes_wait(drain: bool, turns: int) -> None:
         await log.append(used_op("s", 5))
 
 
-# A producer was told `sequence-gap` for ever after a take-over, or its batch was stored twice.
-#
-# Producers become durable by checkpoints: who has changed since the last one. One that was queued
-# while the state ledger was being replaced stood behind the snapshot in the new ledger, although
-# it was older. Replay took the producer back to it; the snapshot had counted what came in between
-# as told, so no later checkpoint said it again, and they claimed to cover it. Seed 1922004 of the
-# profile `topic` met it.
+# After a take-over a producer got `sequence-gap` for ever, or its batch was stored twice.
+# Checkpoints make producers durable. A checkpoint that was queued while the state ledger was being
+# replaced came after the snapshot in the new ledger, although it was older. Replay took the
+# producer back to it; the snapshot counted the newer state as written, so no later checkpoint wrote
+# it again. Seed 1922004 of the profile `topic` found it.
 
 
 class Writer:
@@ -151,7 +150,7 @@ async def test_what_was_queued_before_a_snapshot_takes_no_producer_back() -> Non
 
 
 def test_coverage_never_goes_back() -> None:
-    """A checkpoint of less, behind one of more, only adds what it knows."""
+    """A checkpoint of an older state, after a newer one, only adds what it knows."""
     table = ProducerTable(10)
     table.accept(1, 0, 0, 5, 0)
     old = producers_op(5, list(table.snapshot()))

@@ -1,4 +1,4 @@
-"""A durable stream's state: who may append what, and what a take-over finds of it."""
+"""A durable stream's state: which appends are allowed, and what a take-over finds of it."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_a_damaged_operation_is_named(damage: list[object]) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_owners_that_die_know_all_that_was_stored(seed: int) -> None:
-    """Operations now and then, batches with their markers between: a take-over replays the first
-    and looks through the second, from where the operations end."""
+    """Operations now and then, batches with their markers between: a take-over replays the
+    operations and reads the batches after them."""
     rng = random.Random(seed)
     stream = opened()
     log: list[tuple[int, bytes | None]] = []

@@ -1,4 +1,4 @@
-"""The driver with each type of subscription: turns, keys, filters, limits, and what is written."""
+"""The driver with each type of subscription: turns, keys, filters, limits, and written changes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_order_of_a_key_through_a_nack_with_its_stale_leases() -> None:
     assert "of 1 the first was given back with a delay" in (subscription.held_back("a") or "")
     again = await subscription.receive("a", messages_max=9, wait_s=2)
     assert [(one.offset, one.delivery_count) for one in again] == [(0, 2), (1, 1), (2, 1)]
-    # Acks and a nack in one call: who acks what is behind it has decided so.
+    # Acks and a nack in one call: the consumer decided to ack later messages.
     both = ids(again, 1, 2)
     assert await subscription.acknowledge(both, nacks=[Nack(ids(again, 0)[0])]) == 2
     assert await offsets(subscription, "a") == [0]
@@ -158,7 +158,7 @@ async def test_a_failover_subscription_has_one_at_a_time_and_the_next_stands_by(
     assert await offsets(subscription, "b", messages_max=2) == [0, 1]
     assert await offsets(subscription, "c") == []
     assert "'b' is the active one; 'c' stands by" in (subscription.held_back("c") or "")
-    # One whose name comes first takes over, but not before what is out is done.
+    # A consumer with an earlier name takes over, but not before leased messages are done.
     assert await offsets(subscription, "a") == []
     assert "takes over" in (subscription.held_back("a") or "")
     assert await offsets(subscription, "b") == []
@@ -166,7 +166,7 @@ async def test_a_failover_subscription_has_one_at_a_time_and_the_next_stands_by(
     assert await offsets(subscription, "a", messages_max=1) == [2]
     stats = {one.name: one.active for one in subscription.stats().consumers}
     assert stats == {"a": True, "b": False, "c": False}
-    # The active one vanishes: whoever waits gets what it had, and all that comes after.
+    # The active consumer vanishes: a waiting one gets its messages, and all later ones.
     assert await offsets(subscription, "c", wait_s=5) == [2, 3, 4, 5]
 
 

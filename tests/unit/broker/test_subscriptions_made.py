@@ -1,4 +1,4 @@
-"""A subscription is durable when its making is answered."""
+"""A subscription is durable when its creation is answered."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from octavo.broker.subscriptions.subscriptions import SubscriptionSet
 from octavo.broker.types import PartitionName, SubscriptionInfo, SubscriptionSettings
 from tests.support.memory_state_ledgers import Served
 
-# A subscription that was answered as made was not durable: a take-over and a trim lost messages.
-#
-# Making it failed once because the bookies were away, and was repeated; the second call found the
-# cursor in memory and answered that all was well, with nothing written. The next owner knew of no
-# cursor, and retention removed what the subscription had never been given. The same trim did not
-# wait for subscriptions that exist but were not used in this partition yet. Found by the simulator
-# (topic seed 3269).
+# An answered creation was not durable: a take-over and a trim lost messages. Creating it failed
+# once because the bookies were away; the second call found the cursor in memory and answered
+# success, with nothing written. The next owner had no cursor, and retention removed undelivered
+# messages. The same trim did not wait for subscriptions that exist but were not used in this
+# partition yet. The simulator found it (topic seed 3269).
 
 INFO = SubscriptionInfo("s", SubscriptionSettings(), 1)
 
@@ -98,14 +96,10 @@ class Slow:
 
 
 async def test_who_made_it_hears_that_it_is_gone() -> None:
-    """A subscription that was deleted while it was being made answered 500, or was there all the
-    same.
-
-    Its cursor was on the way to the state ledger when the deletion forgot it. What came back from
-    the state ledger then crossed it off a list on which it no longer stood (`KeyError`), or gave
-    out a subscription over a cursor that was nobody's. Found by the fuzzer of `make attack`, in its
-    20th second and in none of 600 others with the same seed.
-    """
+    """Creating a subscription that was deleted meanwhile was a 500, or succeeded all the same. Its
+    cursor was on the way to the state ledger when the deletion forgot it. The answer then removed
+    it from a list on which it no longer was (`KeyError`), or returned a subscription without a
+    cursor. The fuzzer of `make attack` found it once, in its 20th second."""
     slow = Slow()
     making = asyncio.create_task(slow.subscriptions.make(INFO))
     await asyncio.sleep(0)
@@ -123,20 +117,17 @@ async def test_who_made_it_hears_that_it_is_gone() -> None:
 
 
 async def turns() -> None:
-    """Let everything run that can."""
+    """Run everything that can run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def test_an_ack_and_an_unsubscribe_during_a_roll_over_can_be_replayed() -> None:
     """An ack beside an unsubscribe, while the state ledger rolled over, made the partition
-    unopenable.
-
-    The snapshot that begins a new state ledger is of the state in memory, which may be ahead of the
-    operations still queued: the subscription was gone from it already, and the group after it began
-    with an ack of that subscription. Replay took that for damage (`BadStateLedger`), at every
-    take-over from then on. Found by reading.
-    """
+    impossible to open. A new state ledger begins with a snapshot of the state in memory, which may
+    be ahead of queued operations: the subscription was gone from it, and the next group began with
+    an ack of that subscription. Replay took that for damage (`BadStateLedger`) at every take-over.
+    Found by reading."""
     cursors = {"kept": Cursor(), "gone": Cursor()}
     served = Served(
         lambda: snapshot([(name, 1, cursor) for name, cursor in cursors.items()], [], 0),
@@ -167,13 +158,10 @@ async def test_an_ack_and_an_unsubscribe_during_a_roll_over_can_be_replayed() ->
 async def test_a_cumulative_ack_after_a_refused_one_is_durable_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was refused for overload was in no state ledger, though the state in memory had it.
-
-    Cursors in memory are changed first, and made durable after. An operation that found too many
-    waiting was refused and forgotten; a cumulative ack that was then made again wrote only what was
-    new to the memory, and answered. A restart went back behind it. Producers were lost in the same
-    way: their batches could be stored twice. Found by reading.
-    """
+    """An operation that was refused for overload was in memory but in no state ledger. Cursors in
+    memory change first, and are made durable later. A repeated cumulative ack wrote only what was
+    new to the memory, and was answered; a restart went back behind it. Producers were lost in the
+    same way, so their batches could be stored twice. Found by reading."""
     monkeypatch.setattr(state_log, "_WAITING_MAX", 1)
     cursors = {"s": Cursor(), "other": Cursor()}
     served = Served(lambda: snapshot([(name, 1, c) for name, c in cursors.items()], [], 0))

@@ -30,7 +30,7 @@ class Model:
 
 
 class Failover(RuleBasedStateMachine):
-    """Whatever is out is at one consumer, and whoever should be next gets it in the end."""
+    """All leased messages are at one consumer, and the next consumer gets its turn in the end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""When a subscription counts as unused: what the owner saw, what marks tell, what nobody knows."""
+"""When a subscription counts as unused: by the owner's calls and by marks, and when that is
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class World:
-    """One owner after the other; `ops` is what is durable."""
+    """One owner after the other; `ops` is durable."""
 
     def __init__(self, span_ms: int | None = DAY_MS) -> None:
         self.span_ms = span_ms
@@ -36,7 +38,7 @@ class World:
         self.owner()
 
     def owner(self) -> None:
-        """A new one, who knows what is durable."""
+        """Make a new owner that knows the durable state."""
         self.held = State.told_by([encode(self.ops)]).cursors["s"]
         self.uses = Uses(
             lambda: self.steady_ms / 1000, self.time, lambda: self.span_ms, self.ops.append

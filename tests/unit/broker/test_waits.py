@@ -1,4 +1,4 @@
-"""What a subscription's unacked messages wait for, in words: counts, consumers, until when."""
+"""Why a subscription's unacked messages wait, in words: counts, consumers, until when."""
 
 from __future__ import annotations
 

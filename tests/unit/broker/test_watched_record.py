@@ -1,4 +1,4 @@
-"""What is remembered is never older than the last alarm, for who asks for the newest."""
+"""A remembered record is never older than the last alarm, for a caller that needs the newest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from octavo.metadata.store import MetadataUnavailable
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_the_newest_is_not_older_than_the_last_alarm(seed: int) -> None:
-    """Changes come while readings are under way, whose answer may be of before or after."""
+    """Changes come while reads are in flight, whose answers may be older or newer."""
     rng = random.Random(seed)
     stored = 0
 
@@ -45,7 +45,7 @@ async def test_the_newest_is_not_older_than_the_last_alarm(seed: int) -> None:
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_a_reading_that_is_broken_off_is_followed_by_another(turns: int) -> None:
-    """Callers that waited for it are told; the next caller does not wait for it for ever."""
+    """Waiting callers get the error; the next caller does not wait for it for ever."""
     tasks: list[asyncio.Task[None]] = []
 
     async def read() -> int:

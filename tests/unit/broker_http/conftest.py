@@ -12,7 +12,7 @@ from tests.support.fake_broker import Running, running
 
 @pytest.fixture(scope="session")
 def event_loop_policy() -> uvloop.EventLoopPolicy:
-    """As in production: uvloop's transports are no subclasses of asyncio's."""
+    """uvloop, as in production: its transports are no subclasses of asyncio's."""
     return uvloop.EventLoopPolicy()
 
 

@@ -1,4 +1,4 @@
-"""`octavo acl --url`: an administrator without a way to the metadata changes who may do what."""
+"""`octavo acl --url`: an administrator without access to the metadata changes rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERS = "topic:payments/orders"
 @pytest.fixture
 async def one(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     monkeypatch.setenv("OCTAVO_TOKEN", "ann")
-    monkeypatch.setenv("OCTAVO_METADATA_URL", "file:///nowhere/metadata.db")  # what is said counts
+    monkeypatch.setenv("OCTAVO_METADATA_URL", "file:///nowhere/metadata.db")  # `--url` wins
     async with running(1, authenticator=FakeAuthenticator()) as cluster:
         cluster.servers[0]._gate._authority = Authority(cluster.cluster.store)  # type: ignore[arg-type]
         await secure(cluster)
@@ -35,14 +35,14 @@ async def one(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
 
 
 async def acl(one: Running, *arguments: str) -> int:
-    """The exit code; what was said is for `capsys`."""
+    """Run the command; return the exit code. `capsys` has the output."""
     code = await asyncio.to_thread(run, ["acl", *arguments, "--url", one.api.url])
     await refresh(one)
     return code
 
 
 def told(capsys: Any) -> Any:
-    """What a command said in JSON, between what the broker logs."""
+    """Return the command's JSON output, among the broker's logs."""
     lines = capsys.readouterr().out.splitlines()
     return json.loads([line for line in lines if line[:1] in ("[", "{")][-1])
 
@@ -161,7 +161,7 @@ async def test_nobody_shuts_themselves_out(one: Running, capsys: Any) -> None:
 async def test_what_others_change_meanwhile_stays(
     one: Running, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """They are faster twice, each time with a rule of their own."""
+    """Another administrator is faster twice, each time with a new rule."""
     policies = PolicyStore(one.cluster.store)  # type: ignore[arg-type]
     loop, faster, numbers = asyncio.get_running_loop(), list[str](), itertools.count()
     made_of = policy_place.record_of

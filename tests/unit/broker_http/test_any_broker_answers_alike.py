@@ -1,7 +1,7 @@
-"""What any broker answers is what the owner answers, byte for byte, for every call of the API.
+"""Any broker's answer equals the owner's answer, byte for byte, for every call of the API.
 
-Two worlds with two brokers each get the same requests, of any headers and bodies: the one at the
-owner, the other at the broker that passes them on. Answers and what is stored must be the same.
+Two worlds with two brokers each get the same requests, with any headers and bodies: one at the
+owner, the other at the broker that forwards. Answers and stored messages must be the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ABOUT_THE_TOPIC = [
     for route in ROUTES
     if "{topic}" in route.path
     and route.method != "DELETE"
-    and not route.path.endswith("/stream")  # without end: cluster/test_push has both brokers
+    and not route.path.endswith("/stream")  # without an end: cluster/test_push has both brokers
 ]
 VALUES = [
     b"prod\xe9", b"prod\xe8", b"k\xe9\xff", b"", b"\xff\xfe", "ключ".encode(), b"100%", b"%e9",
@@ -65,7 +65,7 @@ def bodies(rng: random.Random, kind: bytes) -> bytes:
 
 
 def request_of(rng: random.Random, route: Route) -> bytes:
-    # A topic that is a durable stream takes nothing else: that is one of its own.
+    # A durable stream's topic takes no other calls, so it needs its own topic.
     path = route.path.replace("/durable-streams/{namespace}/{topic}", STREAM)
     for name, value in PARTS.items():
         path = path.replace("{" + name + "}", value)
@@ -112,12 +112,13 @@ async def answered(url: str, request: bytes) -> bytes:
 
 
 def comparable(answer: bytes, one: Running, request: bytes) -> tuple[bytes, list[bytes], bytes]:
-    """Status, headers and body, without what is of one world or one instant."""
+    """Return status, headers and body, without values that depend on the world or the moment."""
     for number, server in enumerate(one.servers):
         answer = answer.replace(server.url.encode(), b"http://b%d" % number)
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *headers = head.split(b"\r\n")
-    # Any broker answers a call on a whole topic, or refuses one. Blank lines alone need no owner.
+    # Any broker answers a call on a whole topic, or refuses a call. Blank lines alone need no
+    # owner.
     with_owner = status.split(b" ")[1] < b"400" and b"/partitions/" in request
     with_owner = with_owner and body != b'{"count":0}\n'
     varying = rb"(?i)(date|transfer-encoding|content-length)"

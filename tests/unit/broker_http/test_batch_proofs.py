@@ -1,4 +1,4 @@
-"""Batches are proved at the door, at a bounded cost."""
+"""Batches are verified when they arrive, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ from octavo.protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
 from tests.support.cluster import make_topic, owned, running_cluster
 from tests.support.fake_broker import Running, running
 
-# Sixty-six bytes made a broker take a hundred megabytes, and stand still for seconds.
-#
-# A record batch that says it is packed by snappy and holds a million records was stored unseen. A
-# receive expanded it to a million messages, and sixteen such were kept: 90 -> 2,162 MB, and the
-# loop stood still for 2.2 s. Sound batches of 747 KB made it 3.6 GB and 4.5 s.
+# Sixty-six bytes made a broker take a hundred megabytes and stand still for seconds. A snappy
+# record batch that claims a million records was stored unseen. A receive expanded it to a million
+# messages, and sixteen such receives took 90 → 2,162 MB and stopped the loop for 2.2 s. Valid
+# batches of 747 KB reached 3.6 GB and 4.5 s.
 
 STALL_S_MAX = 0.25
 COUNT = 100_000
@@ -46,7 +45,7 @@ TOPIC = "/v1/topics/public/one"
 
 
 def batch_of(records: bytes, count: int, attributes: int = 0, **changes: int) -> bytes:
-    """A batch of these bytes, with a length and a checksum that fit."""
+    """Build a batch of these bytes, with a fitting length and checksum."""
     head = read_header(build_batch([Record(None, b"x")]))._replace(
         batch_length=HEADER_BYTES - 12 + len(records),
         attributes=attributes,
@@ -63,19 +62,19 @@ FORGED = batch_of(b"\xff\xff\xff\xff\x0f", 1_000_000, Compression.SNAPPY)
 
 
 def many(count: int, kind: Compression = Compression.ZSTD) -> bytes:
-    """As many small messages as it says."""
+    """Build as many small messages as the batch claims."""
     return build_batch([Record(None, b"%d" % n) for n in range(count)], compression=kind)
 
 
 @pytest.fixture(scope="module")
 def million() -> bytes:
-    """A sound batch of the most messages that a packed one may have."""
+    """Build a valid batch of the most messages that a packed batch may have."""
     return many(BATCH_RECORDS_MAX)
 
 
 @pytest.fixture(scope="module")
 def large() -> bytes:
-    """A sound batch of very many messages."""
+    """Build a valid batch of very many messages."""
     return many(COUNT)
 
 
@@ -85,11 +84,8 @@ def stored(data: bytes, entry_id: int) -> StoredBatch:
 
 @contextlib.asynccontextmanager
 async def watched() -> AsyncIterator[list[float]]:
-    """The longest that the loop worked without a turn for others, by its own processor time.
-
-    A busy machine does not count, nor what the garbage collector does about all that other tests
-    have left: a full collection of that takes longer than anything that is judged here.
-    """
+    """Measure the longest turn of the loop, by its thread's processor time. Neither a busy machine
+    nor garbage collections of other tests' objects count."""
     found = [0.0]
 
     async def tick() -> None:
@@ -110,7 +106,7 @@ async def watched() -> AsyncIterator[list[float]]:
 
 @contextlib.contextmanager
 def memory() -> Iterator[list[int]]:
-    """The most memory that Python took."""
+    """Measure the most memory that Python took."""
     found = [0]
     tracemalloc.start()
     try:
@@ -199,7 +195,7 @@ async def test_sound_ones_are_stored_as_they_are(kind: Compression) -> None:
 async def test_the_most_a_batch_may_hold_does_not_stop_the_loop(
     large: bytes, million: bytes
 ) -> None:
-    """Charged to its sender while it is being proved, and given back."""
+    """It is charged to its sender during verification, and given back."""
     held: list[int] = []
 
     async def hold(size: int) -> None:
@@ -241,7 +237,7 @@ async def test_one_large_batch_at_a_time() -> None:
 
 @contextlib.asynccontextmanager
 async def receiving(folder: Path) -> AsyncIterator[tuple[Any, Any]]:
-    """A partition with a subscription; what is published to it was stored before."""
+    """Make a partition with a subscription; its messages were stored before the check existed."""
     async with running_cluster(folder) as brokers:
         broker = (await brokers.start("A")).broker
         name = await make_topic(broker)
@@ -300,7 +296,7 @@ async def test_sound_ones_cost_what_is_asked_for(
 
 @pytest.mark.long
 async def test_an_answer_has_no_more_bytes_than_it_may(tmp_path: Path) -> None:
-    """Fifteen megabytes a message in a packed batch of kilobytes; what is left comes next."""
+    """Fifteen megabytes per message in a packed batch of kilobytes; the rest comes next."""
     value = bytes(3 * MIB)
     batch = build_batch([Record(None, value)] * 15, compression=Compression.ZSTD)
     async with receiving(tmp_path) as (partition, subscription):
@@ -419,7 +415,7 @@ async def test_windows_give_what_reading_at_once_gives(
 
 
 async def test_damage_behind_the_first_window_is_refused() -> None:
-    """Lengths fit, so the batch can be walked over; its last record speaks of a header."""
+    """Lengths fit, so the batch can be walked over; its last record claims a header."""
     count = 3 * WINDOW_RECORDS
     body = bytearray(many(count, Compression.NONE)[HEADER_BYTES:])
     assert body[-1] == 0
@@ -436,7 +432,8 @@ async def test_damage_behind_the_first_window_is_refused() -> None:
 
 @given(st.integers(0, 2**32))
 async def test_corrupted_batches_are_refused_or_whole(seed: int) -> None:
-    """Count, length, packing and bytes changed at random: proved means readable, to the last."""
+    """Count, length, packing and bytes changed at random: a verified batch is readable to its
+    end."""
     rng = random.Random(seed)
     kind = rng.choice(list(Compression)[1:])
     count = rng.choice((1, 3, WINDOW_RECORDS, WINDOW_RECORDS + 1, 700))
@@ -470,7 +467,7 @@ async def test_corrupted_batches_are_refused_or_whole(seed: int) -> None:
 
 
 async def test_a_record_of_many_headers_is_not_made_into_objects() -> None:
-    """Also one that is not packed, which nobody looked into at the door."""
+    """Also an unpacked record, which was not examined on arrival."""
     batch = build_batch([Record(None, None, [("", None)] * 1_500_000), Record(None, b"next")])
     with memory() as peak:
         windows = await open_batch(batch)
@@ -484,21 +481,20 @@ async def test_a_record_of_many_headers_is_not_made_into_objects() -> None:
     assert peak[0] < 32 * MIB
 
 
-# A hundred large packed batches of one peer were proved before the one of another: 10 s, and 429.
-#
-# They are proved one at a time, and stood in one line, in the order in which they came.
+# A hundred large packed batches of one peer were verified before another peer's: 10 s, and 429.
+# They are verified one at a time, and stood in one line, in the order of arrival.
 
 LARGE = build_batch([Record(None, bytes(300 * 1024))], compression=Compression.ZSTD)
 PEER_HEADER = read_header(LARGE)
 
 
 class Door:
-    """Proves large batches, and notes whose turn it was."""
+    """Verifies large batches, and notes the order of peers."""
 
     def __init__(self) -> None:
         self.turns: list[str] = []
         self.open = asyncio.Event()
-        """Until then nobody's turn ends."""
+        """No turn ends before it is set."""
         self._inside = 0
         self._proofs = BatchProofs()
 
@@ -517,7 +513,7 @@ class Door:
 
 
 async def waiting() -> None:
-    """Whoever was begun stands in line."""
+    """Wait until every started task stands in line."""
     for _ in range(3):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Calls between brokers: what their proof covers, that each is good once, and what that costs."""
+"""Calls between brokers: what their proof covers, that each is valid once, and its cost."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def test_another_call_or_key_is_not_proved() -> None:
 
 
 def test_brokers_of_0_1_and_of_today_believe_each_other_until_it_is_secured() -> None:
-    """The former proof covers neither who asks nor a number."""
+    """The former proof covers neither the caller nor a number."""
     is_secured = False
     today = BrokerProof(KEY, "a1", lambda: is_secured)
     sent = called(today)
     former = {name: sent[name] for name in (FORWARDED_HEADER, TARGET_HEADER, PROOF_HEADER)}
     assert today.look(former, *CALL) == Passed("b2", ANONYMOUS)
-    # Who strips the seal gains nothing by it: nobody's rights, and as long as none are asked for.
+    # Removing the seal gains no rights, as long as none are demanded.
     assert today.look(former | {IDENTITY_HEADER: sent[IDENTITY_HEADER]}, *CALL) == Passed(
         "b2", ANONYMOUS
     )

@@ -1,4 +1,4 @@
-"""What a browser is told with every answer, and which pages may see one.
+"""Headers for browsers in every answer, and which pages may see an answer.
 
 What foreign pages may not change is in tests/unit/broker_http/test_browsers.py.
 """
@@ -136,7 +136,7 @@ async def test_no_foreign_page_opens_a_websocket(headers: dict[str, str]) -> Non
 
 
 async def test_pages_do_not_take_the_short_way() -> None:
-    """Its answer has none of this in it."""
+    """The answer of the fast path lacks these headers."""
     async with running(1, allowed_origins=(CONSOLE,)) as one:
         await one.api.put(TOPIC)
         known = one.servers[0]._short_way._young
@@ -168,7 +168,7 @@ def test_what_browsers_send_can() -> None:
 
 
 async def calls(one: Running) -> list[tuple[str, aiohttp.ClientResponse]]:
-    """The head of an answer of every call, the first as far as they come by themselves."""
+    """Yield the head of an answer of every call; of streams, the first part that comes."""
     await one.api.put(TOPIC)
     await one.api.put(f"{TOPIC}/subscriptions/s")
     found = []
@@ -200,10 +200,8 @@ async def test_every_answer_is_kept_from_guesses_caches_and_cookies() -> None:
 
 
 def test_nothing_sets_a_cookie() -> None:
-    """Who is somebody shows it with each call, so no page can have a browser show it for them.
-
-    Should that change: HttpOnly, Secure and SameSite=Strict, and a test here that says so.
-    """
+    """Callers prove themselves with each call, so no page can make a browser do it for them. Should
+    that change: HttpOnly, Secure and SameSite=Strict, and a test here that says so."""
     root = Path(octavo.__file__).parent
     folders = [root, *(root / name for name in ("broker", "bookie", "ledger", "metadata"))]
     files = [path for folder in folders for path in folder.rglob("*.py")]

@@ -1,4 +1,4 @@
-"""Whoever shows a certificate of the cluster's CA is who it names; nobody else by it."""
+"""A certificate of the cluster's CA identifies its caller, and no other caller."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ async def test_a_certificate_says_who_asks(
     one, _ = secured
     url = one.servers[broker].url + MESSAGES
     async with connected(tmp_path, "alice") as alice, connected(tmp_path, "bob") as bob:
-        for _ in range(3):  # from the second on by a head that is known
+        for _ in range(3):  # from the second on by a known head
             assert (await alice.post(url, data=b"x")).status == 200
             assert (await bob.post(url, data=b"x")).status == 403
             assert (await bob.get(url)).status == 200
             assert (await alice.get(url)).status == 403
-        # What a header says counts before it, and a bad one is bad beside a good certificate.
+        # A header wins over it, and a bad header is refused despite a good certificate.
         assert (await bob.post(url, data=b"x", headers=as_user("alice"))).status == 200
         assert (await alice.post(url, data=b"x", headers=as_user("bad"))).status == 401
     assert one.partition("public/one").next_offset == 4
@@ -69,7 +69,7 @@ async def test_a_certificate_says_who_asks(
 async def test_a_nodes_certificate_is_no_node_for_it(
     secured: tuple[Running, FakeAuthority], tmp_path: Path
 ) -> None:
-    """It names somebody like any other: nodes prove that they have the cluster's secret."""
+    """It identifies an ordinary caller: nodes prove that they have the cluster's secret."""
     one, _ = secured
     async with connected(tmp_path, "node") as node:
         for server in one.servers:

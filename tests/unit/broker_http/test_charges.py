@@ -1,4 +1,4 @@
-"""Every route has a rule for quotas and for the audit; a new one without a rule fails here."""
+"""Every route has a rule for quotas and for the audit; a new route without one fails here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Python clients have for administrators: quotas, policies, who may do what."""
+"""Administrators' calls in the Python clients: quotas, policies, rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may have dead letters sent where: asked once, of whoever makes the subscription."""
+"""The right to send dead letters to a topic: checked once, when the subscription is created."""
 
 from __future__ import annotations
 

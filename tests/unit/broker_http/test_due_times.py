@@ -1,4 +1,4 @@
-"""When a message is due: what is no such time is refused, by its name."""
+"""Due times of messages: an invalid time is refused by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of the Durable Streams protocol."""
+"""The headers and formats of the Durable Streams protocol."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_event_cannot_begin_within_another() -> None:
 
 
 def test_no_space_is_lost() -> None:
-    """As a browser reads it: one space behind the colon is none of the data."""
+    """As in a browser: one space after the colon does not belong to the data."""
     for data in (b" x", b"x", b"  x\n y\nz", b""):
         lines = durable.data_event(data, "application/json").decode().split("\n")[1:-2]
         told = [line.removeprefix("data:").removeprefix(" ") for line in lines]

@@ -1,7 +1,7 @@
-"""The text of a durable stream as events: whole characters and line ends, however it was appended.
+"""The text of a durable stream as events: whole characters and line ends, whatever the appends.
 
-Two appends whose border lay within a character gave replacement characters; `\\r` at the end of one
-and `\\n` at the beginning of the next were two line ends.
+Two appends whose border lay within a character gave replacement characters; `\r` at the end of one
+and `\n` at the start of the next were two line ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from octavo.broker.http.durable import LOOK_BACK_BYTES, EventText, data_event, i
 
 
 def told(events: list[bytes]) -> str:
-    """What a reader of server-sent events makes of them."""
+    """Return what a reader of server-sent events sees."""
     found = ""
     for event in events:
         lines = event.decode().split("\n")[1:-2]
@@ -42,7 +42,7 @@ def test_any_cut_gives_the_same_text(text: str, data: st.DataObject) -> None:
 
 @given(st.lists(TEXTS, max_size=4).map("".join), st.data())
 def test_a_reader_that_comes_again_loses_nothing(text: str, data: st.DataObject) -> None:
-    """At any place it is given what an unfinished character in front of it began."""
+    """Wherever it resumes, it gets the beginning of an unfinished character."""
     raw = text.encode()
     cut = data.draw(st.integers(0, len(raw)))
     first = EventText().feed(raw[:cut])

@@ -1,4 +1,4 @@
-"""Explanations show a caller what is theirs to know, at whichever broker they ask."""
+"""Explanations show a caller its own objects, at whichever broker it asks."""
 
 from __future__ import annotations
 

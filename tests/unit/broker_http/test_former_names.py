@@ -1,4 +1,4 @@
-"""Calls by the names of 0.1 do the same as by those of today, and are told that theirs are old."""
+"""Calls by the names of 0.1 do the same as today's names, and are marked as outdated."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def in_former_words(found: Any) -> Any:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[Running, Running]]:
-    """Two clusters that know nothing of each other: one is asked today's way, one the former."""
+    """Two independent clusters: one gets today's calls, one the former calls."""
     async with running(1) as one, running(1) as other:
         for each in (one, other):
             await each.api.call("PUT", "/v1/topics/public/t", json={"partitions": 2})

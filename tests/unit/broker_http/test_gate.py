@@ -1,4 +1,4 @@
-"""No call is let in that nobody has allowed: each, by its route, before it has any effect."""
+"""No call takes effect without a rule that allows its route."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_route_says_what_it_needs(route: Route) -> None:
     variables = path_names(route.path)
     for right in [one for first in needs.rights for one in with_instead(first)]:
         assert set(right.names) <= set(variables), right
-        # A consumer group is a subscription of several topics: its name has none of them.
+        # A consumer group is a subscription of several topics: its name contains none of them.
         steps = 2 if "group" in right.names else STEPS[right.kind]
         assert len(right.names) == steps - right.some or right.some, right
         resource = right.resource(PARTS)
@@ -66,7 +66,7 @@ def test_every_route_says_what_it_needs(route: Route) -> None:
 
 @pytest.mark.parametrize("route", ALL_ROUTES, ids=shown)
 def test_what_a_path_names_is_asked_for(route: Route) -> None:
-    """A route about a topic, subscription or bulk load asks for a right to it."""
+    """A route about a topic, subscription or bulk load needs a right to it."""
     needs = route.needs
     if needs.is_open or needs.is_inner:
         return
@@ -74,7 +74,8 @@ def test_what_a_path_names_is_asked_for(route: Route) -> None:
     variables = set(path_names(route.path))
     if variables & {"subscription", "group"}:
         assert Kind.SUBSCRIPTION in kinds
-    elif variables & {"topic", "schema_subject"}:  # a subject is asked for as the topic of its name
+    # a subject needs a right to the topic of its name
+    elif variables & {"topic", "schema_subject"}:
         assert Kind.TOPIC in kinds
     elif "namespace" in variables:
         assert Kind.NAMESPACE in kinds
@@ -111,7 +112,7 @@ async def one(authority: FakeAuthority, authenticator: FakeAuthenticator) -> Asy
 
 
 def state_of(one: Running) -> Any:
-    """All that a call could have changed."""
+    """Return all state that a call could have changed."""
     cluster = one.cluster
     partition = one.partition("public/one")
     loads = [broker.bulk_loads for broker in cluster.brokers.values()]
@@ -175,7 +176,7 @@ async def test_nobody_gets_in_without_a_rule(
 
 @pytest.mark.parametrize("route", ALL_ROUTES, ids=shown)
 async def test_who_may_do_all_gets_in(one: Running, authority: FakeAuthority, route: Route) -> None:
-    """So it is the gate that refuses above, and nothing else."""
+    """So the gate refuses above, and nothing else does."""
     if route.inner or route.name.startswith("stream"):
         return
     authority.secure("allow user:alice all *")
@@ -200,7 +201,8 @@ async def test_a_cluster_that_is_not_secured_asks_nobody(
 
 
 async def test_a_call_needs_all_that_it_needs(one: Running, authority: FakeAuthority) -> None:
-    """Consume on the topic alone moves nobody's cursor, and on the subscription gives no topic."""
+    """Consume on the topic alone moves no cursor, and consume on the subscription gives no
+    topic."""
     receive = f"{TOPIC}/subscriptions/s/receive"
     topic, subscription = "consume topic:public/one", "consume subscription:public/one/s"
     for rules, status in (([topic], 403), ([subscription], 403), ([topic, subscription], 200)):
@@ -377,7 +379,7 @@ STREAMS = "/v1/durable-streams/public/"
 
 
 async def test_what_making_a_durable_stream_needs(one: Running, authority: FakeAuthority) -> None:
-    """`create` makes an empty one; data, another's data and another's topic need more."""
+    """`create` makes an empty one; data, another stream's data and another topic need more."""
     authority.secure(
         "allow user:alice all *", "allow user:maker create topic:public/*",
         "allow user:writer create,produce topic:public/*",
@@ -406,7 +408,7 @@ async def test_what_making_a_durable_stream_needs(one: Running, authority: FakeA
 async def test_a_topic_that_is_not_used_yet_is_no_empty_stream(
     one: Running, authority: FakeAuthority
 ) -> None:
-    """A PUT with a time to live made a stream of another's new topic, and so deleted it."""
+    """A PUT with a time to live made a stream of another user's new topic, and so deleted it."""
     authority.secure(
         "allow user:alice all *", "allow user:maker create topic:public/*",
         "allow user:changer create,alter topic:public/*",
@@ -426,7 +428,7 @@ async def test_a_topic_that_is_not_used_yet_is_no_empty_stream(
     assert answer.status == 200, answer
     assert await put("mine", "maker") == 201
     assert await put("mine", "maker") == 200
-    # A stream of which only the topic came to be: its maker may go on.
+    # Only the stream's topic was created: its maker may continue.
     broker = one.cluster.brokers["b0"]
     await broker.create(TopicName("public", "half"), TopicSettings(), for_stream=True)
     assert await put("half", "maker") == 201
@@ -435,7 +437,7 @@ async def test_a_topic_that_is_not_used_yet_is_no_empty_stream(
 async def test_a_schema_that_may_not_be_seen_is_told_by_no_errors(
     one: Running, authority: FakeAuthority
 ) -> None:
-    """A topic of one's own, checked against another's schema, told it error by error."""
+    """Checking one's own topic against another user's schema revealed it, error by error."""
     await one.api.put("/v1/topics/public/own")
     authority.secure(
         "allow user:bob all topic:public/own*", "allow user:eve all topic:public/own",
@@ -462,7 +464,7 @@ def test_names_of_tests_are_names() -> None:
 async def test_a_producer_hears_of_a_schema_only_that_the_message_does_not_fit(
     *, passed_on: bool
 ) -> None:
-    """Its errors would tell what stands in a schema that the producer may not see."""
+    """The errors would reveal a schema that the producer may not see."""
     authority = FakeAuthority()
     rules = ["allow user:ann all *", "allow user:bob produce topic:public/one"]
     authority.secure(*rules)

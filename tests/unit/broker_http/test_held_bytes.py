@@ -1,4 +1,4 @@
-"""Bytes of bodies: who waits for room goes on as soon as there is some, whatever is before it."""
+"""Bytes of bodies: a waiter gets room as soon as there is enough, whatever waits before it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def _turns() -> None:
 
 
 async def test_a_short_body_does_not_wait_for_the_long_one_before_it() -> None:
-    """Room for a part of what waits is given to whom it suffices, also the second time."""
+    """Room goes to a waiter for which it is enough, also the second time."""
     held = HeldBytes(100)
     await held.take("a", 60)
     await held.take("b", 40)
@@ -91,7 +91,7 @@ def test_a_quota_of_memory_bounds_what_a_principal_holds(size: int, fits: bool) 
 
 @pytest.mark.parametrize(("size", "fits"), [(29, True), (30, True), (31, False)])
 def test_a_quota_of_memory_bounds_what_is_held_for_a_namespace(size: int, fits: bool) -> None:
-    """Of all its principals together, and whoever else has room."""
+    """The sum over all its principals is bounded; others still have room."""
     held = HeldBytes(1000)
     held.quota_of = {"namespace:n": 100}.get
     assert held.try_take("a", 70, "user:ann", "namespace:n")
@@ -141,8 +141,8 @@ async def test_a_body_waits_for_the_room_of_its_namespace() -> None:
     assert in_use(held) == {}
 
 
-# What plain reads answered to clients that took nothing was counted nowhere: 500 of them took a
-# broker above a gigabyte, twice what docs/limits.md says that it takes at most.
+# Answers of plain reads to clients that took nothing were not counted: 500 of them took a broker
+# above a gigabyte, twice the maximum of docs/limits.md.
 
 MIB = 1024 * 1024
 BOUND = 32 * MIB
@@ -206,12 +206,10 @@ def test_one_answer_is_always_possible() -> None:
     assert held.total == 0
 
 
-# Each slow reader of a subscription's stream made its broker hold megabytes that nobody counted:
-# 500 of them took more than a gigabyte, twice what a broker is said to take at most.
-#
-# A stream asked for 500 messages at a time, however long they were, several times over, and made
-# all frames of them before it sent the first. It asks for 64 KiB now, and what it holds is
-# counted.
+# Each slow reader of a subscription's stream made its broker hold uncounted megabytes: 500 readers
+# took more than a gigabyte, twice a broker's stated maximum. A stream asked for 500 messages of any
+# length at a time, several times over, and made all frames before it sent the first. Now it asks
+# for 64 KiB, and its memory is counted.
 
 MESSAGE_BYTES = 8_000
 READERS = 6
@@ -283,10 +281,9 @@ def test_half_of_the_room_is_for_bodies() -> None:
 
 
 # Sixty clients that each asked for 4,000 messages, again and again, kept a broker's loop busy for
-# 11.7 s: each read left the loop after 2,000 messages, and found 59 others in the next turn.
-#
-# One receive of 10,000 tiny messages alone kept it for 0.14 s: its messages were taken out of
-# their batches and made into JSON in one go.
+# 11.7 s: each read left the loop after 2,000 messages, and found 59 others in the next turn. One
+# receive of 10,000 tiny messages kept it for 0.14 s, since it unpacked and encoded all of them in
+# one go.
 
 MANY_TOPIC = "/v1/topics/public/one"
 BATCHES, MESSAGES = 4, 500
@@ -296,7 +293,7 @@ MOST = RECORDS_A_TURN + WINDOW_RECORDS
 
 
 class LoopTurns:
-    """How many messages were worked on in each turn of the loop."""
+    """The number of messages processed in each turn of the loop."""
 
     def __init__(self) -> None:
         self.found: Counter[int] = Counter()
@@ -377,7 +374,7 @@ async def test_nor_do_many_receives(
 async def test_what_was_not_handed_over_in_its_turn_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A receive from several partitions gives up those that are late."""
+    """A receive from several partitions gives late messages back."""
     given_back: list[str] = []
     deliveries = [
         Delivery(f"0-{n}-1-1", n, MessageId(1, n, 0), Record(None, b"x"), 1) for n in range(3)

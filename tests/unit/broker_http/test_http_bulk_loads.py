@@ -1,4 +1,4 @@
-"""Bulk loads over HTTP: what reaches the driver, and what is refused before it does."""
+"""Bulk loads over HTTP: what reaches the driver, and what is refused before that."""
 
 from __future__ import annotations
 

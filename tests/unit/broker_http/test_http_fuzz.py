@@ -1,4 +1,4 @@
-"""Bodies and requests that nobody would write: only the declared refusals may come back."""
+"""Random bodies and requests: only declared refusals may come back."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_bodies_give_messages_or_a_problem(body: bytes) -> None:
 def test_what_is_shown_can_be_published_again(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    """Reading and publishing what was read stores the same key, and a value that reads the same."""
+    """Publishing a read message again stores the same key and an equal value."""
     shown = message_out(3, 5, MessageId(1, 2, 0), Record(key, value, headers, 7))
     text = encode(shown)
     assert b"\n" not in text
@@ -78,12 +78,12 @@ def test_what_is_shown_can_be_published_again(
     record = record_of(decode_message(encode(again)), 0)
     assert record.key == key
     assert sorted(name for name, _ in record.headers) == sorted(name for name, _ in headers)
-    # Blanks around a JSON value belong to the text that it stands in, not to the value.
+    # Blanks around a JSON value belong to the surrounding text, not to the value.
     assert plain(encode(message_out(3, 5, MessageId(1, 2, 0), record))) == plain(text)
 
 
 def plain(text: bytes) -> bytes:
-    """JSON without its blanks; numbers and strings as they are written."""
+    """Return JSON without blanks; numbers and strings as written."""
     return msgspec.json.format(text, indent=-1)
 
 

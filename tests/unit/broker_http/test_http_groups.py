@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP: what a member is told, what it is refused, and who keeps the group."""
+"""Consumer groups over HTTP: a member's answers and refusals, and which broker keeps the group."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_groups_without_members_are_not_kept() -> None:
 
 
 async def test_a_member_holds_nothing_that_it_may_not_consume() -> None:
-    """A member claimed partitions of another's topic, and its consumers were given none."""
+    """A member claimed partitions of another user's topic, and that user's consumers got none."""
     authority = FakeAuthority()
     async with running(1, authority=authority, authenticator=FakeAuthenticator()) as cluster:
         await cluster.api.put("/v1/topics/public/t1")
@@ -159,10 +159,10 @@ def test_one_principal_founds_no_more_than_a_quarter_of_all_groups() -> None:
             groups.open(("public", f"m{number}"), "user:mallory")
         with pytest.raises(GroupFull, match="user:mallory has founded 2"):
             groups.open(("public", "m2"), "user:mallory")
-        groups.open(("public", "m1"), "user:mallory")  # it is there already
+        groups.open(("public", "m1"), "user:mallory")  # it exists already
         groups.open(("public", "a"), "user:alice")
         for number in range(5):
-            groups.open(("public", f"s{number}"))  # of nobody that is known
+            groups.open(("public", f"s{number}"))  # of an unknown principal
         with pytest.raises(GroupFull, match="groups_max"):
             groups.open(("public", "s5"))
 
@@ -170,7 +170,7 @@ def test_one_principal_founds_no_more_than_a_quarter_of_all_groups() -> None:
 
 
 async def with_members(groups: Groups, fill: Any) -> None:
-    """Every group that is made has a member, so none is forgotten as empty."""
+    """Add a member to every group, so that none is forgotten as empty."""
     made = groups.open
 
     def opened(name: tuple[str, str], founder: str = "") -> KeptGroup:

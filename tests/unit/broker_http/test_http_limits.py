@@ -1,6 +1,6 @@
-"""Every bound of the HTTP side meets one that is above it: docs/limits.md names these tests.
+"""Every bound of the HTTP side meets a value above it: docs/limits.md names these tests.
 
-Each answer says which bound it was, and what is just within it is served.
+Each answer names the bound, and a value just within it is served.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ async def test_an_idle_connection_is_closed() -> None:
         writer.close()
 
 
-# `GET` of a namespace with 10,000 topics gave all of them at once, with no way to ask for less.
+# `GET` of a namespace with 10,000 topics returned all of them at once, with no way to ask for
+# fewer.
 
 TOPICS = "/v1/topics/public"
 COUNT = 25
@@ -417,7 +418,7 @@ async def test_every_encoding_must_end(kind: str, encoding: str, broker: int) ->
 
 
 async def test_large_stream_that_breaks_off_elsewhere_is_named() -> None:
-    """Longer than what a broker holds before it passes it on: the owner gets a part of it."""
+    """It is longer than a broker holds before it forwards: the owner gets a part of it."""
     packed = gzip.compress(random.Random(2).randbytes(30_000_000).hex().encode()[:20_000_000])
     async with running(2) as two:
         assert (await two.api.put(GZIP_TOPIC)).status == 201
@@ -426,7 +427,7 @@ async def test_large_stream_that_breaks_off_elsewhere_is_named() -> None:
         assert answer.json()["code"] in ("broken-content-encoding", "message-too-long")
 
 
-# Heads that announced 8 MiB each, with no byte of body, took all room for bodies for a minute.
+# Heads that announced 8 MiB each, without any body, took all room for bodies for a minute.
 
 ANNOUNCED_TOPIC = "/v1/topics/public/one"
 MESSAGES = f"{ANNOUNCED_TOPIC}/messages"
@@ -434,7 +435,7 @@ MESSAGES = f"{ANNOUNCED_TOPIC}/messages"
 
 @asynccontextmanager
 async def senders(one: Running, count: int, announced: int, sent: int) -> AsyncIterator[None]:
-    """So many publishes that announce `announced` bytes, send `sent` of them, and then nothing."""
+    """Start publishes that announce `announced` bytes, send `sent` of them, and then stop."""
     host, _, port = one.api.url.removeprefix("http://").partition(":")
     writers = []
     for _ in range(count):
@@ -469,10 +470,10 @@ async def test_who_stands_still_loses_its_place() -> None:
     async with running(1, bodies_bytes_max=1_000_000, body_bytes_max=100_000) as one:
         assert (await one.api.put(ANNOUNCED_TOPIC)).status == 201
         held = one.servers[0]._services.held
-        # Their peer may take 750,000 bytes: the next one has to wait for the first to be cut off.
+        # Their peer may take 750,000 bytes: the next one has to wait until the first is cut off.
         async with senders(one, 10, announced=100_000, sent=74_900):
             assert held.pressed
-            # The broker looks every two seconds, and who is told to come back comes back.
+            # The broker looks every two seconds, and a refused client comes back.
             while await announced_publish(one) != 200:
                 pass
             await until(lambda: not held.pressed, 20)

@@ -1,4 +1,4 @@
-"""Policies over HTTP: topics that make themselves, messages that are too long, topics' rates."""
+"""Policies over HTTP: topics created automatically, too long messages, topics' rates."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_many_small_messages_are_no_long_one(two: Running) -> None:
 async def test_a_bound_beyond_the_brokers_own_is_refused_where_it_is_new(
     two: Running, path: str
 ) -> None:
-    """Of a broker that takes less than another one, which has accepted it."""
+    """At a broker with a lower bound than the broker that accepted the value."""
     wide, narrow = two.apis
     services = two.servers[1]._services
     services.config = replace(services.config, large_message_bytes_max=1000)
@@ -243,7 +243,7 @@ async def test_more_copies_than_bookies_are_refused_or_warned_of(two: Running) -
 
 
 async def test_an_ack_quorum_of_one_is_told_of_topics_that_make_themselves(two: Running) -> None:
-    """A namespace said so for topics to come, and nothing warned of it."""
+    """A namespace set it for future topics, without a warning."""
     path, risky = "/v1/namespaces/risky", {"auto_create": {"write_quorum": 3, "ack_quorum": 1}}
     for body in (risky, {"auto_create": {"ack_quorum": 2}}, risky, {"ttl": "1h"}):
         answer = await two.api.put(path, json=body)
@@ -253,7 +253,7 @@ async def test_an_ack_quorum_of_one_is_told_of_topics_that_make_themselves(two: 
 
 
 async def test_an_ack_quorum_of_one_is_told(two: Running) -> None:
-    """When the topic is made, and when it is changed."""
+    """Both when the topic is created and when it is changed."""
     path, risky = "/v1/topics/lab/risky", {"write_quorum": 3, "ack_quorum": 1}
     for method, body in (("PUT", risky), ("PATCH", {"ack_quorum": 2}), ("PATCH", risky)):
         answer = await two.api.call(method, path, json=body)

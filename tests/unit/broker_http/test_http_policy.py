@@ -1,4 +1,4 @@
-"""The policy over HTTP: read, replaced whole, never over what nobody has seen, nobody shut out."""
+"""The policy over HTTP: read, replaced whole, never over an unseen version, with no lock-out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADMIN: dict[str, Any] = {
 
 @pytest.fixture
 async def one() -> AsyncIterator[Running]:
-    """The policy stands in the store, as in a cluster; `refresh` reads it."""
+    """A broker whose policy is in the store, as in a cluster; `refresh` reads it."""
     async with running(1, authenticator=FakeAuthenticator()) as cluster:
         cluster.servers[0]._gate._authority = Authority(cluster.cluster.store)  # type: ignore[arg-type]
         yield cluster

@@ -328,7 +328,7 @@ async def test_gzip_is_unpacked(one: Running) -> None:
 
 
 async def test_partial_failure_is_207(one: Running) -> None:
-    """One partition refuses, the others store: the answer says which and how much."""
+    """One partition refuses, the others store: the answer says which, and how much."""
     from octavo.broker.errors import PartitionUnavailable
 
     bad = partition_for(b"a", 4)

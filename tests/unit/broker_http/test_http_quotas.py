@@ -1,5 +1,4 @@
-"""Calls beyond a quota are told so, streams wait; whoever keeps to it, and everybody without one,
-notices nothing."""
+"""Calls beyond a quota are refused, streams wait, and all other callers notice nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ async def two() -> AsyncIterator[Running]:
 
 
 class Frozen:
-    """Seconds, which go on only when told: a busy machine refuses no less than an idle one."""
+    """A clock that moves only when told: a busy machine refuses no fewer calls than an idle one."""
 
     def __init__(self, cluster: Running) -> None:
         self.now_s = 100.0
@@ -161,7 +160,7 @@ async def test_both_ways_refuse_with_the_same_bytes(
 async def test_messages_of_a_body_leave_a_debt_whoever_stores_them(
     two: Running, kind: str, body: bytes, count: int, path: str
 ) -> None:
-    """Asked is a broker that owns no partition, or some: it counts what the owners stored."""
+    """The asked broker owns no partition, or some: it counts what the owners stored."""
     if kind == BATCH:
         path += "/partitions/0"
     Frozen(two)
@@ -288,7 +287,7 @@ async def test_topics_of_a_namespace_are_counted(one: Running) -> None:
 
 
 async def test_topics_for_letters_are_topics_of_their_namespace(one: Running) -> None:
-    """They were made past the quota, two with each subscription."""
+    """They were created beyond the quota, two with each subscription."""
     sub = "/v1/topics/public/one/subscriptions/letters"
     made = {"type": "shared", "max_deliveries": 3, "retry_deliveries": 1}
     await set_quota(one, "namespace:*", topics=2)
@@ -315,7 +314,7 @@ async def test_a_quota_that_is_removed_holds_no_longer(one: Running) -> None:
 async def test_a_publish_that_has_begun_is_slowed_by_the_namespaces_quota(
     two: Running, asked: int
 ) -> None:
-    """Asked is the owner, and a broker that passes the batches on."""
+    """At the owner, and at a broker that forwards the batches."""
     line = b'{"value":"' + b"x" * 980 + b'"}\n'
     await set_quota(two, "namespace:public", publish_bytes=100_000)
     loop = asyncio.get_running_loop()
@@ -430,7 +429,7 @@ async def test_reader_tokens_are_counted_among_what_is_read(one: Running) -> Non
 
 
 class Stepping:
-    """Processor time that goes on by so much between two looks at it."""
+    """Processor time that advances by a fixed step between two looks."""
 
     def __init__(self, cluster: Running, step_s: float) -> None:
         self.step_s, self.at_s = step_s, 0.0
@@ -458,7 +457,7 @@ async def test_processor_time_of_calls_is_paid_by_the_next_call(one: Running) ->
 
 @pytest.mark.parametrize("subject", ["anonymous", "namespace:public"])
 async def test_processor_time_is_paid_where_the_work_is_done(two: Running, subject: str) -> None:
-    """Also by a call that another broker passes on; and by its namespace."""
+    """Also for a forwarded call; and by its namespace."""
     Frozen(two)
     Stepping(two, 0.3)
     await set_quota(two, subject, processor_ms=100)
@@ -472,7 +471,7 @@ async def test_processor_time_is_paid_where_the_work_is_done(two: Running, subje
 async def test_memory_of_a_namespace_is_bounded(
     two: Running, monkeypatch: pytest.MonkeyPatch, broker: int
 ) -> None:
-    """At the broker that is called and at the owner; on the short way, and in pieces."""
+    """At the called broker and at the owner; on the fast path, and in pieces."""
     monkeypatch.setattr(held_bytes, "ROOM_WAIT_S", 0.01)
     assert (await two.api.put("/v1/namespaces/other")).status in (200, 201)
     assert (await two.api.put("/v1/topics/other/one")).status == 201

@@ -145,7 +145,7 @@ async def test_a_batch_that_cannot_be_opened(two: Running) -> None:
     body = good[:61] + b"\xff" * (len(good) - 61)
     lie = body[:17] + crc32c(body[21:]).to_bytes(4, "big") + body[21:]
     assert (await two.api.post(ONE + "/messages", good, BATCH)).status == 200
-    await two.partition("one").publish(lie)  # the door takes no such batch: it is damaged later
+    await two.partition("one").publish(lie)  # brokers refuse such a batch: it is damaged later
     assert (await two.api.post(ONE + "/messages", good, BATCH)).status == 200
     answer = await two.api.get(ONE + "/messages")
     assert [m["offset"] for m in answer.json()["messages"]] == [0]
@@ -243,9 +243,9 @@ async def test_surplus_of_a_wait_is_given_back(two: Running) -> None:
     await two.api.post(FOUR + "/messages", json={"messages": messages})
     seen = [m["value"] for m in (await waiting).json()["messages"]]
     assert len(seen) == 1
-    while len(seen) < 30:  # a message that is lost is waited for until the test's time is over
+    while len(seen) < 30:  # a lost message is waited for until the test's time is over
         answer = await two.api.post(sub + "/receive?max=50&wait=1")
-        if answer.status == 204:  # on a busy machine what is given back takes longer than that
+        if answer.status == 204:  # on a busy machine a message takes longer to come back than that
             continue
         assert answer.status == 200, (sorted(seen), answer)
         seen += [m["value"] for m in answer.json()["messages"]]

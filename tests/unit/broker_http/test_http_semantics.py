@@ -20,13 +20,10 @@ REQUEST = (
 
 
 async def test_both_arrive_through_any_broker() -> None:
-    """A message's header that was given twice, in two spellings, came through another broker once.
-
-    aiohttp's client tells repeated fields by their spelling and replaces them without regard to it:
-    of `Octavo-Header-B` and `octavo-header-b` the first was gone at the owner, in silence. Found by
-    the stories of tests/unit/broker_http/test_any_broker_answers_alike.py when a new call made them
-    others.
-    """
+    """A header that was given twice, in two spellings, came through another broker once. aiohttp's
+    client tells repeated fields by spelling and replaces them case-insensitively, so of
+    `Octavo-Header-B` and `octavo-header-b` the first was lost silently.
+    test_any_broker_answers_alike.py found it."""
     async with running(2) as one:
         assert (await one.api.put(TOPIC)).status == 201
         for server in one.servers:  # the first one owns the partition
@@ -46,7 +43,7 @@ BATCHES = "application/vnd.kafka.recordbatch.v2"
 
 
 async def answers(one: Running, broker: int, path: str, accept: str) -> list[bytes]:
-    """What comes of a HEAD and a GET behind it, by head and body."""
+    """Return the answers to a HEAD and a GET behind it, by head and body."""
     place = urlsplit(one.apis[broker].url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     head = f"HEAD {HEAD_TOPIC}{path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n"
@@ -71,9 +68,9 @@ async def answers(one: Running, broker: int, path: str, accept: str) -> list[byt
     ],
 )
 async def test_a_head_and_nothing_else(broker: int, path: str, accept: str) -> None:
-    """HEAD of a stream sent the stream: what stood in messages was taken for the next answer of the
-    connection, perhaps another client's behind a proxy; and of a subscription it leased messages.
-    """
+    """HEAD of a stream sent the stream: message content was taken for the next answer of the
+    connection, perhaps another client's behind a proxy; and HEAD of a subscription leased
+    messages."""
     async with running(brokers=2) as one:
         await one.api.put(HEAD_TOPIC)
         await one.api.put(f"{HEAD_TOPIC}/subscriptions/s", json={"type": "shared"})
@@ -88,9 +85,8 @@ async def test_a_head_and_nothing_else(broker: int, path: str, accept: str) -> N
 
 
 async def test_calls_that_wait_leave_connections_to_those_that_work() -> None:
-    """As many long polls through a broker that is not the owner as it has connections to other
-    brokers: all other calls that it had to pass on got 503.
-    """
+    """With as many long polls through a forwarding broker as it has connections to other brokers,
+    all its other forwarded calls got 503."""
     async with running(2, peer_connections_max=4) as two:
         assert (await two.api.put(TOPIC)).status == 201
         other = two.apis[1]

@@ -1,4 +1,4 @@
-"""The server itself: names, problems, proxy and redirect, moving partitions, limits, stopping."""
+"""The server: names, problems, proxy and redirect, moving partitions, limits, stopping."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCH = "application/vnd.kafka.recordbatch.v2"
 
 
 def from_broker(target: str, method: str, path: str) -> dict[str, str]:
-    """The headers of a call that broker b7 passes on."""
+    """Return the headers of a call that broker b7 forwards."""
     headers: dict[str, str] = {}
     proof = BrokerProof(CALL_KEY, secrets.token_hex(8))
     proof.enter(headers, "b7", target, method, path, ANONYMOUS)
@@ -406,7 +406,7 @@ async def test_waits_for_a_partition_that_moves(two: Running) -> None:
 
 
 async def test_stream_goes_on_at_the_new_owner(two: Running) -> None:
-    """The partition moves in the middle of a stream: nothing is lost, nothing doubled."""
+    """The partition moves in the middle of a stream: no message is lost or doubled."""
     await two.api.put(ONE)
     partition = two.partition("one")
 
@@ -446,7 +446,7 @@ async def test_503_when_the_owner_is_unreachable(two: Running) -> None:
 
 
 async def test_503_when_the_owners_host_has_vanished() -> None:
-    """Not 504: nothing was sent, so nothing is unknown."""
+    """Not 504: nothing was sent, so the outcome is known."""
     with vanished_host() as url:
         async with running(2, peer_connect_timeout_ms=50) as two:
             await two.api.put(ONE)
@@ -471,7 +471,7 @@ async def test_takes_over_a_call_meant_for_an_owner_that_vanished() -> None:
 
 @pytest.mark.parametrize("kind", [NDJSON, "application/json", "text/plain"])
 async def test_takes_over_a_call_meant_for_an_owner_that_died(two: Running, kind: str) -> None:
-    """Its body was read to be passed on: it is there for the work that is now ours."""
+    """Its body was read to be forwarded, and is now used here."""
     await two.api.put(ONE)
     await two.servers[0].stop()
     sent = asyncio.ensure_future(two.apis[1].post(ONE + "/messages", b'{"value":1}\n', kind))
@@ -549,7 +549,7 @@ async def test_too_many_bodies_at_once_are_429() -> None:
         server = one.servers[0]
         await until(lambda: server._services.held._held >= 60_000)
         asking = asyncio.ensure_future(one.api.post(ONE + "/messages", b"x" * 50_000, "text/plain"))
-        while not asking.done():  # it comes slowly, but it comes: it keeps its place
+        while not asking.done():  # it comes slowly, but keeps its place
             writer.write(b"h")
             await asyncio.wait({asking}, timeout=0.2)
         answer = await asking
@@ -591,7 +591,7 @@ async def test_a_client_that_breaks_off_leaves_nothing_running(one: Running) -> 
 
 
 async def test_a_stream_is_not_kept_in_memory(one: Running) -> None:
-    """The body is many times what one request may hold; what waits stays below the bound."""
+    """The body is many times a request's maximum; the waiting part stays below the bound."""
     await one.api.put(ONE)
     partition = one.partition("one")
     most = 0

@@ -1,7 +1,8 @@
-"""No client can forge, mute or remake a topic that brokers write: every route, every such topic.
+"""No client can forge, mute or recreate a topic that brokers write: every route, every such topic.
 
-A user who might produce took exclusive access to the audit partition with `fencing`, and from then
-on the brokers' own events were refused: publishing was shut, and eight other ways in were not.
+A user with the right to produce took exclusive access to the audit partition with `fencing`, and
+the brokers' own events were refused from then on: publishing was shut, but eight other ways were
+not.
 """
 
 from __future__ import annotations
@@ -56,18 +57,18 @@ READS = {
     "get_schema", "check_schema", "get_namespace", "list_topics", "list_schema_subjects",
     "beat", "leave_group", "get_group",
 }  # fmt: skip
-"""Calls that take from an internal topic, or tell of it: a rule that allows it is enough."""
+"""Calls that read an internal topic or its state: an allowing rule is enough."""
 ADMINISTRATORS = {
     "patch_topic", "delete_topic", "truncate", "put_namespace", "delete_namespace",
     "put_schema_subject", "delete_schema_subject", "register_schema", "delete_stream",
     "unload_topic", "unload_partition",
 }  # fmt: skip
-"""Calls that end or change what stands there: with a right on the cluster besides."""
+"""Calls that end or change its content: they also need a right on the cluster."""
 SHUT = {
     "put_topic", "publish", "publish_large", "put_large", "acquire_access", "release_access",
     "put_stream", "publish_of_stream",
 }  # fmt: skip
-"""Calls that make or write one: no client."""
+"""Calls that create or write one: refused for every client."""
 
 
 def kind_of(route: Route) -> str:
@@ -98,7 +99,7 @@ async def one(authority: FakeAuthority) -> AsyncIterator[Running]:
 
 
 async def make(one: Running, topic: TopicName) -> None:
-    """As a broker does."""
+    """Create it as a broker does."""
     from octavo.broker.types import TopicSettings
 
     await one.cluster.brokers["b0"].create(topic, TopicSettings())
@@ -173,7 +174,7 @@ async def test_an_administrator_may_shorten_or_delete_it(
 
 
 async def test_it_is_not_made_in_advance_either(one: Running, authority: FakeAuthority) -> None:
-    """Before the first event there is no audit topic: its first maker would set its rules."""
+    """Before the first event there is no audit topic, and its first maker would set its rules."""
     authority.secure(*RIGHTS_ON_ALL_OF_IT)
     for topic in INTERNAL_TOPICS:
         del one.cluster.topics[topic]
@@ -213,7 +214,7 @@ async def test_a_body_names_none_as_a_target(one: Running, authority: FakeAuthor
 
 
 async def test_a_cluster_that_is_not_secured_keeps_it_shut_as_well(one: Running) -> None:
-    """A topic made in the open cluster would stay when the cluster is secured."""
+    """A topic that was created in the open cluster would stay when the cluster is secured."""
     for topic in INTERNAL_TOPICS:
         for route in ALL_ROUTES:
             if about_topics(route) and kind_of(route) in SHUT:

@@ -1,7 +1,7 @@
-"""A picture on a foreign page leases no messages.
+"""An image on a foreign page leases no messages.
 
-`GET …/stream` leases what it gives. Where a page is not loaded by TLS, a browser says neither
-`Origin` nor `Sec-Fetch-Site` with an `<img>`, and the messages were leased for nobody.
+`GET …/stream` leases messages. Without TLS, a browser sends neither `Origin` nor `Sec-Fetch-Site`
+for an `<img>`, and the messages were leased for no consumer.
 """
 
 from __future__ import annotations

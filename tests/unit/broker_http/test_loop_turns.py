@@ -1,7 +1,8 @@
-"""No call holds a broker's loop up at the size of its limits: processor time of the longest turn.
+"""No call at the size of its limits holds up a broker's loop: processor time of the longest turn.
 
-Each of the first took seconds, for its work was bounded in bytes and not in steps. Every route has
-a case here, or a reason: `test_every_route_has_a_case_or_a_reason` fails for a new one without.
+The first cases took seconds each, because their work was bounded in bytes and not in steps. Every
+route has a case here or a reason; `test_every_route_has_a_case_or_a_reason` fails for a new route
+without one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Case(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """One request, sent and read by another thread: what a client does is no turn of the loop."""
+    """A request that another thread sends and reads, so that the client's work is no turn of the
+    loop."""
 
     method: str
     path: str
@@ -64,11 +66,11 @@ class Sent(NamedTuple):
     kind: str = "application/json"
     statuses: tuple[int, ...] = (200,)
     wide: bool = False
-    """There is a topic with `PARTITIONS` partitions and a subscription `s`."""
+    """Needs a topic with `PARTITIONS` partitions and a subscription `s`."""
     stored: bytes = b""
-    """Stored before as one message of the topic `t`, as it is."""
+    """Stored before, unchanged, as one message of the topic `t`."""
     stream: bool = False
-    """There is a durable stream `j` of JSON."""
+    """Needs a durable stream `j` of JSON."""
 
 
 def _send(url: str, sent: Sent) -> Answer:
@@ -88,7 +90,7 @@ def _json(value: Any) -> bytes:
 
 
 def _filled(unit: bytes, begin: bytes, end: bytes, size: int) -> bytes:
-    """As many of `unit` as fit between the two."""
+    """Repeat `unit` as often as fits between the two."""
     return begin + b",".join([unit] * ((size - len(begin) - len(end)) // (len(unit) + 1))) + end
 
 
@@ -256,7 +258,7 @@ SENT: dict[str, Sent] = {
 }  # fmt: skip
 
 _OPEN = 4 * MIB - 100
-"""Bytes of a message that come as they are, so no one has looked into them."""
+"""Message bytes that are passed through, so they were never examined."""
 _VALUES = {
     "lists": _filled(b"[]", b"[", b"]", _OPEN),
     "numbers": _filled(b"1", b"[", b"]", _OPEN),
@@ -311,7 +313,7 @@ def _names() -> set[str]:
 
 
 def test_every_route_has_a_case_or_a_reason() -> None:
-    """A new route without one fails here; a case or a reason of no route, too."""
+    """Also fails for a case or a reason without a route."""
     cases = {name.partition(":")[0] for name in (*CASES, *SENT)}
     assert not cases & set(REASONS)
     assert cases | set(REASONS) == _names()
@@ -337,7 +339,7 @@ def _path_of(path: str) -> str:
 
 @pytest.mark.parametrize("route", BODIES, ids=lambda route: f"{route.method} {route.path}")
 async def test_a_body_of_lists_is_read_in_a_turn_or_refused(one: Running, route: Any) -> None:
-    """The longest that the call takes: a parser makes something of each."""
+    """The longest that the call accepts: a parser makes an object of each."""
     await _prepared(one, wide=False)
     size = 8 * MIB
     while True:
@@ -384,7 +386,7 @@ async def _prepared(one: Running, *, wide: bool) -> None:
 
 async def _measured(one: Running, sent: Sent) -> tuple[Answer, float]:
     await asyncio.sleep(0)
-    # A collection would go through what the fake brokers and other tests have made.
+    # A collection would visit the objects of the fake brokers and other tests.
     gc.collect()
     gc.disable()
     try:
@@ -406,7 +408,7 @@ async def test_no_request_holds_the_loop_up(one: Running, name: str) -> None:
         headers = {"Content-Type": "text/plain"}
         said = await one.api.call("POST", f"{T}/messages", data=sent.stored, headers=headers)
         assert said.status == 200, said
-    for _ in range(3):  # what disturbs a measurement makes it longer, never shorter
+    for _ in range(3):  # a disturbance makes a measurement longer, never shorter
         answer, longest_s = await _measured(one, sent)
         assert answer.status in sent.statuses, answer
         if longest_s < TURN_S_MAX * slowness():
@@ -428,7 +430,7 @@ async def test_no_call_holds_the_loop_up(one: Running, name: str) -> None:
 
 
 def test_blocks_of_nothing_are_not_unpacked_one_by_one() -> None:
-    """Packed by snappy in xerial's form: 50,000 blocks in what is unpacked on the loop."""
+    """Packed by snappy in xerial's form: 50,000 blocks in a body that is unpacked on the loop."""
     block = b"\x00\x00\x00\x01\x00"
     packed = b"\x82SNAPPY\x00" + bytes(8) + block * ((SMALL_BYTES - 16) // len(block))
     with pytest.raises(InvalidBatch, match="more than 4096 blocks"):

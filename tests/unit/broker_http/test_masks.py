@@ -1,4 +1,4 @@
-"""Frames that a client of a WebSocket does not mask end the connection (RFC 6455, 5.1)."""
+"""Unmasked frames of a WebSocket client end the connection (RFC 6455, 5.1)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_message_comes_in_a_bounded_number_of_fragments(more: int) -> None:
 
 
 def _flood(host: str, port: int, path: str, data: bytes, seconds: float) -> tuple[bytes, bool]:
-    """Send `data` again and again; what comes back, and whether the server has hung up."""
+    """Send `data` again and again; return the answer, and whether the server has hung up."""
     with socket.create_connection((host, port)) as wire:
         wire.sendall(
             f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\n"
@@ -143,7 +143,7 @@ async def test_small_frames_without_end_do_not_hold_the_loop_up(
     assert (await one.api.put("/v1/topics/public/t/subscriptions/s")).status == 201
     host, port = one.servers[0].url.removeprefix("http://").split(":")
     gc.collect()
-    gc.disable()  # a collection would go through what other tests have made
+    gc.disable()  # a collection would visit other tests' objects
     try:
         async with LoopTime() as loop:
             found, ended = await asyncio.to_thread(_flood, host, int(port), path, data, 2.0)

@@ -1,8 +1,7 @@
-"""A number in a header, a path or a query has one spelling; every other one is refused by its name.
+"""A number in a header, a path or a query has one spelling; every other is refused by its name.
 
 `Producer-Id: 7` and `007` were one producer, so the second one's message was a "duplicate" and was
-not stored. The tables below name every parameter of every call, so that a new one has to say what
-it is.
+not stored. The tables below name every parameter of every call, so a new one needs an entry.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WAIT = aiohttp.ClientTimeout(total=20)
 """A call that takes a wrong number may wait for ever."""
 
 WRONG = ["+7", "007", "1_000", "1e3", "0x7", "nan", "inf", "٧", "７", "²", "7.", "--7", "-0", "7 "]
-"""What `int`, `float` or a pattern with `\\d` take for a number, or nearly do."""
+r"""Texts that `int`, `float` or a pattern with `\d` take for a number, or nearly do."""
 
 NUMBERS = {
     ("path", "partition"), ("path", "batch"), ("path", "ledger"), ("path", "entry"),
@@ -48,7 +47,7 @@ TIMES = {("header", "Octavo-Timestamp"), ("header", "Octavo-Deliver-At")}
 SPANS = {
     ("query", "wait"), ("header", "Octavo-Deliver-After"),
 }  # fmt: skip
-"""A number of seconds, with a fraction and a unit if wanted."""
+"""A number of seconds, optionally with a fraction and a unit."""
 NO_NUMBERS = {
     ("path", "namespace"), ("path", "topic"), ("path", "subscription"), ("path", "group"),
     ("path", "member"), ("path", "schema_subject"), ("path", "version"), ("path", "bulk_load"),
@@ -94,13 +93,13 @@ BESIDE = {
     "Stream-Fork-Sub-Offset": {"Stream-Forked-From": "/v1/durable-streams/public/one"},
     "Stream-Fork-Offset": {"Stream-Forked-From": "/v1/durable-streams/public/one"},
 }
-"""What else a call needs, for the wrong number to be what is wrong with it."""
+"""Further parameters that a call needs, so that only the number is wrong."""
 QUERY_BESIDE = {
     ("truncate_of_partition", "partition"): "before=latest",
     ("release_access", "partition"): "epoch=1",
 }
 OF_ONE_PARTITION = {("receive", "generation"), ("stream", "generation")}
-"""They mean something only where the path names a partition; else the call is refused for that."""
+"""They are valid only where the path names a partition; other calls are refused for that."""
 
 
 def request_of(route: Route, place: str, name: str, text: str) -> tuple[str, bytes, dict[str, str]]:
@@ -117,7 +116,7 @@ def request_of(route: Route, place: str, name: str, text: str) -> tuple[str, byt
     if place == "header":
         headers[name] = text
     body = b"1"
-    for content in () if name.startswith("Octavo-") else route.body:  # of raw messages
+    for content in () if name.startswith("Octavo-") else route.body:  # for raw messages
         if content.media_type == JSON and content.example is not None:
             headers["Content-Type"], body = JSON, json.dumps(content.example).encode()
     asked = "&".join(filter(None, query))
@@ -133,7 +132,7 @@ async def test_a_number_has_one_spelling(one: Running, route: Route, place: str,
     await one.api.put(ONE + "/subscriptions/s")
     for text in WRONG:
         if place == "header" and text != text.strip():
-            continue  # HTTP itself takes spaces around a header's value away
+            continue  # HTTP itself strips spaces around a header's value
         target, body, headers = request_of(route, place, name, text)
         if route.inner:
             BROKER.enter(headers, "b7", "b0", route.method, target, ANONYMOUS)

@@ -1,9 +1,9 @@
-"""Record batches with one odd record, or with times that no calendar has, at the door and read.
+"""Record batches with one odd record, or with impossible times, when they arrive and when read.
 
-One header name with a Latin-1 byte made a whole batch unreadable where it was not packed, and was
-refused where it was. A time in microseconds was refused in JSON and stored from a record batch;
-what showed it as a date then ended with an internal error. A batch whose records were damaged was
-refused where it was packed, and stored where it was not.
+One header name with a Latin-1 byte made a whole unpacked batch unreadable, and a packed one was
+refused. A time in microseconds was refused in JSON and stored from a record batch; showing it as a
+date then ended with an internal error. A batch with damaged records was refused when packed, and
+stored when not.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def test_what_every_reader_reads_alike_is_taken(one: Running, name: str) -
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("records", [1, 500, STEP_RECORDS + 700])
 async def test_damage_anywhere_in_a_long_batch(one: Running, records: int, kind: int) -> None:
-    """Behind the first window, and behind what is walked over in one step."""
+    """Behind the first window, and behind the part that one step walks over."""
     await one.api.put(ONE)
     value = field(b"x" * 300)
     every = [whole(body_of(number, value=value)) for number in range(records)]

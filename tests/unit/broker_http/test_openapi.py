@@ -1,4 +1,4 @@
-"""The OpenAPI document: it is one, it has every route, and its examples work when sent."""
+"""The OpenAPI document is valid, has every route, and its examples work when sent."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_the_official_schema_of_openapi_accepts_it(one: Running) -> None:
 
 
 def fits(document: dict[str, Any], described: dict[str, Any], answer: Any) -> None:
-    """What is said is what is described."""
+    """Check that an answer matches its description."""
     schema = described.get("content", {}).get("application/json", {}).get("schema")
     if schema is not None and answer.body:
         whole = {**schema, "components": document["components"]}
@@ -79,7 +79,7 @@ def fits(document: dict[str, Any], described: dict[str, Any], answer: Any) -> No
 
 
 async def test_answers_are_as_described(two: Running) -> None:
-    """Those with members that examples do not meet: of several partitions, in part, refused."""
+    """Answers with members that the examples lack: of several partitions, partial, refused."""
     document = await fetch(two)
     operations = {
         operation["operationId"]: operation
@@ -113,7 +113,7 @@ async def test_answers_are_as_described(two: Running) -> None:
 
 
 async def test_every_example_works(one: Running) -> None:
-    """Calls in the order of the table's dependencies; each example as it stands in the document."""
+    """Calls in the order of the table's dependencies; each example as the document has it."""
     document = await fetch(one)
     operations = {
         operation["operationId"]: (method.upper(), path, operation)
@@ -140,7 +140,7 @@ async def test_every_example_works(one: Running) -> None:
         if name in ("read", "read_body"):  # it has four partitions
             path = path.replace("/messages", "/partitions/0/messages")
         if name.startswith("read_body"):
-            path = path.replace("/42/", "/0/")  # there are not so many
+            path = path.replace("/42/", "/0/")  # the topic has fewer messages
         target = path + ("?" + "&".join(query) if query else "")
         contents = operation.get("requestBody", {}).get("content", {}) or {"": {}}
         for kind, content in contents.items():

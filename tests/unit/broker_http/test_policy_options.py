@@ -1,4 +1,4 @@
-"""`octavo namespace` and the policies of `octavo topic`: said by options, shown, and taken back."""
+"""`octavo namespace` and the policies of `octavo topic`: set by options, shown, and removed."""
 
 from __future__ import annotations
 

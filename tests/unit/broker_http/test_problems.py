@@ -1,4 +1,4 @@
-"""The one table from errors to statuses: complete, and what it makes is a whole problem."""
+"""The one table from errors to statuses is complete, and makes whole problems."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ROOTS = {
     codes.BookieError,
 }
 INSIDE = {
-    # Between brokers and bookies only: the ledger client never lets them out.
+    # Between brokers and bookies only: the ledger client never passes them on.
     codes.ProtocolError,
     codes.FrameTooLong,
     codes.BadRequest,
     codes.BadVersion,
-    # A damaged record in the metadata store is nobody's request: a 500 that the log explains.
+    # A damaged record in the metadata store is no caller's fault: a 500 that the log explains.
     metadata_errors.BadRecord,
-    # Said at the start of a process, before there is anybody to answer.
+    # Raised at the start of a process, before there is any caller.
     metadata_errors.BadMetadataUrl,
     metadata_errors.BadMetadataCredentials,
 }
@@ -50,7 +50,8 @@ def test_every_error_has_a_status(kind: type[OctavoError]) -> None:
         status = kind.http_status
         assert status in (400, 403, 404, 409, 410, 412, 413, 416, 422, 429, 503, 504)
         if status in (429, 504) and kind.scope is Scope.REQUEST:
-            # Of `TooManyDelayed` the rest took effect: the same call again would be another one.
+            # After `TooManyDelayed` the other acks took effect: the same call again would be
+            # another one.
             final = (ledger_errors.OutcomeUnknown, broker_errors.TooManyDelayed)
             assert kind.retryable or kind in final
 

@@ -1,7 +1,8 @@
 """A producer id belongs to the principal that uses it.
 
-Whoever might read and publish took another one's producer id from its batches, and stored the next
-sequence: the other's message was then a "repeat" and was lost, or its producer was shut out.
+A user with the right to read and publish took another user's producer id from its batches, and
+stored the next sequence: the other's message was then a "repeat" and was lost, or its producer was
+locked out.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ async def test_another_ones_sequence_cannot_be_taken(
 
 @pytest.mark.parametrize("way", ["json", "batch", "batches"])
 async def test_a_repeat_is_known_by_whatever_way_it_comes(secured: Running, way: str) -> None:
-    """Also where it was passed on by another broker the first time."""
+    """Also where another broker forwarded it the first time."""
     for broker in (1, 0):
         answer = await publish(secured, "ann", b"a0", 0, way="batch", broker=broker)
         assert answer.status in (200, 204)
@@ -113,7 +114,7 @@ async def append(one: Running, user: str, body: bytes, sequence: int, epoch: int
 
 
 async def test_of_durable_streams_too(secured: Running) -> None:
-    """Their producers' names stand in the headers of the messages."""
+    """Their producers' names are in the headers of the messages."""
     made = await secured.api.call(
         "PUT", STREAM, headers={**as_user("ann"), "Content-Type": "text/plain"}
     )

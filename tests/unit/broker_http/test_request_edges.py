@@ -1,4 +1,4 @@
-"""Where requests begin and end, beside aiohttp's own parser: what is called whole, is."""
+"""Where requests begin and end, compared with aiohttp's own parser."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Judge:
         self.refused = False
 
     def feed(self, data: bytes) -> int:
-        """How many requests begin."""
+        """Return how many requests begin."""
         try:
             messages, _, _ = self.parser.feed_data(data)
         except HttpProcessingError:

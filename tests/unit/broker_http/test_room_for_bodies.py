@@ -1,4 +1,4 @@
-"""Room for bodies: shares, slow bodies, and all of it given back whatever becomes of a call."""
+"""Room for bodies: shares, slow bodies, and that every call gives all of it back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_principal_has_half_from_however_many_addresses() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_all_of_it_is_given_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Also what waited, was refused or was cancelled: nothing is left, and nobody waits on."""
+    """Also after a wait, a refusal or a cancellation: no bytes are left, and no call waits on."""
     monkeypatch.setattr(held_bytes, "ROOM_WAIT_S", 0.01)
     rng = random.Random(seed)
     held = HeldBytes(100)
@@ -76,7 +76,7 @@ async def test_all_of_it_is_given_back(monkeypatch: pytest.MonkeyPatch, seed: in
 async def test_waiters_that_gave_up_are_forgotten_while_the_room_stays_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each refused call left a future behind, until somebody gave something back."""
+    """Each refused call left a future behind until some room was given back."""
     monkeypatch.setattr(held_bytes, "ROOM_WAIT_S", 0.0)
     held = HeldBytes(100)
     await held.take("a", 70)

@@ -1,6 +1,7 @@
-"""The short way beside the long one: two worlds get the same bytes, one of them remembers no heads.
+"""The fast publish path against the full path: two worlds get the same bytes; one remembers no
+heads.
 
-What they answer must be the same, byte for byte, and so must what is stored.
+Their answers must be the same, byte for byte, and so must the stored messages.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class Wire:
         return cls(*await asyncio.open_connection(host, int(port)))
 
     async def answer(self) -> bytes:
-        """The next whole answer, without what differs by the world or the moment."""
+        """Return the next whole answer, without values that depend on the world or the moment."""
         async with asyncio.timeout(20):
             head = await self.reader.readuntil(b"\r\n\r\n")
             found = re.search(rb"(?i)content-length: (\d+)", head)
             body = await self.reader.readexactly(int(found[1])) if found else b""
         head = re.sub(rb"Date: [^\r]*", b"Date: now", head)
         head = re.sub(rb"http://127.0.0.1:\d+", b"http://here", head)
-        status, *headers = head.split(b"\r\n")  # one that was passed on has another order
+        status, *headers = head.split(b"\r\n")  # a forwarded answer has another order
         return b"\r\n".join([status, *sorted(headers[:-2]), b"", b""]) + body
 
     async def ask(self, *pieces: bytes) -> bytes:
@@ -63,7 +64,7 @@ def post(body: bytes, path: str = TOPIC, *lines: bytes, kind: bytes = b"text/pla
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each request that was shown to the short way, whether it took it."""
+    """Record, for each request shown to the fast path, whether it took it."""
     found: list[bool] = []
     take = ShortWay.take
 
@@ -174,7 +175,7 @@ async def test_the_second_of_a_kind_takes_it(one: Running, taken: list[bool]) ->
     assert taken == [False, True, True]
     assert [re.search(rb'"offset":(\d)', answer)[1] for answer in answers] == [b"0", b"1", b"2"]  # type: ignore[index]
     assert one.servers[0]._services.held.total == 0
-    other = await Wire.to(one)  # heads are the broker's, not a connection's
+    other = await Wire.to(one)  # heads belong to the broker, not to a connection
     await other.ask(post(b"cba"))
     assert taken[-1]
     text = (await one.api.get("/metrics")).body.decode()
@@ -234,7 +235,7 @@ def fail_with(error: Exception, times: int) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (errors.NotOwner("moved"), 200),  # nothing was done: the long way finds the owner
+        (errors.NotOwner("moved"), 200),  # nothing was done: the full path finds the owner
         (errors.PartitionMoving("moves"), 200),
         (errors.Overloaded("full"), 429),
         (errors.PublishOutcomeUnknown("who knows"), 504),
@@ -306,7 +307,7 @@ def test_a_key_that_could_be_read_in_two_ways_is_a_part_of_the_head(line: bytes)
 
 
 def held_up(partition: FakePartition) -> asyncio.Event:
-    """It stores nothing until that is set."""
+    """Hold back every store until the event is set."""
     goes_on = asyncio.Event()
     publish = partition.publish
 
@@ -359,7 +360,8 @@ async def test_those_that_come_together_are_passed_on_together(
 async def test_no_partition_is_left_out_because_the_long_way_is_taken(
     two: Running, taken: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A turn that was looked at and not used is the next one's: else every second was skipped."""
+    """A turn that was looked at and not used belongs to the next call; otherwise every second was
+    skipped."""
     await two.api.put(WIDE, json={"partitions": 2})
     broker = two.cluster.brokers["b0"]
     monkeypatch.setattr(broker, "other_at_hand", lambda name, incarnation: None)
@@ -495,7 +497,7 @@ async def test_a_client_that_is_gone_takes_nothing_with_it(one: Running, taken: 
 
 
 async def test_who_takes_no_answers_takes_the_long_way(one: Running, taken: list[bool]) -> None:
-    """Answers that nobody takes stay in the broker's memory: the short way adds none to them."""
+    """Answers that a client does not take stay in the broker's memory: the fast path adds none."""
     await one.api.put(TOPIC)
     wire = await Wire.to(one)
     await wire.ask(post(b"abc"))
@@ -638,7 +640,8 @@ async def test_a_head_is_of_the_connections_certificate(
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_both_ways_let_the_same_callers_in(elsewhere: bool, taken: list[bool]) -> None:
-    """Messages of three callers while rules come and go: each answer as by the long way alone."""
+    """Messages of three callers while rules come and go: each answer is as by the full path
+    alone."""
     worlds: list[tuple[list[bytes], Any]] = []
     topic = "produce topic:public/one"
     rules = [f"allow user:bob {topic}", "allow group:g produce topic:public/*",

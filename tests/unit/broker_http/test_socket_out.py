@@ -1,4 +1,4 @@
-"""What a WebSocket remembers of what it sent, so that closing gives it back."""
+"""A WebSocket remembers its unacked messages, so that closing gives them back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_what_is_acked_is_forgotten_and_the_rest_told_in_ranges() -> None:
 
 
 def test_what_was_given_out_again_meanwhile_is_still_out() -> None:
-    """The answer to a nack may come behind the message that it gave back."""
+    """The answer to a nack may come after the redelivery of its message."""
     out = _Out(100)
     out.add(messages("0-1-8-3"))
     out.add(messages("0-1-8-4"))

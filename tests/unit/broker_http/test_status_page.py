@@ -1,4 +1,4 @@
-"""The page at `/`: bookies that are down or read-only are shown, with a warning."""
+"""The page at `/` shows bookies that are down or read-only, with a warning."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_names_in_a_warning_are_bounded() -> None:
 
 
 def test_a_broker_that_is_gone_is_shown_for_a_while() -> None:
-    """It vanished from the page, and nothing warned of it."""
+    """It vanished from the page without a warning."""
     gone = {"id": "k<2", "url": "http://k2", "missing_since": 1_000}
     shown = {**figures([bookie("b1")], []), "brokers_gone": [gone]}
     said = page(shown, [], 0, "http://k1", 5_000)

@@ -1,6 +1,6 @@
-"""Nothing that users have stored runs in a browser as a page of the broker.
+"""Users' stored content never runs in a browser as a page of the broker.
 
-A durable stream of `text/html` or SVG was served from the broker's origin, where its scripts might
+A durable stream of `text/html` or SVG was served from the broker's origin, where its scripts could
 make every call that its reader may make.
 """
 

@@ -1,4 +1,4 @@
-"""Times as RFC 3339 has them, and what an error says of those that are none."""
+"""Times in RFC 3339, and the errors for invalid ones."""
 
 from __future__ import annotations
 

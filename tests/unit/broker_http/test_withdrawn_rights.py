@@ -1,4 +1,4 @@
-"""A right that is withdrawn ends what is open, at the owner and at the broker that relays it."""
+"""Withdrawing a right ends open streams, at the owner and at the broker that relays them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_socket_is_closed_as_a_matter_of_policy(
 
 
 def lent(world: World) -> dict[int, Any]:
-    """What is out of the subscription."""
+    """Return the leased messages of the subscription."""
     return next(iter(world.one.partition("public/one").subscriptions.values())).leases
 
 
@@ -211,7 +211,7 @@ async def test_a_body_without_end_is_taken_no_further(world: World, broker: int)
 
 
 async def test_readers_who_share_a_page_share_no_refusal(world: World) -> None:
-    """Who waits for the same page at a relaying broker is another caller to the owner."""
+    """Two readers of the same page at a relaying broker are different callers to the owner."""
     world.authority.secure(*RULES, "allow user:eve consume topic:public/one")
     api = world.one.apis[1]
     path = api.url + f"{TOPIC}/messages?follow=true&from=latest"
@@ -250,7 +250,7 @@ async def test_who_asks_travels_and_what_they_showed_does_not(
     monkeypatch.setattr(Serving, "_run", told)
     for path in ("messages", "partitions/0/messages", "offsets", "partitions/0/producer-access"):
         assert (await api.get(f"{TOPIC}/{path}", headers=bob)).status == 200
-    for _ in range(3):  # the last of these on the short way
+    for _ in range(3):  # the last of these on the fast path
         answer = await api.post(f"{TOPIC}/messages", b"x", "text/plain", headers=bob)
         assert answer.status == 200
     assert (await api.post(f"{TOPIC}/large", b"x", "text/plain", headers=bob)).status == 200
@@ -267,7 +267,7 @@ async def test_who_asks_travels_and_what_they_showed_does_not(
 
 
 async def test_the_owner_decides_for_itself(world: World) -> None:
-    """By what it knows: the broker that was asked may be behind."""
+    """By its own policy: the asked broker may be behind."""
     stale = FakeAuthority()
     stale.secure(*RULES)
     world.one.servers[1]._gate._authority = stale

@@ -17,7 +17,6 @@ BULK_LOAD = {"parts": [{"topic": "public/one", "partition": 0, "ledgers": [LEDGE
 
 
 async def asked_elsewhere(two: Running, method: str, path: str, **how: Any) -> Answer:
-    """Ask the broker that does not own the partition."""
     two.cluster.owners[two.partition("public/one").name] = "b0"
     return await two.apis[1].call(method, path, **how)
 

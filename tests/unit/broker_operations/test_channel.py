@@ -89,7 +89,7 @@ def test_an_answer_goes_to_its_request_in_whatever_order_they_come() -> None:
 
 
 def test_a_long_read_does_not_hold_up_a_publish() -> None:
-    """Each goes out in pieces, the urgent ones between those of the others."""
+    """Both go out in pieces, the urgent ones between the others."""
     asking, answering = Asking(), Answering()
     read = ask(asking, b"read", priority=Priority.LATER, reserve=10 * PIECE_BYTES)
     publish = ask(asking, b"publish")
@@ -209,7 +209,7 @@ def test_a_request_cancelled_in_the_middle_is_never_begun() -> None:
 
 
 def test_a_connection_that_ends_tells_what_may_have_been_done() -> None:
-    """A request of which a piece was not sent cannot have been begun."""
+    """A request with an unsent piece cannot have begun."""
     asking = Asking(SMALL)
     out = ask(asking)
     partly = ask(asking, b"x" * (2 * PIECE_BYTES))
@@ -244,7 +244,7 @@ def test_deadlines_of_requests_that_are_over_are_not_kept() -> None:
 
 
 def test_a_long_answer_of_a_short_reservation_is_sent_when_there_is_room() -> None:
-    """While they wait they take no room; their answers go one after the other."""
+    """Waiting answers take no room, and go out one after the other."""
     windows = Windows(taken_bytes=250_000)
     asking, answering = Asking(windows), Answering(windows)
     numbers = [ask(asking, reserve=10) for _ in range(4)]
@@ -416,14 +416,14 @@ def test_a_request_that_no_broker_makes_ends_the_connection(beyond: str) -> None
 
 
 class World:
-    """Both sides, with what is on its way between them; a referee of every answer."""
+    """Both sides, their messages in flight, and a referee of every answer."""
 
     def __init__(self) -> None:
         self.asking, self.answering = Asking(SMALL), Answering(SMALL)
         self.there: deque[Frame] = deque()
         self.back: deque[Frame] = deque()
         self.open: dict[int, bytes] = {}
-        """Requests that are wanted."""
+        """Requests that still want an answer."""
         self.work: dict[int, Asked] = {}
         self.begun: list[bytes] = []
         self.asked: list[bytes] = []
@@ -537,7 +537,7 @@ class World:
     st.booleans(),
 )
 def test_any_order_of_events(events: list[tuple[str, int, Any]], dies: bool) -> None:
-    """Every request gets its own answer, urgent ones begin in their order, and nothing is kept."""
+    """Every request gets its answer, urgent requests begin in their order, and nothing is kept."""
     world = World()
     for what, first, second in events:
         if what == "ask":

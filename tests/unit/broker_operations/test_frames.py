@@ -1,4 +1,4 @@
-"""Frames between brokers: read back as they were written, and only from a broker."""
+"""Frames between brokers: read back as written, and accepted only from a broker."""
 
 from __future__ import annotations
 

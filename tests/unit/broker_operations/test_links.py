@@ -91,7 +91,7 @@ class Server(asyncio.Protocol):
 
 
 def end_after(link: AnsweringLink, pieces: int) -> None:
-    """End the connection when so many pieces of answers are out."""
+    """End the connection after this many pieces of answers."""
     write, count = link._write, iter(range(pieces))
 
     def counted(frame: Frame) -> None:
@@ -110,7 +110,7 @@ class World:
         self.says: bytes | None = None
         self.hello: bytes | None = None
         self.dies_after: int | None = None
-        """Frames of answers, the first of each aside."""
+        """Frames of answers until it dies; the first answer of each connection does not count."""
         self.links: list[AnsweringLink] = []
         self.seen: list[Request] = []
         self.deadlines_s: list[float] = []
@@ -393,7 +393,7 @@ def leases(size: int) -> Leases:
 
 
 def take_back(world: World) -> list[Settle]:
-    """The operations with which the asking side gave messages back."""
+    """Return the operations with which the asking side gave messages back."""
     found = [request for request in world.seen if isinstance(request.operation, Settle)]
     assert all(request.caller.identity == OWN for request in found)
     return [request.operation for request in found if isinstance(request.operation, Settle)]
@@ -401,7 +401,7 @@ def take_back(world: World) -> list[Settle]:
 
 @pytest.mark.parametrize("size", [10, 3_000_000])
 async def test_a_receive_waits_and_gets_its_messages(size: int) -> None:
-    """Messages that are longer than the reservation come, too."""
+    """Messages longer than the reservation come, too."""
     async with opened() as world:
         there = asyncio.Event()
 
@@ -478,7 +478,7 @@ async def test_an_answer_in_the_turn_in_which_its_caller_goes_is_given_back() ->
 @pytest.mark.parametrize("ends", ["cancel", "connection"])
 @pytest.mark.parametrize("size", [10, 200_000])
 async def test_an_answer_that_is_not_sent_is_told_to_its_maker(ends: str, size: int) -> None:
-    """So the leases that it gives away are taken back at the owner."""
+    """So the owner takes back its leases."""
     async with opened() as world:
         told: list[str] = []
         world.undelivered = lambda: told.append("undelivered")

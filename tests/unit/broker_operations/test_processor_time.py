@@ -1,4 +1,4 @@
-"""The steps of a call's work are measured; what it waits for is not, and nothing else changes."""
+"""The steps of a call's work are measured, its waits are not, and its behaviour stays the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from octavo.broker.operations.processor_time import Measured
 
 
 class Clock:
-    """Processor time that goes on when it is told."""
+    """A settable processor-time clock."""
 
     now_s = 0.0
 
@@ -33,7 +33,7 @@ async def test_each_step_counts_and_waiting_does_not() -> None:
     task = asyncio.ensure_future(_driven(Measured(work(), clock, spent.append)))
     for _ in range(3):
         await asyncio.sleep(0)
-    clock.now_s += 100  # somebody else's
+    clock.now_s += 100  # another task's
     waits.set_result("done")
     assert await task == "done"
     assert sum(spent) == 7

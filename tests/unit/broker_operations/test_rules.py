@@ -124,7 +124,7 @@ class Untouched(Exception):
 
 
 class Untouchable:
-    """A partition, or its balance, that tells when an operation gets to it."""
+    """A partition, or its balance, that raises when an operation uses it."""
 
     def __getattr__(self, name: str) -> Any:
         raise Untouched(name)
@@ -143,7 +143,7 @@ def test_each_kind_has_a_rule_and_stands_here() -> None:
 
 @pytest.mark.parametrize("operation", OF_CLIENTS, ids=lambda one: type(one).__name__)
 async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOperation) -> None:
-    """By the one call of the gate that also tells the audit log."""
+    """One call of the gate also tells the audit log."""
     asked: list[tuple[Any, ...]] = []
     gate = SimpleNamespace(check_passed_on=lambda *about: asked.append(about))
     quotas = SimpleNamespace(admit_passed_on=lambda who: asked.append((who,)))

@@ -120,7 +120,7 @@ async def test_nobody_writes_to_the_topics_of_the_brokers(world: World, at: int)
 async def test_quotas_of_clients_and_namespaces(
     world: World, at: int, subject: str, taken: int
 ) -> None:
-    """A namespace is charged with what was stored, so it may leave a debt of a message."""
+    """A namespace is charged after storing, so it may leave a debt of a message."""
     clock = Frozen(world.brokers)
     await set_quota(world.brokers, subject, publish_messages=2)
     said = [await world.clients[at].ask(f"PUB {HERE} x") for _ in range(taken + 1)]

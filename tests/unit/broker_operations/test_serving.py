@@ -1,4 +1,4 @@
-"""Serve the operations of other brokers: also those whose caller goes while they are under way."""
+"""Operations of other brokers are served, also when their caller leaves meanwhile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class World:
         return asyncio.ensure_future(self.serving.answer(payload, deadline_s, "peer"))
 
     async def goes_and_it_ends(self) -> None:
-        """The caller goes after the operation has begun; then the operation is refused."""
+        """Let the caller leave after the operation has begun; then refuse the operation."""
         asked = self.ask()
         await self.begun.wait()
         asked.cancel()
@@ -76,7 +76,7 @@ class World:
 
 
 async def test_a_publish_that_is_refused_after_its_caller_has_gone_is_no_error() -> None:
-    """Found by seeds 92000651 and 92000677: its task ended, and no one looked at it."""
+    """Its task ended with an error that no code looked at. Seeds 92000651 and 92000677 found it."""
     world = World(SequenceGap("expected sequence 4, got 6", 4))
     with capture_logs() as logs:
         await world.goes_and_it_ends()
@@ -94,7 +94,7 @@ async def test_a_bug_in_it_is_told_all_the_same() -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_caller_may_go_at_any_moment(turns: int) -> None:
-    """Also while the partition is looked for, and in the turn in which the operation begins."""
+    """Also while the partition is sought, and in the turn in which the operation begins."""
     world = World(NotOwner("another broker has it"), is_open=False)
     asked = world.ask()
     for _ in range(turns):

@@ -1,7 +1,7 @@
-"""Hand-made histories: what each kind of problem looks like, and what only looks like one.
+"""Hand-made histories: each kind of problem, and innocent look-alikes.
 
-Written as scripts.py reads them. A bad one shows its own kind; where another cannot but show too,
-it stands in `ALSO`.
+They are written as scripts.py reads them. A bad one shows its own kind; a second kind that must
+show too is in `ALSO`.
 """
 
 from __future__ import annotations
@@ -236,11 +236,11 @@ ALSO: dict[str, set[Kind]] = {
     "p add a -> 0; p add b -> 1; r lac -> 0; r read -> 0:a; r drain": {Kind.UNSEEN},
     "p add a -> 0; r lac -> -1; r read -> 0:a; r drain": {Kind.UNCONFIRMED},
 }
-"""Scripts of `BAD` that cannot but break a second promise."""
+"""Scripts of `BAD` that also break a second promise."""
 
 
 def named(text: str) -> dict[str, str]:
-    """A name on a line of its own, and below it, indented, its script."""
+    """Yield (name, script): the name on a line of its own, its script indented below."""
     found: dict[str, str] = {}
     name = ""
     for line in filter(None, text.splitlines()):

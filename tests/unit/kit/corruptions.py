@@ -1,6 +1,6 @@
-"""One lie told in a legal history of legal.py: each must be found, and nothing else be said.
+"""One lie in a legal history of legal.py: each must be found, and nothing else reported.
 
-A corruption takes the history and returns False when it finds no place to go.
+A corruption changes the history, and returns False when it finds no place for its lie.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def sends(told: History, outcome: str) -> list[Operation]:
 
 
 def read_values(told: History) -> dict[Any, int]:
-    """Everything that was read, and the first step at which somebody knew it."""
+    """Return everything that was read, and the first step at which a process knew it."""
     found: dict[Any, int] = {}
     for one in reads(told):
         for _, value in one.result:
@@ -48,7 +48,7 @@ def hide(
 
 
 def swap(told: History, first: Any, second: Any) -> None:
-    """They change places, in all that was read and in the answers of their sends."""
+    """Swap two messages, in all reads and in the answers of their sends."""
     other = {first: second, second: first}
     for one in reads(told):
         one.result = [(at, other.get(value, value)) for at, value in one.result]
@@ -85,7 +85,7 @@ def lose_the_end(told: History, rng: random.Random) -> bool:
 
 
 def withhold(told: History, rng: random.Random) -> bool:
-    """The shared subscription is never given one."""
+    """Never deliver a message to the shared subscription."""
     value = pick(rng, sorted(read_values(told)))
     if value is None:
         return False
@@ -128,7 +128,7 @@ def double(told: History, rng: random.Random) -> bool:
 
 
 def neighbours(told: History) -> Iterator[tuple[Operation, Operation]]:
-    """Sends one behind the other in a log, where nobody read the first before the second."""
+    """Return neighbouring sends in a log, where no read of the first came before the second."""
     by_value = {one.value: one for one in told if one.call is Call.SEND}
     known = read_values(told)
     places = {(one.log, at): value for one in reads(told) for at, value in one.result}
@@ -161,7 +161,7 @@ def turn_time(told: History, rng: random.Random) -> bool:
 
 
 def tell_two(told: History, rng: random.Random) -> bool:
-    """One reader of the log is given something else at one place."""
+    """Give one reader of the log something else at one place."""
     there = read_values(told)
     stray = pick(rng, [one for one in sends(told, "info") if one.value not in there])
     read = pick(rng, [one for one in reads(told) if one.process == "r1" and one.result])
@@ -180,7 +180,7 @@ def move(told: History, rng: random.Random) -> bool:
 
 
 def dig(told: History, rng: random.Random) -> bool:
-    """A message of unknown outcome vanishes, and leaves a hole."""
+    """Remove a message of unknown outcome, which leaves a hole."""
     ends = {(one.log, length(told, one.log) - 1) for one in reads(told)}
     held = {value: (one.log, at) for one in reads(told) for at, value in one.result}
     unknown = [one for one in sends(told, "info") if one.value in held]
@@ -277,7 +277,7 @@ def lac_back(told: History, rng: random.Random) -> bool:
     following = told.operations.index(one) + 1
     again = Operation(one.process, Call.LAC, one.log, None, one.completed, 0.0)
     again.outcome, again.result, again.completed = "ok", one.result - 1, one.completed
-    # Between the two steps there is no other event: squeeze it in by making room.
+    # There is no event between the two steps: make room for one.
     for other in told.operations[following:]:
         other.invoked += 10
     for other in told:
@@ -305,7 +305,7 @@ def lac_ahead(told: History, rng: random.Random) -> bool:
 
 
 def unconfirmed(told: History, rng: random.Random) -> bool:
-    """A new reader that knows of a LAC reads above it."""
+    """Let a new reader that knows a LAC read above it."""
     if (last := last_of(told)) < 1:
         return False
     lac = rng.randrange(last)
@@ -356,7 +356,7 @@ def ack_after_fence(told: History, rng: random.Random) -> bool:
 
 
 def forget(told: History, rng: random.Random) -> bool:
-    """A late reader is told that an acked entry is not there."""
+    """Tell a late reader that an acked entry is not there."""
     acked = [one for one in of(told, Call.ADD) if one.is_ok]
     if (one := pick(rng, acked)) is None:
         return False

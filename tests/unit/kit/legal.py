@@ -1,8 +1,8 @@
-"""Histories in which every promise was kept, made at random; and one corruption of each kind.
+"""Random histories in which every promise was kept.
 
 A model of a topic and one of a ledger take one small step at a time: sends that are applied in
-the order they were made and answered in any order, lost answers, readers at any place, acks that
-get lost, subscriptions that come back to what is not acked.
+order and answered in any order, lost answers, readers at any place, acks that get lost,
+subscriptions that return to unacked messages.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from tests.support.kit.history import Call, History, Operation
 
 FATES = ("ok", "applied", "never", "fail")
-"""What becomes of a call: `applied` and `never` are both unknown to its caller."""
+"""The fate of a call: `applied` and `never` are both unknown to its caller."""
 
 
 @dataclass(slots=True)
 class Group:
-    """A subscription of one log: what is acked in truth, and what is to be delivered."""
+    """A subscription of one log: its true acks, and what is to be delivered."""
 
     acked: set[int] = field(default_factory=set)
     mark: int = 0
@@ -56,7 +56,7 @@ class Topic:
         self._draining = False
 
     def run(self, steps: int) -> History:
-        """Work for some steps, then let all be answered, read and acked."""
+        """Work for some steps, then answer, read and ack everything."""
         actions = (self.send, self.apply, self.answer, self.read, self.receive, self.follow)
         weights = (6, 6, 5, 3, 4, 3)
         for act in self.rng.choices((*actions, self.observe), (*weights, 1), k=steps):
@@ -115,7 +115,7 @@ class Topic:
         return [(at, self.logs[log][at]) for at in range(position, end)]
 
     def receive(self, log: str = "") -> bool:
-        """Of the shared subscription, in any order; some acks get lost or are refused."""
+        """Receive from the shared subscription, in any order; some acks get lost or are refused."""
         log = log or self.rng.choice(self.names)
         group = self._shared[log]
         offsets: list[int] = []
@@ -145,7 +145,7 @@ class Topic:
         return True
 
     def follow(self, log: str = "") -> bool:
-        """The exclusive subscription: in order, from the mark on after a take-over."""
+        """Follow the exclusive subscription: in order, from the mark on after a take-over."""
         log = log or self.rng.choice(self.names)
         group = self._exclusive[log]
         if self.rng.random() < 0.1 and not self._draining:
@@ -196,7 +196,7 @@ class Topic:
 
 
 class Ledger:
-    """A writer with adds in flight, readers with their LACs, and in the end two who close."""
+    """A writer with adds in flight, readers with their LACs, and finally two recoveries."""
 
     def __init__(self, rng: random.Random, *, log: str = "ledger 1") -> None:
         self.rng, self.log = rng, log
@@ -237,7 +237,7 @@ class Ledger:
         self.told.add_done(who, Call.READ, self.log, None, batch)
 
     def close(self) -> None:
-        """Some of what is in flight is kept; the rest is not, and nobody was told."""
+        """Keep some of the adds in flight; the others are lost without an answer."""
         self.told.add_done("recoverer", Call.FENCE, self.log)
         while self._flight and self.rng.random() < 0.3:
             self.confirm()

@@ -1,7 +1,7 @@
 """Small mistakes planted in the checkers' sources, one at a time: is each noticed?
 
-A mutant of one module is loaded beside the true ones, under another name, together with the
-modules that import it; `history` and `problems` stay the same, so that results can be compared.
+A mutant of one module is loaded under another name, together with the modules that import it;
+`history` and `problems` stay the same, so that results can be compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODULES = (
 """In the order in which they import one another."""
 
 SECONDS_MAX = 2.0
-"""Of processor time: a mutant that takes longer goes round in circles, and is noticed."""
+"""Processor time: a slower mutant loops for ever, and counts as noticed."""
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -51,7 +51,8 @@ _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.GtE: ast.Lt,
 }
 STEPS = ("completed", "invoked", "step", "earliest")
-"""No two events have the same step: whether equal ones count makes no difference."""
+"""Two events never have the same step, so comparing with or without equality makes no
+difference."""
 
 EQUIVALENT = {
     "log_checks": {
@@ -110,7 +111,7 @@ class Mutant:
 
 
 def mutants(module: str) -> Iterator[Mutant]:
-    """Every mistake of a few sorts that can be made in a module."""
+    """Yield every mistake of a few sorts that can be made in a module."""
     tree = ast.parse((KIT / f"{module}.py").read_text())
     for at, node in enumerate(ast.walk(tree)):
         shown = ast.unparse(node)[:60] if mistakes(node) else ""
@@ -124,7 +125,7 @@ def mutants(module: str) -> Iterator[Mutant]:
 
 
 def mistakes(node: ast.AST) -> list[tuple[str, Callable[[], None]]]:
-    """Each in words, and as what makes it."""
+    """Yield each mistake in words, with its edit."""
     found: list[tuple[str, Callable[[], None]]] = []
     if isinstance(node, ast.Compare):
         about_steps = any(word in ast.unparse(node) for word in STEPS)
@@ -153,7 +154,7 @@ def _setter(ops: list[Any], at: int, value: Any) -> Callable[[], None]:
 
 
 def load(mutant: Mutant | None) -> dict[str, types.ModuleType]:
-    """The checkers' modules with one of them mutated, under names of their own."""
+    """Load the checkers' modules with one of them mutated, under new names."""
     loaded: dict[str, types.ModuleType] = {}
     prefix = "mutated_kit"
     for name in MODULES:
@@ -174,7 +175,7 @@ def load(mutant: Mutant | None) -> dict[str, types.ModuleType]:
 
 
 def is_noticed(check: Callable[[dict[str, types.ModuleType]], bool], mutant: Mutant) -> bool:
-    """Whether `check` fails, raises, or does not come to an end with the mutant's modules."""
+    """Whether `check` fails, raises, or does not end with the mutant's modules."""
     before = signal.signal(signal.SIGVTALRM, _too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX)
     try:

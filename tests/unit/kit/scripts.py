@@ -1,11 +1,11 @@
 """Histories in one line, for tests of the checkers.
 
     "p send a -> 0; r poll -> 0:a"          one after the other, all answered
-    "x=p send a; r poll -> 0:a; x?"         x runs beside the poll, and nobody knows what came of it
+    "x=p send a; r poll -> 0:a; x?"         x runs beside the poll, with an unknown outcome
 
 An event is `process[/group] call [value] [@log] [#key] [from=n]`, then `-> result`, `?` (unknown)
-or `!` (surely failed). With a label before it (`x=…`) only the invocation; the label alone, with
-one of the three, completes it.
+or `!` (surely failed). A label before it (`x=…`) makes it only the invocation; the label alone,
+with one of the three, completes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.kit.history import LISTS_OF_PAIRS, Call, History, Operation
 
 
 def history(script: str, log: str = "t") -> History:
-    """What a script tells."""
+    """Parse a script."""
     ticks = itertools.count()
     made = History(clock=lambda: float(next(ticks)))
     labelled: dict[str, Operation] = {}

@@ -1,7 +1,7 @@
-"""The tests of the checkers are tested: nearly every small mistake in a checker is noticed.
+"""The tests of the checkers notice nearly every small mistake in a checker.
 
-`KIT_MUTANTS=all pytest tests/unit/kit/test_checker_mutants.py -s` tries every mutant and prints
-those that live; otherwise each tenth is tried.
+`KIT_MUTANTS=all pytest tests/unit/kit/test_checker_mutants.py -s` tries every mutant and prints the
+survivors; otherwise each tenth is tried.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ HAND_MADE, TOPICS, LEDGERS = hand_made(), random_topics(), random_ledgers()
 
 
 def judges_right(modules: dict[str, types.ModuleType]) -> bool:
-    """Whether all the histories are judged as they should be."""
+    """Whether all the histories get the right verdict."""
     checkers, registers = modules["checkers"], modules["linearizability"]
     for told, expected in HAND_MADE:
         found = checkers.check_topics(told, dense=True)
@@ -114,7 +114,7 @@ def names_what_is_stuck(registers: types.ModuleType) -> bool:
 
 
 def holds(modules: dict[str, types.ModuleType]) -> bool:
-    """The two small tools of the readers' checks, against their definitions."""
+    """Check the two small tools of the readers' checks against their definitions."""
     rng = random.Random(1)
     for _ in range(60):
         starts = [rng.randrange(12) for _ in range(rng.randrange(5))]
@@ -132,7 +132,8 @@ def holds(modules: dict[str, types.ModuleType]) -> bool:
 
 
 def takes_options(checkers: types.ModuleType) -> bool:
-    """Order within a key, producers that may store twice, holes, acks in no order."""
+    """Check the options: order within a key, producers that may store twice, holes, acks in no
+    order."""
     unkeyed = history("p send a -> 1; p send b -> 0")
     elsewhere = history("p send a #x -> 1; p send b #x @u -> 0")
     apart = history("p send a -> 1; p send b @u -> 0")

@@ -17,7 +17,7 @@ from tests.unit.kit.corruptions import LEDGER, TOPIC, Corruption
 from tests.unit.kit.legal import Ledger, Topic
 
 OPERATIONS = int(os.environ.get("KIT_OPERATIONS", "50000"))
-"""The figure to reach is 30 s for a million: KIT_OPERATIONS=1000000 pytest … -k million -s"""
+"""The goal is 30 s for a million: KIT_OPERATIONS=1000000 pytest … -k million -s"""
 
 SEEDS = st.integers(0, 2**32)
 
@@ -92,7 +92,7 @@ def test_a_killed_process_leaves_what_it_was_told() -> None:
 
 
 def test_histories_of_several_processes_are_merged_by_time() -> None:
-    """What happens at the same moment happened at once: nobody's order is invented."""
+    """Events at the same moment are concurrent; merging invents no order."""
     moments = iter([1.0, 2.0, 2.0, 3.0])
     one = History(clock=lambda: next(moments))
     one.add_done("p", Call.SEND, "t", "a", 1)

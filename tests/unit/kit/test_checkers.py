@@ -1,4 +1,4 @@
-"""The checkers, held against hand-made histories: bad ones of each kind, and innocent ones."""
+"""The checkers against hand-made histories: bad ones of each kind, and innocent ones."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def explains(order: tuple[Operation, ...], register: Register, state: object) ->
 
 
 def random_history(rng: random.Random, register: Register) -> list[Operation]:
-    """Few operations of few processes; answers from a run of the register, some bent."""
+    """Few operations of few processes; answers from a run of the register, some falsified."""
     steps = list(range(1, 15))
     rng.shuffle(steps)
     found: list[Operation] = []
@@ -224,7 +224,7 @@ def random_history(rng: random.Random, register: Register) -> list[Operation]:
 
 
 def answer(rng: random.Random, operations: list[Operation], register: Register) -> None:
-    """Give each the answer of some order, that may respect time or not, and bend a few."""
+    """Give each the answer of some order, which may respect time or not, and falsify a few."""
     answers = (
         (None, 0, 1, True, False)
         if register is plain

@@ -1,4 +1,4 @@
-"""What a bookie refused because it was busy goes to it again, all of it, after a pause."""
+"""Adds that a busy bookie refused are all sent again, after a pause."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.sim.trace import Trace
 from tests.support.ledger_world import new_ledger
 
 PAYLOAD = b"x" * 40_000
-"""Frames of so much are sent in two parts, header and payload."""
+"""Frames of this size are sent in two parts, header and payload."""
 
 
 class Connection:
-    """Takes everything, and notes which entries."""
+    """Takes everything, and notes the entries."""
 
     writable = True
 
@@ -38,7 +38,7 @@ class Connection:
 
 
 class Bookie:
-    """Connected."""
+    """A connected bookie."""
 
     bookie_id = "a"
 
@@ -47,7 +47,7 @@ class Bookie:
 
 
 def test_what_is_refused_during_a_pause_is_sent_again_as_well() -> None:
-    """Nobody else sends it: the bookie would count as silent, and be replaced."""
+    """No other code sends it: the bookie would count as silent, and be replaced."""
 
     async def story() -> None:
         core = WriterState(new_ledger(), 0)
@@ -79,7 +79,8 @@ def test_what_is_refused_during_a_pause_is_sent_again_as_well() -> None:
 
 
 def test_each_ack_of_a_bookie_that_was_busy_lets_more_go() -> None:
-    """Busy, it takes one, is busy again, takes more: no other call sends what the window held."""
+    """The busy bookie takes one, is busy again, takes more: only its acks send what the window
+    held."""
 
     async def story() -> None:
         core = WriterState(new_ledger(), 0)

@@ -1,5 +1,6 @@
-"""A connection tells its owner each time when adds may be handed over again, and keeps no request
-that was answered."""
+"""A connection tells its owner each time when adds may be sent again, and keeps no answered
+request.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.support.kit.quiescence import in_use
 
 
 class Transport:
-    """Takes all that is written."""
+    """Takes all writes."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -31,7 +32,7 @@ class Transport:
 
 
 class Owner:
-    """Counts how often it is told."""
+    """Counts the calls."""
 
     def __init__(self) -> None:
         self.told = 0

@@ -1,4 +1,4 @@
-"""What is copied from one bookie to another: only what holds, all of it, and nothing made up."""
+"""Copying from one bookie to another: only valid entries, all of them, and no invented ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def damaged(entry_id: int) -> bytes:
 
 
 class Connection:
-    """To one bookie: what it holds, and what it took."""
+    """A connection to one bookie: its entries, and what it took."""
 
     def __init__(self, held: dict[int, bytes]) -> None:
         self.held = held
         self.took: list[bytes] = []
         self.refuses = 0
         self.refuses_with = Code.TOO_MANY_REQUESTS
-        """So many adds at first are answered so."""
+        """This many adds at first are answered so."""
         self.error: OctavoError | None = None
         self.asked: list[tuple[int, int]] = []
 
@@ -77,7 +77,7 @@ class Connection:
 
 
 def copying_between(**held: dict[int, bytes]) -> tuple[Copying, dict[str, Connection]]:
-    """To `TO`, from the others that are named."""
+    """Copy to `TO` from the other named bookies."""
     connections = {name: Connection(held.get(name, {})) for name in "abc"}
 
     async def connected() -> Connection:
@@ -94,7 +94,7 @@ def copying_between(**held: dict[int, bytes]) -> tuple[Copying, dict[str, Connec
 
 
 async def test_a_copy_that_does_not_hold_is_taken_from_another() -> None:
-    """What came after it in the same answer is asked for again: only a good front counts."""
+    """Later entries of the same answer are asked for again: only a good beginning counts."""
     good = {n: entry(n) for n in range(5)}
     copying, there = copying_between(a={**good, 2: damaged(2)}, b=good)
     await copying.copy(METADATA.fragments[0], (0, 4), 0.0)

@@ -1,4 +1,4 @@
-"""The writer's state machine where acks come before syncs: what is answered, what is confirmed."""
+"""The writer's state machine with acks before syncs: what is answered, what is confirmed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def down(bookie_id: str) -> BookieUnavailable:
 
 
 def forced(core: WriterState, bookie_id: str, last: int) -> list[Action]:
-    """The bookie is asked to force what it has, and answers that it has all up to `last`."""
+    """Ask the bookie for a force; it answers that it has everything up to `last`."""
     if bookie_id not in core.ensemble:
         return core.forced(Force(bookie_id, last, 0))
     return core.forced(core.to_force(core.ensemble.index(bookie_id))._replace(last_entry=last))
@@ -106,7 +106,7 @@ def test_it_closes_at_what_is_confirmed() -> None:
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2), (4, 2, 1), (1, 1, 1)])
 @pytest.mark.parametrize("seed", range(20))
 def test_against_a_count_of_what_is_durable(quorums: tuple[int, int, int], seed: int) -> None:
-    """Bookies come, go and lose what they have not synced: what is confirmed is on Qa of them."""
+    """Bookies come, go and lose unsynced entries: a confirmed entry is on Qa of them."""
     rng = random.Random(seed)
     core = writing(*quorums)
     quorum = core.quorum
@@ -145,7 +145,8 @@ def test_against_a_count_of_what_is_durable(quorums: tuple[int, int, int], seed:
 
 
 def test_an_answer_to_a_force_that_was_asked_before_a_failure_says_nothing() -> None:
-    """The bookie refuses an add while its slow force runs: the answer then broke the connection."""
+    """The bookie refuses an add while its slow force runs; the force's answer then broke the
+    connection."""
     core = writing()
     core.push(10)
     for bookie in "ab":
@@ -165,7 +166,7 @@ def test_an_answer_to_a_force_that_was_asked_before_a_failure_says_nothing() -> 
 
 
 def test_an_answer_to_a_force_of_a_former_membership_says_nothing() -> None:
-    """A bookie that was replaced and chosen again has to hold what it missed meanwhile."""
+    """A bookie that was replaced and chosen again needs the entries that it missed meanwhile."""
     core = writing()
     core.push(4)
     for bookie in "ab":
@@ -184,7 +185,7 @@ def test_an_answer_to_a_force_of_a_former_membership_says_nothing() -> None:
 
 @dataclass
 class Server:
-    """A bookie, with what it has under way and how far it got. Only `crash` loses anything."""
+    """A bookie with its requests in flight and its progress. Only `crash` loses anything."""
 
     name: str
     volatile: set[int] = field(default_factory=set)
@@ -192,17 +193,17 @@ class Server:
     adds: list[tuple[int, int]] = field(default_factory=list)
     """Acks on their way to the writer."""
     forces: list[Force] = field(default_factory=list)
-    """Questions that it has not answered."""
+    """Forces that it has not answered."""
 
     def crash(self) -> None:
-        """The process ends; what is under way ends with its connection."""
+        """End the process; its requests in flight end with its connection."""
         self.volatile.clear()
         self.adds.clear()
         self.forces.clear()
 
 
 def send(core: WriterState, server: Server, position: int, first: int, last: int) -> None:
-    """Runs that the bookie is to hold; each is stored at once, and acked later."""
+    """Send runs to hold; each is stored at once, and acked later."""
     for entry_id in range(first, last + 1):
         if core.quorum.holds(position, entry_id):
             server.volatile.add(entry_id)
@@ -258,7 +259,7 @@ def test_against_bookies_that_are_down_read_only_and_slow(
             case "answer" if server.forces:
                 server.durable |= server.volatile
                 perform(core.forced(server.forces.pop(0)))
-            case "refuse":  # read-only, or too slow: it has lost nothing, and answers yet
+            case "refuse":  # read-only, or too slow: it has lost nothing, and still answers
                 perform(core.failed(name, down(name)))
             case "crash":
                 servers[name].crash()

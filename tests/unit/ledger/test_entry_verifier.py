@@ -1,4 +1,4 @@
-"""The quick way to open an entry gives what the general one gives, and refuses what it refuses."""
+"""The fast way to open an entry returns and refuses the same as the general one."""
 
 from __future__ import annotations
 

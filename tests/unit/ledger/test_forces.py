@@ -16,7 +16,7 @@ Answer = Callable[[OctavoError | None, dict[str, Any]], None]
 
 
 class Bookie:
-    """Connected; its answers come when the test says so."""
+    """A connected bookie; its answers come when the test says so."""
 
     is_foreign = False
 

@@ -1,7 +1,7 @@
-"""Who is lost, and when an open ledger counts as abandoned: patience begins anew each time.
+"""When a bookie counts as lost, and an open ledger as abandoned: patience starts again each time.
 
-A bookie that comes back was not lost; a ledger whose bookies are all there again has a writer that
-lives. Counted from the first time, the next short absence would fence that writer at once.
+A bookie that came back was not lost; a ledger whose bookies are all back has a living writer.
+Counted from the first absence, the next short absence would fence that writer at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOST_S, OPEN_S = 3.0, 5.0
 
 
 class World:
-    """Bookies that come and go, one open ledger, and the keeper of one that holds nothing of it."""
+    """Bookies that come and go, one open ledger, and the keeper of a bookie outside that ledger."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -61,7 +61,7 @@ class World:
         self.keeper._bookies_changed()
 
     async def look(self) -> bool:
-        """Whether the ledger was recovered."""
+        """Return whether the ledger was recovered."""
         before = self.recovered
         self.keeper._note_absent(MEMBERS)
         await self.keeper._close_if_abandoned(self.ledger)
@@ -79,11 +79,9 @@ class World:
 async def test_an_open_ledger_that_keeps_this_bookie_in_limbo_is_closed(
     world: World, fragments: tuple[Fragment, ...], patience_s: float | None
 ) -> None:
-    """Named in an older fragment alone it waited for a roll-over, for hours.
-
-    And named in the newest fragment, it was taken from a writer that lived: an idle partition's
-    ledger was fenced before its broker rolled it over.
-    """
+    """When only an older fragment named the bookie, it waited for hours, for a roll-over. When the
+    newest fragment named it, the ledger was taken from a living writer: an idle partition's ledger
+    was fenced before its broker rolled it over."""
     world.ledger = replace(world.ledger, fragments=fragments)
     own: Any = SimpleNamespace(bookie_id=ME, is_unsure=lambda _: True)
     world.keeper._own = own

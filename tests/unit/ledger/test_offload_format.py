@@ -1,4 +1,4 @@
-"""Offloaded ledgers: the same entries come out, and whatever is damaged is said."""
+"""Offloaded ledgers: the same entries come out, and damage is reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEDGER = 42
 
 
 def entries_of(counts: list[int], step_ms: int = 10) -> list[Entry]:
-    """Entries as a broker stores them: batches whose offsets are relative to the ledger."""
+    """Return entries as a broker stores them: batches with offsets relative to the ledger."""
     found, base, length = [], 0, 0
     for number, count in enumerate(counts):
         made = build_batch(
@@ -83,7 +83,7 @@ def test_the_same_entries_come_out(
 
 
 class Full(io.BytesIO):
-    """Takes so many bytes."""
+    """Takes a limited number of bytes."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Full(io.BytesIO):
 def test_a_writer_that_fails_leaves_nothing_to_be_written_into_a_closed_file(
     room: int, small_groups: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It did when it was collected, and failed there, where nobody hears of it."""
+    """When it was collected it wrote, and failed where no code hears of it."""
     unheard: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", unheard.append)
     entries = entries_of([1] * 8)
@@ -168,7 +168,7 @@ async def test_the_reader_reads_ranges_and_refuses_what_is_not_there(tmp_path: P
 
 @pytest.mark.usefixtures("small_groups")
 async def test_each_damaged_byte_is_told_or_harmless(tmp_path: Path) -> None:
-    """Nothing but the entries that were written ever comes out."""
+    """Only the written entries ever come out."""
     entries = entries_of([1, 2, 3, 4, 5, 6, 7])
     data, facts = written(entries)
     told: list[str] = []

@@ -1,4 +1,4 @@
-"""What a writer holds: frames byte for byte, cut anywhere, let go when told."""
+"""A writer's pending adds: frames byte for byte, cut anywhere, released when told."""
 
 from __future__ import annotations
 

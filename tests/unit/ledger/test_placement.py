@@ -1,4 +1,4 @@
-"""Which bookies are chosen: seeded, spread over racks and hosts, honest when there are too few."""
+"""The choice of bookies: seeded, spread over racks and hosts, and reporting a shortage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from octavo.metadata.bookies import BookieInfo
 
 
 def bookies(racks: dict[str, str], hosts: dict[str, str] | None = None) -> dict[str, BookieInfo]:
-    """Name → rack; each on a host of its own unless told."""
+    """Name → rack; each on its own host unless told."""
     hosts = hosts or {}
     return {
         name: BookieInfo(
@@ -96,7 +96,7 @@ def test_a_replacement_stands_in_a_rack_that_its_neighbours_do_not() -> None:
 @pytest.mark.parametrize("racks", [("",) * 6, ("/r1", "/r2", "/r3") * 2])
 @pytest.mark.parametrize("seed", range(5))
 def test_open_ledgers_are_even(racks: tuple[str, ...], seed: int) -> None:
-    """By chance alone bookies had 30 to 43 replicas of 200."""
+    """At random, bookies had 30 to 43 replicas of 200."""
     known = bookies(dict(zip("abcdef", racks, strict=True)))
     rng, has = random.Random(seed), dict.fromkeys(known, 0)
     placed: list[tuple[str, ...]] = []
@@ -144,7 +144,7 @@ GIB = 2**30
 def with_free(
     free: Mapping[str, int | None], racks: Mapping[str, str] | None = None
 ) -> dict[str, BookieInfo]:
-    """Name → free bytes; None does not tell."""
+    """Name → free bytes; None is unknown."""
     known = bookies({name: (racks or {}).get(name, "") for name in free})
     return {
         name: info
@@ -155,7 +155,7 @@ def with_free(
 
 
 def placed(known: dict[str, BookieInfo], ledgers: int, seed: int) -> Counter[str]:
-    """How many of so many open ledgers each bookie has, one third of them closed now and then."""
+    """Return the number of open ledgers on each bookie, where a third is closed now and then."""
     rng, has = random.Random(seed), Counter(dict.fromkeys(known, 0))
     total: Counter[str] = Counter()
     under_way: list[tuple[str, ...]] = []
@@ -171,7 +171,7 @@ def placed(known: dict[str, BookieInfo], ledgers: int, seed: int) -> Counter[str
 
 @pytest.mark.parametrize("seed", range(5))
 def test_emptier_bookies_get_more_and_full_ones_some(seed: int) -> None:
-    """A new bookie among full ones had as few new ledgers as they, so they turned read-only."""
+    """A new bookie among full ones got as few new ledgers as they did, so they turned read-only."""
     free = {
         "a": 100 * GIB,
         "b": 100 * GIB,
@@ -188,7 +188,7 @@ def test_emptier_bookies_get_more_and_full_ones_some(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_short_lived_clients_do_not_all_take_the_emptiest(seed: int) -> None:
-    """Each client knows of its own open ledgers alone, and most have none."""
+    """Each client knows only its own open ledgers, and most have none."""
     known = with_free({"a": GIB, "b": GIB, "c": GIB, "d": GIB, "new": 50 * GIB})
     rng, total = random.Random(seed), Counter[str]()
     for _ in range(500):

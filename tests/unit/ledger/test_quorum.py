@@ -25,7 +25,7 @@ def slow_write_set(quorum: Quorum, entry_id: int) -> set[int]:
 
 
 def slow_ack_sets(quorum: Quorum, entry_id: int) -> list[set[int]]:
-    """Every set of bookies whose acks alone confirm the entry."""
+    """Yield every set of bookies whose acks alone confirm the entry."""
     members = sorted(slow_write_set(quorum, entry_id))
     return [set(chosen) for chosen in itertools.combinations(members, quorum.ack_quorum)]
 
@@ -45,7 +45,7 @@ def test_write_sets(quorum: Quorum) -> None:
 
 @pytest.mark.parametrize("quorum", SHAPES, ids=str)
 def test_fence_coverage_is_when_no_ack_set_is_left_unfenced(quorum: Quorum) -> None:
-    """P26: taken over every window, not a count of answers (BookKeeper PR #2281)."""
+    """P26: over every window, not by a count of answers (BookKeeper PR #2281)."""
     for answered in subsets(quorum.ensemble_size):
         unfenced_ack_set = any(
             not acks & answered
@@ -67,7 +67,7 @@ def test_writable_is_when_every_write_set_has_an_ack_set(quorum: Quorum) -> None
 
 @pytest.mark.parametrize("quorum", SHAPES, ids=str)
 def test_denials_are_the_fewest_that_meet_every_ack_set(quorum: Quorum) -> None:
-    """P27: so many denials prove that an entry was never acked, and one fewer does not."""
+    """P27: this many denials prove that an entry was never acked, and one fewer does not."""
     members = sorted(slow_write_set(quorum, 0))
 
     def prove(count: int) -> bool:
@@ -82,7 +82,7 @@ def test_denials_are_the_fewest_that_meet_every_ack_set(quorum: Quorum) -> None:
 
 
 def slow_confirmed(quorum: Quorum, stored: set[tuple[int, int]], last_pushed: int) -> int:
-    """Gapless per position, then in order: straight from the definition."""
+    """By definition: gapless per position, then in order."""
 
     def gapless(position: int, entry_id: int) -> bool:
         return all(
@@ -149,7 +149,7 @@ def test_a_bookie_that_joins_has_acked_nothing() -> None:
 def test_an_ack_quorum_of_one_beside_more_copies_is_a_risk(
     write_quorum: int, ack_quorum: int, risky: bool
 ) -> None:
-    """`Qa 1 of Qw 3` was taken without a word."""
+    """`Qa 1 of Qw 3` was accepted silently."""
     said = risk_of(write_quorum, ack_quorum)
     assert bool(said) == risky
     assert not risky or f"write_quorum {write_quorum}" in said

@@ -1,4 +1,4 @@
-"""What a reader concludes from what some of the bookies say: never more than they have said."""
+"""A reader's conclusions from some bookies' answers: never more than they said."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def reader_of(**changes: Any) -> LedgerReader:
 async def test_a_refresh_hears_enough_that_nobody_was_told_of_a_later_entry(
     order: tuple[int, ...],
 ) -> None:
-    """The LAC that an ack quorum knows, whoever answers first; one answer may be an old one."""
+    """It returns the LAC that an ack quorum knows, whichever answers first; one answer may be
+    old."""
     reader = reader_of()
     quorum = quorum_of(reader.metadata)
     known = dict(zip("abc", (-1, 4, 4), strict=True))

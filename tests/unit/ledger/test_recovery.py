@@ -1,4 +1,4 @@
-"""What each answer of a bookie means to a recovery: a denial, a fence, or nothing at all."""
+"""The meaning of a bookie's answer to a recovery: a denial, a fence, or nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = (BookieIOError("disk"), BookieUnavailable("a", "down"), DigestMismatch
 
 
 class Core:
-    """Notes what it is told of, and wants nothing."""
+    """Notes what it is told, and asks for nothing."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -42,7 +42,7 @@ class Core:
 
 
 async def recovery_told(answer: object) -> tuple[Recovery, Core]:
-    """Bookie a is one of ours, b is none."""
+    """Bookie a is ours, b is foreign."""
     bookies = SimpleNamespace(get=lambda name, _: SimpleNamespace(is_ours=name == "a"))
     client: Any = SimpleNamespace(options=LedgerOptions(), bookies=bookies)
     recovery, core = Recovery(client, 7, b""), Core()
@@ -64,7 +64,7 @@ async def recovery_told(answer: object) -> tuple[Recovery, Core]:
     ],
 )
 async def test_what_the_answer_to_a_fence_means(answer: object, means: str) -> None:
-    """One in limbo is fenced and takes what is written back; one that failed is replaced."""
+    """A bookie in limbo is fenced and takes write-backs; a failed bookie is replaced."""
     recovery, core = await recovery_told(answer)
     async with asyncio.timeout(10):
         await recovery._fence("a")
@@ -90,7 +90,7 @@ async def test_what_the_answer_to_a_read_means(
 
 
 async def test_of_a_foreign_bookie_a_wrong_key_says_nothing() -> None:
-    """Ours says so when that key is durable; of others nobody knows."""
+    """Our bookie says so when that key is durable; a foreign one's answer proves nothing."""
     recovery, core = await recovery_told(Unauthorized("another key"))
     async with asyncio.timeout(10):
         await recovery._fence("b")
@@ -99,7 +99,7 @@ async def test_of_a_foreign_bookie_a_wrong_key_says_nothing() -> None:
 
 
 async def test_after_its_end_it_listens_to_nobody() -> None:
-    """It was let go of by every bookie at its end: a listener from then on stays for ever."""
+    """Its end unregistered it from every bookie: a listener added later would stay for ever."""
     listened: list[object] = []
     bookie = Mock(listen=listened.append, unlisten=listened.remove)
     client: Any = SimpleNamespace(

@@ -59,7 +59,8 @@ def failed(world: World) -> RecoveryFailed:
 def test_a_ledger_that_others_have_a_part_of_is_closed(
     holders: str, squatted: str, spare: str
 ) -> None:
-    """Who has the id under another key never acked: what is acked stays, and no close is barred."""
+    """A client with the id under another key never acked: acked entries stay, and the close
+    succeeds."""
     w = world("abc" + spare)
     holders = "".join(one for one in holders if one not in squatted)
     for bookie in squatted:
@@ -104,7 +105,7 @@ def test_an_entry_that_may_have_been_acked_is_kept_and_written_back() -> None:
 
 
 def test_an_entry_on_one_bookie_of_three_may_be_kept_or_not() -> None:
-    """Both ends are right: it was never acked. What is kept is written back first."""
+    """Both ends are right: it was never acked. A kept entry is written back first."""
     ends = set()
     for holder in "abc":
         w = world()
@@ -117,7 +118,7 @@ def test_an_entry_on_one_bookie_of_three_may_be_kept_or_not() -> None:
 
 
 def test_39_a_gap_above_the_confirmed_ends_the_ledger() -> None:
-    """testRecoveryOnEntryGap: what lies beyond the gap was never acked (P9)."""
+    """testRecoveryOnEntryGap: entries beyond the gap were never acked (P9)."""
     w = world()
     store(w, 0, "abc")
     store(w, 2, "abc")
@@ -351,7 +352,7 @@ def test_31_closed_by_another_meanwhile_is_adopted() -> None:
 
 
 def test_32_the_writer_changed_the_ensemble_before_our_mark() -> None:
-    """testNewEnsembleAddedDuringRecovery: start over with what stands there."""
+    """testNewEnsembleAddedDuringRecovery: start over with the present record."""
     w = world("abcd")
     store(w, 0, "abc")
     store(w, 1, "abd")
@@ -386,7 +387,7 @@ def test_an_older_fragment_repaired_during_recovery_is_kept() -> None:
 
 
 def test_36_37_two_recoverers_end_with_the_same_close() -> None:
-    """testConcurrentRecovery, testRecoverBeforeWriteMetadata: whoever stalls adopts."""
+    """testConcurrentRecovery, testRecoverBeforeWriteMetadata: the slower one adopts the close."""
     for stall in range(60):
         w = world()
         store(w, 0, "abc")
@@ -447,7 +448,8 @@ def test_the_mark_is_written_once(state: LedgerState) -> None:
 
 
 def test_who_acked_all_but_the_last_still_owes() -> None:
-    """Else nobody tells that it is silent, and a recovery that wrote one entry back never ends."""
+    """Otherwise its silence goes unreported, and a recovery that wrote one entry back never
+    ends."""
     core = RecoveryState(7)
     core.metadata_read(replace(new_ledger(), state=LedgerState.IN_RECOVERY), 1)
     for bookie in "abc":
@@ -464,13 +466,11 @@ def test_who_acked_all_but_the_last_still_owes() -> None:
     assert core.is_owing("b", 2)
 
 
-# A recovery never ended when the failure of a fence came after the write-back had begun.
-#
-# It wrote back to a bookie whose fence was still unanswered. Then the fence failed: the bookie was
-# noted as down, but nothing replaced it; and when the write-back failed as well, that was no news
-# any more. With Qa = Qw the entry could never reach its ack quorum, and nobody was told.
-#
-# Found by the model check (M2): from that state no end could be reached.
+# A recovery never ended when the failure of a fence came after the write-back had begun. It wrote
+# back to a bookie whose fence was still unanswered. Then the fence failed: the bookie was noted as
+# down, but not replaced; when the write-back failed as well, that was no news. With Qa = Qw the
+# entry could never reach its ack quorum. The model check found it (M2): from that state no end
+# could be reached.
 
 DOWN = BookieUnavailable("a", "down")
 
@@ -505,12 +505,9 @@ def test_a_late_fence_failure_alone_replaces_nothing() -> None:
 
 def test_an_error_in_an_answer_replaces_nobody() -> None:
     """A recovery with Qa = Qw never ended because one bookie could not read its own last entry.
-
-    Found by the simulator (seed 2029358): the bookie answered the fencing read with an I/O error.
-    Since a bookie known to be down is replaced before it is written back to, that answer replaced
-    it too, or ended the recovery when there was no other bookie; yet it answers, and takes what is
-    written back.
-    """
+    It answered the fencing read with an I/O error, which replaced the bookie, or ended the
+    recovery without a spare; yet it answers, and takes write-backs. The simulator found it (seed
+    2029358)."""
     core = recovering()
     written = [a for a in core.entry_found(0, b"e0", 10) if isinstance(a, WriteBack)]
     assert [action.bookie_id for action in written] == ["a", "b"]
@@ -519,12 +516,11 @@ def test_an_error_in_an_answer_replaces_nobody() -> None:
     assert ChooseReplacements((0,), ("a", "b")) in down
 
 
-# Answers to an earlier attempt of a recovery counted for whoever stands at that position now.
-#
-# When the newest fragment changed under a recovery, it starts over with another ensemble. A fence
-# answer that was still under way then was counted by position, and a denial without asking who
-# denied: a bookie that was never fenced, or never asked, could be taken for one that was. An end
-# proved that way may lie before an acked entry. Found by reading.
+# Answers to an earlier attempt of a recovery counted for the bookie now at that position. When the
+# newest fragment changes, a recovery starts over with another ensemble. A late fence answer was
+# counted by position, and a denial without looking at its sender: a bookie that was never fenced,
+# or never asked, could count. An end proved that way may lie before an acked entry. Found by
+# reading.
 
 
 def in_recovery(*bookies: str) -> LedgerMetadata:
@@ -532,7 +528,7 @@ def in_recovery(*bookies: str) -> LedgerMetadata:
 
 
 def restarted() -> RecoveryState:
-    """A recovery that found an empty ledger, and then that its newest fragment had changed."""
+    """Make a recovery that found an empty ledger, and then that its newest fragment had changed."""
     core = RecoveryState(7)
     assert core.metadata_read(in_recovery("a", "b", "c"), 1) == [Fence("a"), Fence("b"), Fence("c")]
     core.fenced("a", -1)

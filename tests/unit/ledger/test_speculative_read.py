@@ -1,6 +1,6 @@
-"""Replicas asked one after another: whoever fails hands on at once, whoever is slow gets company.
+"""Replicas asked one after another: a failure asks the next at once, slowness asks another too.
 
-In virtual time.
+Time is virtual.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Replicas:
 
 
 def told(story: Callable[[Replicas], Awaitable[None]]) -> None:
-    """No callback of the loop may raise."""
+    """Check that no callback of the loop raised."""
     loop = SimLoop(1, trace=Trace())
     try:
         loop.run_until_complete(story(Replicas()))
@@ -52,7 +52,7 @@ def told(story: Callable[[Replicas], Awaitable[None]]) -> None:
 
 
 def test_behind_the_last_nobody_is_asked_when_patience_ends() -> None:
-    """The patience was with the one that failed, and went with it."""
+    """The patience belonged to the failed replica, and ended with it."""
 
     async def story(replicas: Replicas) -> None:
         race = await replicas.race("ab")

@@ -356,7 +356,7 @@ def test_another_writer_of_the_newest_fragment_fences_this_one() -> None:
 
 @pytest.mark.parametrize("error", [LedgerFenced("fenced"), Unauthorized("wrong key")])
 def test_one_fenced_answer_ends_the_writer(error: OctavoError) -> None:
-    """Also while a change is under way, whose outcome then does not matter."""
+    """Also while a change is in progress, whose outcome then does not matter."""
     for changing in (False, True):
         core = writing()
         core.push(3)
@@ -372,7 +372,7 @@ def test_one_fenced_answer_ends_the_writer(error: OctavoError) -> None:
 
 
 def test_19_close_at_the_last_confirmed() -> None:
-    """No. 18 and 19, CL-1: what is pending is not part of the ledger, nor of its length."""
+    """No. 18 and 19, CL-1: pending entries are not part of the ledger, nor of its length."""
     core = writing()
     core.push(5)
     core.acked("a", 0, 4)
@@ -420,7 +420,7 @@ def test_19_close_merges_a_repaired_older_fragment() -> None:
 
 
 def test_closing_after_a_change_whose_answer_never_came() -> None:
-    """The fragment may stand there or not: the close accepts both, and nothing else."""
+    """The fragment may be in the record or not: the close accepts both, and nothing else."""
     for landed in (False, True):
         core = writing()
         core.push(1)
@@ -434,11 +434,10 @@ def test_closing_after_a_change_whose_answer_never_came() -> None:
         assert again.metadata.fragments == current.fragments
 
 
-# `drain` waited for ever when the last acks were given while the writer was stalled.
-#
-# What two bookies had stored was confirmed at the moment when one that was down came back: nothing
-# was owed any more, and nobody let go of what was held, for that was done only when an add was
-# answered. Found by the simulation, seed 1363: E 3, Qw 2, Qa 2, no spare, tiny bounds.
+# `drain` waited for ever when the last acks were given while the writer was stalled. Entries of two
+# bookies were confirmed when a third came back: nothing was owed any more, but the held adds were
+# only released when an add was answered. The simulator found it (seed 1363: E 3, Qw 2, Qa 2, no
+# spare, tiny bounds).
 
 
 class _Owner:
@@ -459,7 +458,7 @@ class _Owner:
 
 
 def _bookie(bookie_id: str) -> Any:
-    """One without a connection."""
+    """A bookie without a connection."""
 
     def nothing(_: object) -> None: ...
 
@@ -469,7 +468,7 @@ def _bookie(bookie_id: str) -> Any:
 
 
 def _client() -> Any:
-    """One with three bookies and no spare."""
+    """A client with three bookies and no spare."""
     bookies = {name: _bookie(name) for name in "abc"}
     return SimpleNamespace(
         options=LedgerOptions(),
@@ -507,7 +506,7 @@ async def test_what_a_return_confirms_is_let_go(found_by: str) -> None:
 
 
 async def test_nothing_is_held_for_a_bookie_that_is_down() -> None:
-    """What it misses it is sent no more: it counts anew from where it comes back."""
+    """It never gets the entries that it misses: it counts again from where it comes back."""
     owner = _Owner()
     replication = EnsembleWriter(_client(), new_ledger(3, 3, 2), 0, owner)
     replication.bookie_down("c", BookieUnavailable("c", "gone"))
@@ -542,14 +541,11 @@ class _Bookie:
 
 
 def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
-    """A bookie that failed while an ensemble change was being written was still sent to.
-
-    The writer's core has nothing to do about a second failure until the first change is through, so
-    it asked for no action, and only an action told the bookie's channel that it was down. What the
-    bookie missed was let go, as of one that is down; when its connection came back, the channel
-    wanted to send it: an assertion ended the task that keeps that bookie connected, and it was
-    never tried again. Found by the simulator, seed 40174.
-    """
+    """A bookie that failed during an ensemble change was still sent to. The writer's core does
+    nothing about a second failure until the first change is done, and only an action told the
+    bookie's channel that it was down. Its missed entries were released; when its connection came
+    back, the channel wanted to send them, and an assertion ended the task that keeps that bookie
+    connected. The simulator found it (seed 40174)."""
     core = WriterState(new_ledger(3, 3, 2), 0)
     first, second, third = core.ensemble
     pending = Pending(core.metadata, core.quorum)
@@ -570,7 +566,7 @@ def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
     assert isinstance(change, WriteMetadata)
     assert core.state is State.PUBLISHING
     assert core.failed(second, BookieUnavailable(second, "the second")) == []
-    pending.release(core.lac)  # nobody that is up misses it
+    pending.release(core.lac)  # no connected bookie misses it
 
     bookie.connection = _Connection()  # it comes back
     channel.attach(1.0)
@@ -580,11 +576,10 @@ def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
     assert not channel.owes()
 
 
-# In a ledger with E > Qw, entries that a bookie does not hold counted as owed by it.
-#
-# A bookie whose next entry had yet to be written looked behind: what all others had acked was kept
-# for it, so that `drain` could wait for ever; and after an idle hour its first add was found
-# overdue at the next tick, the bookie was replaced and its connection dropped. Found by reading.
+# In a ledger with E > Qw, entries that a bookie does not hold counted as owed by it. A bookie whose
+# next entry was not written yet looked behind: everything that the others had acked was kept for
+# it, so `drain` could wait for ever; and after an idle hour its first add was overdue at the next
+# tick, and the bookie was replaced. Found by reading.
 
 
 async def test_drain_ends_when_every_holder_has_acked(cluster: Cluster) -> None:
@@ -598,7 +593,7 @@ async def test_drain_ends_when_every_holder_has_acked(cluster: Cluster) -> None:
 
 
 class _StripedBookie:
-    """One without a connection: nothing can be sent to it, nor acked by it."""
+    """A bookie without a connection: nothing can be sent to it, nor acked by it."""
 
     bookie_id = "a"
     connection = None

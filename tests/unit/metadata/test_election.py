@@ -1,4 +1,4 @@
-"""A claim counts in the session that made it; a release takes back a claim that may stand."""
+"""A claim counts in the session that made it; a release takes back a claim that may be in force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from octavo.metadata.store import (
 
 
 class Store:
-    """Records of one path; the session may end at any call, before or after it took effect."""
+    """Records of one path; the session may end at any call, before or after its effect."""
 
     def __init__(self, rng: random.Random) -> None:
         self.session_state = SessionState.CONNECTED
@@ -34,7 +34,7 @@ class Store:
 
     @property
     def owner(self) -> int:
-        """The session whose record stands; 0 for none."""
+        """Return the session whose record exists, or 0."""
         return self._owner if self._record is not None else 0
 
     def _may_end(self) -> None:
@@ -93,7 +93,8 @@ class Silent(Store):
 
 
 async def test_a_release_takes_a_claim_back_whose_answer_was_lost() -> None:
-    """The record stands, though its maker was never told: nobody else gets the partition."""
+    """The record exists though its maker never heard so: no other broker could get the
+    partition."""
     store: Any = Silent(random.Random(0))
     store.session = 1
     ownership = Ownership(store)

@@ -1,4 +1,4 @@
-"""What only the embedded store can meet: bad files, busy files, stopped processes, reboots."""
+"""Situations of the embedded store only: bad files, busy files, stopped processes, reboots."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def opened(path, clock=None, *, boot_id="boot", timeout_ms=1000):
         file.close()
 
 
-# -- whose the file is
+# Owner of the file
 
 
 def test_the_file_is_its_owners_alone(path):
-    """It holds the cluster's secret, and so do those that SQLite makes beside it."""
+    """It holds the cluster's secret, and so do the files that SQLite makes beside it."""
     before = os.umask(0)
     try:
         with opened(path) as file:
@@ -76,7 +76,7 @@ def test_the_file_is_its_owners_alone(path):
             kinds = {one.name: one.stat().st_mode & 0o777 for one in path.parent.glob("octavo.db*")}
     finally:
         os.umask(before)
-    del kinds["octavo.db-beats"]  # of numbers alone
+    del kinds["octavo.db-beats"]  # it has only numbers
     assert kinds == dict.fromkeys(("octavo.db", "octavo.db-wal", "octavo.db-shm"), 0o600)
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_there_keeps_its_rights(path):
         assert path.stat().st_mode & 0o777 == 0o640
 
 
-# -- files that will not do
+# Unusable files
 
 
 async def refused(path) -> str:
@@ -150,7 +150,7 @@ async def test_a_file_locked_by_others_is_unavailable_not_unusable(path: Any) ->
             await store.start()
 
 
-# -- sessions by the clock
+# Sessions by the clock
 
 
 def test_a_session_lives_by_its_beats(path: Any) -> None:
@@ -177,7 +177,7 @@ def test_a_session_lives_on_while_another_process_holds_the_write_lock(path: Any
                 assert a.get("/a").version == 0
                 with pytest.raises(FileLocked):
                     a.put("/a", b"", 0)
-        # b slept meanwhile: nobody could end it, and it is over all the same.
+        # b slept meanwhile: no process could end its session, but it is over.
         a.sweep_if_due()
         with pytest.raises(SessionExpired):
             b.get("/a")
@@ -205,7 +205,7 @@ def test_a_beat_that_is_late_does_not_count(path: Any) -> None:
         b.forget_session()
         b.open_session(1000)
         a.open_session(1000)
-        # Its late beat deceived the others, and the next session did away with it.
+        # Its late beat deceived the others, and the next session removed the record.
         assert a.children("/") == []
 
 
@@ -327,7 +327,7 @@ def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path: Any) -
         ]
 
 
-# -- a file that is taken away
+# A file that is taken away
 
 
 async def test_a_file_removed_or_replaced_under_a_running_store_is_noticed(
@@ -366,7 +366,7 @@ async def test_a_full_disk_is_unavailable_and_loses_nothing(path: Any) -> None:
     await store.close()
 
 
-# -- writes that wait together
+# Writes that wait together
 
 
 async def test_writes_that_wait_together_share_transactions(path: Any) -> None:
@@ -469,7 +469,7 @@ async def test_writes_wait_for_the_lock_and_no_longer_than_they_may(
     await store.close()
 
 
-# -- the change log
+# The change log
 
 
 def test_whoever_falls_behind_the_change_log_is_told_of_the_gap(
@@ -503,7 +503,7 @@ async def test_a_gap_alarms_every_watch(path: Any, monkeypatch: pytest.MonkeyPat
     await store.close()
 
 
-# -- a store whose clock passes its session
+# A store whose clock passes its session
 
 
 async def test_calls_begun_before_the_loss_was_heard_fail_and_later_ones_serve(path: Any) -> None:
@@ -527,7 +527,7 @@ async def test_calls_begun_before_the_loss_was_heard_fail_and_later_ones_serve(p
     await store.close()
 
 
-# -- real processes
+# Real processes
 
 
 CHILD = textwrap.dedent(
@@ -586,7 +586,7 @@ async def lines_until(process, last: str) -> list[str]:
 
 
 async def stop(process, store) -> None:
-    """Stop the child, but not in the middle of a transaction: then it would hold the lock."""
+    """Stop the child, but not during a transaction, when it would hold the lock."""
     while True:
         os.kill(process.pid, signal.SIGSTOP)
         try:
@@ -617,7 +617,7 @@ async def test_a_stopped_process_learns_that_it_expired_before_anything_else(pat
         os.kill(process.pid, signal.SIGCONT)
         said = await lines_until(process, "again")
         assert said[-4:-2] == ["expired", "connected"], said
-        # Which call found it out, the read or the store's own poll, is a matter of chance.
+        # Either the read or the store's own poll finds it out.
         assert said[-2:] in (["session-expired", "again"], ["record-not-found", "again"])
         assert (await store.get("/child")).value == b"again"
         process.kill()
@@ -671,7 +671,7 @@ async def in_order_of_names(store: EmbeddedStore, folder: str) -> list[bytes]:
 async def test_writes_that_others_lock_out_keep_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: int
 ) -> None:
-    """Each time the lock is not free they wait again, in front of those that came meanwhile."""
+    """Each time the lock is not free they wait again, in front of newer writes."""
     store = EmbeddedStore(str(tmp_path / "metadata.db"))
     await store.start()
     together, left = store._file.together, locked
@@ -699,7 +699,7 @@ async def test_writes_that_others_lock_out_keep_their_order(
 async def test_a_write_of_the_former_session_does_not_fail_the_next_sessions(
     tmp_path: Path,
 ) -> None:
-    """Both wait for the thread; only the one that began in the former session is refused."""
+    """Both wait for the thread; only the write that began in the former session is refused."""
     store = EmbeddedStore(str(tmp_path / "metadata.db"))
     await store.start()
     busy = threading.Event()
@@ -707,7 +707,7 @@ async def test_a_write_of_the_former_session_does_not_fail_the_next_sessions(
     await asyncio.sleep(0)
     first = asyncio.create_task(store.create("/a", b"former"))
     for _ in range(3):
-        await asyncio.sleep(0)  # until it is under way, and what follows waits together
+        await asyncio.sleep(0)  # until it is in progress, and later writes wait together
     blocked = asyncio.create_task(store.create("/b", b"former"))
     await asyncio.sleep(0)
     store._generation = store._thread_generation = store._generation + 1
@@ -726,12 +726,9 @@ BUSY_TIMEOUT_MS = 5000
 def test_a_file_made_by_another_between_two_looks_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_before: int
 ) -> None:
-    """Found by CI: four processes made one embedded store at once, and one refused it as not
-    Octavo's.
-
-    It had read the file's application id before another process made the file, and its tables
-    after.
-    """
+    """Four processes made one embedded store at once, and one refused it as not Octavo's: it had
+    read the file's application id before another process made the file, and its tables after. CI
+    found it."""
     path = str(tmp_path / "octavo.db")
     connect = sqlite3.connect
 
@@ -752,11 +749,10 @@ def test_a_file_made_by_another_between_two_looks_is_opened(
     db.close()
 
 
-# A process that started while another one was stopped inside a metadata transaction gave up.
-#
-# Found by random SIGSTOPs of a real cluster (tests/process/test_random_faults.py, seed 2000): a
+# A process that started while another one was stopped inside a metadata transaction gave up. A
 # broker that was stopped while it held the lock of the embedded store's file kept a bookie from
-# starting, with `database is locked` after a third of a session.
+# starting, with `database is locked` after a third of a session. Random SIGSTOPs found it
+# (tests/process/test_random_faults.py, seed 2000).
 
 SESSION_MS = 300
 LOCKED_FOR_S = 1.0
@@ -764,7 +760,7 @@ LOCKED_FOR_S = 1.0
 
 @pytest.fixture(params=["absent", "there"])
 async def locked_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Of a store that was used before, or of none yet."""
+    """Return the path of a used store, or of a new one."""
     path = tmp_path / "metadata.db"
     if request.param == "there":
         store = EmbeddedStore(str(path))
@@ -776,7 +772,7 @@ async def locked_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[sqlite3.Connection]:
-    """Somebody holds the file's write lock."""
+    """Hold the file's write lock."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
@@ -805,13 +801,12 @@ async def test_a_start_gives_up_in_bounded_time_and_says_what_to_look_for(
         assert "locked" in str(given_up.value)
 
 
-# A connect that took too long ended its caller's task as cancelled, instead of with an error.
-#
-# Several reads at once went through `asyncio.TaskGroup`. Up to Python 3.12 a child that fails
-# while its group is being left cancels the parent and never takes that back (`uncancel`): a later
-# `asyncio.timeout` around it takes its own cancellation for somebody else's and lets it through. A
-# reader that looked a bookie's address up while the metadata store failed, and then waited for the
-# bookie in vain, was cancelled by nobody. Found by the simulation, seed 6241.
+# A connect that took too long ended its caller's task as cancelled, instead of with an error. Up to
+# Python 3.12, a child of an `asyncio.TaskGroup` that fails while the group is being left cancels
+# the parent and never calls `uncancel`; a later `asyncio.timeout` then mistakes its own
+# cancellation for another. A reader that looked up a bookie's address while the metadata store
+# failed, and then waited for the bookie, was cancelled without a caller. The simulator found it
+# (seed 6241).
 
 
 async def _fails() -> None:
@@ -873,7 +868,7 @@ async def test_results_come_in_order() -> None:
     assert await all_of([]) == []
 
 
-# A drained bookie stayed "down" for ever: no command took it out of the list.
+# A drained bookie stayed "down" for ever: no command removed it from the list.
 
 GONE = "b4"
 COOKIE = Cookie(GONE, "/j", ("/l",), "cluster", ("/i",), "one")

@@ -1,4 +1,4 @@
-"""The steps of an offload on a partition's record, beside an owner who changes it too."""
+"""The steps of an offload on a partition's record, beside an owner that changes it too."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_the_way_of_a_ledger() -> None:
     only = dropped(whole, 1, "a", 77)
     assert only.ledgers[0].offload == replace(WHOLE, state=DROPPED, since_ms=77)
     assert dropped(only, 1, "a", 78) == only
-    # Its answer was lost, and the ledger dropped since: to say that it failed would be believed,
-    # and the object, now the only copy, removed.
+    # Its answer was lost, and the ledger was dropped since. If it were called failed, the object,
+    # now the only copy, would be removed.
     assert finished(only, 1, WHOLE) == only
     assert given_up(begun(RECORD, 1, COPY), 1, "a") == RECORD == given_up(RECORD, 1, "a")
     readable = [is_readable(one.ledgers[0].offload) for one in (RECORD, copying, whole, only)]
@@ -110,7 +110,7 @@ def test_a_change_of_places_is_kept_and_is_no_other_change(one: Any, other: Any)
 
 
 class Topics:
-    """One record; `before` is done to it before each write."""
+    """One record; `before` runs before each write."""
 
     def __init__(self) -> None:
         self.record, self.version = RECORD, 0

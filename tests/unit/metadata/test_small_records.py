@@ -38,7 +38,7 @@ from octavo.metadata.zookeeper import ZooKeeperStore
 text = st.text(max_size=12)
 path = st.text(st.characters(exclude_characters="\t", exclude_categories=["Cs"]), max_size=12)
 
-# -- names
+# Names
 
 
 def test_a_field_that_was_renamed_is_read_and_written_by_its_key() -> None:
@@ -53,7 +53,7 @@ def test_a_field_that_was_renamed_is_read_and_written_by_its_key() -> None:
     written = msgpack.unpackb(encode_record(record))
     assert written["transactions"] == stored["transactions"]
     assert written["ledgers"][0]["spliced"] is True
-    # By its name it is a stranger's, which is kept and means nothing.
+    # An unknown name, which is kept and has no meaning.
     strange = {**stored, "bulk_loads": {"q@1": 9}, "ledgers": [], "transactions": {}}
     record = decode_record(PartitionRecord, "a record", msgpack.packb(strange))
     assert (record.bulk_loads, record.extra) == ({}, {"bulk_loads": {"q@1": 9}})
@@ -62,7 +62,7 @@ def test_a_field_that_was_renamed_is_read_and_written_by_its_key() -> None:
         decode_record(PartitionRecord, "a record", msgpack.packb({"transactions": 3, "v": 1}))
 
 
-# -- cookies
+# Cookies
 
 
 @given(
@@ -114,7 +114,7 @@ def test_junk_is_no_cookie(data: Any) -> None:
             decode_cookie(junk)
 
 
-# -- registrations
+# Registrations
 
 
 @given(
@@ -141,7 +141,7 @@ def test_junk_is_no_registration(data: Any) -> None:
         decode_service_info("b:1", data, read_only=False)
 
 
-# -- topic records
+# Topic records
 
 counts = st.integers(0, 2**63)
 ledgers = st.builds(
@@ -188,7 +188,7 @@ def test_unknown_keys_are_kept_at_every_level() -> None:
 
 def test_an_unknown_key_cannot_pass_for_a_known_one() -> None:
     record = NamespaceRecord(5, extra={"created_ms": 9, "v": 7})
-    known = {"v": 1, "created_ms": 5, "encrypted": False}  # what is not said is not written
+    known = {"v": 1, "created_ms": 5, "encrypted": False}  # unset fields are not written
     assert msgpack.unpackb(encode_record(record)) == known
 
 
@@ -232,7 +232,7 @@ def test_junk_is_no_topic_record(data: Any, kind: Any) -> None:
         decode_record(kind, "it", data)
 
 
-# -- URLs
+# URLs
 
 
 def test_urls_name_their_store() -> None:
@@ -280,7 +280,7 @@ def test_a_wrong_url_shows_the_right_forms(url: Any) -> None:
     assert "file:///absolute/path/octavo.db" in str(caught.value)
 
 
-# -- paths
+# Paths
 
 
 def test_paths_are_taken_apart() -> None:

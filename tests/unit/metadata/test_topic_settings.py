@@ -1,4 +1,4 @@
-"""A setting of a topic is declared once: what follows as text says the same as its declaration."""
+"""A topic's setting is declared once: the texts derived from it agree with its declaration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def paths(kind: Any, before: str = "") -> dict[str, Any]:
-    """The settings that a type of the client has, by their names in the API."""
+    """Return a client type's settings, by their names in the API."""
     found: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(kind).items():
         inner = [one for one in typing.get_args(hint) or (hint,) if typing.is_typeddict(one)]
@@ -82,7 +82,7 @@ def test_every_policy_has_its_option(app: typer.Typer, command: str) -> None:
 
 
 def table_of_policies() -> set[str]:
-    """The names in the first column of docs/operations.md, "Policies"."""
+    """Return the names in the first column of docs/operations.md, "Policies"."""
     page = (DOCS / "operations.md").read_text()
     section = page.split("\n## Policies\n")[1].split("\n## ")[0]
     found: set[str] = set()
@@ -109,7 +109,7 @@ def test_the_page_of_records_has_every_field() -> None:
 
 
 def test_a_record_that_says_nothing_is_a_topic_that_says_nothing() -> None:
-    """A topic without a word about roll-over had 256 MiB, its record without the key 1 GiB."""
+    """A topic without a roll-over setting had 256 MiB, its record without the key 1 GiB."""
     stored = msgpack.packb({"v": 1, "settings": {}})
     assert decode_record(TopicRecord, "t", stored).settings == TopicSettings()
 
@@ -129,7 +129,7 @@ def test_what_a_newer_version_said_is_kept_and_makes_no_difference() -> None:
 
 
 def value_of(one: Setting) -> Any:
-    """A value as the API shows it, that is no default."""
+    """Return a value as the API shows it, other than the default."""
     if one.words:
         return one.words[-1]
     if one.unit in (Unit.SHARE, Unit.TEXT, Unit.SWITCH):
@@ -171,7 +171,7 @@ def test_every_policy_of_a_namespace_is_taken_stored_and_shown() -> None:
 
 @pytest.mark.parametrize("name", [n for n, one in POLICIES.items() if not one.words])
 def test_off_and_null_of_a_policy(name: str) -> None:
-    """`off` is shown as `off`; null takes back what was said."""
+    """`off` is shown as `off`; null removes the setting."""
     one = POLICIES[name]
     group, _, inner = one.path.rpartition(".")
 

@@ -1,4 +1,4 @@
-"""Who watches is called, whatever the callbacks of others do with their own watches meanwhile."""
+"""Every watcher is called, whatever other callbacks do with their watches meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEYS = [WatchKey("/a", False), WatchKey("/a", True), WatchKey("/b", False)]
 
 @pytest.mark.parametrize("seed", range(30))
 def test_who_watches_all_the_time_hears_of_every_change(seed: int) -> None:
-    """Callbacks cancel watches and add some, of their own key and of others."""
+    """Callbacks cancel and add watches, of their own key and of others."""
     rng = random.Random(seed)
     table = WatchTable()
     heard: dict[int, int] = {}

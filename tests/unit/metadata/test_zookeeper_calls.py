@@ -1,4 +1,4 @@
-"""How many calls a store of ZooKeeper has on the way, and what becomes of the next one."""
+"""The bound of a ZooKeeper store's calls in flight, and further calls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_as_many_as_may_be_are_on_the_way(monkeypatch: pytest.MonkeyPatch,
 async def test_calls_that_ended_otherwise_give_their_places_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Cancelled, too late, and refused: as many go on the way afterwards as before."""
+    """Cancelled, too late, and refused calls: afterwards as many calls fit as before."""
     slow = Slow(monkeypatch)
     for _ in range(3):
         calls = slow.ask(CALLS_IN_FLIGHT_MAX + 2)
@@ -82,17 +82,16 @@ async def test_calls_that_ended_otherwise_give_their_places_back(
     await asyncio.gather(*calls)
 
 
-# A broker that was started first, beside another one, never heard that the other one died.
-#
-# Of a folder that is not there ZooKeeper watches no names, so its making is waited for. It may be
-# made between the two calls: then what was placed was a watch of the folder's own value, which no
-# change of its names fires. Two brokers that begin on an empty ZooKeeper meet it.
+# A broker that started first, beside another one, never heard that the other one died. ZooKeeper
+# does not watch the names of a missing folder, so the store waits for its creation. If the folder
+# was made between the two calls, the watch was one of the folder's own value, which no change of
+# its names fires. Two brokers that start on an empty ZooKeeper meet it.
 
 FOLDER = "/octavo/brokers"
 
 
 class Result:
-    """What a call of kazoo's gives; known at once."""
+    """The result of a kazoo call; known at once."""
 
     def __init__(self, value: object = None, exception: Exception | None = None) -> None:
         self.value, self.exception = value, exception
@@ -136,7 +135,7 @@ class Server:
 
 @pytest.mark.parametrize("made_after", range(5))
 def test_each_change_of_the_names_is_heard(made_after: int) -> None:
-    """Whenever the folder is made: `made_after` so many steps of placing the watch."""
+    """Whenever the folder is made: `made_after` this many steps of placing the watch."""
     server, table = Server(), WatchTable()
     todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
     heard: list[frozenset[str]] = []

@@ -1,4 +1,4 @@
-"""Finding Java and ZooKeeper's code, and what is said when they are missing."""
+"""Finding Java and ZooKeeper's code, and the messages when they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every test of this folder gets."""
+"""Fixtures for every test of this folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """Processes configure logging for good; here other tests follow in the same process."""
+    """Reset logging: processes configure it for good, and other tests follow in this process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

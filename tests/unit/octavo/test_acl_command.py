@@ -1,4 +1,4 @@
-"""`octavo acl` and `octavo security`: rules are made, listed, explained; what was wrong is told."""
+"""`octavo acl` and `octavo security`: rules are made, listed, explained; mistakes are named."""
 
 from __future__ import annotations
 

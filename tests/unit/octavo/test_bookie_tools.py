@@ -1,4 +1,4 @@
-"""`octavo bookie …`: sizes from folders, what a running bookie says, refusals in one line."""
+"""`octavo bookie …`: sizes from folders, answers of a running bookie, refusals in one line."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_folder_that_is_not_mounted_is_named(
     assert "ledgers-2, which the cookie names, is not there" in err
 
 
-# A running one
+# A running bookie
 
 
 async def test_a_running_bookie_is_asked(

@@ -1,4 +1,4 @@
-"""What the command says when something is wrong: one line with the cause, never a stack trace."""
+"""The command's errors: one line with the cause, never a stack trace."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_error_is_one_clear_line(
 
 @contextmanager
 def another_program(status: int, kind: str, body: bytes) -> Iterator[str]:
-    """The URL of a server that is no broker: to every call it answers this."""
+    """The URL of a server that is no broker: it answers this to every call."""
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -129,7 +129,7 @@ def another_program(status: int, kind: str, body: bytes) -> Iterator[str]:
     ("answer", "said"),
     [
         ((404, "application/json", b'{"error": "not found"}'), "404 Not Found"),  # a bookie's admin
-        ((200, "text/plain", b"up 1\n"), "200 OK"),  # many a port of metrics
+        ((200, "text/plain", b"up 1\n"), "200 OK"),  # many a metrics port
         ((200, "application/json", b"{}"), "200 OK"),
     ],
 )
@@ -159,7 +159,7 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """All that can be called, those within groups included."""
+    """Yield all commands, those in groups included."""
     if not hasattr(group, "commands") or group.invoke_without_command:
         yield path
     for name, command in getattr(group, "commands", {}).items():
@@ -186,9 +186,8 @@ def test_bad_line_of_ndjson_is_named(capsys: pytest.CaptureFixture[str], tmp_pat
         next(lines)
 
 
-# Errors of what was typed ended with 1 here and with 2 there: scripts took them for failures.
-#
-# Every command is found by walking the tree: a new one is held to it without a line here.
+# Usage errors ended with 1 here and with 2 there, so scripts took them for failures. Every command
+# is found by walking the tree: a new one is covered without a line here.
 
 ASKS_FIRST = {
     "topic delete",
@@ -217,7 +216,7 @@ def is_option(parameter: Any) -> bool:
 
 
 def kind(parameter: Any) -> object:
-    """Of its value: `int`, `str`, …"""
+    """The type of its value: `int`, `str`, …"""
     return parameter.type_descriptor.annotation
 
 
@@ -233,7 +232,7 @@ def options(name: str) -> set[str]:
 
 
 def filled(name: str) -> list[str]:
-    """The command with something in place of each argument that it must have."""
+    """Return the command with a value for each required argument."""
     words = name.split()
     for one in COMMANDS[name].params:
         if not is_option(one) and one.required:
@@ -338,7 +337,7 @@ def test_a_bare_bookie_asks_for_data(capsys: pytest.CaptureFixture[str]) -> None
     assert "give --data DIR" in capsys.readouterr().err
 
 
-# A mistyped host name was tried for 60 s before anybody was told.
+# A mistyped host name was tried for 60 s before any message.
 
 
 @pytest.fixture
@@ -386,10 +385,8 @@ def test_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no host named 'brokr'" in capsys.readouterr().err
 
 
-# With the metadata store dead, `/v1/cluster` and `/`, the runbook's beginning, took 10 s: 503.
-#
-# And with a broker asleep `GET` of a topic, which every new producer begins with, had no end at
-# all.
+# With the metadata store dead, `/v1/cluster` and `/`, the runbook's first step, took 10 s: 503. And
+# with a broker asleep `GET` of a topic, which every new producer begins with, never ended.
 
 AT_ONCE_S = 0.1
 BUSY_MACHINE_S = 0.4
@@ -398,7 +395,7 @@ TOPIC = "/v1/topics/public/orders"
 
 @contextlib.asynccontextmanager
 async def dead_store(node: RunningBroker) -> AsyncIterator[None]:
-    """Nothing that this broker asks of its store is answered, and its session is in doubt."""
+    """A broker whose store answers nothing, and whose session is in doubt."""
     store: Any = node.store
     dead, alive = threading.Event(), threading.Event()
 
@@ -408,10 +405,10 @@ async def dead_store(node: RunningBroker) -> AsyncIterator[None]:
 
     store._executor.submit(die)
     await asyncio.to_thread(dead.wait)
-    # A poll that was answered just before tells of a store that lives: let it tell first.
+    # A poll that was answered just before says that the store lives: let that pass first.
     await asyncio.sleep(0.01)
     store._set_state(SessionState.SUSPENDED)
-    store._watches.notify_all()  # what was known is in doubt as well
+    store._watches.notify_all()  # all known records are in doubt as well
     try:
         yield
     finally:
@@ -516,7 +513,7 @@ async def test_a_topic_is_shown_although_an_owner_sleeps(
 
 
 # `octavo publish --ndjson|--envelope|--key-field` ignored those options for messages given as
-# arguments: they were stored as text, without a key, and nothing said so.
+# arguments: they were stored as text, without a key, silently.
 
 
 def test_arguments_are_read_as_lines_are() -> None:

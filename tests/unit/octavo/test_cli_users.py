@@ -1,4 +1,4 @@
-"""`octavo user` and `octavo token`: what they make is taken, and no secret is an argument."""
+"""`octavo user` and `octavo token`: their results are accepted, and no secret is an argument."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A producer that fails again and again gives back all that it counted, and wakes who waits.
+"""A producer that fails again and again gives back all that it counted, and wakes its waiters.
 
-Its bounds are small, so that a single unit that stays behind with each failure fills them within a
-test: then `send` waits for ever.
+Its bounds are small, so a single unit that is lost with each failure fills them within a test: then
+`send` waits for ever.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 def in_vain(producer: Producer) -> list[str]:
-    """What waits without a reason, once all that is ready has run."""
+    """Return needless waits, once everything that is ready has run."""
     told = [producer.waits_in_vain(), *(one.waits_in_vain() for one in producer._queues)]
     return [why for why in told if why]
 
@@ -58,7 +58,7 @@ async def test_all_is_given_back_after_refusals_and_cancelled_senders(
             window=rng.choice((1, 2, 4)), pending_bytes_max=PENDING_BYTES_MAX,
         )  # fmt: skip
         for _ in range(ROUNDS):
-            # A refusal for good fails its batch and all behind it; others are sent again.
+            # A final refusal fails its batch and all later ones; others are sent again.
             faults = rng.choices(["422", "503", "drop", None], (3, 2, 1, 2), k=rng.randint(1, 5))
             broker.fault = _in_turn(faults)
             senders = [
@@ -88,7 +88,7 @@ def _in_turn(faults: list[str | None]) -> Callable[[], str | None]:
 
 
 async def test_senders_go_on_as_soon_as_there_is_room(broker: FakeBroker) -> None:
-    """Not when all is answered: the rest of the window stays full meanwhile."""
+    """Not only when all is answered: the rest of the window stays full meanwhile."""
     answered, gate = 0, asyncio.Event()
 
     def fault() -> str | None:
@@ -134,7 +134,7 @@ async def test_a_producer_that_is_closed_amid_failures_holds_nothing(
 async def test_what_waited_for_the_window_goes_out_when_the_batch_before_it_is_refused(
     broker: FakeBroker,
 ) -> None:
-    """Its time to wait for more messages is over, and nothing else would send it."""
+    """Its linger time is over, and nothing else would send it."""
     broker.fault = _in_turn(["422", None])
     async with AsyncClient(broker.url) as client:
         producer = await client.producer("t", window=1, linger_ms=0)

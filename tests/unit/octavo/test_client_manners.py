@@ -1,4 +1,4 @@
-"""How the client speaks with a newcomer: of a wrong address, of itself, and to the log."""
+"""The client's messages to a newcomer: about a wrong address, about itself, and in the log."""
 
 from __future__ import annotations
 

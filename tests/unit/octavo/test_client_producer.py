@@ -1,4 +1,5 @@
-"""The producer against a broker that loses requests, answers and itself: nothing lost or twice."""
+"""The producer against a broker that loses requests, answers and itself: nothing lost or
+doubled."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ async def test_a_newer_instance_shuts_this_one_out(broker: FakeBroker) -> None:
 
 
 async def test_another_broker_takes_over(broker: FakeBroker) -> None:
-    """The owner vanishes in the middle: the producer goes on at the other one."""
+    """The owner vanishes in the middle: the producer continues at the other broker."""
     other = FakeBroker(partitions=3, log=broker.log)
     await other.start()
     async with AsyncClient([broker.url, other.url]) as client:
@@ -155,7 +156,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_impatient")
 async def test_an_owner_that_vanished_is_left_once_there_is_another(broker: FakeBroker) -> None:
-    """Its host says nothing, not even no: the call would hang for an hour."""
+    """Its host does not answer, not even with a refusal: the call would hang for an hour."""
     other = FakeBroker(partitions=3, log=broker.log)
     other.owner_header = broker.url
     await other.start()
@@ -337,16 +338,11 @@ BATCHES = 80
 async def test_a_backlog_goes_out_at_full_width_after_an_interruption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After one interruption a producer with a backlog sent every batch twice, and one after
-    another.
-
-    The batches on the way behind the interrupted one are refused as gaps, and each waits until it
-    is the first of the window. When the first one was stored, a new batch was sent at once, behind
-    those that wait: a gap again, so it waited too, and so on, for as long as there was a backlog.
-    After a partition of five seconds a cluster took twice as long as that to drain what had
-    gathered. Found by a test with network namespaces, whose clients were cut off together with the
-    owner.
-    """
+    """After one interruption a producer with a backlog sent every batch twice, and one at a time.
+    Batches behind the interrupted one are refused as gaps, and each waits until it is first in the
+    window. When the first was stored, a new batch was sent at once, behind the waiting ones: a gap
+    again, and so on, as long as there was a backlog. A test with network namespaces found it: after
+    a partition of five seconds a cluster took ten to drain."""
     monkeypatch.setattr(partition_queue, "MERGED_BYTES_MAX", 1)  # as a backlog of long batches
     broker = FakeBroker(partitions=1)
     await broker.start()
@@ -368,17 +364,18 @@ async def test_a_backlog_goes_out_at_full_width_after_an_interruption(
 
 URL = "http://a:1"
 WAY_S = (0.02, 0.25)
-"""To the owner, on a busy machine: of two that leave together the second may arrive first."""
+"""The delay to the owner, on a busy machine: of two messages sent together the second may arrive
+first."""
 BACK_S = 0.02
 
 
 class UnevenWire:
-    """The way to one owner, which refuses everything in the seconds of `away`."""
+    """The way to an owner that refuses everything in the seconds of `away`."""
 
     def __init__(self, seed: int, away: tuple[float, float]) -> None:
         self.log = SharedLog(1)
         self.trips = 0
-        """Publishes that were answered, whatever they were told."""
+        """Publishes that were answered, in any way."""
         self.gaps = 0
         self._rng = random.Random(seed)
         self._away = away
@@ -432,7 +429,7 @@ def _reply(status: int, found: object) -> Reply:
 
 
 class Told(NamedTuple):
-    """What came of it."""
+    """The results."""
 
     trips: int
     gaps: int
@@ -445,7 +442,8 @@ def virtual(work: Coroutine[Any, Any, Told]) -> Told:
 
 
 async def publish_through(away: tuple[float, float], seed: int, messages: int = 3_000) -> Told:
-    """The users of the test of rolling restarts: small batches, and `send` waits behind 100 kB."""
+    """Publish like the users of the rolling-restart test: small batches, and `send` waits behind
+    100 kB."""
     wire = UnevenWire(seed, away)
     loop = asyncio.get_running_loop()
     waits_s: list[float] = []
@@ -473,15 +471,11 @@ async def publish_through(away: tuple[float, float], seed: int, messages: int = 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_wait_little_longer_than_the_owner_was_away(seed: int) -> None:
-    """After an interruption small batches were sent again one after the other, a round trip each.
-
-    The batches of one partition go out over several connections. Where the way takes longer for
-    some than for others they overtake each other, and the owner refuses what comes early. Each
-    refused batch waited until it was the first, and went alone; then four new ones went out at
-    once, and overtook each other again. What gathered behind them went out as small as it had been
-    sealed. Through a rolling restart beside other work messages waited for five to seven seconds
-    and more.
-    """
+    """After an interruption small batches were sent again singly, a round trip each. The batches of
+    one partition go out over several connections and may overtake each other; the owner refuses the
+    early ones. Each refused batch waited until it was first, and went alone; then four new ones
+    overtook each other again. During a rolling restart on a busy machine messages waited for five
+    to seven seconds and more."""
     told = virtual(publish_through((1.0, 3.0), seed))
     print(
         f"{told.trips} round trips, {told.gaps} refused as gaps, longest {max(told.waits_s):.2f} s"
@@ -490,12 +484,10 @@ def test_messages_wait_little_longer_than_the_owner_was_away(seed: int) -> None:
     assert told.trips < 100
 
 
-# A message that waited behind a full window stayed there when the window's head was refused.
-#
-# Its linger time was over while the window was full, so the next answer was to send it; but a
-# refusal for good cleared the window and nobody looked again: its receipt had no answer until the
-# next message came. Closing without a flush left it unanswered too, and sent it afterwards. Found
-# by reading.
+# A message that waited behind a full window stayed there when the window's head was refused. Its
+# linger time was over, so the next answer was to send it; but a final refusal cleared the window
+# without sending. Its receipt had no answer until the next message; closing without a flush left it
+# unanswered too, and sent it afterwards. Found by reading.
 
 
 @pytest.fixture
@@ -543,7 +535,7 @@ async def test_a_close_without_flush_answers_everything_and_sends_nothing_more(
 async def test_a_producer_out_of_epochs_stores_nothing_rather_than_lose_it(
     refused_broker: FakeBroker,
 ) -> None:
-    """Sequence 0 of an epoch that was used already would pass for a repetition."""
+    """Sequence 0 of a used epoch would count as a repeat."""
     faults = iter([None, "422"])
     refused_broker.fault = lambda: next(faults, None)
     async with AsyncClient(refused_broker.url) as client:

@@ -1,4 +1,4 @@
-"""What comes out of an answer to `receive`, byte for byte; and where a client is of use."""
+"""Values from an answer to `receive`, byte for byte; and where a client can be used."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_client_that_is_closed_says_so() -> None:
 
 
 def test_a_child_of_fork_has_no_part_of_a_client() -> None:
-    """It would wait for ever for a thread that is not there."""
+    """It would wait for ever for a thread that does not exist there."""
     program = """
 import os, sys
 from octavo import Client, InvalidCall
@@ -112,11 +112,10 @@ client.close()
     assert "does not exist in the forked process" in run.stdout
 
 
-# A message over the limit made those behind it in its partition fail with `ProducerFailed`.
-#
-# The client sent it, the broker refused its batch (413), and what was batched with it or after it
-# went down with it. Raw bodies were allowed 8 MiB, of which a message may have four, and in an
-# array of JSON messages one that was too long was found when those before it were stored.
+# A message over the limit made later ones in its partition fail with `ProducerFailed`. The client
+# sent it, the broker refused its batch (413), and all messages batched with it or after it failed.
+# Raw bodies were allowed 8 MiB, though a message may have four, and in an array of JSON messages a
+# too long one was found after earlier ones were stored.
 
 ONE = "/v1/topics/public/one"
 TOO_LONG = bytes(MESSAGE_BYTES_MAX + 1)
@@ -183,12 +182,10 @@ async def test_a_batch_must_fit_an_entry() -> None:
             await client.producer("one", batch_bytes=4 * 2**20)
 
 
-# One message with a bad key, time or header took those beside it along: some were never sent, and
-# nobody was told.
-#
-# A key that was a `bytearray` broke off the hand-over between the threads: it, and all that was
-# sent right after it, was neither sent nor failed, and `flush` was content. A time beyond 64 bits,
-# or a header's name that is no text, failed only when the batch was built, with all others in it.
+# One message with a bad key, time or header made others fail or stay unsent, silently. A
+# `bytearray` key broke the hand-over between the threads: it, and all messages sent right after it,
+# were neither sent nor failed, and `flush` succeeded. A time beyond 64 bits, or a header's name
+# that is no text, failed only when the batch was built, with all others in it.
 
 Encoding = Literal["batch", "ndjson"]
 ENCODINGS: list[Encoding] = ["batch", "ndjson"]
@@ -281,9 +278,7 @@ def test_what_cannot_be_placed_is_told(client: Client, monkeypatch: pytest.Monke
 
 
 # A client took any text that began like a URL, and its first call ended in a trace of aiohttp.
-#
-# Several URLs with commas, as `--url` and `OCTAVO_URL` have them, were one of these. Found as a
-# user.
+# Several URLs with commas, as `--url` and `OCTAVO_URL` have them, counted as one. Found as a user.
 
 
 @pytest.mark.parametrize(
@@ -300,13 +295,11 @@ async def test_several_may_stand_in_one_text() -> None:
         assert client.transport._urls == ["http://a:8080", "http://b:8081"]
 
 
-# What was published comes back byte for byte, on every way in and on every way out.
-#
-# Answers in JSON spliced a stored value in as it was, or showed it as a string: so `null` came
-# back as no value (a tombstone that nobody wrote), `"hello"` was the same as `hello`, `1` and a
-# line end lost the line end, and a reader that parsed and wrote again changed numbers, escapes,
-# names that repeat and white space. The client read subscriptions this way; `octavo consume
-# --json` and `octavo publish --envelope` parsed and wrote anew.
+# Published bytes come back exactly, on every way in and out. JSON answers embedded a stored value
+# as it was, or showed it as a string: so `null` came back as no value (a tombstone), `"hello"`
+# equalled `hello`, `1` with a line end lost the line end, and parsing and writing again changed
+# numbers, escapes, repeated names and white space. The client's subscriptions, `octavo consume
+# --json` and `octavo publish --envelope` did that.
 
 BYTES_ONE = "/v1/topics/public/one"
 BATCH = "application/vnd.kafka.recordbatch.v2"
@@ -351,7 +344,7 @@ quick = settings(max_examples=300)
 
 
 def by_rule(shown: dict[str, Any]) -> bytes | None:
-    """The rule of docs/http.md, with Python's own JSON: a reader that keeps no text."""
+    """Apply the rule of docs/http.md with Python's own JSON: a reader that keeps no text."""
     if "value_base64" in shown:
         return base64.b64decode(shown["value_base64"])
     if "value_text" in shown:
@@ -452,7 +445,7 @@ def test_a_value_written_in_json_is_stored_as_it_was_written(text: bytes) -> Non
 
 @pytest.mark.parametrize("value", CHANGED)
 def test_json_stays_json_for_who_looks(value: bytes | None) -> None:
-    """A `value` is there for whatever Python reads as JSON to the same end."""
+    """There is a `value` for everything that Python reads as equal JSON."""
     shown = show_value(value)
     if isinstance(shown.value, msgspec.Raw):
         assert value is not None

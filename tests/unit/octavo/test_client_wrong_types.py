@@ -1,8 +1,8 @@
-"""Each argument of each public call of the client is given values of wrong types.
+"""Each argument of each public call of the client gets values of wrong types.
 
-`client.consume(5)` raised Python's own "'int' object is not iterable", and a number for a
-namespace raised "quote_from_bytes() expected bytes". What the client refuses is a `ClientError`;
-what it passes on is refused by the broker.
+`client.consume(5)` raised Python's own "'int' object is not iterable", and a number for a namespace
+raised "quote_from_bytes() expected bytes". A refusal by the client is a `ClientError`; the broker
+refuses the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WITHIN_S = 60.0
 
 
 def arguments(call: Any) -> Iterator[inspect.Parameter]:
-    """The parameters of a method that have a name, without `self`."""
+    """Return the named parameters of a method, without `self`."""
     for one in list(inspect.signature(call).parameters.values())[1:]:
         if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             yield one
@@ -55,7 +55,7 @@ async def client() -> AsyncIterator[AsyncClient]:
 
 
 async def run(client: AsyncClient, name: str, given: dict[str, Any]) -> None:
-    """Make the call, and begin what it returns."""
+    """Make the call, and start its result."""
     found = CALLS[name](client, **given)
     if inspect.isawaitable(found):
         found = await found

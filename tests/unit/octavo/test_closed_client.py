@@ -29,11 +29,8 @@ from tests.support.fake_broker import running
 
 
 async def test_nobody_is_asked_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that was closed while an owner was silent began to ask the other brokers afterwards.
-
-    The silence was timed by a timer that outlived `close`; whoever it then asked, over a session
-    that was closed as well, was waited for by nobody.
-    """
+    """A client that was closed while an owner was silent asked the other brokers afterwards. A
+    timer outlived `close`, and started a call over a closed session that no task waited for."""
     monkeypatch.setattr(doubt, "SILENCE_S", 0.01)
     asked: list[str] = []
 
@@ -58,11 +55,8 @@ async def test_nobody_is_asked_after_the_end(monkeypatch: pytest.MonkeyPatch) ->
     assert not doubts._tasks
 
 
-# A client that was closed dropped what its producers had not sent yet, and said nothing.
-#
-# `close` gave the connections back and left producers to themselves; their messages were neither
-# sent nor was anything said of them. What was sent after it was refused once, and from then on
-# taken.
+# A closed client silently dropped its producers' unsent messages. Later messages were refused once,
+# and then accepted.
 
 LONG = 60_000.0
 
@@ -143,11 +137,9 @@ def test_what_was_told_is_not_raised_again() -> None:
 
 
 async def test_what_still_calls_is_refused_and_opens_nothing() -> None:
-    """A producer that nobody had closed went on after its client was, with connections that stayed.
-
-    `close` gave the session back, and the next try of a message opened another one, which nobody
-    closed: "Unclosed client session" at the end of the program.
-    """
+    """A producer that was not closed continued after its client was, with open connections. `close`
+    ended the session, and the next try of a message opened another, which stayed: "Unclosed client
+    session" at the end of the program."""
     wire = HttpWire()
     client = AsyncClient("http://127.0.0.1:9", wire=wire, retry_s=60.0)
     producer = ReopenedProducer(
@@ -167,7 +159,7 @@ async def test_what_still_calls_is_refused_and_opens_nothing() -> None:
     await producer.close(flush=False)
 
 
-# Clients that nobody closed kept a thread and their connections for ever, each of them.
+# Each client that was not closed kept a thread and its connections for ever.
 
 
 def client_threads() -> int:
@@ -207,11 +199,10 @@ def test_what_its_producer_had_is_sent() -> None:
         assert broker.values() == [b"x"]
 
 
-# A program that ended with a loop over messages still open waited for ever for a thread that was
-# gone; one that had closed nothing lost, without a word, what its producers had not sent yet.
-#
-# The interpreter stops threads like the client's before it takes generators apart, and these wait
-# for an answer of it. Now what nobody has closed is closed first.
+# A program that ended with an open loop over messages waited for ever for a thread that was gone;
+# one that had closed nothing silently lost its producers' unsent messages. The interpreter stops
+# threads like the client's before it finalises generators, and these wait for its answer. Now
+# clients that were not closed are closed first.
 
 BEGIN = """
 import atexit
@@ -261,7 +252,7 @@ def test_what_producers_have_is_sent() -> None:
 
 
 def test_what_cannot_be_sent_is_told() -> None:
-    """Nobody answers any more."""
+    """No broker answers any more."""
     ended = run(
         "import octavo.loop_thread\n"
         "octavo.loop_thread.CLOSE_TIMEOUT_S = 0.3\n"
@@ -334,7 +325,7 @@ def test_the_collector_ends_a_loop_anywhere() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_fork_has_no_part_in_the_loop_of_its_parent() -> None:
-    """It went on with the messages that had been received, beside its parent."""
+    """It continued with the received messages, beside its parent."""
     with broker_thread() as broker, Client(broker.url) as client:
         client.create_topic("t")
         client.publish_many("t", [(None, "x")] * 3)
@@ -345,7 +336,7 @@ def test_a_fork_has_no_part_in_the_loop_of_its_parent() -> None:
             try:
                 next(found)
             except InvalidCall:
-                client.close()  # of which nothing is here
+                client.close()  # the child has no part of it
                 status = 0
             finally:
                 os._exit(status)
@@ -354,9 +345,8 @@ def test_a_fork_has_no_part_in_the_loop_of_its_parent() -> None:
 
 
 def test_a_loop_over_a_topic_that_is_deleted() -> None:
-    """A loop over messages whose topic was deleted said that acks could not be sent, and that
-    messages would come again: they never will. It says now that the topic is not there.
-    """
+    """A loop over messages of a deleted topic said that acks could not be sent and that messages
+    would come again, which is false. Now it says that the topic does not exist."""
     with broker_thread() as broker, Client(broker.url) as client:
         client.create_topic("t")
         client.publish_many("t", [(None, "x")] * 100)

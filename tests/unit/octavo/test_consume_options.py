@@ -1,4 +1,4 @@
-"""What `octavo consume` takes of a subscription's types, filters and priorities."""
+"""The options of `octavo consume` for types, filters and priorities of a subscription."""
 
 from __future__ import annotations
 

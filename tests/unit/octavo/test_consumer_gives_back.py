@@ -1,8 +1,8 @@
-"""A consumer that is broken off in any way gives back what it holds: leases, tasks and places.
+"""A consumer that is interrupted in any way gives back its leases, tasks and places.
 
-Several sources work as one, as patterns and groups have them. Bodies stop early, fail, are
-cancelled or too slow; sources come, go and fail; calls get lost. After each round nothing of it is
-left, so a lease that stays behind is found in its round.
+Several sources work as one, as with patterns and groups. Bodies stop early, fail, are cancelled or
+too slow; sources come, go and fail; calls get lost. After each round nothing is left, so a lost
+lease is found in its round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDS = 12
 
 
 class Subscription:
-    """Messages that are leased, acked or given back; each of a fixed number at most once out."""
+    """Messages that are leased, acked or given back; each of a fixed number leased at most once."""
 
     def __init__(self, rng: random.Random, partition: int) -> None:
         self.rng = rng
@@ -37,10 +37,10 @@ class Subscription:
         self.acked: set[int] = set()
         self.calls = 0
         self.lost_p = 0.0
-        """Of calls, the part whose answers get lost …"""
+        """The share of calls whose answers get lost …"""
         self.acknowledged = 0
         self.unanswered: set[str] = set()
-        """… and what these had leased: it ends by itself."""
+        """… and the messages that these had leased: those leases end by themselves."""
         self.gone = False
 
     async def receive(self, messages_max: int, *, wait_s: float) -> Sequence[Delivery]:
@@ -73,7 +73,7 @@ class Subscription:
         self.acknowledged += 1
         await asyncio.sleep(0)
         is_lost = self.rng.random() < self.lost_p
-        if is_lost and retry_s is not None:  # the last call: nobody repeats it
+        if is_lost and retry_s is not None:  # the last call: it is not repeated
             self.unanswered |= {one for ids in body.values() for one in each(ids)}
         if is_lost and self.rng.random() < 0.5:
             raise Unreachable("no call came through")
@@ -91,7 +91,7 @@ class Subscription:
             raise Unreachable("the answer was lost")
 
     def end_unanswered(self) -> None:
-        """The leases of which the consumer never heard have ended."""
+        """End the leases of which the consumer never heard."""
         for ack_id in self.unanswered:
             if (offset := self.leases.pop(ack_id, None)) is not None:
                 self.waiting.append(offset)
@@ -109,7 +109,7 @@ def left_over(before: set[asyncio.Task[object]]) -> list[str]:
 
 
 async def body(merged: Merged, rng: random.Random, sources: list[Subscription]) -> None:
-    """Works through some messages, and ends in one way or another."""
+    """Process some messages, and end in some way."""
     most = rng.choice((0, 1, 3, 30))
     taken = 0
     async for hand in merged.hands(0.02):
@@ -197,7 +197,7 @@ async def test_of_one_loop(seed: int) -> None:
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_a_close_that_is_cancelled_is_taken_up_by_the_next(steps: int) -> None:
-    """Of several sources: one failed and closed itself, and the close of all cancelled that."""
+    """With several sources: one failed and closed itself, and the close of all cancelled that."""
     rng = random.Random(1)
     source = Subscription(rng, 0)
     loop = DeliveryLoop(source, LEASE_S, auto_ack=True, batch=3)

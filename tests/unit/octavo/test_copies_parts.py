@@ -1,4 +1,4 @@
-"""What `audit` and `scrub` make of the bookies' answers: without Spark."""
+"""How `audit` and `scrub` judge the bookies' answers: without Spark."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_copies_missing_unknown_and_lost() -> None:
 def test_a_striped_entry_is_lost_when_its_write_set_denies_it() -> None:
     findings = Findings()
     striped = metadata(write_quorum=2, fragments=(Fragment(0, ("a", "b", "c")),), last_entry=2)
-    # Entry 0 lies on a and b, 1 on b and c, 2 on c and a.
+    # Entry 0 is on a and b, 1 on b and c, 2 on c and a.
     copies_findings(striped, 2, held(a=[(2, 2)], b=[(1, 1)], c=[(1, 2)]), findings)
     assert findings.counts == {"copy-missing": 2, "entry-lost": 1}
 
@@ -144,7 +144,7 @@ def test_a_sample_is_the_same_each_time_and_about_so_large() -> None:
 
 
 def test_findings_of_several_tasks_are_counted_once() -> None:
-    """Those that are shown are few, those that are counted all."""
+    """Few are shown, all are counted."""
     together = Findings()
     for task in range(3):
         findings = Findings()

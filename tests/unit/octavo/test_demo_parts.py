@@ -31,7 +31,7 @@ def flights() -> Flights:
 
 
 def delivered() -> list[Delivered]:
-    """All rows as they should come: N1 in partition 0, the others in partition 1."""
+    """Return all rows as they should come: N1 in partition 0, the others in partition 1."""
     table = flights()
     places = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
     found: list[Delivered] = []

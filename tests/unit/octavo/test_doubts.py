@@ -1,4 +1,4 @@
-"""Owners that are silent: the other brokers are asked as long as a call waits, and no longer."""
+"""Silent owners: the other brokers are asked as long as a call waits, and no longer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A partition followed by the client: what it makes of streams that end, break off or are refused.
+"""A partition followed by the client: streams that end, break off or are refused.
 
-The broker is a script: each call and each stream takes the next line of it.
+The broker is a script: each call and each stream takes its next line.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ def batch(offset: int, count: int = 1) -> bytes:
 
 
 class Script:
-    """What brokers answer, in turn: `("read", wait, offset, body)`, `("stream", offset, pieces)`.
-
-    A piece, or a body, that is an error is raised.
-    """
+    """Brokers' answers, in turn: `("read", wait, offset, body)`, `("stream", offset, pieces)`. An
+    error as a piece or body is raised."""
 
     def __init__(self, *lines: tuple[Any, ...]) -> None:
         self.lines = list(lines)
@@ -118,7 +116,7 @@ async def test_a_batch_that_begins_earlier() -> None:
 
 @pytest.mark.parametrize("ends", [[], [BROKE_OFF], [batch(9)[:40], BROKE_OFF]])
 async def test_goes_on_where_the_stream_ended(ends: list[Any]) -> None:
-    """In good order, broken off, or in the midst of a batch: no gap, no repeat."""
+    """After an orderly end, an interruption, or a break within a batch: no gap, no repeat."""
     script = Script(
         ("read", 0.0, 8, b""),
         ("stream", 8, [batch(8), *ends]),
@@ -130,7 +128,7 @@ async def test_goes_on_where_the_stream_ended(ends: list[Any]) -> None:
 
 
 async def test_who_waits_polls() -> None:
-    """A stream that ended with nothing is followed by long polls, until something comes."""
+    """After an empty stream, long polls follow until a message comes."""
     wait_s = following.WAIT_S
     script = Script(
         ("read", 0.0, 8, b""),
@@ -159,7 +157,7 @@ async def test_one_that_broke_off_is_no_reason_to_have_no_other() -> None:
 async def test_without_streams_it_is_polls(
     refused: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message costs one call, and for a time nobody asks for a stream again."""
+    """Each message costs one call, and for a while no stream is tried again."""
     wait_s = following.WAIT_S
     script = Script(
         ("read", 0.0, 0, b""),

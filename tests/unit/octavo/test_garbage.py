@@ -1,4 +1,4 @@
-"""Collections of Python's garbage collector stay short, and what is in cycles goes in the end."""
+"""Python's garbage collections stay short, and cyclic garbage is collected in the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AT_START = 4 * FEW
 
 
 class Heap:
-    """A collector that records its calls, and counts objects as a test says."""
+    """A collector that records its calls, with object counts set by a test."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[str, dict[str, Any]], object]] = []
@@ -40,7 +40,7 @@ class Heap:
         return [None] * self.left
 
     def collects(self, left: int, generation: int = 2) -> list[str]:
-        """Python collects by itself, and leaves so many objects; what it is told then."""
+        """Let Python collect and keep this many objects; return the calls that follow."""
         self.left = left
         (told,) = self.callbacks
         told("start", {"generation": generation})
@@ -89,7 +89,7 @@ print(json.dumps(sorted(visited, reverse=True)))
 
 
 def visited(how: str) -> list[int]:
-    """How many objects each full collection had to visit while a heap of 600,000 grew."""
+    """Return how many objects each full collection visited while a heap of 600,000 grew."""
     found = subprocess.run(
         [sys.executable, "-c", GROWS, how], capture_output=True, text=True, check=True
     )
@@ -98,7 +98,7 @@ def visited(how: str) -> list[int]:
 
 
 def test_python_visits_each_object_of_a_growing_heap_few_times() -> None:
-    """Counted in objects: how fast the machine is does not matter."""
+    """Counted in objects, so the machine's speed does not matter."""
     before, now = visited("plain"), visited("short")
     large = before[0] / 2
     assert before[0] > 300_000, "or this shows nothing"

@@ -1,4 +1,4 @@
-"""What a loop over deliveries holds: each message that is done is acked once, whatever fails."""
+"""A loop over deliveries acks each finished message once, whatever fails."""
 
 from __future__ import annotations
 

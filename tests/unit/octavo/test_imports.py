@@ -1,5 +1,4 @@
-"""What a command or a program does not use is not imported: by the modules that are there, not by
-the time that it took.
+"""Unused packages are not imported: checked by the loaded modules, not by time.
 
 `octavo --help` imported aiohttp, and `from octavo import Client` all of aiohttp and aiokafka.
 """
@@ -24,7 +23,7 @@ HEAVY = (
     "pyspark",
     "rocksdict",
 )
-"""Of what Octavo is made of, the packages that take long to import."""
+"""Octavo's dependencies that take long to import."""
 
 PROGRAM = """
 import sys
@@ -40,7 +39,7 @@ assert run({arguments!r}) == 0
 
 
 def loaded(work: str, *, whole: bool = False) -> set[str]:
-    """The packages that a program has imported at its end, or all modules by their whole names."""
+    """Return the packages that a program has imported at its end, or all modules by full names."""
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(work=work, name=WHOLE if whole else PACKAGE)],
         capture_output=True,
@@ -111,13 +110,13 @@ def test_a_mistyped_command_names_those_that_are_like_it(
     ],
 )
 def test_importing_the_client_imports_no_http_client(work: str) -> None:
-    """It is there when a client is made, before any call: no loop of events waits for it."""
+    """It is there when a client is made, before any call: no event loop waits for it."""
     assert not loaded(work) & set(HEAVY)
 
 
 @pytest.mark.parametrize("name", ["Client", "AsyncClient"])
 def test_importing_the_client_reads_no_metadata_of_packages(name: str) -> None:
-    """A library for checksums did so, and parsed arguments: a fifth of the whole import."""
+    """A library for checksums read metadata, and parsed arguments: a fifth of the whole import."""
     found = loaded(f"from octavo import {name}", whole=True)
     assert not found & {"argparse", "crc32c", "email.message", "importlib.metadata", "zipfile"}
 
@@ -127,7 +126,7 @@ def test_it_is_there_when_a_client_is_made() -> None:
 
 
 def test_what_is_named_lazily_is_there_when_used() -> None:
-    """So that nothing of the above is a program that does nothing."""
+    """So that lazy names still work."""
     work = (
         "from octavo.protocol.records import Record, build_batch; build_batch([Record(None, b'')])"
     )

@@ -1,4 +1,4 @@
-"""`octavo inspect` shows what stands in the files, finds every damaged byte, changes nothing.
+"""`octavo inspect` shows the files' content, finds every damaged byte, changes nothing.
 
 The files are those of tests/fixtures/formats: a bookie killed with records in its journal.
 """
@@ -46,7 +46,7 @@ STATE = "ledgers-1/0000000000000001.state"
 
 @pytest.fixture
 def bookie(tmp_path: Path) -> Path:
-    """A copy of the kept folder."""
+    """Return a copy of the kept folder."""
     shutil.copytree(WHOLE, tmp_path / "b")
     return tmp_path / "b"
 
@@ -58,7 +58,7 @@ def lines(kind: str, path: Path, wish: Wish = VERIFY) -> list[Line]:
 
 
 def damage(kind: str, path: Path) -> list[str]:
-    """What is found, in short."""
+    """Return the findings in short."""
     return [
         f"{one.kind} {one.offset}+{one.length} {one.ledger_id} {one.first}-{one.last}"
         for line in lines(kind, path)
@@ -253,7 +253,7 @@ def test_truncated_and_scrambled_files_end_without_an_exception(
 
 
 def body_lines(path: Path, body: bytes) -> list[Line]:
-    """A journal of one block whose checksums hold, whatever is in it."""
+    """Return the lines of a journal with one block of any body and fitting checksums."""
     head = encode_block_header(BlockKind.GROUP, 1, 24, 24, [body])
     path.write_bytes(encode_journal_header(1) + head + body)
     return lines("journal", path)
@@ -293,7 +293,7 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_full_of_damage_is_walked_in_one_pass(tmp_path: Path) -> None:
-    """Each bad place between good blocks is looked up, not searched for anew."""
+    """Each bad place between good blocks is looked up, not searched for again."""
     data = bytearray(encode_journal_header(1))
     for _ in range(4000):
         data += encode_block_header(BlockKind.GROUP, 1, len(data), len(data), [])
@@ -304,7 +304,7 @@ def test_a_file_full_of_damage_is_walked_in_one_pass(tmp_path: Path) -> None:
     assert sum(line.kind == "damage" for line in found) == 3999
 
 
-# The index
+# Index
 
 
 def test_a_damaged_index_is_an_error_of_one_line(
@@ -337,7 +337,7 @@ def test_a_running_bookie_is_said_to_be(bookie: Path, capsys: pytest.CaptureFixt
 
 
 async def test_a_running_bookie_under_load_is_never_called_damaged(tmp_path: Path) -> None:
-    """Looking while it writes, flushes, rolls and trims: torn places at most."""
+    """Looking while it writes, flushes, rolls and trims shows torn places at most."""
     small: dict[str, Any] = {"journal_file_bytes_max": 64 * 1024, "entry_log_bytes_max": 64 * 1024}
     small |= {"journal_preallocate_bytes": 16 * 1024, "flush_interval_ms": 20}
     async with running_bookie(tmp_path, **small) as node:
@@ -424,15 +424,14 @@ def test_spans() -> None:
     assert spans(list(range(0, 40, 2)), 2) == "0, 2, …"
 
 
-# `octavo inspect` called files damaged that a running bookie was just writing, sealing or reusing.
-#
-# Found by looking, again and again, at a bookie under load (test_inspect.py): an entry log that
-# was sealed after the walk had asked for its length showed "a ledgers map without a good footer".
-# The same kind of race was in four more places; each is shown here without one.
+# `octavo inspect` called files damaged that a running bookie was writing, sealing or reusing. An
+# entry log that was sealed after the walk had asked for its length showed "a ledgers map without a
+# good footer". Four more places had the same kind of race; each is shown here without one. Looking
+# repeatedly at a bookie under load found it.
 
 OPEN_WHOLE = sorted((make.HERE / "bookie").iterdir())[-1]
 MARKED = 1602
-"""Where in the second log the mark ends; nothing but zeros follows."""
+"""Where in the second log the mark ends; only zeros follow."""
 
 
 @pytest.fixture
@@ -442,7 +441,7 @@ def open_bookie(tmp_path: Path) -> Path:
 
 
 class Moving(RealDisk):
-    """Something happens to the file just after its `reads`-th read; that one saw the old bytes."""
+    """Changes the file just after its `reads`-th read, which saw the old bytes."""
 
     def __init__(self, reads: int, happens: Callable[[], None]) -> None:
         super().__init__()
@@ -513,7 +512,7 @@ def test_a_journal_block_written_while_what_follows_is_looked_for(open_bookie: P
 
     journal.write_bytes(whole[:3530] + bytes(44) + whole[3574:])
     assert [line for line in looked("journal", journal) if line.damage], "it stays so: damage"
-    for read in range(1, 30):  # whichever read it is that sees the old bytes last
+    for read in range(1, 30):  # whichever read sees the old bytes last
         journal.write_bytes(reserved)
         kinds(looked("journal", journal, Moving(read, written)))
         if journal.read_bytes() == reserved:

@@ -1,8 +1,8 @@
-"""docs/inspect.md shows what the commands print: each of its sessions is run and compared.
+"""docs/inspect.md shows the commands' output: each of its sessions is run and compared.
 
-A session is a block of the kind `console`. Its lines that begin with `$ ` are run one after another
-in a folder that holds `b1`, a copy of the newest bookie folder of tests/fixtures/formats; what
-follows each is what it prints, standard output first. After a change of the output:
+A session is a block of the kind `console`. Its lines that begin with `$ ` are run in order in a
+folder that holds `b1`, a copy of the newest bookie folder of tests/fixtures/formats; the lines
+after each are its output, standard output first. After a change of the output:
 
     python -m tests.unit.octavo.test_inspect_page
 """
@@ -30,7 +30,7 @@ SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def played(commands: list[str], folder: Path) -> str:
-    """A session as the page shows it."""
+    """Return a session as the page shows it."""
     newest = sorted((make.HERE / "bookie").iterdir())[-1]
     shutil.copytree(newest, folder / "b1")
     found: list[str] = []
@@ -47,7 +47,7 @@ def played(commands: list[str], folder: Path) -> str:
 
 
 def printed(command: str) -> str:
-    """Standard output, then standard error."""
+    """Return standard output, then standard error."""
     words = shlex.split(command)
     if words[0] != "octavo":
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
@@ -77,7 +77,7 @@ def test_the_page_shows_every_kind() -> None:
 
 
 def main() -> None:
-    """Write the page's sessions anew."""
+    """Write the page's sessions again."""
 
     def anew(found: re.Match[str]) -> str:
         with tempfile.TemporaryDirectory() as folder:

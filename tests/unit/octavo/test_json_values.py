@@ -1,8 +1,7 @@
-"""The client refuses values that JSON cannot say, and names the place and a remedy.
+"""The client refuses values that JSON cannot express, and names the place and a remedy.
 
-Python's encoders turned such values into others in silence: NaN became null, a set a list, a
-time text. A value that the client takes is read back
-equal to the value that was given.
+Python's encoders silently changed such values: NaN became null, a set a list, a time text. An
+accepted value is read back equal to the given one.
 """
 
 from __future__ import annotations

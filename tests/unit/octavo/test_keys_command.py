@@ -1,4 +1,4 @@
-"""`octavo keys`: what it changes in a key file, what it refuses, and that it shows no key."""
+"""`octavo keys`: its changes of a key file, its refusals, and that it shows no key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a process ends: exit codes, last words, and the bond to its supervisor."""
+"""The end of a process: exit codes, last messages, and the bond to its supervisor."""
 
 from __future__ import annotations
 
@@ -131,12 +131,10 @@ def test_a_stop_that_takes_too_long(spec: ProcessSpec, monkeypatch: pytest.Monke
 
 
 def test_it_takes_what_the_system_allows() -> None:
-    """A bookie kept to the 1,024 open files that a shell gives, and promised 10,000 connections.
-
-    Each entry log that was read once stays open too, so one of half a terabyte had none left for
-    its next journal file, and called its logs unreadable. Found by reading the engine; the tests of
-    overload had raised the limit themselves.
-    """
+    """A bookie kept a shell's limit of 1,024 open files, and promised 10,000 connections. With half
+    a terabyte it had no descriptor left for its next journal file, because each entry log that was
+    read once stays open, and called its logs unreadable. The tests of overload had raised the limit
+    themselves. Found by reading the engine."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
     try:

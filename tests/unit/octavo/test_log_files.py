@@ -23,8 +23,8 @@ from octavo.settings import ProcessConfig, SettingsError, load
 from tests.attack.world import exchange
 from tests.support.processes.standalone import Standalone
 
-# Malformed requests wrote 2.3 MB of log in 5 s, and under `octavo standalone` a log was put aside
-# when its process started again, and never before.
+# Malformed requests wrote 2.3 MB of log in 5 s, and `octavo standalone` rotated a log only when its
+# process started again.
 
 BYTES_MAX = 4_000
 FLOOD_S = 5.0

@@ -1,4 +1,4 @@
-"""One event, one JSON line, whoever logs it."""
+"""One event, one JSON line, from any logger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop that stands still ends its process; one that is only slow does not."""
+"""A loop that stands still ends its process; a slow loop does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo.process.loop_watch import EXIT_CODE, LoopWatch
 
 
 def block_until(happened: threading.Event) -> None:
-    """Hold the loop up, as a computation without an end does."""
+    """Hold the loop up, as an endless computation does."""
     assert happened.wait(30)
 
 

@@ -71,12 +71,10 @@ from packaging.requirements import Requirement
 from pyspark.errors import PySparkImportError
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-# A mistyped topic cost 8 to 14 s: Spark was started first, and asked nothing.
-#
-# What is wrong with arguments, topics, ledgers, local files and places is now told before; Spark
-# starts when a job first asks for it. And `offload --to` a place that cannot be written exited 0
-# when nothing was due, so that the mistake was told weeks later. Found from outside. The tests had
-# called the jobs with a session that was there already.
+# A mistyped topic cost 8 to 14 s, because Spark was started first. Mistakes in arguments, topics,
+# ledgers, local files and places are now reported before; Spark starts when a job first asks for
+# it. And `offload --to` an unwritable place exited 0 when nothing was due, so the mistake showed
+# weeks later. The tests had called the jobs with an existing session. Found from outside.
 
 NOBODY = Selection(topics=("public/nobody",))
 FLIGHTS = Selection(topics=("public/flights",))
@@ -172,11 +170,10 @@ def test_which_paths_are_surely_here(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert local(here, "a") is None
 
 
-# An export that was interrupted ended with 0 and "no findings", with 15,999 of 200,000 rows.
-#
-# Every job that follows a stream or works in steps now ends as a shell expects of one that was
-# told to stop, tells how far it has come, and goes on from there when it is run again. Found from
-# outside, with Ctrl-C. The tests had killed queries by SIGKILL only, where nothing can be said.
+# An interrupted export ended with 0 and "no findings", with 15,999 of 200,000 rows. Every job that
+# follows a stream or works in steps now exits as a shell expects of an interrupted program, reports
+# its progress, and continues from there when run again. The tests had killed queries by SIGKILL
+# only. Found from outside, with Ctrl-C.
 
 BOTH = pytest.mark.parametrize(
     ("number", "exit_code", "word"),
@@ -195,7 +192,7 @@ def interrupted_run(work: Callable[[Run], Outcome], said: list[str] | None = Non
 
 
 class Query:
-    """What Spark gives for a stream: a batch of 10 rows each time somebody looks."""
+    """Spark's object for a stream: a batch of 10 rows at each look."""
 
     def __init__(self, stop_at: int, number: int) -> None:
         self.recentProgress: list[dict[str, int]] = []
@@ -422,17 +419,16 @@ def test_without_java_it_is_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         check_java()
 
 
-# `pip install 'octavo[spark]'` brought pandas 3, of which PySpark 4.3 says that it may not work.
-#
-# The bound in pyproject is held against PySpark's own check. And the first example of
-# docs/spark.md had no session, and ran in an active environment only, which it did not say. Found
+# `pip install 'octavo[spark]'` brought pandas 3, of which PySpark 4.3 warns that it may not work.
+# The bound in pyproject is checked against PySpark's own check. And the first example of
+# docs/spark.md had no session, and ran only in an active environment, which it did not say. Found
 # from outside.
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def pyspark_likes(version: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether it takes this pandas without a word."""
+    """Whether PySpark accepts this pandas without a warning."""
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(__version__=version))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -109,7 +109,7 @@ def test_what_was_read_against_the_chain() -> None:
 
 
 def test_pieces_of_large_messages_are_read_as_all_that_is_stored() -> None:
-    """Of a fork that was cut amid them nothing is read: it shows nothing of the ledger."""
+    """A fork that was cut within them shows nothing of the ledger, so nothing is read."""
     large, cut = Span(7, 0, 5, 9, 9, hidden=4), Span(9, 5, 8, 9, 9, hidden=3)
     view = View("public/a", 0, (large, cut))
     assert span_findings(view, {7: LedgerRows(0, 4)}) == []

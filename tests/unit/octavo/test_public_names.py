@@ -1,4 +1,4 @@
-"""What `from octavo import …` gives: the clients, what they return, and all that they raise."""
+"""The names of `from octavo import …`: the clients, what they return, and all that they raise."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_bookie_does_not_pay_for_the_http_client() -> None:
 
 @pytest.mark.parametrize("path", sorted(CLIENT.glob("*.py")), ids=lambda path: path.stem)
 def test_no_call_takes_just_any_options(path: Path) -> None:
-    """A type checker sees a misspelt one."""
+    """A type checker sees a misspelt option."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.kwarg:
             assert node.args.kwarg.annotation is not None

@@ -1,4 +1,4 @@
-"""`octavo quota`: set, list, show, remove; what was typed wrong is told, and what is right."""
+"""`octavo quota`: set, list, show, remove; mistakes are named, with the right form."""
 
 from __future__ import annotations
 

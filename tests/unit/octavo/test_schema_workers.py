@@ -1,4 +1,4 @@
-"""Work on schemas in processes of their own: bounded, fair, and gone with the broker."""
+"""Schema work in separate processes: bounded, fair, and gone with the broker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HELD = Bounds(check_ms=150, read_ms=300, pause_s=0.2)
 LOOP_S_MAX = 0.05
 
 
-# Some milliseconds a value: the schema is just within what may be registered.
+# Some milliseconds per value: the schema is just within the allowed cost.
 SLOW = Check("json", json.dumps(fanned_out(16)), [b"1"] * 4_000)
 PLAIN = Check("json", '{"type":"integer"}', [b"1", b"2"])
 
@@ -64,7 +64,7 @@ async def test_questions_are_answered(workers: SchemaWorkers) -> None:
 async def test_a_broker_with_many_descriptors_has_schemas_checked(
     workers: SchemaWorkers, request: pytest.FixtureRequest
 ) -> None:
-    """`select` refuses descriptors from 1,024 on: no schema was checked at a busy broker."""
+    """`select` refuses descriptors from 1,024 on, so a busy broker checked no schema."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
     request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)))
@@ -77,7 +77,8 @@ async def test_a_broker_with_many_descriptors_has_schemas_checked(
 
 
 async def test_what_cannot_be_proved_is_an_answer(workers: SchemaWorkers) -> None:
-    """`{"not": {"const": [1]}}`, then `{}`: a 500, for the library raises where it cannot tell."""
+    """`{"not": {"const": [1]}}`, then `{}`: a 500, because the library raises where it cannot
+    decide."""
     denied = '{"not":{"const":[1]}}'
     found = await workers.ask("s", Compare("json", denied, "BACKWARD", [(1, "{}")]))
     assert isinstance(found, Problems)
@@ -135,7 +136,7 @@ async def test_a_question_that_takes_too_long_is_given_up(workers: SchemaWorkers
 
 
 async def test_a_question_that_takes_too_much_memory_is_given_up() -> None:
-    """`describe` alone had a broker take 365 MB, 16 KB of Avro 879 MB."""
+    """`describe` alone made a broker take 365 MB, 16 KB of Avro 879 MB."""
     lists = b"[" + b"[]," * 6_000_000 + b"[]]"
     async with contextlib.aclosing(SchemaWorkers(Bounds(check_ms=60_000))) as workers:
         found = await workers.ask("s", Check("json", '{"uniqueItems":true}', [lists]))
@@ -145,7 +146,7 @@ async def test_a_question_that_takes_too_much_memory_is_given_up() -> None:
 
 
 async def test_subjects_take_turns(workers: SchemaWorkers) -> None:
-    """One with many questions waits for itself, and the last of it is answered."""
+    """A subject with many questions waits for itself, and its last question is answered."""
     order: list[str] = []
 
     async def ask(key: str) -> None:
@@ -201,7 +202,7 @@ async def test_a_worker_that_cannot_be_had_is_an_answer() -> None:
 
 
 def test_the_processes_end_with_their_broker() -> None:
-    """Also amid a question: the kernel kills them when the broker is killed."""
+    """Also during a question: the kernel kills them when the broker is killed."""
     program = textwrap.dedent(
         """
         import asyncio

@@ -1,7 +1,7 @@
-"""Every bound on a setting holds at its equality: the bound itself is taken, a step beyond is not.
+"""Every bound of a setting accepts its own value, and refuses a step beyond.
 
-The settings of topics, subscriptions, policies, brokers, their HTTP side and bookies. A bound that
-this file does not name is found by its own lists: a new setting fails a test here until it is said.
+The settings of topics, subscriptions, policies, brokers, their HTTP side and bookies. The test
+lists all settings, so a new one fails here until its bound is named.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AMOUNT_MAX = 2**63 - 1
 
 
 def taken(make: Callable[..., Any], error: type[Exception], /, **how: Any) -> bool:
-    """Whether the settings are; what is refused is refused by this error."""
+    """Whether the settings are accepted; a refusal must be this error."""
     try:
         make(**how)
     except error:
@@ -57,7 +57,7 @@ TOPIC = {
     "compaction_after_bytes": (0, AMOUNT_MAX),
     "compaction_tombstones_ms": (0, AMOUNT_MAX),
 }
-"""By field the lowest and the highest value."""
+"""Field → the lowest and the highest value."""
 
 
 @pytest.mark.parametrize("name", TOPIC)
@@ -139,7 +139,8 @@ def test_every_number_of_a_subscription_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(("before", "most"), [(1, 2), (2, 2), (3, 2), (None, 1), (5, None)])
 def test_deliveries_before_the_retry_topic(before: int | None, most: int | None) -> None:
-    """Those in the retry topic count too: with equality nothing would ever come back from it."""
+    """Deliveries from the retry topic count too: with equality no message would ever come back from
+    it."""
 
     def make() -> SubscriptionSettings:
         return SubscriptionSettings(retry_deliveries=before, max_deliveries=most)
@@ -233,7 +234,7 @@ def test_of_a_brokers_http_side(name: str) -> None:
 
 BOOKIE: dict[str, Any] = {"journal_directories": ("/j",), "ledger_directories": ("/l",)}
 ANY_NUMBER = ("port", "admin_port")
-"""Numbers of a bookie with bounds of their own."""
+"""Numbers of a bookie with their own bounds."""
 
 
 def bookie(**how: Any) -> bool:

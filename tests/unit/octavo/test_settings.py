@@ -1,4 +1,4 @@
-"""Where a setting may come from, what wins, and what is said of a wrong one."""
+"""The sources of a setting, their precedence, and the message for a wrong one."""
 
 from __future__ import annotations
 

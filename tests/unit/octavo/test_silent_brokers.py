@@ -1,7 +1,7 @@
-"""A broker that gave no answer is passed by for a while, and not once it has answered.
+"""A broker that gave no answer is avoided for a while, until it answers.
 
-Two calls were under way, one was lost and the other was answered later. Where the mark was not
-taken back, calls went by another broker for ten seconds.
+Two calls were in flight; one was lost and the other was answered later. Because the mark stayed,
+calls went through another broker for ten seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEY = ("public/t", 0)
 
 
 class ByHand:
-    """Each call is answered, or lost, by the test; `a` owns the partition."""
+    """The test answers or loses each call; `a` owns the partition."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, asyncio.Future[Reply]]] = []
@@ -85,7 +85,7 @@ async def calls(transport: Transport, wire: ByHand, count: int) -> list[asyncio.
 
 
 async def one_is_lost(transport: Transport, wire: ByHand) -> asyncio.Task[Any]:
-    """Two calls at the owner, of which the first is lost and goes on at another broker."""
+    """Make two calls at the owner, of which the first is lost and continues at another broker."""
     lost, other = await calls(transport, wire, 2)
     assert [url for url, _ in wire.asked[1:]] == [A, A]
     wire.lose(1)
@@ -159,12 +159,11 @@ async def test_brokers_that_are_gone_are_forgotten(
     assert transport._silent_until[A] == pytest.approx(loop.time() + SILENT_S, abs=1)
 
 
-# Calls that failed together at a silent broker all went back to it, again and again.
-#
-# Each that got no answer moved the client on by one broker: of two brokers an even number of them
-# moved it nowhere. A publisher with several batches under way waited minutes for a broker that
-# slept (SIGSTOP) while the other one owned the partitions long since. Found by
-# tests/process/test_stopped_past_session.py over ZooKeeper.
+# Calls that failed together at a silent broker all went back to it, again and again. Each call
+# without an answer moved the client on by one broker: with two brokers, an even number of them
+# moved it nowhere. A publisher with several batches in flight waited minutes for a sleeping broker
+# (SIGSTOP) though the other one had long owned the partitions.
+# tests/process/test_stopped_past_session.py over ZooKeeper found it.
 
 ATTEMPT_S = 0.3
 
@@ -217,7 +216,7 @@ async def test_one_silent_broker_costs_one_attempt(calls: int) -> None:
 
 
 async def test_a_refusal_does_not_lead_back_to_it() -> None:
-    """Right after its owner fell silent a partition has none: 503 for a while."""
+    """Right after its owner fell silent, a partition has none: 503 for a while."""
     async with two_brokers() as (silent, good, transport):
         await transport.call("GET", "/x", partition=("t", 0))
         silent.mood, good.mood = "silent", "busy"

@@ -61,10 +61,9 @@ from tests.support.spark_place import values_of
 from tests.support.vanished_host import vanished_host
 
 # `minOffsetsPerTrigger` alone did nothing; with a maximum, AvailableNow ended with 0 of 20 rows.
-#
-# Now as in Kafka's source: a micro-batch waits for so many rows, at most `maxTriggerDelay` after
-# the one before; the first does not wait, nor does what AvailableNow found when it began. Found
-# from outside. The option had been tested as text, and in no query.
+# Now as in Kafka's source: a micro-batch waits for this many rows, at most `maxTriggerDelay` after
+# the one before; the first does not wait, nor do the rows that AvailableNow found when it began.
+# The option had been tested as text, and in no query. Found from outside.
 
 MORE = str(2 * len(WHOLE))
 """A minimum that is not met."""
@@ -83,7 +82,8 @@ def stream_of(place: Place, **given: str) -> OctavoStreamReader:
 
 
 async def batches(stream: OctavoStreamReader, *, now: bool) -> list[int]:
-    """The sizes of the micro-batches, as Spark asks for them, until there is no new offset."""
+    """Yield the sizes of the micro-batches, as Spark asks for them, until there is no new
+    offset."""
 
     def all_of_them() -> list[int]:
         if now:
@@ -156,14 +156,13 @@ def test_a_delay_counts_from_the_batch_before() -> None:
     assert all(Minimum(None, 1000).is_met(0, now) for now in range(3)), "without one: always"
 
 
-# `CREATE TABLE … USING octavo OPTIONS (…)` failed on options that Spark itself had added.
-#
-# Of a table Spark hands over each option twice, once with `option.` before it, and its properties
-# besides. Ours are told apart now, and a mistyped one is still named, with what was meant. Found
-# from outside; only temporary views had been tried.
+# `CREATE TABLE … USING octavo OPTIONS (…)` failed on options that Spark itself had added. For a
+# table, Spark passes each option twice, once with `option.` before it, and the table's properties.
+# Ours are recognised now, and a mistyped one is still named, with a suggestion. Only temporary
+# views had been tried. Found from outside.
 
 SEEN = {"provider": "octavo", "owner": "root", "team.name": "x", "location": "file:/w/t"}
-"""Beside the options; seen with Spark 4.3."""
+"""Spark's additions to the options; seen with Spark 4.3."""
 
 
 def table(**options: str) -> dict[str, str]:
@@ -211,11 +210,9 @@ def test_what_is_not_ours_nor_sparks_is_named(given: dict[str, str], said: str) 
     assert said in str(refused.value)
 
 
-# A batch that starts behind the end of its topic had no rows, and no error.
-#
-# So a query of offsets that a topic does not have any more, made again as it was, seemed to be
-# done. Now it is lost data, named, as it would be to Kafka's source, or passed over with
-# `failOnDataLoss=false`. Bounds that are the wrong way round are refused. Found from outside.
+# A batch that starts behind the end of its topic had no rows, and no error. So a repeated query of
+# trimmed offsets seemed to be done. Now it is lost data, named as by Kafka's source, or skipped
+# with `failOnDataLoss=false`. Reversed bounds are refused. Found from outside.
 
 END = len(WHOLE)
 SAID = rf"public/flights partition 0: .* offset {END + 1}, but the partition ends at {END}"
@@ -273,12 +270,11 @@ async def test_a_replay(place: Place) -> None:
         await asyncio.to_thread(run_job, "replay", work, service=place.service, say=print)
 
 
-# What the source gave could not be written: `offset` and `timestampType` were unknown to the sink.
-#
-# The topic came back as `public/mixed` to who had subscribed to `mixed`; `headers` was `[]` where
-# Kafka's source gives null; and a target that does not exist failed in the tasks, with pages of
-# two languages' traces. Found from outside, by a query that had worked with Kafka. The tests
-# selected key and value before they wrote.
+# The source's output could not be written: the sink did not know `offset` and `timestampType`. The
+# topic came back as `public/mixed` to a subscriber of `mixed`; `headers` was `[]` where Kafka's
+# source gives null; and a missing target failed in the tasks, with pages of two languages' traces.
+# The tests selected key and value before they wrote. Found from outside, by a query that had worked
+# with Kafka.
 
 ALL = StructType([StructField(*one) for one in EVERY.items()])
 VALUE = StructType([StructField("value", BinaryType())])
@@ -331,13 +327,12 @@ async def test_a_missing_target_is_told_by_the_driver(place: Place) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_not_one_without_the_topic() -> None:
-    """The tasks ask again; it may be there by then."""
+    """The tasks ask again; the cluster may answer by then."""
     sink = OctavoDataSource({"service": "http://127.0.0.1:1", "topic": "flights"})
     sink.streamWriter(VALUE, overwrite=False)
 
 
-# A Spark stream at offset 20 of a deleted topic took the new one of the name for its own.
-#
+# A Spark stream at offset 20 of a deleted topic mistook the new topic of that name for its own.
 # With 12 messages in the new topic it gave 0 rows and no error, with 25 it gave 5; a running query
 # saw 52 of 72. Offsets in checkpoints carry the topic's incarnation.
 
@@ -357,7 +352,7 @@ async def publish(place: Place, count: int, tag: str) -> None:
     partition = await owned(place.broker, place.name)
     await partition.publish(batch(count, tag=tag))
     async with asyncio.timeout(15), connected(place.service) as cluster:
-        # What is confirmed, bookies learn a moment later.
+        # Bookies learn the last add confirmed a moment later.
         while (await cluster.view(str(TOPIC), 0)).end < partition.next_offset:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -369,7 +364,7 @@ async def made_anew(place: Place, count: int) -> None:
 
 
 class Stream:
-    """What Spark's driver and tasks call."""
+    """The calls of Spark's driver and tasks."""
 
     def __init__(self, place: Place, **given: str) -> None:
         options = source_options(
@@ -475,14 +470,10 @@ async def test_a_batch_read_that_was_planned_before(
 
 async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Spark driver waited a minute for a broker whose host had vanished, though others were
-    there.
-
-    The metadata names a broker until its session ends, and a host without power refuses nothing.
-    The driver's call had one bound, of 60 s, for connecting and answer together: asked first, the
-    vanished broker took half of the `commitTimeout`, and two of them took all of it: the query
-    failed. A host that takes no connection is left after a few seconds now, as the client leaves
-    it.
-    """
+    there. The metadata names a broker until its session ends, and a host without power refuses
+    nothing. The driver's call had one bound of 60 s for connecting and answer together: the
+    vanished broker took half of the `commitTimeout`, and two of them all of it. Now a host that
+    does not accept the connection is left after a few seconds, as in the client."""
     asked: list[str] = []
 
     async def abort(request: web.Request) -> web.Response:
@@ -502,6 +493,6 @@ async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.Monk
 
             monkeypatch.setattr(commit, "_urls", urls)
             monkeypatch.setattr(commit, "_token", token)
-            # Half of what one answer may take: with one bound for all, the time is over.
+            # Half of one answer's time: with one bound for all, the time would be over.
             assert await commit.give_up("octavo.db", "t", 0, [7], 30_000) == [7]
     assert len(asked) == 1

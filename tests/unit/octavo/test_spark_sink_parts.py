@@ -1,4 +1,4 @@
-"""What the Spark sink decides before anything is written: options, columns, partitions, batches."""
+"""The Spark sink's decisions before any write: options, columns, partitions, batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def router(turn: int = 0, **options: str) -> RowRouter:
 
 
 def told(found: list[tuple[Target, bytes]]) -> dict[Target, list[tuple[bytes | None, ...]]]:
-    """By target: key and value of each row, in order; every batch is whole."""
+    """Return target → key and value of each row, in order; check that every batch is whole."""
     rows: dict[Target, list[tuple[bytes | None, ...]]] = {}
     for target, batch in found:
         assert check_batch(batch).total_bytes == len(batch)
@@ -104,7 +104,7 @@ def test_columns_name_topic_partition_time_and_headers() -> None:
 
 
 def test_a_row_without_a_date_keeps_the_number_that_was_stored() -> None:
-    """Decision 63. The date goes before the number: a query may have changed it."""
+    """Decision 63. The date wins over the number, since a query may have changed it."""
     numbers = [-1, NOW_MS * 1_000, -5, NOW_MS * 10**6, 7, None]
     when = datetime(2023, 1, 1, tzinfo=UTC)
     arrays = [

@@ -1,7 +1,7 @@
-"""A partition's first and last offset: what Spark's view of the record says is what its owner says.
+"""A partition's first and last offset: Spark's view of the record agrees with its owner's.
 
-Two read the record: the owner as a list of ledgers, Spark as a view, which asks the bookies how far
-the open ledger is confirmed. Both run here on the same random history.
+Both read the record: the owner as a list of ledgers, Spark as a view, which asks the bookies how
+far the open ledger is confirmed. Both run here on the same random history.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SOON = st.tuples(st.sampled_from(["roll over", "write", "trim", "truncate"]), s
 
 
 def view_of(ledger_list: LedgerList, confirmed: int) -> View:
-    """Spark's view when bookies tell of `confirmed` messages of the open ledger."""
+    """Return Spark's view when bookies know `confirmed` messages of the open ledger."""
 
     async def end_of(link: PartitionLedger) -> int:
         return link.base_offset + confirmed
@@ -70,7 +70,8 @@ def test_the_view_and_the_owner_agree(
 
 
 def test_a_truncation_at_an_end_that_bookies_do_not_tell_yet_ends_no_query() -> None:
-    """The last entry's confirmation travels with the next one: the view ended before it began."""
+    """The last entry's confirmation travels with the next entry, so the view ended before it
+    began."""
     ledger_list = LedgerList().appending(1).truncating(10)
     view = view_of(ledger_list, confirmed=9)
     assert (view.earliest, view.end) == (10, 10)

@@ -76,7 +76,7 @@ def test_all_ports_in_use_are_named_at_once() -> None:
 
 
 def test_no_connection_is_given_a_free_port() -> None:
-    """A port may be taken before its listener is there, but not by what the system chooses."""
+    """A port may be taken before its listener starts, but not one that the system chooses."""
     found = {ports.free_port() for _ in range(20)}
     assert len(found) > 10, "processes that start together ask together"
     first, last = ports._outgoing()
@@ -97,7 +97,7 @@ def test_no_connection_is_given_a_free_port() -> None:
 def test_free_ports_are_none_that_the_system_gives_to_connections(
     outgoing: tuple[int, int], chosen: range
 ) -> None:
-    """Found in a sandbox where a killed bookie's port went to a connection before its restart."""
+    """In a sandbox a killed bookie's port went to a connection before its restart."""
     assert ports.never_outgoing(outgoing) == chosen
 
 

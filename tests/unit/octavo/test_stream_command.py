@@ -1,4 +1,4 @@
-"""What `octavo stream append` makes of what it reads."""
+"""`octavo stream append`: how it splits its input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.client.durable import StreamInfo, _json_body
 
 
 class Pipe(io.BytesIO):
-    """Gives a few bytes at a time."""
+    """Returns a few bytes at a time."""
 
     def read1(self, size: int | None = -1, /) -> bytes:
         return self.read(3)

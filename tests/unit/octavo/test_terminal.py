@@ -1,7 +1,7 @@
-"""No text of users does anything to the terminal that it is shown on; a pipe gets it as it is.
+"""Users' text does nothing to the terminal that shows it; a pipe gets it unchanged.
 
-`octavo consume` passed terminal escapes through: a message might set the title, move the cursor or
-write the clipboard of the person who read it.
+`octavo consume` passed terminal escapes through: a message could set the title, move the cursor or
+write the reader's clipboard.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def run(code: str) -> bytes:
         try:
             while part := os.read(ours, 65536):
                 found += part
-        except OSError:  # the terminal has no writer any more
+        except OSError:  # the writer has closed the terminal
             pass
         return found
     finally:

@@ -1,4 +1,4 @@
-"""`Transport.stream`: one try at the partition's owner, and what it raises when that is silent."""
+"""`Transport.stream`: one try at the partition's owner, and its error when the owner is silent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = ("public/t", 0)
 
 
 class FakeWire:
-    """Streams of one answer; `a` owns the partition, until `owner` says another one."""
+    """Streams of one answer; `a` owns the partition, unless `owner` names another."""
 
     def __init__(self, status: int = 200, *, head_hangs: bool = False) -> None:
         self.owner = A
@@ -60,7 +60,7 @@ class FakeWire:
 
 
 async def pieces_of(wire: FakeWire, of: Incarnation | None = None) -> list[bytes]:
-    """All that came. The owner is known beforehand."""
+    """Return all pieces. The owner is known beforehand."""
     transport = Transport([A, B], attempt_s=15, retry_s=60, rng=random.Random(1), wire=wire)
     found: list[bytes] = []
     try:
@@ -110,7 +110,7 @@ async def test_one_that_breaks_off() -> None:
 async def test_an_owner_that_vanished_is_left(
     head_hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its host says nothing, not even that it is gone; another broker names the new owner."""
+    """Its host does not answer, not even with a refusal; another broker names the new owner."""
     monkeypatch.setattr(doubt, "SILENCE_S", 0.01)
     monkeypatch.setattr(doubt, "PAUSE_S", 0.01)
     wire = FakeWire(head_hangs=head_hangs)

@@ -1,4 +1,4 @@
-"""Chunks of answers: runs are joined exactly, order is kept, garbage raises one thing only."""
+"""Chunks of answers: runs are joined exactly, order is kept, garbage raises one error type only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse(data: bytes) -> list[AnyAnswer]:
 
 
 def spelt_out(answers: list[AnyAnswer]) -> list[tuple[int, int, int]]:
-    """Every run as the single adds it stands for."""
+    """Expand every run into single adds."""
     out = []
     for answer in answers:
         if isinstance(answer, Added):

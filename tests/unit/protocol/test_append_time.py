@@ -1,4 +1,4 @@
-"""Append times in 31 bits: stamped, made whole again, told beside batches on the wire."""
+"""Append times in 31 bits: stamped, restored, sent beside batches on the wire."""
 
 from __future__ import annotations
 

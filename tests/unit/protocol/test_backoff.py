@@ -1,4 +1,4 @@
-"""Pauses double up to their bound, and no two who failed together come back together."""
+"""Pauses double up to their bound, and callers that failed together do not come back together."""
 
 from __future__ import annotations
 

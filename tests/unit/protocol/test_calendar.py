@@ -1,4 +1,4 @@
-"""A stored time becomes a date only where a calendar has it (decision 63)."""
+"""A stored time becomes a date only if a calendar has it (decision 63)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_spark_reads_null_and_keeps_the_number() -> None:
 
 @given(st.lists(st.sampled_from([-1, 0, -5, NOW_MS, NOW_MS * 1_000, NOW_MS * 10**6]), min_size=1))
 def test_a_batch_is_built_with_the_times_that_were_given(times: list[int]) -> None:
-    """A first record without a time was given the time of the next one."""
+    """A first record without a time got the time of the next one."""
     records = [Record(None, b"x", (), time_ms, n) for n, time_ms in enumerate(times)]
     for batch in (build_batch(records), build_gapped_batch(records, 0)):
         assert [one.timestamp_ms for one in read_records(batch)] == times

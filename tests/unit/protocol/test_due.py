@@ -1,4 +1,4 @@
-"""When a message is due: the header, and the bit of its batch."""
+"""The due time of a message: the header, and the bit of its batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries and explicit LACs: digests against known vectors, and what damage does."""
+"""Entries and explicit LACs: digests against known vectors, and the effect of damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ids = st.integers(0, 2**63 - 1)
 
 
 def slow_crc32c(data: bytes) -> int:
-    """Bit by bit, from the polynomial: the reference that the C library is held against."""
+    """Compute it bit by bit, from the polynomial: the reference for the C library."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -119,7 +119,7 @@ def test_a_wrong_password_breaks_only_hmac() -> None:
 
 
 def crc32c_matches(entry: bytes) -> bool:
-    """The same check, written plainly."""
+    """Do the same check in plain code."""
     header, rest = entry[:HEADER_BYTES], entry[HEADER_BYTES:]
     return rest[:4] == slow_crc32c(header + rest[4:]).to_bytes(4, "big")
 

@@ -1,4 +1,4 @@
-"""Extension frames: there and back, what is refused, and that garbage raises one thing only."""
+"""Extension frames: round trips, refusals, and that garbage raises one error type only."""
 
 from __future__ import annotations
 

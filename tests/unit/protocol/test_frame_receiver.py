@@ -1,4 +1,4 @@
-"""The bounded receiver: any chunking, any frame size, and memory in step with what came."""
+"""The bounded receiver: any chunking, any frame size, and memory in step with the input."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FRAME_MAX = 300_000
 
 
 class Reader:
-    """What a connection does with a receiver: feed, take the whole frames, keep the rest."""
+    """Uses a receiver as a connection does: feed, take the whole frames, keep the rest."""
 
     def __init__(self, scratch: bytearray, frame_bytes_max: int = FRAME_MAX) -> None:
         self.receiver = FrameReceiver(frame_bytes_max, scratch)
         self.frames: list[bytes] = []
 
     def feed(self, data: bytes) -> int:
-        """Give at most as much of `data` as there is room for; how much that was."""
+        """Feed at most as much of `data` as there is room for; return the amount."""
         room = self.receiver.get_buffer()
         assert len(room) > 0, "an empty buffer means end of stream to asyncio"
         count = min(len(room), len(data))

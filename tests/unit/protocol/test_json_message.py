@@ -1,6 +1,6 @@
-"""How a stored value is shown as JSON: what takes a broker long to read is shown as it is.
+"""A stored value as JSON: a value that takes a broker long to read is shown unread.
 
-4 MiB of empty lists, stored as text, held the broker's loop for a second at each read.
+A stored text of 4 MiB of empty lists held the broker's loop for a second at each read.
 """
 
 from __future__ import annotations

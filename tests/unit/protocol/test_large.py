@@ -31,7 +31,7 @@ BODIES = st.binary(max_size=60)
 
 
 def cut(body: bytes, upload: str = "u", rng: random.Random | None = None) -> list[Piece]:
-    """Its pieces, through a batch each, as it comes in parts of any length."""
+    """Return its pieces, each through a batch, when it comes in parts of any length."""
     cutter, found = Cutter(upload, 100, PIECE), list[bytes]()
     at = 0
     while at < len(body):
@@ -56,7 +56,7 @@ def described(body: bytes, upload: str = "u") -> LargeBody:
 
 
 def assembled(pieces: list[Piece], body: LargeBody) -> bytes | None:
-    """All that comes out; None when it was refused before it was whole."""
+    """Return all output, or None when it was refused before the end."""
     assembler, found = Assembler(body), b""
     for piece in pieces:
         try:
@@ -78,7 +78,7 @@ def test_however_it_comes_in_it_comes_out_as_it_was(body: bytes, rng: random.Ran
 def test_of_interleaved_uploads_nothing_but_a_whole_body_comes_out(
     bodies: list[bytes], rng: random.Random, data: st.DataObject
 ) -> None:
-    """Lost, repeated, mixed and damaged pieces: what comes out is the body, or nothing is."""
+    """Lost, repeated, mixed and damaged pieces: the output is the body, or nothing."""
     uploads = {f"u{number}": body for number, body in enumerate(bodies)}
     pieces = [piece for upload, body in uploads.items() for piece in cut(body, upload)]
     for _ in range(data.draw(st.integers(0, 4))):
@@ -99,7 +99,7 @@ def test_of_interleaved_uploads_nothing_but_a_whole_body_comes_out(
             pieces[at] = pieces[at]._replace(number=rng.randrange(5))
     upload = data.draw(st.sampled_from([*uploads]))
     body = uploads[upload]
-    # All of them, as they lie between those of others; and only those that say they are its own.
+    # All pieces, as they lie between other uploads' pieces; and only the pieces with its own id.
     for those in (pieces, [one for one in pieces if one.upload == upload]):
         assert assembled(those, described(body, upload)) in (None, body)
 

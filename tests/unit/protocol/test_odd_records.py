@@ -1,7 +1,7 @@
-"""One record that the compiled codec refuses takes no other one with it.
+"""A record that the compiled codec refuses leaves the other records readable.
 
-A header name with a Latin-1 byte in one of five messages made the whole batch unreadable where it
-was not packed, and was refused where it was.
+A header name with a Latin-1 byte in one of five messages made the whole unpacked batch unreadable,
+and a packed one was refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The batch header: each way in which a batch can be wrong, by name."""
+"""The batch header: each kind of wrong batch, by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH = build_batch(RECORDS, producer_id=77, producer_epoch=3, base_sequence=100
 
 
 def remade(batch: bytes, **fields: int) -> bytes:
-    """`batch` with some header fields changed and a checksum that fits them."""
+    """Return `batch` with some header fields changed and a fitting checksum."""
     changed = HEADER.pack(*read_header(batch)._replace(**fields)) + batch[HEADER_BYTES:]
     crc = crc32c(changed[21:])
     return changed[:17] + struct.pack(">I", crc) + changed[21:]

@@ -22,7 +22,7 @@ one_record = st.builds(Record, some_bytes, some_bytes, headers, st.integers(0, 2
 
 
 def batch_of(records: bytes, count: int, attributes: int = 0) -> bytes:
-    """A batch with a sound header and checksum over any `records`."""
+    """Build a batch with a sound header and checksum over any `records`."""
     header = BatchHeader(
         0, 49 + len(records), -1, 2, 0, attributes, count - 1, 0, 0, -1, -1, -1, count
     )
@@ -124,7 +124,7 @@ def test_damaged_packing(kind: Compression) -> None:
 
 
 def check_and_cut(kind: Compression) -> bytes:
-    """The packed records of a sound batch."""
+    """Return the packed records of a sound batch."""
     batch = build_batch([Record(b"key", b"value")] * 2000, compression=kind)
     assert check_batch(batch).attributes == kind
     return batch[HEADER_BYTES:]
@@ -149,7 +149,7 @@ def test_a_bomb_does_not_go_off(kind: Compression, packed: bytes) -> None:
 
 
 def test_a_snappy_block_of_negative_length_ends() -> None:
-    """aiokafka 0.14 goes round for ever on this one."""
+    """aiokafka 0.14 loops for ever on it."""
     xerial = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
     with pytest.raises(InvalidBatch, match="end within a block"):
         unpack(Compression.SNAPPY, xerial + struct.pack(">i", -4))
@@ -187,7 +187,7 @@ def test_damaged_records_raise_nothing_else(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("key", "wanted"),
     [
-        # Kafka's own: clients' UtilsTest.testMurmur2
+        # From Kafka's clients' UtilsTest.testMurmur2.
         (b"21", -973932308),
         (b"foobar", -790332482),
         (b"a-little-bit-long-string", -985981536),

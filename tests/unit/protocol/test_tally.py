@@ -1,4 +1,4 @@
-"""What comes again and again makes one line a minute for each subject, however often it comes."""
+"""A repeated event makes one line a minute for each subject, however often it comes."""
 
 from __future__ import annotations
 

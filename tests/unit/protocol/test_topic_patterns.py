@@ -72,7 +72,7 @@ def test_it_takes_no_letters_in_unless_it_says_so(pattern: str, means: list[str]
     ],
 )
 def test_a_topic_of_letters_is_told_by_what_it_is(pattern: str, *, means: bool) -> None:
-    """A dead-letter topic with a name of its own was taken in, for its name does not tell."""
+    """A dead-letter topic with another name was included, because the name does not tell."""
     found = TopicPattern.parse(f"ns/{pattern}")
     assert found.matches("orders-failed", has_letters=True) == means
     assert TopicPattern.parse("ns/*-dlq").matches("orders-x-dlq", has_letters=True)

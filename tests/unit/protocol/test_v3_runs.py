@@ -1,4 +1,4 @@
-"""Adds that are taken many at a time come out as the judge of v3 frames reads each of them."""
+"""Adds parsed in bulk equal the single parser's reading of each v3 frame."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.v3_frames import add_frame, framed, reordered
 
 
 def taken(data: bytes) -> list[tuple[Any, ...]] | None:
-    """(head, flags, ledger, entry, key, bytes) of the first run; None when nothing is taken."""
+    """Return (head, flags, ledger, entry, key, bytes) of the first run, or None."""
     view = memoryview(data)
     run = take_run(view, 0, LENGTH.size + LENGTH.unpack_from(data)[0])
     if run is None:
@@ -88,7 +88,7 @@ def test_where_numbers_become_longer_a_run_ends(first: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_run_ends_where_one_differs(seed: int) -> None:
-    """Each frame is read as the judge does, or not at all."""
+    """Each frame is read as the single parser does, or not at all."""
     rng = random.Random(seed)
     frames = [
         reordered(add_frame(7, entry, txn=entry, priority=seed % 2, recovery=seed % 3 == 0))

@@ -1,4 +1,4 @@
-"""What is told one by one, what is counted, and that nothing is left out of the counts."""
+"""Audit events: which are logged singly, which are counted, and that the counts miss none."""
 
 from __future__ import annotations
 

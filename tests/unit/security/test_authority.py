@@ -234,5 +234,5 @@ async def test_rules_are_read_in_turns(
     monkeypatch.setattr(policy_module, "make_rule", counted)
     loop.call_soon(next_turn)
     assert await policy_in_turns(record) == policy_of(record)
-    del read_in[turn]  # the whole is read in one turn
+    del read_in[turn]  # all is read in one turn
     assert sorted(read_in.values()) == [1, 3, 3, 3]

@@ -1,4 +1,4 @@
-"""Tokens that are shown to bookies: what they prove, and all that proves nothing."""
+"""Tokens shown to bookies: what they prove, and everything that proves nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tokens(now_s: float = NOW_S, secret: ClusterSecret = SECRET) -> BookieTokens
 
 
 def signed(kid: str = "reader", key: bytes | None = None, **claims: Any) -> bytes:
-    """A token with these claims beside the usual ones, by the right key unless told otherwise."""
+    """Make a token with these claims added, by the right key by default."""
     usual = {
         "sub": "user:alice",
         "aud": "bookies" if kid == "reader" else "b1",
@@ -179,7 +179,7 @@ def test_claims_that_make_no_sense_prove_nothing(claims: dict[str, Any]) -> None
 
 
 def _signed_as_it_is(claims: dict[str, Any]) -> bytes:
-    """Also claims that the library would not sign."""
+    """Sign claims that the library would not sign, too."""
     head, _, _ = signed().split(b".")
     usual = jwt.decode(signed(), options={"verify_signature": False})
     made = {name: one for name, one in {**usual, **claims}.items() if one is not None}

@@ -1,4 +1,4 @@
-"""Key files, key services, wrapped data keys, and how long an unwrapped one lives."""
+"""Key files, key services, wrapped data keys, and how long an unwrapped key lives."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_record_that_names_no_key_is_refused(text: bytes) -> None:
 
 
 async def without_end(work: Callable[[], Awaitable[object]], seconds: float) -> None:
-    """Again and again, until it raises, so long at most."""
+    """Repeat until it raises, for a bounded time."""
     async with asyncio.timeout(seconds):
         while True:
             await work()
@@ -226,7 +226,7 @@ async def test_while_the_service_is_away_nothing_is_opened() -> None:
         await key.opening()
     assert "hunter2" not in str(told.value)
     assert "RuntimeError" in str(told.value)
-    key.sealing()  # what is sealed now only the service can open
+    key.sealing()  # only the service can open data sealed now
     kms.away = None
     await key.opening()
     kms.keys.clear()

@@ -1,4 +1,4 @@
-"""Token buckets and gauges: never more than is allowed, each for itself, no debt without end."""
+"""Token buckets and gauges: never more than allowed, independent of each other, bounded debt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from octavo.security.limits import (
 
 ALICE, BOB = "user:alice", "user:bob"
 STEPS = st.lists(st.tuples(st.floats(0, 3), st.integers(0, 400)), max_size=60)
-"""A pause in seconds, and how much is then asked for."""
+"""A pause in seconds, and the amount then asked for."""
 
 
 def limits(**quotas: Quota) -> Limits:
@@ -50,7 +50,7 @@ def test_in_no_window_more_than_the_rate_and_a_burst(
 def test_whoever_waits_as_long_as_told_goes_on_then(
     rate: int, steps: list[tuple[float, int]]
 ) -> None:
-    """Also with more than a burst at once, and after debts: nobody is locked out."""
+    """Also with more than a burst at once, and after debts: no caller is locked out."""
     these = limits(user_alice=Quota(publish_bytes=rate))
     now_s = 0.0
     for pause_s, amount in steps:

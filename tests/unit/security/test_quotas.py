@@ -1,4 +1,4 @@
-"""The record of quotas: what may stand in it, how it is changed, and that brokers hear of it."""
+"""The record of quotas: its valid content, its changes, and that brokers hear of them."""
 
 from __future__ import annotations
 

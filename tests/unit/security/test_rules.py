@@ -1,4 +1,4 @@
-"""Who may do what: each rule of deciding, by an example of it."""
+"""Access rules: each step of the decision, by an example."""
 
 import random
 
@@ -139,7 +139,7 @@ def test_explaining_names_what_comes_near():
 
 
 def by_each_rule(found: Policy, identity: Identity, operation: Operation, resource: Resource):
-    """The rule that decides, and whether it allows: by a look at every rule."""
+    """Return the deciding rule, and whether it allows, by looking at every rule."""
     allowed = None
     for who in sorted(found.principals(identity)):
         for rule in found.rules:

@@ -1,4 +1,4 @@
-"""Settings of security that make no sense are refused."""
+"""Senseless security settings are refused."""
 
 from typing import Any
 

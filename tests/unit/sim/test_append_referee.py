@@ -1,4 +1,4 @@
-"""The referee of append times: each lie is told, and a good history is left alone."""
+"""The referee of append times reports each lie, and no true history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The referee of the production client in the simulator, shown stories in which it must fail."""
+"""The referee of the production client fails each story that it must."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The referee of what is left on the disks: who collects slowly has time, who hangs has not."""
+"""The referee of deleted ledgers on disk waits for a slow collector, and fails a hanging one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIVE = 7
 
 
 class Bookie:
-    """Knows ledgers, deleted but for one, and lets `pace` go every three seconds."""
+    """Knows ledgers, all but one deleted, and drops `pace` every three seconds."""
 
     name = "b1"
     refused = None

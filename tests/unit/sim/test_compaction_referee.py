@@ -1,4 +1,4 @@
-"""The referee of compacted reads: a lie about a page is told, a good one is left alone."""
+"""The referee of compacted reads reports each lie about a page, and no true one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_trimmed_messages_are_wanted_only_of_a_view(
 
 
 def ledgers_of_the_view() -> Any:
-    """What their writers sent is known to the history."""
+    """Make the history know what the writers sent."""
     found = {one.ledger_id: SimpleNamespace(sent={}, deleted=False) for one in VIEW.ledgers}
     return SimpleNamespace(ledgers=found)
 
@@ -125,7 +125,7 @@ def test_a_log_is_trimmed_up_to_its_view(
     audit.views = {NAME: history}
     path = "/octavo/topics/public/t/partitions/0"
     for version, offset in enumerate((0, trimmed)):
-        if offset:  # what the view holds is judged elsewhere
+        if offset:  # the view's content is judged elsewhere
             history.own = OwnCompaction(settings={}, config={}, tombstones=False)
         record = PartitionRecord(epoch=1, compaction=VIEW, trimmed_offset=offset)
         audit.changed(Change(0.0, version, path, encode_record(record), version, "k", 1))

@@ -1,4 +1,4 @@
-"""What a killed process leaves half done the simulator closes, not the garbage collector."""
+"""The simulator, not the garbage collector, closes a killed process's unfinished coroutines."""
 
 from __future__ import annotations
 

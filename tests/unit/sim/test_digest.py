@@ -1,4 +1,4 @@
-"""`make sim-digest`: the same for the same stories, another one as soon as one differs."""
+"""`make sim-digest`: equal for equal stories, different as soon as one differs."""
 
 from __future__ import annotations
 

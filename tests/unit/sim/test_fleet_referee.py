@@ -1,4 +1,4 @@
-"""The referee of balance, leftovers and maintenance says what is wrong, and nothing else."""
+"""The referee of balance, leftovers and maintenance reports faults, and nothing else."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def broker(numbers: list[int]) -> Any:
 
 
 class SimpleWriter:
-    """One that is registered."""
+    """A registered writer."""
 
     def __init__(self) -> None:
         self._ensemble_writer = object()

@@ -1,4 +1,4 @@
-"""The referee of ledgers that nobody names: a lie is said, the truth is not."""
+"""The referee of orphan ledgers reports each lie, and no truth."""
 
 from __future__ import annotations
 

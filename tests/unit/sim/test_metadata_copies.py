@@ -1,4 +1,4 @@
-"""A copy of the simulated metadata that is put back: all of it, and nothing that came later."""
+"""Putting a copy of the simulated metadata back restores all of it, and nothing later."""
 
 from __future__ import annotations
 

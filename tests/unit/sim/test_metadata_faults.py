@@ -1,6 +1,6 @@
-"""The simulated metadata store when things go wrong: it never lies.
+"""The simulated metadata store under faults: it never lies.
 
-What it promises when all goes well: tests/conformance/test_metadata_store.py.
+Its promises without faults: tests/conformance/test_metadata_store.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONNECTED, SUSPENDED, EXPIRED = SessionState
 
 
 class World:
-    """A server, and stores each in a process of its own."""
+    """A server, and stores each in its own process."""
 
     def __init__(self, seed: int) -> None:
         self.loop = SimLoop(seed, trace=Trace())

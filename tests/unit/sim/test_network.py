@@ -299,7 +299,7 @@ def test_what_was_sent_before_a_pause_is_read_after_it() -> None:
     pair = Pair()
     pair.server.pause(3)
     pair.client.run(pair.ear.transport.write, b"a")
-    pair.connect()  # the kernel takes it in
+    pair.connect()  # the kernel accepts it
     pair.wait(lambda: pair.other.heard == b"a" and len(pair.accepted) == 2)
     assert pair.loop.time() >= 3
 

@@ -1,4 +1,4 @@
-"""Planted bugs fit the code they are planted in, change what it does, and go without a trace."""
+"""Planted bugs fit their code, change its behaviour, and leave no trace."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def _down(bookie: str) -> BookieUnavailable:
 
 
 def _fence_answers(*bookies: str) -> str:
-    """What a recovery does when these answer the fence, knowing nothing of the ledger."""
+    """Return a recovery's actions when these bookies answer the fence without knowing the
+    ledger."""
     core = RecoveryState(7)
     fragments = (Fragment(0, ("x", "y", "z")), Fragment(5, ("a", "b", "c")))
     core.metadata_read(LedgerMetadata(7, 3, 3, 2, fragments), 0)
@@ -137,14 +138,15 @@ def _fence_answers(*bookies: str) -> str:
 
 
 def _late_failure() -> str:
-    """A bookie fails while nothing is pending."""
+    """Let a bookie fail while nothing is pending."""
     core = WriterState(_metadata(), 0)
     core.failed("a", _down("a"))
     return str(core.chosen({0: "s"}))
 
 
 def _acks_after_a_change(e: int, qw: int, replaced: str, stays: tuple[str, ...]) -> int:
-    """The LAC after a change, when the bookie that was replaced had acked what others had not."""
+    """Return the LAC after a change, when the replaced bookie had acked entries that others had
+    not."""
     core = WriterState(_metadata(e, qw, 2), 0)
     core.push(2)
     for bookie in (replaced, *stays):
@@ -175,7 +177,7 @@ def _confirmed_by_one() -> int:
 
 
 def _recovered(unknown: str) -> object:
-    """Entry 1 is on b alone and b, c and a say what `unknown` lets them say."""
+    """Recover when entry 1 is on b alone, and b, c and a answer as `unknown` lets them."""
     world = World("abc", new_ledger())
     for bookie in "abc":
         world.bookies[bookie].entries[0] = (content(0), -1)
@@ -241,7 +243,7 @@ def _outcome(call: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("name", PROBES)
 def test_what_it_does(name: str) -> None:
-    """One call that ends otherwise while the bug is planted, and as before afterwards."""
+    """A call ends otherwise while the bug is planted, and as before afterwards."""
     before = PROBES[name]()
     with planted(name):
         assert PROBES[name]() != before

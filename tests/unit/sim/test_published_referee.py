@@ -1,4 +1,4 @@
-"""The referee of published batches: each lie about a batch is told, a true story is left alone."""
+"""The referee of published batches reports each lie about a batch, and no true story."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B = (PartitionName("public", "t", number) for number in (0, 1))
 
 
 class Story:
-    """What the referee is told, one batch of one query, and what it says."""
+    """Events of one batch of one query for the referee, and its reports."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []

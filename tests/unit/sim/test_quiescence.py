@@ -1,4 +1,4 @@
-"""Whatever is counted and given back says so in `describe()`; the referee sees what is not."""
+"""Everything that is counted and given back is in `describe()`; the referee sees lost counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMED = re.compile(
 
 
 def _signs(tree: ast.AST) -> dict[str, set[str]]:
-    """By name of an attribute, whether it is counted up and down."""
+    """Return attribute → whether it is counted up and down."""
     found: dict[str, set[str]] = defaultdict(set)
     for node in ast.walk(tree):
         if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Attribute):
@@ -43,7 +43,7 @@ def _signs(tree: ast.AST) -> dict[str, set[str]]:
 
 
 def _made(init: ast.AST) -> Iterator[tuple[str, str, ast.expr | None]]:
-    """(field, annotation, value) of what `__init__` makes."""
+    """Yield (field, annotation, value) of what `__init__` makes."""
     for node in ast.walk(init):
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
@@ -56,7 +56,8 @@ def _made(init: ast.AST) -> Iterator[tuple[str, str, ast.expr | None]]:
 
 
 def counted(path: Path) -> Iterator[tuple[str, bool]]:
-    """(module:Class.field, described) of each counter, queue and set of waiters in a module."""
+    """Return (module:Class.field, described) of each counter, queue and set of waiters in a
+    module."""
     tree = ast.parse(path.read_text())
     signs = _signs(tree)
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("octavo.")
@@ -117,7 +118,7 @@ def test_what_was_at_rest_once_may_be_in_use_again() -> None:
 
 
 def test_what_is_gone_is_not_held_to_it() -> None:
-    """What nothing refers to any more gives its memory back by that."""
+    """An unreferenced object has given its memory back."""
     budget = Budget(10)
     budget.change(2)
     roots: list[object] = [budget]
@@ -128,7 +129,7 @@ def test_what_is_gone_is_not_held_to_it() -> None:
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_openings_are_at_rest_after_their_turns(cancelled: bool) -> None:
-    """A turn that was waited for and given up is nobody's."""
+    """A turn that was waited for and given up is over."""
     openings = Openings(1)
 
     async def turn(name: str, *, stay: Any = None) -> None:

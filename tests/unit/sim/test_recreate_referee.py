@@ -1,4 +1,4 @@
-"""The referee of topics that are made again, shown one lie of each kind, and the truth."""
+"""The referee of recreated topics, shown one lie of each kind, and the truth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Story = Callable[[RecreateAudit], None]
 
 
 def made(audit: RecreateAudit) -> RecreateAudit:
-    """X is gone, Y stands; `a` was acked into X."""
+    """X is gone, Y exists; `a` was acked into X."""
     audit.made("X")
     audit.sends("a", None)
     audit.acked("a", "X", duplicate=False)

@@ -1,7 +1,7 @@
-"""Every check of the simulator's referees can fail: each is shown a story in which it must.
+"""Every check of the simulator's referees can fail: each has a story in which it must.
 
-A story is told to a referee as a seed would tell it. `test_each_check_has_fired` looks into the
-referees' sources: a check for which no story is here is one that nobody knows to work.
+A story tells a referee the events of a seed. `test_each_check_has_fired` reads the referees'
+sources: a check without a story here is not known to work.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NAME = PartitionName("public", "t", 0)
 
 
 def note_firing() -> None:
-    """Remember which lines of a referee call `fail` or `check` with something wrong."""
+    """Remember which lines of a referee call `fail` or `check` with a failure."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -53,7 +53,7 @@ def note_firing() -> None:
 
 
 class Told(LedgerAudit):
-    """A referee of ledgers that keeps all that it says."""
+    """A referee of ledgers that keeps all its reports."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0, Events(lambda: 0.0))
@@ -66,7 +66,7 @@ class Told(LedgerAudit):
 
 
 class Story:
-    """What happens to ledger 1 (3/3/2 on b1, b2, b3), to the partition, and to its subscription."""
+    """Events of ledger 1 (3/3/2 on b1, b2, b3), of the partition, and of its subscription."""
 
     def __init__(self) -> None:
         self.ledgers = Told()
@@ -126,7 +126,8 @@ class Story:
     # Topics
 
     def with_bulk_loads(self) -> Story:
-        """With a referee of bulk loads that minds nothing: test_tool_referees.py tells of it."""
+        """Add a referee of bulk loads that accepts everything; test_tool_referees.py tests the real
+        one."""
         self.chains.bulk_loads = Mock(spec=BulkLoadAudit)
         return self
 
@@ -172,7 +173,7 @@ def link(ledger_id: int, base: int, count: int | None = None) -> PartitionLedger
 
 
 def storage(entries: dict[int, list[int]], **states: Any) -> Any:
-    """As much of a bookie's storage as the referee looks at."""
+    """The parts of a bookie's storage that the referee looks at."""
     held = {int(key[1:]): state for key, state in states.items()}
     return SimpleNamespace(
         _states=held,
@@ -372,7 +373,7 @@ UNREACHABLE = {
     "is trimmed to": "the same",
     "in a view; appended": "test_append_referee has its story",
 }
-"""Checks that another check stands before, and those of which another file tells."""
+"""Checks that another check precedes, and checks that another file covers."""
 
 
 def test_each_check_has_fired() -> None:
@@ -392,7 +393,7 @@ def test_each_check_has_fired() -> None:
 
 
 def checks_of(module: ModuleType) -> list[tuple[ast.Call, str]]:
-    """The calls of `check` and `fail` in a module, with their text."""
+    """Yield the calls of `check` and `fail` in a module, with their text."""
     tree = ast.parse(inspect.getsource(module))
     found: list[tuple[ast.Call, str]] = []
     for function in ast.walk(tree):

@@ -42,7 +42,7 @@ def content(disk: SimDisk, path: str = "/d/x") -> bytes:
 
 
 def outcomes(make: Callable[[], SimDisk], look: Callable[[SimDisk], Any]) -> set[Any]:
-    """What is seen after crashes with many seeds."""
+    """Return the contents after crashes with many seeds."""
     found: set[Any] = set()
     for seed in range(200):
         disk = make()
@@ -334,7 +334,7 @@ def test_the_power_fails_in_a_sync_and_somebody_is_told() -> None:
     assert content(disk) != b"on its way", "this seed lost it: nothing had been synced"
 
 
-# The index
+# Index
 
 
 def run(entry_id: int) -> IndexedExtent:

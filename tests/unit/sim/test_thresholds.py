@@ -1,4 +1,6 @@
-"""Each number that decides when something happens is drawn by the simulator, or says why not."""
+"""Each number that decides when something happens is drawn by the simulator, or has a reason not to
+be.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,14 @@ MODULES = [
 
 
 def module_of(path: Path) -> str:
-    """As it is imported: everything of ours is below `octavo`."""
+    """Return the imported name: all our modules are below `octavo`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts if parts[0] == "octavo" else ("octavo", *parts))
 
 
 def constants(path: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) of every number, or tuple of numbers, under a name of its own.
-
-    What is computed by a call is a matter of formats: the size of a struct, a flag.
-    """
+    """Return (module, name) of every named number or tuple of numbers. Computed values belong to
+    formats (the size of a struct, a flag) and are left out."""
     module = module_of(path)
     for node in ast.parse(path.read_text()).body:
         target = (
@@ -91,7 +91,7 @@ def test_the_choices_are_others_than_what_stands_there() -> None:
 
 @pytest.mark.long
 def test_none_is_read_before_it_can_be_drawn() -> None:
-    """As a default argument, of a class's field, or in another constant: that stays as it was."""
+    """A default argument, a class's field or another constant would keep the old value."""
     names = {target.partition(":")[2] for target in CHOICES}
     for path in MODULES:
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""The referee of times: each lie is told, and a good history is left alone."""
+"""The referee of times reports each lie, and no good history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Story:
         )
 
     def stored(self, *stamps_ms: int) -> Story:
-        """Sent now and acked, one after another, with these timestamps less the time it is."""
+        """Send and ack messages now, one after another, stamped this much before now."""
         for off_ms in stamps_ms:
             value, offset = f"v{len(self.log.sent)}", self.log.acked_end
             self.log.sends([value], "p", -1, offset)
@@ -95,7 +95,8 @@ def test_a_good_history_is_left_alone() -> None:
 
 
 def test_what_one_clock_cannot_know_is_not_asked_of_it() -> None:
-    """One machine whose clock was ahead from the beginning, or which dates what has no time."""
+    """A machine whose clock was ahead from the beginning, or which dates messages without a
+    time."""
     assert not Story(two_clocks=False).written(5_000).stored(0).trimmed(0, 1).failures
     assert not Story(two_clocks=False).stored(-1, 10**9).trimmed(0, 2).failures
     assert Story(two_clocks=False).stored(0).trimmed(0, 1).failures

@@ -1,4 +1,4 @@
-"""The referees of bulk loads and of the offload: a broken promise is told, a kept one is not."""
+"""The referees of bulk loads and of the offload report each broken promise, and no kept one."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_open_or_deleted_ledgers_may_not_be_committed(failures: list[str], of: A
     assert any("is open, or was given up" in failure for failure in failures)
 
 
-# -- offloads
+# Offloads
 
 URL = "sim://objects/one"
 

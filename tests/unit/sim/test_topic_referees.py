@@ -1,4 +1,4 @@
-"""The referees of topics and chains: a broken promise is told, a good history is left alone."""
+"""The referees of topics and ledger lists report each broken promise, and no good history."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_history_is_looked_at_by_others_too(log: LogHistory, failures: list[
 
 
 def sought(log: LogHistory, offset: int, stands: int) -> None:
-    """Both messages are acked, then the subscription goes back and is told where it stands."""
+    """Both messages are acked, then the subscription seeks back and gets its position."""
     stored(log, "a", "b", at=0)
     log.ack_ends("s", [0, 1], 1, log.ack_begins("s", [0, 1]))
     log.seek_begins("s", offset)
@@ -192,7 +192,7 @@ def test_what_was_given_between_a_seek_and_the_ack_after_it_is_allowed(
     assert not failures
 
 
-# -- dead letters, and delivery counts
+# Dead letters, and delivery counts
 
 
 def test_what_nobody_acked_must_be_a_letter(log: LogHistory, failures: list[str]) -> None:
@@ -227,18 +227,18 @@ def test_a_count_does_not_fall(log: LogHistory, failures: list[str]) -> None:
     cursor = log.cursors["s"]
     asked = cursor.asks()
     log.delivered("s", [(0, "a", 2, 2, 1, 2)], cursor.asks())
-    log.delivered("s", [(0, "a", 1, 1, 2, 1)], cursor.asks())  # of an owner that has a successor
+    log.delivered("s", [(0, "a", 1, 1, 2, 1)], cursor.asks())  # from an owner that has a successor
     log.delivered("s", [(0, "a", 2, 2, 2, 1)], asked)  # was on its way for long
     assert not failures
     log.delivered("s", [(0, "a", 4, 4, 1, 1)], cursor.asks())
     assert any("X15" in failure for failure in failures)
 
 
-# -- chains
+# Ledger lists
 
 
 class Ledgers:
-    """What the referee of the ledgers knows: all are closed at entry 4, but those named."""
+    """The referee's ledgers: all are closed at entry 4, except the named ones."""
 
     def __init__(self, *, open_ones: tuple[int, ...] = (), deleted: tuple[int, ...] = ()) -> None:
         self.ledgers = {

@@ -1,4 +1,4 @@
-"""`octavo certs`: what is made, by whom it may be read, and what is refused."""
+"""`octavo certs`: its files, their permissions, and what is refused."""
 
 from __future__ import annotations
 

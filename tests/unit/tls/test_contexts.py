@@ -1,4 +1,4 @@
-"""Settings of TLS, the files behind them, and what happens when those change."""
+"""TLS settings, the files behind them, and the effect of changed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A port that speaks TLS: who gets in, who does not, and what both sides are told."""
+"""A port with TLS: which clients get in, which do not, and both sides' messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Echo(asyncio.Protocol):
-    """Gives back what comes."""
+    """Returns what comes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
@@ -47,7 +47,7 @@ async def echoing(held: Certificates) -> AsyncIterator[TlsListener]:
 async def say(
     port: int, context: ssl.SSLContext | None, data: bytes = b"hello", **how: Any
 ) -> bytes:
-    """What comes back; whatever `open_connection` raises, or the reading."""
+    """Return the answer; raises the error of `open_connection` or of the read."""
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, **how)
         try:
@@ -58,13 +58,13 @@ async def say(
 
 
 async def refused(held: Certificates, context: ssl.SSLContext, **how: Any) -> tuple[str, list[str]]:
-    """Why the client fails to talk to such a port, and what the port's log says of it."""
+    """Return why the client fails to talk to such a port, and the port's log about it."""
     async with echoing(held) as listener:
         with capture_logs() as logs:
             with pytest.raises((OSError, asyncio.IncompleteReadError)) as caught:
                 await say(listener.port, context, **how)
             told = [one for one in logs if one["event"] == "tls_refused"]
-            if not told:  # the other side's word may be on its way still
+            if not told:  # the other side's message may still be on its way
                 with contextlib.suppress(TimeoutError):
                     await until(lambda: [o for o in logs if o["event"] == "tls_refused"], 0.5)
         told = [one for one in logs if one["event"] == "tls_refused"]
@@ -96,7 +96,7 @@ async def test_another_ca(tmp_path: Path) -> None:
     )
     assert "the CA of its certificate is not trusted here" in here
     assert "name the CA that signed it" in here
-    # curl would say why it leaves, and asyncio's clients just do.
+    # curl would say why it leaves, and asyncio's clients do not.
     assert there in ([], ["the client disconnected"])
 
 

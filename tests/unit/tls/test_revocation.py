@@ -1,4 +1,4 @@
-"""Certificates that their CA has revoked get in nowhere; and what is wrong with a list is said."""
+"""Revoked certificates get in nowhere; and faults of a list are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ event_loop_policy = on_both_loops
 
 
 def revoke(folder: Path, *names: str, days: int = 30) -> str:
-    """The CA's list, with these certificates in it."""
+    """Write the CA's list with these certificates."""
     signed_by, _ = Authority.opened(folder)
     signed_by.revoke(names, days=days)
     return str(signed_by.revoked_file)
@@ -38,7 +38,7 @@ def joined(into: Path, *files: str) -> str:
 
 
 def of_another_day(monkeypatch: pytest.MonkeyPatch, folder: Path, days: int) -> str:
-    """A list that was made so many days from now, for one."""
+    """Return a list made this many days from now, for one day."""
     now: datetime = authority._now()
     with monkeypatch.context() as patched:
         patched.setattr(authority, "_now", lambda: now + timedelta(days=days))
@@ -46,7 +46,7 @@ def of_another_day(monkeypatch: pytest.MonkeyPatch, folder: Path, days: int) -> 
 
 
 def of_client(folder: Path, name: str) -> ssl.SSLContext:
-    """What a client shows that has that certificate."""
+    """Return the context of a client with that certificate."""
     if not (folder / f"{name}.pem").exists():
         make(folder, name, f"{name}.clients")
     return client_context(
@@ -85,7 +85,7 @@ async def test_a_new_list_counts_for_new_connections(tmp_path: Path) -> None:
 
 
 async def test_of_a_ca_without_a_list_nobody_is_believed(tmp_path: Path) -> None:
-    """The list could have been taken away by whoever stands in it."""
+    """A revoked client could have removed the list."""
     make(tmp_path / "other")
     crl = revoke(tmp_path / "other", "node")
     alice = of_client(tmp_path / "own", "alice")
@@ -105,7 +105,7 @@ async def test_of_a_ca_without_a_list_nobody_is_believed(tmp_path: Path) -> None
 async def test_a_list_that_ends_while_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is believed any more, and both the log and who is refused are told why."""
+    """No client is trusted any more, and the log and the refused client are told why."""
     alice = of_client(tmp_path, "alice")
     make(tmp_path)
     past = of_another_day(monkeypatch, tmp_path, -3)

@@ -1,4 +1,4 @@
-"""Who a caller is: each way to show it, which of them counts, and what ends it."""
+"""A caller's identity: each way to prove it, which of them counts, and what ends it."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ async def test_what_was_given_out_for_a_certificate_lapses_with_it(tmp_path):
 
 
 async def test_what_was_given_out_lapses_with_each_change_of_its_user(tmp_path):
-    """And not before we hear of what its giver knew already."""
+    """And not before we hear of a change that its issuer knew already."""
     async with lab(tmp_path) as here:
         lapsed = here.authenticator.lapsed
         stranger = await here.bearer(here.token("user:carol"))
@@ -323,7 +323,7 @@ FORGERIES: dict[str, Callable[[Lab, int], str]] = {
 
 
 def counted_checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """An entry for each signature that is looked at."""
+    """Record each verified signature."""
     found: list[None] = []
     for signatures in (tokens._SIGNATURES, jwt_keys._SIGNATURES):
         decode = signatures.decode
@@ -339,7 +339,7 @@ def counted_checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 @pytest.mark.parametrize("form", FORGERIES)
 @pytest.mark.parametrize("names", [1, 1_000])
 async def test_forged_tokens_of_an_address_are_refused_unread(form, names, tmp_path, monkeypatch):
-    """A thousand cost a few checks, whomever they name; tokens that were good go on."""
+    """A thousand cost a few checks, whatever they name; good tokens still work."""
     key = tmp_path / "keys.pem"
     key.write_bytes(public(RSA))
     checks = counted_checks(monkeypatch)
@@ -365,7 +365,7 @@ async def test_forged_tokens_of_an_address_are_refused_unread(form, names, tmp_p
 
 
 async def test_a_token_that_has_ended_is_no_forgery(tmp_path):
-    """A client that goes on with an old token does not shut out its next one."""
+    """A client that still uses an old token does not lock out its next one."""
     async with lab(tmp_path) as here:
         old = here.token(ttl_s=10)
         here.now_s += 11

@@ -1,4 +1,4 @@
-"""Tokens that prove nothing: each is refused, with the reason, and none does harm."""
+"""Worthless tokens: each is refused with the reason, and none does harm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SMALL_RSA = rsa.generate_private_key(65537, 1024)
 
 
 def raw(header: Any, body: Any, signature: bytes = b"x" * 32) -> str:
-    """A token of anything, whatever a library would say of it."""
+    """Make a token of anything, also what a library would refuse."""
     parts = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in (header, body)]
     return ".".join(
         base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (*parts, signature)
@@ -46,7 +46,7 @@ def raw(header: Any, body: Any, signature: bytes = b"x" * 32) -> str:
 
 
 def own(**how: Any) -> str:
-    """Signed as ours are, by who has the key."""
+    """Sign as ours are, with our key."""
     return sealed(claims(**{"iss": "octavo", **how}), KEY, "HS256", "octavo")
 
 
@@ -96,7 +96,7 @@ async def test_what_it_says_does_not_fit(case, tmp_path):
 
 def test_clocks_may_be_half_a_minute_apart():
     verified(own(nbf=NOW_S + 30, iat=NOW_S + 30))
-    with pytest.raises(Unauthenticated):  # but not for what has ended
+    with pytest.raises(Unauthenticated):  # but not for expired ones
         verified(own(exp=NOW_S - 1))
 
 
@@ -340,7 +340,7 @@ def test_whatever_an_issuer_says_is_read_or_refused_in_words(data):
 
 
 def long_token(size: int) -> str:
-    """A token of `size` characters."""
+    """Make a token of `size` characters."""
     for pad in range(4):
         head = raw({"alg": "HS256", "kid": "octavo"}, {"sub": "a" * pad}).rpartition(".")[0]
         room = size - len(head) - 1

@@ -1,4 +1,4 @@
-"""Who a certificate is, by each setting; and lists of those that are revoked."""
+"""The identity in a certificate, by each setting; and revocation lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses after failures: growing, for nobody else, in bounded memory."""
+"""Pauses after failures: growing, without effect on other callers, in bounded memory."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_whom_an_address_stands_for(peer, source):
 
 
 def tried(here, count):
-    """From as many addresses as there are, each with another name; seconds of processor time."""
+    """Try from as many addresses as there are, each with another name; return processor seconds."""
     begun = time.process_time()
     for number in range(count):
         here.failed(f"10.{number % 251}.{number % 241}.{number % 239}", f"u{number}", number)

@@ -28,7 +28,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Provider:
-    """Publishes `keys`; counts how often it was asked."""
+    """Publishes `keys`; counts requests."""
 
     def __init__(self, *keys: dict[str, Any]) -> None:
         self.keys, self.asked, self.port = list(keys), 0, 0
@@ -88,7 +88,7 @@ async def test_keys_are_fetched_and_a_rotation_is_seen_by_the_first_new_token(tm
         await here.bearer(signed(OTHER_RSA, "RS256", kid="3"))
         assert there.asked == 2
         await asyncio.sleep(0.01)
-        with pytest.raises(Unauthenticated, match="no key"):  # not even from what is remembered
+        with pytest.raises(Unauthenticated, match="no key"):  # not even from remembered keys
             await here.bearer(signed(RSA, "RS256", kid="1"))
 
 
@@ -176,7 +176,7 @@ async def test_an_answer_that_is_none_changes_nothing(how, tmp_path):
 
 @pytest.mark.parametrize("ahead_s", [0, 1, LEEWAY_S])
 async def test_a_token_of_a_clock_that_is_ahead_ends_when_tokens_are_revoked(tmp_path, ahead_s):
-    """It said that it was issued after they were revoked, and so it outlived that."""
+    """It claimed to be issued after the revocation, and so outlived it."""
     async with provider(jwk(RSA, kid="1")) as there, believing(tmp_path, there) as here:
         await here.with_user("alice")
         token = signed(RSA, "RS256", claims(iat=NOW_S + ahead_s), kid="1")

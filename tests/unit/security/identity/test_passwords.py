@@ -1,4 +1,4 @@
-"""Passwords: what is taken, what is kept, and what comes as it is."""
+"""Passwords: which are accepted, what is stored, and what is not normalised."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def login(here: ScramServer | ScramLogin, client: ScramClient) -> None:
 
 def test_the_example_of_rfc_7677():
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    # Longer than our rule for new passwords allows it to be short.
+    # Our rule for new passwords demands a longer one.
     made = ScramMechanism("SCRAM-SHA-256").make_auth_info("pencil", 4096, salt)
     known = Credential(made[0], made[3], made[1], made[2])
     here = ScramServer(
@@ -130,7 +130,7 @@ def test_a_first_message_that_is_none(case):
     here = server()
     with pytest.raises(Unauthenticated) as caught:
         here.step(BAD_FIRST[case])
-    with pytest.raises(Unauthenticated):  # what failed is over
+    with pytest.raises(Unauthenticated):  # a failed exchange is over
         here.step(b"n,,n=alice,r=abc")
     if "binding" in case and "another" not in case:
         assert "-PLUS" in str(caught.value)
@@ -139,7 +139,7 @@ def test_a_first_message_that_is_none(case):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda m: m.replace("c=biws", "c=eSws"),  # said y at the first, or the other way round
+        lambda m: m.replace("c=biws", "c=eSws"),  # it sent y first, or the other way round
         lambda m: m.replace("servernonce", "othernonce"),
         lambda m: m.replace("r=", "r=x"),
         lambda m: m[:-6],
