@@ -5,16 +5,16 @@
     make apache SHORT=1             fewer messages, fewer rounds
     python -m tests.apache --help
 
-Each part has a ZooKeeper and bookies of its own, and says in rows what it tried: whose client, in
-which mode, what was done, whether it works. A row that is known not to work says why, and is an
-error when it works after all.
+Each part has its own ZooKeeper and bookies, and reports rows: the client, the mode, the operation,
+whether it works. A row that is known not to work has its reason; if it works after all, that is an
+error.
 
-`matrix` holds the rows, `page` writes them into docs/compatibility.md, `grounds` is the
-cluster a part plays on, and `parts` names the parts, each of which is a module of its own:
-`conversations` is what `tests/interop` asks of both kinds of bookies; `shell` (which asks
-`questions`) and `auto_recovery` are Apache's tools over ours, with `shells` to run the one and
-`replicas` to look at what they leave; `read_only` is a bookie that takes no more; `pulsar` and
-`distributedlog` are those two on our bookies (`pulsar_broker` starts and asks the one).
+`matrix` holds the rows, `page` writes them into docs/compatibility.md, `grounds` is the cluster of
+a part, and `parts` names the parts, each of which is a module: `conversations` is what
+`tests/interop` asks of both kinds of bookies; `shell` (which asks `questions`) and `auto_recovery`
+are Apache's tools over ours, with `shells` to run the shell and `replicas` to check the result;
+`read_only` is a bookie that takes no more; `pulsar` and `distributedlog` are those systems on our
+bookies (`pulsar_broker` starts Pulsar's broker and calls it).
 
-Needs a JDK and Maven, which fetches what is missing from Maven Central once.
+Needs a JDK and Maven, which fetches missing jars from Maven Central once.
 """

@@ -51,7 +51,7 @@ def _words() -> argparse.Namespace:
 
 
 def _last_document(parser: argparse.ArgumentParser, path: Path) -> dict[str, Any]:
-    """What an earlier run ended with."""
+    """Return the last document of an earlier run."""
     try:
         found = json.loads(path.read_text().splitlines()[-1])
         parts, short = found["parts"], found["short"]
@@ -63,7 +63,7 @@ def _last_document(parser: argparse.ArgumentParser, path: Path) -> dict[str, Any
 
 
 def main() -> int:
-    """0 when all is as the page says, 1 when something is not, 2 when something is missing."""
+    """Return 0 when all is as the page says, 1 when a row is not, 2 when something is missing."""
     words = _words()
     try:
         run = _earlier(words.earlier) if words.earlier else _tried(words)
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def _earlier(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """One document of many: of a part that is in several the last one counts."""
+    """Merge several documents; for a part in several, the last one counts."""
     of = {name: run for run in runs for name in run["parts"]}
     return {
         "parts": list(PARTS),

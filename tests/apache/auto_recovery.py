@@ -1,8 +1,8 @@
-"""Apache's AutoRecovery, an auditor and a replicator, over four bookies of ours of which one dies.
+"""Apache's AutoRecovery, an auditor and a replicator, over four bookies of ours, one of which dies.
 
-Alone first, with our own re-replication off, then with both at work at the same time. Whoever did
-it, in the end every ledger is whole: closed where its writer ended, on live bookies only, each
-entry on each of its replicas as it was written.
+First without our re-replication, then with both at work at the same time. In the end every ledger
+is whole: closed where its writer ended, on live bookies only, each entry on each of its replicas as
+it was written.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ LIVE = 3
 PAUSE_S = 0.2
 ELECTION = "/ledgers/underreplication/auditorelection"
 DOUBTS = ("copies_disagree", "replica_damaged", "add_refused", "copies_failed")
-"""Of our log."""
+"""Events in our log that cast doubt."""
 
 QUICK = """openLedgerRereplicationGracePeriod=2000
 rwRereplicateBackoffMs=500
 lockReleaseOfFailedLedgerGracePeriod=8000
 """
-"""Their defaults: 30 s for a ledger that somebody may still write, 5 s after each that could not
-be done at once, up to five minutes for one that failed."""
+"""The defaults are 30 s for a ledger that may still be written, 5 s after each ledger that could
+not be handled at once, up to five minutes for a failed one."""
 
 ASLEEP = ("--set", "keep_copies=false")
 AWAKE = (
@@ -69,7 +69,7 @@ AWAKE = (
 
 
 def auto_recovery(matrix: Matrix, asked: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     for wire in ("v2", "v3"):
         for own, words in (("off", ASLEEP), ("on at the same time", AWAKE)):
             part = replace(asked, folder=asked.folder / f"{wire}-{own[:3].strip()}")
@@ -83,7 +83,7 @@ def auto_recovery(matrix: Matrix, asked: Ask) -> None:
 
 
 def start_auto_recovery(grounds: Grounds, wire: str) -> Process:
-    """Auditor and replicator, as a process of their own."""
+    """Start auditor and replicator, as a separate process."""
     conf = grounds.folder / "auto_recovery.conf"
     conf.write_text(conf_of(grounds, wire, more=QUICK))
     main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
@@ -123,7 +123,7 @@ async def _a_bookie_dies(
 
 
 class _Writers:
-    """Of ledgers that are written all the time, by our client."""
+    """Our client's writers, which write all the time."""
 
     def __init__(self, writers: list[LedgerWriter]) -> None:
         self._writers = writers
@@ -140,7 +140,7 @@ class _Writers:
         raise AssertionError("it counts for ever")
 
     async def closed(self) -> dict[int, Kind]:
-        """End them: what they wrote. Raises what refused an add."""
+        """End them; return what they wrote. Raises the error of a refused add."""
         self._over.set()
         counts = await asyncio.gather(*self._tasks)
         for writer in self._writers:
@@ -153,7 +153,7 @@ class _Writers:
 
 @contextlib.asynccontextmanager
 async def _writing(store: MetadataStore) -> AsyncIterator[_Writers]:
-    """Three ledgers are written meanwhile; what they lose their writer replaces by itself."""
+    """Three ledgers are written meanwhile; their writer replaces lost copies by itself."""
     client = LedgerClient(store, rng=random.Random(3))
     await client.start()
     try:
@@ -167,7 +167,7 @@ async def _writing(store: MetadataStore) -> AsyncIterator[_Writers]:
 
 
 async def an_auditor(store: MetadataStore, *, here: bool = True) -> None:
-    """Return when one is elected, or none is any more."""
+    """Wait until an auditor is elected, or none is any more."""
     changed = asyncio.Event()
     watch = store.watch_children(ELECTION, changed.set)
     try:
@@ -180,7 +180,8 @@ async def an_auditor(store: MetadataStore, *, here: bool = True) -> None:
 
 
 async def left_of(store: MetadataStore, bookie_id: str, patience_s: float) -> list[object]:
-    """The ledgers that still name a bookie, or are marked, when none is left or patience is."""
+    """Return the ledgers that still name a bookie or are marked, once none is left or the time is
+    over."""
     deadline = time.monotonic() + patience_s
     while True:
         left = [*await ledgers_naming(store, bookie_id), *await marked(store)]

@@ -1,4 +1,4 @@
-"""Octavo's brokers, ledger client and commands on Apache's bookies, and no bookie of ours."""
+"""Octavo's brokers, ledger client and commands on Apache's bookies, without a bookie of ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEDGERS = "Octavo's ledger client"
 COMMANDS = "octavo …"
 MODE = "three of Apache's bookies"
 QUICK = "gcWaitTime=2000\nminorCompactionInterval=0\nmajorCompactionInterval=0\n"
-"""Apache's collect deleted ledgers every quarter of an hour if nobody tells them otherwise."""
+"""By default Apache's bookies collect deleted ledgers every quarter of an hour."""
 MISSED = (
     "the record names a bookie that returned, Apache's fetch nothing, and their AutoRecovery, when "
     "it looks at all ledgers (weekly), wants a spare bookie to copy to"
@@ -44,7 +44,7 @@ ALONE = "each of Octavo's bookies fetches what it lacks itself; Apache's need th
 
 
 def brokers(matrix: Matrix, ask: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     with ask.grounds() as grounds:
         for _ in range(3):
             grounds.add_apache(QUICK)
@@ -61,7 +61,7 @@ async def _rows(matrix: Matrix, grounds: Grounds) -> None:
     ) as checks:
         async with used(checks, Users(urls, "quiet")) as users:
             await users.more(600)
-    # Before any bookie is killed: audit and scrub find what it missed then, and rightly so.
+    # Before any bookie is killed: audit and scrub rightly find what it missed then.
     what = "pipeline audit, verify, scrub, compact, offload (Spark)"
     with matrix.row(COMMANDS, MODE, what) as checks:
         await asyncio.to_thread(jobs, checks, grounds, urls[0])
@@ -88,7 +88,8 @@ async def _rows(matrix: Matrix, grounds: Grounds) -> None:
 
 @contextlib.asynccontextmanager
 async def used(checks: Checks, users: Users) -> AsyncIterator[Users]:
-    """Under load while the block runs; then all that was acked must be there, in order."""
+    """Keep it under load within the block; then check that all acked messages are there, in
+    order."""
     await users.start()
     try:
         yield users
@@ -107,7 +108,7 @@ async def used(checks: Checks, users: Users) -> AsyncIterator[Users]:
 
 
 async def killing(matrix: Matrix, grounds: Grounds, served: list[OurBroker]) -> None:
-    """Of brokers, and of bookies where there is no spare one."""
+    """Kill brokers, and bookies where there is no spare."""
     urls = [broker.url for broker in served]
     with matrix.row(BROKERS, MODE, "each broker killed (−9) under load, and back") as checks:
         async with used(checks, Users(urls, "takeover")) as users:
@@ -129,7 +130,7 @@ async def killing(matrix: Matrix, grounds: Grounds, served: list[OurBroker]) -> 
 
 
 async def losing(matrix: Matrix, grounds: Grounds, client: LedgerClient, urls: list[str]) -> None:
-    """A bookie that does not come back: writers replace it, and what it held is copied."""
+    """A bookie that does not come back: writers replace it, and its copies are made again."""
     lost = grounds.bookies[0]
     with matrix.row(BROKERS, MODE, "a bookie killed (−9) under load, a spare one there") as checks:
         spare = await asyncio.to_thread(grounds.add_apache, QUICK)
@@ -169,7 +170,7 @@ def _names(metadata: LedgerMetadata) -> set[str]:
 
 
 async def _lacking(client: LedgerClient) -> AsyncIterator[str]:
-    """Of the closed ledgers: what a bookie should hold and does not."""
+    """Return the entries of closed ledgers that a bookie should hold and does not."""
     for metadata in await _records(client):
         if metadata.state is not LedgerState.CLOSED or metadata.last_entry < 0:
             continue
@@ -187,7 +188,7 @@ async def _lacking(client: LedgerClient) -> AsyncIterator[str]:
 
 
 async def fencing(checks: Checks, client: LedgerClient) -> None:
-    """What a take-over rests on, without brokers."""
+    """Check fencing, on which a take-over relies, without brokers."""
     writer = await client.create()
     await asyncio.gather(*(writer.append(b"%d" % number) for number in range(200)))
     closed = await client.recover(writer.ledger_id)
@@ -206,7 +207,7 @@ async def fencing(checks: Checks, client: LedgerClient) -> None:
 
 
 async def retention(checks: Checks, client: LedgerClient, urls: list[str]) -> None:
-    """Ledgers are trimmed, and Apache's bookies give them up."""
+    """Ledgers are trimmed, and Apache's bookies delete them."""
     users = Users(urls, "trimmed")
     await users.client.create_topic("trimmed", retention={"size": 20_000}, rollover={"entries": 20})
     producer = await users.client.producer("trimmed", batch_bytes=1_000, linger_ms=1)
@@ -245,7 +246,7 @@ async def _denied(client: LedgerClient, metadata: LedgerMetadata, bookie: str) -
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """One of Octavo's commands, to its end."""
+    """Run one of Octavo's commands, to its end."""
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(
         [str(OCTAVO), *words],
@@ -257,7 +258,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def commands(checks: Checks, grounds: Grounds, url: str) -> None:
-    """The last entry of an idle, open ledger among what is read."""
+    """The last entry of an idle, open ledger is read, too."""
     at = ("--metadata", metadata_of(grounds))
     listed = json.loads(run("bookies", *at, "--json").stdout)
     up = {one["kind"] for one in listed if one["state"] == "writable"}
@@ -284,7 +285,7 @@ def commands(checks: Checks, grounds: Grounds, url: str) -> None:
 
 
 def refusals(checks: Checks, grounds: Grounds) -> None:
-    """No silence, no stack trace, and nothing that says "no damage"."""
+    """Each is refused aloud, without a stack trace, and without "no damage"."""
     bookie = grounds.bookies[1]
     for words in ("sizes", "gc", "damage", "scrub", "copies"):
         done = run("bookie", words, "--url", f"http://{bookie.bookie_id}")
@@ -305,7 +306,7 @@ def refusals(checks: Checks, grounds: Grounds) -> None:
 
 
 def jobs(checks: Checks, grounds: Grounds, url: str) -> None:
-    """None of them finds anything amiss."""
+    """None of the jobs finds a fault."""
     folder = str(grounds.folder / "offloaded")
     command = [sys.executable, "-m", "tests.apache.jobs", url, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=JOBS_S, cwd=ROOT)

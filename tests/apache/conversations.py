@@ -1,15 +1,15 @@
-"""What is asked of a bookie of either kind, and answered alike: `tests/interop`, as rows.
+"""Questions to a bookie of either kind, with equal answers: `tests/interop`, as rows.
 
-1. The same conversation is had with a real bookie and with ours; the two transcripts (codes, bytes,
-   lengths) must be equal line by line, but for a few answers that differ on purpose, which are
-   checked one by one.
-2. Our registration, cookie and ledger metadata are read by Apache's shell, Apache's by us.
+1. The same conversation with a real bookie and with ours; the two transcripts (codes, bytes,
+   lengths) must be equal line by line, but for a few intended differences, which are checked
+   singly.
+2. Apache's shell reads our registration, cookie and ledger metadata, and we read Apache's.
 3. Apache's own client and ours write, leave, recover and read each other's ledgers over one bookie
    of each kind.
 4. The same in v3 frames: a conversation with both bookies, whose answers must be equal; Apache's
    client in its default configuration, over both and then over three bookies of ours alone.
 
-In short without the clients, which take minutes.
+The short form leaves out the clients, which take minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOTH = "one bookie of each kind"
 
 
 def conversations(matrix: Matrix, ask: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     with running(ask.lib, ask.folder) as peer:
         asyncio.run(_converse(matrix, peer, short=ask.short))
 

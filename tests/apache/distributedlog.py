@@ -1,6 +1,6 @@
 """DistributedLog's core library on our bookies: write, follow by long polls, recover.
 
-It speaks v3, for v2 has no long polls.
+It speaks v3, since v2 has no long polls.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SOURCE = Path(__file__).with_name("DistributedLogTalk.java")
 TALK_S = 300
 ROOT = "/octavo"
 LATE_MS = 250
-"""A record that was not waited for by a long poll comes with the next look, a second later."""
+"""A record that a long poll missed comes with the next look, a second later."""
 
-# As BookKeeper's, its ZooKeeper names metrics-core and snappy-java as optional only.
+# As for BookKeeper, its ZooKeeper names metrics-core and snappy-java as optional only.
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>octavo.interop</groupId><artifactId>distributedlog</artifactId><version>1</version>
@@ -37,7 +37,7 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 class _Library:
-    """`DistributedLogTalk.java`, compiled, with a namespace of its own."""
+    """`DistributedLogTalk.java`, compiled, with its own namespace."""
 
     def __init__(self, grounds: Grounds) -> None:
         folder = grounds.folder / "distributedlog"
@@ -51,7 +51,7 @@ class _Library:
         self.talk("bind", self._zookeeper, f"{ROOT}/ledgers")
 
     def talk(self, *words: object) -> dict[str, int]:
-        """What `DistributedLogTalk` found. Raises `AssertionError` when it fails."""
+        """Return the findings of `DistributedLogTalk`. Raises `AssertionError` when it fails."""
         uri = f"distributedlog-bk://{self._zookeeper}/logs"
         command = self._java.command(
             "DistributedLogTalk", uri, *map(str, words), classes=self._classes
@@ -64,7 +64,7 @@ class _Library:
 
 
 def distributedlog(matrix: Matrix, ask: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     with ask.grounds(laid_out=False) as grounds:
         url = f"zk://127.0.0.1:{grounds.zookeeper.port}{ROOT}"
         for _ in range(3):

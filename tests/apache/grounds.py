@@ -1,4 +1,4 @@
-"""A cluster to try things on: a ZooKeeper, and bookies of both kinds, by their numbers."""
+"""A cluster for trials: a ZooKeeper, and numbered bookies of both kinds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bookie: TypeAlias = ApacheBookie | OurBookie
 
 @dataclass(slots=True)
 class Grounds:
-    """What a part of the matrix plays on. All that it starts ends with it."""
+    """The cluster of a part of the matrix. Everything that it starts ends with it."""
 
     folder: Path
     java: Java
@@ -25,12 +25,12 @@ class Grounds:
     short: bool
     bookies: list[Bookie] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
-    """Others, which are killed at the end."""
+    """Other processes, which are killed at the end."""
     _made: int = 0
 
     @property
     def shell(self) -> Shell:
-        """BookKeeper's shell on this cluster."""
+        """Return BookKeeper's shell on this cluster."""
         conf = self.folder / "shell.conf"
         conf.write_text(
             f"metadataServiceUri=zk+hierarchical://127.0.0.1:{self.zookeeper.port}/ledgers\n"
@@ -48,7 +48,7 @@ class Grounds:
         return bookie
 
     def add_apache(self, more: str = "") -> ApacheBookie:
-        """Start one more of Apache's; `more` are lines of its configuration."""
+        """Start one more Apache bookie; `more` are lines of its configuration."""
         folder = self._next_folder("apache")
         bookie = ApacheBookie(self.java, folder, self.zookeeper.port, more)
         self.bookies.append(bookie)
@@ -56,7 +56,7 @@ class Grounds:
         return bookie
 
     def start(self, name: str, command: list[str]) -> Process:
-        """Another process, which is killed at the end. It says what it says to `<name>.log`."""
+        """Start another process, with output in `<name>.log`; it is killed at the end."""
         process = Process(name, command, self.folder)
         self.processes.append(process)
         return process
@@ -70,18 +70,18 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a part of the matrix is given."""
+    """The settings for a part of the matrix."""
 
     lib: Path
     """The folder with BookKeeper's jars."""
     folder: Path
-    """Empty, the part's own, thrown away afterwards."""
+    """An empty folder of the part, thrown away afterwards."""
     short: bool
     """Fewer messages and rounds are wanted."""
 
     @contextlib.contextmanager
     def grounds(self, *, laid_out: bool = True) -> Iterator[Grounds]:
-        """A ZooKeeper, in which Apache's shell has laid out BookKeeper's tree."""
+        """Start a ZooKeeper with BookKeeper's tree, laid out by Apache's shell."""
         java = Java(self.lib, self.folder)
         found = Grounds(self.folder, java, Zookeeper(java), self.short)
         try:

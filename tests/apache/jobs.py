@@ -1,6 +1,6 @@
 """`python -m tests.apache.jobs URL FOLDER`: jobs of `octavo pipeline`, all in one Spark session.
 
-Each is the command with its words, and a line says with which exit code it ended.
+Each is the command with its arguments; a line reports its exit code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ JOBS = (
     ("offload", "quiet", "--older-than-s", "0", "--drop-after-s", "0", "--to", "FOLDER"),
     ("verify", "quiet"),
 )
-"""The last one reads from where the one before it has put it."""
+"""The last one reads from where the one before it has put the data."""
 
 
 def main() -> int:
-    """0: all ended so."""
+    """Return 0 when all ended as expected."""
     url, folder = sys.argv[1:]
     codes = []
     with session("jobs", SparkOptions()):

@@ -16,13 +16,11 @@ PASSWORD = b"secret"
 
 
 class LongWriter:
-    """One run of it."""
-
     def __init__(self, grounds: Grounds) -> None:
         self._grounds = grounds
         self._process: asyncio.subprocess.Process | None = None
         self.ledgers: dict[int, int] = {}
-        """How many entries each ledger was closed with."""
+        """Ledger → the number of entries at its close."""
         self.errors: list[str] = []
         self.result: dict[str, int] = {}
 
@@ -43,7 +41,7 @@ class LongWriter:
             )
 
     async def finish(self) -> None:
-        """Have it stop and read all back. Raises `TimeoutError`."""
+        """Make it stop and read everything back. Raises `TimeoutError`."""
         assert self._process is not None
         async with asyncio.timeout(END_S):
             out, _ = await self._process.communicate(b"stop\n")
@@ -60,13 +58,13 @@ class LongWriter:
                 }
 
     async def kill(self) -> None:
-        """At once, if it still runs."""
+        """Kill it if it still runs."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
     async def wrong_by_us(self, client: LedgerClient) -> list[str]:
-        """What our client finds amiss in the ledgers that were closed."""
+        """Return the faults that our client finds in the closed ledgers."""
         wrong = []
         for ledger, entries in self.ledgers.items():
             reader = await client.open(ledger, password=PASSWORD)

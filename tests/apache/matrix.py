@@ -1,4 +1,4 @@
-"""What was tried with whose software, and how it went: the rows of docs/compatibility.md."""
+"""Which software was tried, and the result: the rows of docs/compatibility.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.checks import Checks
 
 
 class Outcome(StrEnum):
-    """How a row went. `NOT` is known and said why; only `FAILED` and `BETTER` are news."""
+    """The result of a row. `NOT` is known and has a reason; only `FAILED` and `BETTER` are news."""
 
     WORKS = "works"
     NOT = "does not work"
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operation of one client in one mode, over one kind of bookies."""
+    """An operation of a client in a mode, over one kind of bookies."""
 
     client: str
     mode: str
@@ -44,10 +44,10 @@ class Matrix:
     def row(
         self, client: str, mode: str, operation: str, *, note: str = "", fails_because: str = ""
     ) -> Iterator[Checks]:
-        """A row that works when every check in the block holds and nothing is raised.
+        """Add a row that works when every check in the block holds and nothing is raised.
 
-        `note` stands in the table. With `fails_because` it is known not to work: that it does is
-        an error, for then the table lies. What failed does not end the run.
+        `note` is shown in the table. With `fails_because` it is known not to work: if it works,
+        that is an error, since the table is wrong. A failure does not end the run.
         """
         checks = Checks()
         checks.title(f"{client} · {mode} · {operation}")
@@ -72,19 +72,19 @@ class Matrix:
 
     @property
     def news(self) -> list[Row]:
-        """The rows that are not as the table of the page says they are."""
+        """Return the rows that differ from the page's table."""
         return [row for row in self.rows if row.outcome in (Outcome.FAILED, Outcome.BETTER)]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The rows, for a script."""
+        """Return the rows, for a script."""
         return [asdict(row) for row in self.rows]
 
     def take(self, rows: list[dict[str, Any]]) -> None:
-        """Rows of an earlier run, as `as_json` gave them."""
+        """Add rows of an earlier run's `as_json`."""
         self.rows += (Row(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows)
 
     def table(self) -> str:
-        """The rows in Markdown."""
+        """Return the rows in Markdown."""
         lines = ["| client | mode | operation | result | |", "|---|---|---|---|---|"]
         before = ("", "")
         for row in self.rows:

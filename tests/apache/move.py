@@ -1,6 +1,6 @@
-"""A live move: three of Apache's bookies give way to three of ours under load, and back.
+"""A live move: three of ours replace three Apache bookies under load, and back.
 
-What is done is what docs/compatibility.md says: its commands are run as they stand there.
+It runs the commands of docs/compatibility.md as they are.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ HASTE = {
     "OCTAVO_BOOKIE_COPIES_RETRY_MS": "1000",
     "OCTAVO_SESSION_TIMEOUT_MS": str(SESSION_MS),
 }
-"""The page leaves these as they are: ten minutes until a bookie is lost, for one."""
+"""The page leaves these at their defaults, such as ten minutes until a bookie is lost."""
 
 
 def pasted(label: str) -> str:
-    """The page's command of that name."""
+    """Return the page's command of that name."""
     found = re.findall(rf"^```sh {label}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert len(found) == 1, f"{PAGE.name} has {len(found)} commands {label}"
     return str(found[0])
@@ -58,11 +58,11 @@ class Mover:
         return ["env", *(f"{name}={text}" for name, text in given.items())]
 
     def begin(self) -> None:
-        """Three of Apache's."""
+        """Start three Apache bookies."""
         self._theirs = [self._grounds.add_apache() for _ in range(3)]
 
     def to_ours(self) -> None:
-        """One of ours comes, the oldest of Apache's dies and is forgotten."""
+        """Add one of ours; kill and forget the oldest Apache bookie."""
         port = str(free_port())
         data = str(self._grounds.folder / f"moved-{port}")
         command = self._environment(DATA=data, PORT=port)
@@ -75,7 +75,7 @@ class Mover:
         self._forget(old.bookie_id)
 
     def to_theirs(self) -> None:
-        """The other way. Apache's AutoRecovery copies what ours held."""
+        """Go the other way. Apache's AutoRecovery copies what ours held."""
         self._theirs.append(self._grounds.add_apache())
         bookie_id, process = self._ours.pop(0)
         process.kill()
@@ -88,7 +88,7 @@ class Mover:
 
 
 def move(matrix: Matrix, ask: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     with ask.grounds() as grounds:
         mover = Mover(grounds)
         mover.begin()
@@ -133,7 +133,7 @@ class Moving:
         self.writer = LongWriter(grounds)
 
     async def run(self, what: str, steps: Sequence[Callable[[], None]]) -> None:
-        """Two rows."""
+        """Return two rows."""
         try:
             with self._matrix.row(BROKERS, MODE, what) as checks:
                 await self._exchange(checks, steps)

@@ -1,12 +1,12 @@
 """Pulsar, unmodified, on our bookies: in v2, its default, and switched to v3.
 
-A broker of Maven Central on bookies of ours, its own metadata in the same ZooKeeper. Messages are
-counted by their content (`PulsarTalk.java`), and what a broker says after a restart came from
-bookies. Both ways in are tried: a Pulsar that is told where our ledgers are, and bookies of ours
-that join the tree that a Pulsar has laid out.
+A broker from Maven Central runs on our bookies, with its metadata in the same ZooKeeper. Messages
+are counted by their content (`PulsarTalk.java`), and a broker's answers after a restart came from
+bookies. Both setups are tried: a Pulsar that is given the path of our ledgers, and our bookies in a
+tree that a Pulsar has laid out.
 
-Left out: offloading, for Pulsar's offloaders are not on Maven Central (only in a distribution of
-their own); and batch reads, which no broker before 5.0 sends.
+Left out: offloading, since Pulsar's offloaders are not on Maven Central (only in a separate
+distribution); and batch reads, which no broker before 5.0 sends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.interop.ours import OurBookie
 CLIENT = f"Pulsar {VERSION}"
 KEYS = 1000
 SPACE_S = 120
-# Ledgers that are gone are to leave the disks while a row waits.
+# Deleted ledgers must leave the disks while a row waits.
 SOON = (
     *("--set", f"entry_log_bytes_max={2**20}"),
     *("--set", "gc_interval_ms=1000", "--set", "gc_quarantine_ms=1000"),
@@ -37,7 +37,7 @@ SOON = (
 
 
 def pulsar(matrix: Matrix, ask: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     for wire in WIRES:
         with _part(ask, wire, "cluster").grounds(laid_out=False) as grounds:
             _on_our_cluster(matrix, grounds, wire)
@@ -61,7 +61,7 @@ class _Play:
 
     @classmethod
     def at(cls, grounds: Grounds, wire: Wire, root: str, *, told: bool) -> _Play:
-        """Pulsar is `told` where the bookies' ledgers are, or keeps its metadata in `root`."""
+        """Pulsar is `told` the path of the bookies' ledgers, or keeps its metadata in `root`."""
         zookeeper = f"127.0.0.1:{grounds.zookeeper.port}"
         cluster = PulsarCluster(
             grounds.folder / "pulsar",
@@ -73,12 +73,12 @@ class _Play:
         return cls(grounds, cluster, root)
 
     def add(self) -> OurBookie:
-        """One more bookie of ours."""
+        """Start one more bookie of ours."""
         url = f"zk://127.0.0.1:{self.grounds.zookeeper.port}{self.root or '/'}"
         return self.grounds.add_octavo("--metadata", url, *SOON)
 
     def records(self, ledgers: list[int]) -> dict[int, LedgerMetadata]:
-        """By ledger, as we read them; those without one are left out."""
+        """Return our reading of the ledgers' records; missing ones are left out."""
         return asyncio.run(self._records(ledgers))
 
     async def _records(self, ledgers: list[int]) -> dict[int, LedgerMetadata]:
@@ -94,13 +94,13 @@ class _Play:
         return found
 
     def members(self, topic: str) -> list[Bookie]:
-        """The bookies that what is added to the topic now goes to."""
+        """Return the bookies that now take the topic's messages."""
         last = self.pulsar.ledgers(topic)[-1]
         ids = self.records([last])[last].fragments[-1].bookies
         return [one for one in self.grounds.bookies if one.bookie_id in ids]
 
     def space(self, bookies: list[OurBookie]) -> int:
-        """Bytes of all entry logs of these."""
+        """Return the bytes of all entry logs of these bookies."""
         total = 0
         for log in (log for one in bookies for log in one.ledgers.glob("*.log")):
             with contextlib.suppress(FileNotFoundError):  # collected while we look
@@ -144,7 +144,7 @@ def _in_its_own_tree(matrix: Matrix, grounds: Grounds, wire: Wire) -> None:
 
 
 def _on_both_kinds(matrix: Matrix, grounds: Grounds, wire: Wire) -> None:
-    """One bookie of Apache's and two of ours in each ensemble; then Apache's dies."""
+    """One Apache bookie and two of ours in each ensemble; then Apache's dies."""
     operation = "one bookie of Apache's and two of ours; Apache's dies"
     play = _Play.at(grounds, wire, "", told=True)
     apaches = grounds.add_apache()
@@ -172,12 +172,12 @@ def _on_both_kinds(matrix: Matrix, grounds: Grounds, wire: Wire) -> None:
 
 
 def topic_of(name: str) -> str:
-    """The full name of a topic of the default namespace."""
+    """Return the full name of a topic of the default namespace."""
     return f"persistent://public/default/{name}"
 
 
 def _content(found: dict[str, float]) -> tuple[float, ...]:
-    """(messages by their content, of them twice, with wrong content, out of their key's order)."""
+    """Return (messages by content, repeated, with wrong content, out of their key's order)."""
     return tuple(found[name] for name in ("distinct", "repeated", "wrong", "unordered"))
 
 

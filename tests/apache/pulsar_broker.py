@@ -1,4 +1,4 @@
-"""A Pulsar cluster of one broker as it is published: fetched, laid out, started, asked, stopped."""
+"""A Pulsar cluster of one broker as published: fetched, laid out, started, called, stopped."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ STEPS = 50
 START_S = 180
 TALK_S = 1800
 
-# Imported as a BOM, Pulsar's parent gives its jars the versions that it was built with. Its own
-# distribution brings Log4j.
+# Imported as a BOM, Pulsar's parent gives its jars the versions of its build. Log4j comes with its
+# distribution only.
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>octavo.interop</groupId><artifactId>pulsar</artifactId><version>1</version>
@@ -45,7 +45,7 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 
-# Ledgers are small, so that topics have many; what the rows do not ask about is off.
+# Ledgers are small, so that topics have many; features that the rows do not need are off.
 CONF = """clusterName=octavo
 metadataStoreUrl={metadata}
 configurationMetadataStoreUrl={metadata}
@@ -77,7 +77,7 @@ backlogQuotaCheckEnabled=false
 
 
 def jars() -> Path:
-    """The folder with Pulsar's jars, fetched if need be. Raises `Missing`."""
+    """Return the folder with Pulsar's jars, fetched if missing. Raises `Missing`."""
     return fetch(f"Pulsar {VERSION}", POM)
 
 
@@ -93,10 +93,10 @@ WIRES = (Wire("v2, its default", True), Wire("v3", False))
 
 
 class PulsarCluster:
-    """One broker, restarted at will, and its client. `bookies` says where the ledgers' root is.
+    """One broker, which can be restarted, and its client.
 
-    `bookies` is a metadata service URI of BookKeeper, or empty: Pulsar then lays out and uses a
-    tree of its own, `ledgers` below its metadata.
+    `bookies` is a metadata service URI of BookKeeper with the ledgers' root, or empty: Pulsar then
+    lays out and uses its own tree, `ledgers` below its metadata.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class PulsarCluster:
         return self._process
 
     def lay_out(self) -> None:
-        """`pulsar initialize-cluster-metadata`, and the client compiled beside."""
+        """Run `pulsar initialize-cluster-metadata`, and compile the client meanwhile."""
         main = "org.apache.pulsar.PulsarClusterMetadataSetup"
         words = ["--cluster", "octavo", "--metadata-store", self._metadata]
         words += ["--configuration-metadata-store", self._metadata]
@@ -161,22 +161,22 @@ class PulsarCluster:
             return False
 
     def stop(self) -> None:
-        """In good order, as an operator does it."""
+        """Stop it in an orderly way, as an operator does."""
         self.broker.stop(START_S)
         self._process = None
 
     def kill(self) -> None:
-        """kill −9."""
         if self._process is not None:
             self._process.kill()
 
     def restart(self) -> None:
-        """Stop and start: what it has cached is gone, what it answers then comes from bookies."""
+        """Stop and start: its cache is empty, so its answers come from bookies."""
         self.stop()
         self.start()
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """An admin call; its answer. Raises `AssertionError` with what the broker said."""
+        """Make an admin call; return the answer. Raises `AssertionError` with the broker's
+        message."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.web_port}/admin/v2/{path}",
             method=method,
@@ -192,23 +192,21 @@ class PulsarCluster:
         return json.loads(text) if text else None
 
     def create(self, topic: str, *subscriptions: str) -> None:
-        """Make the topic. What a subscription has not acked is not trimmed."""
+        """Make the topic. Messages that a subscription has not acked are not trimmed."""
         self.ask("PUT", admin_path(topic))
         for name in subscriptions:
             self.ask("PUT", f"{admin_path(topic)}/subscription/{name}")
 
     def ledgers(self, topic: str) -> list[int]:
-        """The ledgers that hold the topic's messages now, those of its cursors not."""
+        """Return the ledgers of the topic's messages, without those of its cursors."""
         found = self.ask("GET", f"{admin_path(topic)}/internalStats")
         return [one["ledgerId"] for one in found["ledgers"]]
 
     def talk(
         self, *words: object, on_step: Callable[[int], None] | None = None
     ) -> dict[str, float]:
-        """What `PulsarTalk` says that it found. `on_step` is told of every fiftieth of a load.
-
-        Raises `AssertionError` when it fails.
-        """
+        """Return the findings of `PulsarTalk`. `on_step` is called at every fiftieth of a load.
+        Raises `AssertionError` when it fails."""
         command = self._java.command(
             "PulsarTalk",
             f"pulsar://127.0.0.1:{self.port}",
@@ -241,12 +239,12 @@ class PulsarCluster:
 
 
 def admin_path(topic: str) -> str:
-    """Where the admin calls of a topic are."""
+    """Return the path of a topic's admin calls."""
     return topic.replace("://", "/")
 
 
 def until(holds: Callable[[], bool], within_s: float, every_s: float = 0.5) -> bool:
-    """Whether `holds` came to hold in time."""
+    """Whether `holds` came true in time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if holds():

@@ -1,6 +1,6 @@
-"""What `bookkeeper shell` is asked over a cluster: commands, and what they have to say.
+"""Questions for `bookkeeper shell` over a cluster: commands, and their expected output.
 
-Each is asked in a mode: a wire protocol where a bookie is spoken to, else `records`.
+Each is asked in a mode: a wire protocol when it speaks to a bookie, else `records`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Place:
     bookies: list[Bookie]
     instance_id: str
     written: dict[str, dict[int, Kind]] = field(default_factory=dict)
-    """Of each wire protocol its own."""
+    """Separate ledgers for each wire protocol."""
 
     def ask(self, mode: str, line: str) -> Answer:
-        """A command, on the first bookie."""
+        """Run a command, on the first bookie."""
         return self.shells.ask(_wire(mode), *line.split(), bookie=self.bookies[0])
 
     def ledger(self, mode: str, number: int) -> int:
-        """The id of a ledger of `LEDGERS`."""
+        """Return the id of a ledger of `LEDGERS`."""
         return list(self.written[_wire(mode)])[number]
 
     def plain(self, answer: Answer) -> list[str]:
-        """What a command said, without what is another thing on each cluster."""
+        """Return a command's output, without values that differ on each cluster."""
         said = "\n".join(line for line in answer.said if not _PROGRESS.match(line))
         for number, bookie in enumerate(self.bookies, 1):
             said = said.replace(bookie.bookie_id, f"<bookie {number}>")
@@ -65,14 +65,14 @@ Lines = Callable[[Place, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Some commands that follow one another. The text of all has to have `wanted` in it."""
+    """Consecutive commands. Their combined output must contain `wanted`."""
 
     operation: str
     lines: Lines
     wanted: Lines
     modes: tuple[str, ...] = (RECORDS,)
     compared: bool = True
-    """Whether Apache's bookies have to be told of alike."""
+    """Whether the output must equal that over Apache's bookies."""
     code: int = 0
     note: str = ""
 

@@ -1,4 +1,4 @@
-"""A read-only bookie of each kind, asked alike: who may still write to it."""
+"""A read-only bookie of each kind, with the same calls: which may still write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECOVERY, HIGH = int(Flag.RECOVERY_ADD), int(Flag.HIGH_PRIORITY)
 
 
 def read_only(matrix: Matrix, asked: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     with asked.grounds() as grounds:
         ports = (
             grounds.add_apache("forceReadOnlyBookie=true\n").port,

@@ -1,4 +1,4 @@
-"""Are ledgers whole: each entry on each bookie that is to hold it, as it was written."""
+"""Whether ledgers are whole: each entry on each bookie that is to hold it, as it was written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITE_S = 180
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What ledger is to be written, and whether its writer dies before it is closed."""
+    """A kind of ledger to write, and whether its writer dies before the close."""
 
     ensemble_size: int
     write_quorum: int
@@ -42,7 +42,7 @@ class Kind:
 
 
 def write_ledgers(grounds: Grounds, wire: str, kinds: Sequence[Kind]) -> dict[int, Kind]:
-    """Have Apache's client write one ledger of each of `kinds`, and die."""
+    """Let Apache's client write one ledger of each of `kinds`, and die."""
     classes = grounds.folder / "classes"
     if not classes.exists():
         grounds.java.compile(SOURCE, classes)
@@ -56,7 +56,7 @@ def write_ledgers(grounds: Grounds, wire: str, kinds: Sequence[Kind]) -> dict[in
 
 
 async def ledgers_naming(store: MetadataStore, bookie_id: str) -> list[int]:
-    """The ledgers whose records name this bookie."""
+    """Return the ledgers whose records name this bookie."""
     ledgers = LedgerStore(store)
     found = []
     for ledger_id in await ledgers.list():
@@ -67,7 +67,7 @@ async def ledgers_naming(store: MetadataStore, bookie_id: str) -> list[int]:
 
 
 async def marked(store: MetadataStore) -> list[str]:
-    """The records of ledgers that Apache's auditor holds to be under-replicated."""
+    """Return the records of ledgers that Apache's auditor calls under-replicated."""
 
     async def below(path: str) -> list[str]:
         children = await store.children(path)
@@ -82,10 +82,10 @@ async def marked(store: MetadataStore) -> list[str]:
 async def flaws(
     store: MetadataStore, written: Mapping[int, Kind], live: Collection[str]
 ) -> list[str]:
-    """What is wrong with these ledgers; empty when all are whole.
+    """Return the faults of these ledgers; empty when all are whole.
 
-    Whole is one that is closed at its last entry, names only `live` bookies, no fragment the same
-    one twice, and of which each bookie serves every entry that it is to hold, as it was written.
+    A whole ledger is closed at its last entry, names only `live` bookies, no fragment the same
+    bookie twice, and each bookie serves every entry that it is to hold, as it was written.
     """
     found: list[str] = []
     for ledger_id, kind in written.items():
@@ -121,7 +121,7 @@ async def _wrong_copies(metadata: LedgerMetadata) -> list[str]:
 
 
 async def _unread(metadata: LedgerMetadata, bookie: str, entry_ids: list[int]) -> list[str]:
-    """What of these entries is not on that bookie, or is not what was written."""
+    """Return the entries that are not on that bookie, or differ from what was written."""
     ledger_id = metadata.ledger_id
     digest = digest_for(metadata.digest_type, metadata.password)
     async with await Talk.with_bookie(int(bookie.rpartition(":")[2])) as talk:

@@ -1,4 +1,4 @@
-"""Octavo's brokers on a cluster of the matrix, and users of a topic who note what they are told."""
+"""Octavo's brokers on a cluster of the matrix, and users of a topic who note their answers."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ tail_cache_bytes_max = 65536
 
 
 def metadata_of(grounds: Grounds) -> str:
-    """The cluster's metadata, for Octavo's commands."""
+    """Return the cluster's metadata URL, for Octavo's commands."""
     return f"zk://127.0.0.1:{grounds.zookeeper.port}/"
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
-    """Return when it holds, asked again and again. Raises `TimeoutError`."""
+    """Ask again and again until it holds. Raises `TimeoutError`."""
     async with asyncio.timeout(timeout_s):
         while not await holds():  # noqa: ASYNC110
             await asyncio.sleep(0.3)
 
 
 def auto_recovery(grounds: Grounds) -> Process:
-    """Apache's AutoRecovery, as a process of its own."""
+    """Start Apache's AutoRecovery, as a separate process."""
     conf = grounds.folder / "auto-recovery.conf"
     port = grounds.zookeeper.port
     conf.write_text(
@@ -94,16 +94,13 @@ class OurBroker:
         self._process.wait_until_listening(self._port)
 
     def kill(self) -> None:
-        """kill −9."""
         if self._process is not None:
             self._process.kill()
 
 
 class Singles:
-    """Publishes messages one by one, each when the one before was answered; repeats none.
-
-    Brokers are asked in turn, so that half of the messages go through one that is not the owner.
-    """
+    """Publishes messages singly, each after the answer to the one before, without repeats. It asks
+    brokers in turn, so half of the messages go through a broker that is not the owner."""
 
     def __init__(self, urls: list[str], topic: str, record: Record, name: str) -> None:
         self._urls = itertools.cycle([f"{url}/v1/topics/public/{topic}/messages" for url in urls])
@@ -113,10 +110,10 @@ class Singles:
         self.acked = 0
         self.failed: list[str] = []
         self.longest_s = 0.0
-        """For the answer to a message."""
+        """The longest wait for an answer."""
 
     async def run(self, rate: float) -> None:
-        """About `rate` messages a second."""
+        """Publish about `rate` messages a second."""
         loop = asyncio.get_running_loop()
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -151,7 +148,8 @@ class Singles:
 
 
 class Users:
-    """Those of one topic: batches, NDJSON, single messages; a shared subscription, an exclusive."""
+    """The users of a topic: batches, NDJSON, single messages; a shared subscription, an
+    exclusive."""
 
     def __init__(self, urls: list[str], topic: str, seed: int = 1) -> None:
         self.urls = urls
@@ -184,12 +182,12 @@ class Users:
         self._consuming = [asyncio.create_task(run) for run in eager]
 
     async def more(self, count: int = 150) -> None:
-        """Until so many more messages are acked. Raises `TimeoutError`."""
+        """Wait until this many more messages are acked. Raises `TimeoutError`."""
         goal = self.record.acked + count
         await until(lambda: self.record.acked >= goal, SETTLE_S)
 
     async def finish(self) -> list[str]:
-        """Stop publishing, wait until all is consumed, and read all; whatever was wrong."""
+        """Stop publishing, wait until all is consumed, read everything, and return the faults."""
         self.singles.stopping = True
         for one in self._publishers:
             one.stopping = True
@@ -219,12 +217,12 @@ class Users:
         return [*wrong, *problems(self.record, found)]
 
     async def read_again(self) -> list[str]:
-        """What of all that was read at the end is not there now, or otherwise."""
+        """Return which messages of the final read are missing or different now."""
         now = await stored(self.urls, PARTITIONS, self.topic)
         return [f"{place}: {text!r}" for place, (text, _) in (self._found.items() ^ now.items())]
 
     async def stop(self) -> None:
-        """At once, whatever is under way."""
+        """Stop at once."""
         tasks = (*self._publishing, *self._consuming)
         for task in tasks:
             task.cancel()

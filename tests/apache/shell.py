@@ -1,7 +1,7 @@
-"""BookKeeper's shell over three bookies of ours: each command that asks a cluster is a row.
+"""BookKeeper's shell over three bookies of ours: each command for a cluster is a row.
 
-Over three of Apache's it is given the same commands first, in the same order, and where what it
-says can be compared it has to say the same over ours.
+The same commands run first over three Apache bookies, in the same order; comparable output must be
+equal over ours.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.interop.ours import OurBookie, store_at
 
 SHELL = f"BookieShell {VERSION}"
 ASLEEP = ("--set", "keep_copies=false")
-"""What is lost is for the shell to bring back."""
+"""The shell, not our bookies, has to restore lost copies."""
 
 Said = dict[tuple[str, str], list[str]]
 
 
 def shell(matrix: Matrix, asked: Ask) -> None:
-    """The rows of this part."""
+    """Return the rows of this part."""
     with _three(replace(asked, folder=asked.folder / "apache"), apache=True) as theirs:
         said = _answers_of_apaches(theirs)
         auditors = _auditors_of_apaches(theirs)
@@ -46,7 +46,7 @@ def shell(matrix: Matrix, asked: Ask) -> None:
 
 @contextlib.contextmanager
 def _three(asked: Ask, *, apache: bool) -> Iterator[Place]:
-    """A cluster of three bookies that is laid out by their own software."""
+    """Start a cluster of three bookies, laid out by their own software."""
     with asked.grounds(laid_out=apache) as grounds, shells_on(grounds) as shells:
         for _ in range(3):
             grounds.add_apache() if apache else grounds.add_octavo(*ASLEEP)
@@ -59,11 +59,11 @@ async def _instance_id(zookeeper_port: int) -> str:
         return await LedgerStore(store).instance_id()
 
 
-# -- what is asked over both kinds
+# Questions over both kinds
 
 
 def _answers_of_apaches(theirs: Place) -> Said:
-    """What the commands say there."""
+    """Return the commands' output there."""
     theirs.written = {wire: write_ledgers(theirs.grounds, wire, LEDGERS) for wire in WIRES}
     return {
         (question.operation, mode): [
@@ -92,11 +92,11 @@ def _questions(matrix: Matrix, ours: Place, said: Said) -> None:
                     checks.equal("the same as over Apache's bookies", plain, there)
 
 
-# -- auditors
+# Auditors
 
 
 def _auditors_of_apaches(theirs: Place) -> list[str]:
-    """What `whoisauditor` says where no auditor ever was, and where one has gone."""
+    """Return the output of `whoisauditor` without any auditor so far, and after one has gone."""
     never = theirs.ask(RECORDS, "whoisauditor")
     auditor = start_auto_recovery(theirs.grounds, "v3")
     asyncio.run(_auditor_at(theirs.grounds.zookeeper.port, here=True))
@@ -125,11 +125,11 @@ def _before_an_auditor(matrix: Matrix, ours: Place, auditors: list[str]) -> None
             checks.contains(f"{words}: {wanted}", "".join(answer.said), wanted)
 
 
-# -- lost bookies
+# Lost bookies
 
 
 async def _guest(matrix: Matrix, theirs: Place) -> None:
-    """One of ours joins three of Apache's and is taken out again."""
+    """One of ours joins three Apache bookies and is taken out again."""
     async with store_at(theirs.grounds.zookeeper.port) as store:
         guest = theirs.grounds.add_octavo(*ASLEEP)
         operation = "an Octavo bookie joins three of Apache's, takes ledgers, is decommissioned"
@@ -137,7 +137,7 @@ async def _guest(matrix: Matrix, theirs: Place) -> None:
 
 
 async def _lost_bookies(matrix: Matrix, ours: Place) -> None:
-    """Three bookies and a spare, of which one after another is lost, in every way there is."""
+    """Three bookies and a spare, lost one after another in every possible way."""
     ours.grounds.add_octavo(*ASLEEP)
     async with store_at(ours.grounds.zookeeper.port) as store:
         first, second, third = (one for one in ours.bookies[:3] if isinstance(one, OurBookie))
@@ -153,7 +153,7 @@ async def _lost_bookies(matrix: Matrix, ours: Place) -> None:
 async def _recovered(
     matrix: Matrix, ours: Place, store: MetadataStore, wire: str, lost: OurBookie, flag: str
 ) -> None:
-    """One dies; the shell copies what it held to who is left."""
+    """One dies; the shell copies its entries to the remaining bookies."""
     written: dict[int, Kind] = {}
     for one in WIRES:
         written |= await asyncio.to_thread(write_ledgers, ours.grounds, one, LEDGERS * 2)
@@ -184,7 +184,7 @@ async def _whole(
 async def _without_cookie(
     matrix: Matrix, ours: Place, store: MetadataStore, bookie: OurBookie
 ) -> None:
-    """Its cookie was deleted (`recover -d`): what the folders hold is nobody's any more."""
+    """Its cookie was deleted (`recover -d`): the folders belong to no bookie any more."""
     operation = "a bookie whose cookie `recover -d` deleted"
     note = "refuses to start and says why; with empty folders it starts fresh"
     with matrix.row("an Octavo bookie", RECORDS, operation, note=note) as checks:
@@ -197,7 +197,7 @@ async def _without_cookie(
 
 
 async def _cookie(store: MetadataStore, bookie: OurBookie) -> str:
-    """The incarnation in a bookie's cookie, or nothing where there is no cookie."""
+    """Return the incarnation in a bookie's cookie, or nothing without a cookie."""
     with contextlib.suppress(RecordNotFound):
         return (await BookieRegistry(store).read_cookie(bookie.bookie_id))[0].incarnation
     return ""
@@ -212,7 +212,7 @@ def _refusal(bookie: OurBookie) -> str:
 
 
 async def _formatted(matrix: Matrix, ours: Place, store: MetadataStore, bookie: OurBookie) -> None:
-    """`bookieformat` over the folders of one of ours that is stopped."""
+    """Run `bookieformat` over the folders of one of ours that is stopped."""
     with matrix.row(SHELL, RECORDS, "`bookieformat -deleteCookie` of a stopped bookie") as checks:
         before = await _cookie(store, bookie)
         bookie.kill()
@@ -229,7 +229,7 @@ async def _formatted(matrix: Matrix, ours: Place, store: MetadataStore, bookie: 
 async def _decommissioned(
     matrix: Matrix, place: Place, store: MetadataStore, bookie: OurBookie, operation: str
 ) -> None:
-    """With Apache's auditor and replicator beside it, as `decommissionbookie` needs."""
+    """With Apache's auditor and replicator running, as `decommissionbookie` needs."""
     auditor = start_auto_recovery(place.grounds, "v3")
     try:
         await an_auditor(store)

@@ -1,4 +1,4 @@
-"""BookKeeper's shell over a cluster, in the wire protocol that is wanted, and what it answers."""
+"""BookKeeper's shell over a cluster, in the wanted wire protocol, and its output."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ _SAID = re.compile(r"^(?:INFO|WARN|ERROR) (\w*(?:Command|Cmd)) - (.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one command came to."""
+    """The result of one command."""
 
     code: int
     text: str
-    """All that was printed, the logs of libraries among it."""
+    """All output, with the logs of libraries."""
 
     @property
     def said(self) -> list[str]:
-        """What the command itself printed, in order."""
+        """The command's own output, in order."""
         found = (_SAID.match(line) for line in self.text.splitlines())
         return [f"{match[1]}: {match[2]}" for match in found if match]
 
 
 def conf_of(grounds: Grounds, wire: str, bookie: Bookie | None = None, more: str = "") -> str:
-    """A configuration for Apache's programs: of this cluster, this protocol, on that bookie."""
+    """Return a configuration for Apache's programs: of this cluster, this protocol, on that
+    bookie."""
     port, journal, ledgers = 3181, grounds.folder / "no-journal", grounds.folder / "no-ledgers"
     if isinstance(bookie, OurBookie):
         port, journal, ledgers = bookie.port, bookie.journal, bookie.ledgers
@@ -51,7 +52,7 @@ def conf_of(grounds: Grounds, wire: str, bookie: Bookie | None = None, more: str
 
 
 class Shells:
-    """Commands, one after another, in one process: a start of Java costs more than they do."""
+    """Runs commands one after another in one process: starting Java costs more than they do."""
 
     def __init__(self, grounds: Grounds) -> None:
         self._grounds = grounds
@@ -75,7 +76,8 @@ class Shells:
             self._lines.put(line)
 
     def ask(self, wire: str, *words: str, bookie: Bookie | None = None) -> Answer:
-        """`bookkeeper shell WORDS`, on that bookie. Raises `AssertionError` when it is silent."""
+        """Run `bookkeeper shell WORDS` on that bookie. Raises `AssertionError` when it is
+        silent."""
         conf = self._grounds.folder / "asked.conf"
         conf.write_text(conf_of(self._grounds, wire, bookie))
         assert self._process.stdin is not None
@@ -94,14 +96,13 @@ class Shells:
             heard.append(line)
 
     def close(self) -> None:
-        """kill −9."""
         self._process.kill()
         self._process.wait()
 
 
 @contextlib.contextmanager
 def shells_on(grounds: Grounds) -> Iterator[Shells]:
-    """A shell, while the block runs."""
+    """Run a shell for the length of a block."""
     shells = Shells(grounds)
     try:
         yield shells

@@ -1,4 +1,4 @@
-"""Both kinds of bookies are asked the same, in short: where a JDK, Maven and the jars are there."""
+"""Both kinds of bookies get the same questions, in short: needs a JDK, Maven and the jars."""
 
 import shutil
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 2
-"""What Apache's bookie has flushed when it is killed, and so what it forgets, is a matter of time:
-on a busy machine it answers otherwise. An answer of ours that is wrong is wrong both times."""
+"""What Apache's bookie has flushed when it is killed, and so what it forgets, depends on timing: on
+a busy machine it may answer otherwise. A wrong answer of ours is wrong both times."""
 
 
 @pytest.mark.long

@@ -22,13 +22,11 @@ from tests.support.apache_bookie import FakeApacheBookie, apache_bookie
 from tests.support.cluster import add_many
 from tests.support.raw_bookie import open_metadata, until
 
-# On Apache's bookies nobody but the writer could read the end of an idle ledger.
-#
-# The last entries of a ledger are confirmed by the next add, or by a LAC that comes alone. That
-# was told to bookies of ours only. Where they are Apache's, `octavo ledger read` and Spark left
-# out the last entries of a topic that was idle, and a broker whose cache had let go of them
-# answered 503, "do not yet confirm", for as long as nobody published. Found by `make apache`, part
-# `brokers`.
+# On Apache's bookies only the writer could read the end of an idle ledger. The last entries are
+# confirmed by the next add, or by an explicit LAC, which was sent to our bookies only. So `octavo
+# ledger read` and Spark left out the last entries of an idle topic, and a broker without them in
+# its cache answered 503, "do not yet confirm", until the next publish. `make apache`, part
+# `brokers`, found it.
 
 DEADLINE_S = 20
 
@@ -70,7 +68,7 @@ async def test_the_end_of_an_idle_ledger_can_be_read(
 async def test_it_is_told_again_for_a_bookie_forgets_it(
     client: LedgerClient, bookies: list[FakeApacheBookie], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Apache's keep it in memory, for ten minutes."""
+    """Apache's bookies keep it in memory, for ten minutes."""
     monkeypatch.setattr(ensemble_writer, "_TELL_AGAIN_S", 0.2)
     writer = await client.create()
     await add_many(writer, 20)
@@ -100,7 +98,7 @@ async def test_a_lac_that_is_not_signed_is_not_believed(
 
 
 async def test_what_is_octavos_own_is_not_asked(client: LedgerClient) -> None:
-    """It would hang up, and all that is under way there would fail."""
+    """The bookie would hang up, and all requests on the connection would fail."""
     with pytest.raises(BadRequest, match="is an Apache bookie, and LIST_ENTRIES is"):
         await client.request("a1", Op.LIST_ENTRIES, {"ledger": 1})
 
@@ -108,7 +106,7 @@ async def test_what_is_octavos_own_is_not_asked(client: LedgerClient) -> None:
 async def test_audit_reads_what_it_cannot_ask(
     store: MetadataStore, client: LedgerClient, bookies: list[FakeApacheBookie]
 ) -> None:
-    """It was said of every copy that its bookie does not say whether it has it."""
+    """It reported for every copy that its bookie does not say whether it has it."""
     writer = await client.create()
     await add_many(writer, 20)
     metadata = await writer.close()

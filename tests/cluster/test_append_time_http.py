@@ -1,4 +1,4 @@
-"""Append times at every way in which HTTP and the Python client give messages: one and the same."""
+"""Append times in all outputs of HTTP and the Python client are the same."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def filled(cluster: Cluster) -> list[tuple[int, int]]:
-    """Messages by every way in; for each between which times it was stored."""
+    """Publish messages in every way; note for each the times around its storing."""
     between: list[tuple[int, int]] = []
 
     async def one(count: int, sent: Any) -> None:
@@ -82,7 +82,8 @@ async def test_every_reader_sees_when_it_was_stored(cluster: Cluster) -> None:
         answer = await api.get(MESSAGES, headers={"Accept": BATCHES})
         assert answer.headers[APPEND_TIME_HEADER] == f"0={wanted[0]}", name
         found, last_ms = [], wanted[0]
-        for header, data in split_batches(answer.body):  # by the book: docs/formats/record_batch.md
+        # by the format page: docs/formats/record_batch.md
+        for header, data in split_batches(answer.body):
             last_ms = time_of(header.partition_leader_epoch, last_ms)
             found += [last_ms] * header.record_count
             by_producer = next(read_records(bytes(data))).timestamp_ms
@@ -147,7 +148,7 @@ async def test_streams_and_sockets_tell_it_too(cluster: Cluster) -> None:
 
 
 async def test_a_follower_at_the_end_knows_the_time_of_what_comes(cluster: Cluster) -> None:
-    """Its stream begins before there is a batch that could say of which days the stamps are."""
+    """Its stream begins before there is a batch that could tell the days of the stamps."""
     async with AsyncClient([api.url for api in cluster.apis.values()]) as client:
         found: list[int] = []
 
@@ -169,7 +170,7 @@ async def test_a_follower_at_the_end_knows_the_time_of_what_comes(cluster: Clust
 
 
 async def test_a_stream_ends_where_its_head_does_not_tell_the_next_time(cluster: Cluster) -> None:
-    """Two batches as a partition has them whose owner's clock was set: more than weeks apart."""
+    """Two batches as in a partition whose owner's clock was set: weeks apart."""
     await filled(cluster)
     owner = await cluster.owner_of(TOPIC + "/partitions/0")
     partition = await cluster.brokers[owner].broker.ownership.partition(NAME)

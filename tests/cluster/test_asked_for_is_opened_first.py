@@ -1,4 +1,4 @@
-"""A broker that has many partitions to open opens first what somebody asks for."""
+"""A broker that has many partitions to open opens requested ones first."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def test_events_of_all_brokers_come_into_one_topic(cluster: Cluster) -> No
     assert len(found) == 8
     assert {one["broker"] for one in found} == set(cluster.brokers)
     created = (one for one in found if one["operation"] == "create")
-    first = min(created, key=lambda one: one["resource"])  # each broker writes for itself
+    first = min(created, key=lambda one: one["resource"])  # each broker has its own writer
     assert first["time"].endswith("+00:00")
     assert len(first["reason"]) == REASON_CHARS
     assert (first["principal"], first["source"], first["peer"]) == (ALICE[0], "token", "10.0.0.7")
@@ -133,7 +133,8 @@ async def test_nothing_is_lost_or_twice_when_answers_are_and_owners_go(cluster: 
 
 
 async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(cluster: Cluster) -> None:
-    """A client with `produce` took exclusive access with `fencing`: no event was stored again."""
+    """A client with `produce` took exclusive access with `fencing`, and no event was stored
+    again."""
     owner = await _make_and_find_owner(cluster)
     answer = await cluster.api.post(
         f"{AUDIT}/partitions/0/producer-access", json={"producer": "me", "fencing": True}
@@ -148,7 +149,7 @@ async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(cluster
     ):
         with pytest.raises(AuditTopicClosed):
             await attempt
-    # Access that an older broker has granted does not stop the brokers either.
+    # Access granted by an older broker does not stop the brokers either.
     partition._access.acquire("me", 0, session_ms=10**9, fencing=True)
     answer = await cluster.api.put(f"{AUDIT}/subscriptions/lazy", json={"start": "earliest"})
     assert answer.status == 201, answer
@@ -179,7 +180,8 @@ async def test_an_owner_that_vanishes_loses_nothing_of_others(tmp_path: Path) ->
 
 @pytest.mark.parametrize("through", ["broker-0", "broker-1"])
 async def test_a_topic_that_was_deleted_is_made_anew(cluster: Cluster, through: str) -> None:
-    """Its new owner knows nothing of the producer: by the owner itself, and by who passes on."""
+    """Its new owner does not know the producer: tested at the owner, and at a broker that
+    forwards."""
     await _make_and_find_owner(cluster)
     log = log_of(cluster, through)
     administers(log, 1)

@@ -1,5 +1,6 @@
-"""Calls to brokers of a secured cluster, and what the audit log has of them: each once, whoever of
-the brokers was asked, with who, what, from where and why; and quotas are those of who asks."""
+"""Calls to a secured cluster in the audit log: each once, at whichever broker, with caller,
+operation, address and reason; quotas are the caller's.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def told(cluster: Cluster) -> list[dict[str, Any]]:
-    """All that stands in the topic, once nothing waits."""
+    """Return the content of the topic, once no event waits."""
     for running in cluster.brokers.values():
         assert running.server is not None
         audit = running.server._audit
@@ -63,7 +64,7 @@ async def test_each_call_is_told_once_with_who_what_and_why(cluster: Cluster) ->
     apis = list(cluster.apis.values())
     assert (await apis[0].put(ORDERS, headers=ADMIN)).status == 201
     path = f"{ORDERS}/messages"
-    for api in apis:  # one of the two passes it on
+    for api in apis:  # one of the two forwards it
         assert (await api.post(path, b"x", "text/plain", headers={**ALICE})).status == 200
         assert (await api.post(path, b"x", "text/plain", headers={**BOB})).status == 403
     assert (await apis[0].get(path)).status == 401

@@ -27,13 +27,11 @@ from tests.support.cluster import (
     values,
 )
 
-# Partitions lay where chance put them, and a broker that came was given nothing.
-#
-# Of a hundred topics of four partitions twelve lay 4:0 on two brokers, for each partition chose by
-# itself; after a rolling restart of both the first to come back had 0 of 32, the other all of
-# them, and so it stayed: only what nobody served was ever claimed. Now a topic's partitions are
-# spread evenly (broker/cluster/preference.py), and what another should have is handed on
-# (broker/cluster/balance.py).
+# Partitions stayed where chance put them, and a joining broker got none. Of a hundred topics of
+# four partitions twelve lay 4:0 on two brokers, since each partition chose independently. After a
+# rolling restart of both, the first one back had 0 of 32 for good, because only unowned partitions
+# were ever claimed. Now a topic's partitions are spread evenly (broker/cluster/preference.py), and
+# handed on to their preferred owner (broker/cluster/balance.py).
 
 QUICK: dict[str, Any] = {
     "balance_after_ms": 300,
@@ -43,7 +41,7 @@ QUICK: dict[str, Any] = {
 
 
 async def serve(running: list[RunningBroker], name: PartitionName) -> RunningBroker:
-    """Who serves the partition, once somebody does."""
+    """Wait for the partition's owner, and return it."""
     async with asyncio.timeout(15):
         while True:
             for one in running:
@@ -142,7 +140,7 @@ async def test_what_nobody_takes_is_taken_back(
         await serve([one], TOPIC.partition(number))
     two = await cluster.start("B", **QUICK)
     monkeypatch.setattr(two.broker.ownership, "reconcile", lambda: None)  # it is deaf
-    one.broker.ask_peer = None  # and nobody speaks to it
+    one.broker.ask_peer = None  # and gets no calls
     mine = {p.name: p.epoch for p in one.broker.ownership.open_partitions()}
     await until(
         lambda: any(p.epoch > mine[p.name] + 1 for p in one.broker.ownership.open_partitions()),
@@ -151,18 +149,16 @@ async def test_what_nobody_takes_is_taken_back(
     assert share(two.broker) == 0
 
 
-# A partition was closed for an heir that had not heard of it, taken back, and closed again.
-#
-# What was to be handed on was released, and the heir had to hear of that by its watch. A watch may
-# be late by any time, and of a topic that was deleted and made again the heir had none: nobody
-# served the partition for 5 s, again and again, and calls that were sent on to the heir were
-# refused by what it had heard long ago. Seed 8066 of profile `recreate` (S10), where watches are
-# late by up to 20 s. Now the heir is asked, looks for itself before it refuses, and one that takes
-# nothing all the same is given nothing for a while.
+# A partition was closed for a successor that had not heard of it, taken back, and closed again. The
+# successor learned of the released partition by its watch, which may be late by any time; for a
+# topic that was deleted and made again it had no watch. So the partition had no owner for 5 s,
+# again and again, and the successor refused forwarded calls by outdated knowledge. Seed 8066 of
+# profile `recreate` (S10), where watches are late by up to 20 s. Now the owner asks the successor,
+# which looks before it refuses; one that refuses all the same gets nothing for a while.
 
 
 async def test_an_heir_whose_watches_are_silent_takes_it(cluster: Cluster) -> None:
-    """It was asked for the partition before, so it remembers another owner, and watches already."""
+    """It had a request for the partition before, so it remembers another owner, and has a watch."""
     one = await cluster.start("A", **QUICK)
     name = await make_topic(one.broker, partitions=2)
     for number in range(2):
@@ -178,7 +174,7 @@ async def test_an_heir_whose_watches_are_silent_takes_it(cluster: Cluster) -> No
 
 
 async def test_an_heir_of_a_topic_made_again_takes_it(cluster: Cluster) -> None:
-    """With the topic went its watches, and nobody has asked for the new one's partitions yet."""
+    """The topic's watches went with it, and the new one's partitions had no request yet."""
     one = await cluster.start("A", **QUICK)
     two = await cluster.start("B", **QUICK)
     await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
@@ -240,12 +236,10 @@ def test_the_pauses_of_a_broker() -> None:
 
 
 async def test_it_can_be_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker whose drain had no answer stayed drained for the others, though it was undone.
-
-    The store had the word, its answer was lost; that the drain was undone looked like what had been
-    told before, and was told to nobody. The broker was given nothing until it was started anew.
-    Seed 42 of profile `stream` (S10).
-    """
+    """A broker whose drain got no answer stayed drained for the others, though it was undone.
+    The store had the value, its answer was lost, and undoing looked like the announced state, so
+    it was not announced. The broker got nothing until it was restarted. Seed 42 of profile
+    `stream` (S10)."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         drained, other = (cluster.brokers[f"broker-{number}"] for number in range(2))
         standings = other.broker.registry.standings

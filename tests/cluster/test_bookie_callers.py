@@ -1,4 +1,4 @@
-"""Bookies know who speaks: nodes, readers, owners of certificates; strangers are refused."""
+"""Bookies identify callers: nodes, readers, owners of certificates; strangers are refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BODIES: dict[extension.Op, dict[str, Any]] = {
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """One bookie that asks who calls, in a cluster that is not secured yet."""
+    """One bookie that authenticates callers, in a cluster that is not secured yet."""
     async with running_cluster(tmp_path, 1, guarded=True) as cluster:
         yield cluster
 
@@ -76,7 +76,7 @@ async def as_node(cluster: Cluster, node: BookieNode) -> RawClient:
 
 
 async def shown(node: BookieNode, token: bytes | str) -> tuple[RawClient, str]:
-    """A connection on which a token was shown, and what the bookie found wrong with it."""
+    """Open a connection and show a token; return both with the bookie's complaint."""
     client = await RawClient.connect(node)
     client.send(auth_frame(OCTAVO, token if isinstance(token, bytes) else token.encode()))
     answer = await client.answer()
@@ -127,7 +127,7 @@ async def test_a_stranger_is_refused_in_v2_frames(world: Cluster) -> None:
     answer = await client.answer()
     assert isinstance(answer, BatchReadAnswer)
     assert (answer.code, answer.entries) == (Code.UNAUTHORIZED, [])
-    bad = add_of(1, 5, lac=9)  # of a true LAC or a false one, it is all the same
+    bad = add_of(1, 5, lac=9)  # the LAC makes no difference
     client.send(adds_of(1, range(3, 5)) + bad + add_of(3, 0, flags=0))
     refused = [await client.answer() for _ in range(4)]
     assert set(refused) == {
@@ -335,14 +335,14 @@ RNG = random.Random(55)
 async def test_a_readers_token_ends_with_what_it_was_given_out_for(
     tmp_path: Path, how: str
 ) -> None:
-    """It was good for ten minutes more, whatever became of its owner."""
+    """It was valid for ten minutes more, whatever became of its owner."""
     key, keys = make_key(RNG), tmp_path / "keys"
     keys.write_text(line_of("alice", key) + "\n" + line_of("bob", make_key(RNG)) + "\n")
     async with running_cluster(tmp_path / "c", 0, guarded=True) as cluster:
         users = UserStore(cluster.store)
         await users.create("alice", scram_records("correct horse", RNG), ("staff",))
         await users.create("bob")
-        # The broker's and the bookie's are two processes' in earnest.
+        # In reality the broker's and the bookie's are in two processes.
         config = SecurityConfig(api_keys_file=str(keys), files_reload_ms=5)
         callers = cluster.authenticates = await open_authenticator(
             config, cluster.store, wall_clock_ms, RNG, _no_network
@@ -433,7 +433,7 @@ async def test_who_proves_nothing_is_let_go(
 
 
 class ByCommonName:
-    """Knows certificates by their CN, after a while where it is told so."""
+    """Knows certificates by their CN, optionally after a while."""
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
@@ -510,7 +510,7 @@ async def test_certificates_of_clients_and_rules_about_bookies(
             stranger = await connected(name)
             assert await stranger.read(1, 0) is Code.UNAUTHORIZED
         assert await pulsar.fence(1) != Code.UNAUTHORIZED
-        # BookKeeper's own way to TLS; what comes at once waits until it is known who sends it.
+        # BookKeeper's own way to TLS; an early frame waits until its sender is known.
         begun = V3Client(*await asyncio.open_connection("127.0.0.1", node.port))
         begun.send(request_frame(v3.Op.START_TLS, 1, "startTLSRequest"))
         assert (await begun.answer()).status == OK
@@ -527,7 +527,7 @@ async def test_certificates_of_clients_and_rules_about_bookies(
 
 
 async def test_a_cluster_that_is_secured_works_on(tmp_path: Path) -> None:
-    """Ledgers are written, read and recovered; what a bookie lost is copied to it again."""
+    """Ledgers are written, read and recovered; a bookie gets lost copies back."""
     async with running_cluster(tmp_path, 3, guarded=True, patient=True) as cluster:
         before = await cluster.client(1)
         writer = await before.create()
@@ -591,7 +591,7 @@ async def test_messages_are_published_and_consumed_through_secured_bookies(
     tmp_path: Path,
 ) -> None:
     async with running_cluster(tmp_path, 3, brokers=2, guarded=True) as cluster:
-        await cluster.secure()  # the brokers' own doors ask nobody here
+        await cluster.secure()  # the brokers' own HTTP authenticates no caller here
         api = cluster.api
         assert (await api.put("/v1/topics/public/t", json={})).status in (200, 201)
         found = await api.post("/v1/topics/public/t/messages", json={"messages": [{"value": "a"}]})
@@ -618,7 +618,7 @@ class ByToken:
 
 
 async def asked(node: BookieNode, request: str, token: str = "") -> tuple[int, str]:
-    """Status and answer of the admin port."""
+    """Return status and answer of the admin port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", node.admin.port)
     shown = f"Authorization: Bearer {token}\r\n" if token else ""
     writer.write(f"{request} HTTP/1.1\r\nHost: b\r\n{shown}\r\n".encode())
@@ -674,7 +674,7 @@ async def test_a_broker_gives_a_token_for_the_ledgers_of_a_topic(tmp_path: Path)
         for number in (0, 1):
             path = f"/v1/topics/public/flights/partitions/{number}/messages"
             assert (await api.post(path, json={"value": "x"})).status == 200
-        # The door of this broker asks nobody: it is a stranger who may consume.
+        # This broker authenticates no caller: the client is a stranger who may consume.
         await cluster.secure(("*", "consume", "topic:public/flights"))
         answer = await api.post("/v1/topics/public/flights/reader-token")
         assert answer.status == 200, answer
@@ -696,10 +696,8 @@ async def test_a_broker_gives_a_token_for_the_ledgers_of_a_topic(tmp_path: Path)
 
 
 async def test_a_token_reads_what_the_topic_has_and_no_entry_besides(tmp_path: Path) -> None:
-    """A fork's token reads neither what its source took later nor what was truncated.
-
-    The fork's token named the ledger in which both have their messages.
-    """
+    """A fork's token reads neither later entries of its source nor truncated ones, though it named
+    the ledger that both share."""
     async with running_cluster(tmp_path, 1, brokers=1, guarded=True) as cluster:
         api, node = cluster.api, cluster.nodes["b1"]
         settings = dict.fromkeys(("ensemble_size", "write_quorum", "ack_quorum"), 1)
@@ -721,7 +719,7 @@ async def test_a_token_reads_what_the_topic_has_and_no_entry_besides(tmp_path: P
         await cluster.secure(("*", "consume", "topic:public/*"))
 
         async def read_by(topic: str, given: dict[str, Any]) -> set[str]:
-            """All texts that the token gets out of the bookie, by every kind of request."""
+            """Return all texts that the token gets out of the bookie, by every kind of request."""
             client, wrong = await shown(node, given["token"])
             assert wrong == ""
             found: list[Any] = []
@@ -743,7 +741,7 @@ async def test_a_token_reads_what_the_topic_has_and_no_entry_besides(tmp_path: P
             return set(re.findall(r"(?:gone|both|later)-\d", texts.decode("latin-1")))
 
         async def until_known(topic: str) -> dict[str, Any]:
-            """A token, once the bookie knows the ledger to have come so far."""
+            """Return a token, once the bookie knows that the ledger reaches this entry."""
             while True:
                 given = (await api.post(f"/v1/topics/public/{topic}/reader-token")).json()
                 if given["ledgers"]:

@@ -1,4 +1,4 @@
-"""The life of a bookie: restart, identity, registration, read-only, failure, a good end."""
+"""The life of a bookie: restart, identity, registration, read-only, failure, orderly stop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def until_registered(store: MetadataStore, *, read_only: bool) -> BookieIn
 
 
 async def refusal(folder: Path, kind: type[BaseException], **how: object) -> str:
-    """The message with which a bookie refuses to start."""
+    """Return the message with which a bookie refuses to start."""
     with pytest.raises(kind) as refused:
         async with running_bookie(folder, **how):  # type: ignore[arg-type]
             pass
@@ -157,7 +157,7 @@ async def test_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["journal", "ledgers"])
 async def test_wiped_folder_is_refused(tmp_path: Path, lost: str) -> None:
-    """It would answer "no such entry" for what it has acked."""
+    """It would answer "no such entry" for entries that it has acked."""
     async with running_bookie(tmp_path):
         pass
     os.rename(tmp_path / lost, tmp_path / "away")
@@ -216,7 +216,7 @@ async def test_removed_cookie_in_metadata_is_refused(tmp_path: Path) -> None:
 
 
 async def test_interrupted_stamping_is_repeated(tmp_path: Path) -> None:
-    """Folders that hold a cookie and nothing else made no promise yet."""
+    """Folders with only a cookie have made no promise yet."""
     async with open_metadata(tmp_path) as store:
         node = new_node(config_in(tmp_path), store)
         await node.start()

@@ -138,7 +138,7 @@ async def test_fence_of_a_ledger_never_heard_of(client: RawClient) -> None:
 
 
 async def test_adds_sent_before_a_fence_are_answered_before_it(bookie: BookieNode) -> None:
-    """What is acked after the fence must have been answered before it (P14 of the fence)."""
+    """An ack after the fence's answer would break P14."""
     writer, recoverer = await RawClient.connect(bookie), await RawClient.connect(bookie)
     writer.send(adds_of(1, range(2000)))
     recoverer.send(read_request(1, -1, Flag.FENCE | Flag.HIGH_PRIORITY, KEY))
@@ -319,7 +319,7 @@ async def test_extension_request_with_missing_or_odd_fields(client: RawClient) -
     assert (await client.call(Op.NODE_INFO, unknown="is ignored")).code is Code.OK
 
 
-# What breaks the protocol: the connection ends, the bookie does not
+# Protocol errors: the connection ends, the bookie does not
 
 
 BROKEN = {

@@ -23,7 +23,7 @@ __all__ = ["embedded_tree", "tree", "zookeeper_tree"]
 
 @pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 def tree(request: pytest.FixtureRequest) -> Tree:
-    """The stores that real sockets can share a loop with; the simulated one has its own."""
+    """Stores that can share a loop with real sockets; the simulated store has its own."""
     found: Tree = request.getfixturevalue(f"{request.param}_tree")
     return found
 
@@ -101,7 +101,7 @@ async def test_metadata_that_does_not_answer_at_start(
 
 
 async def test_a_live_bookie_keeps_its_id(tree: Any, tmp_path: Path) -> None:
-    """The same id on other folders: refused by the cookie, and the first one goes on."""
+    """The same id on other folders is refused by the cookie, and the first bookie continues."""
     node = node_on(tmp_path / "one", await tree.open())
     await node.start()
     other = await tree.open()

@@ -1,4 +1,4 @@
-"""Ledgers written beforehand join partitions: whole, once, in order, whoever dies on the way."""
+"""Ledgers written beforehand join partitions: whole, once, in order, whichever process dies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def private(
     tag: str = "s",
     time_ms: int = 1_700_000_000_000,
 ) -> PrivateLedger:
-    """A private ledger, closed: one batch for each count."""
+    """Make a closed private ledger with one batch for each count."""
     writer = await running.ledgers.create(
         custom={
             rules.KIND_KEY: rules.KIND,
@@ -90,7 +90,7 @@ async def private(
 def at_owners(
     *cluster: RunningBroker,
 ) -> Callable[[PartitionName, str, int], Awaitable[int | None]]:
-    """Asks whichever of these brokers serves the partition, as the HTTP layer does."""
+    """Asks the partition's owner among these brokers, as the HTTP layer does."""
 
     async def load_part(name: PartitionName, bulk_load: str, number: int) -> int | None:
         for running in cluster:
@@ -141,7 +141,7 @@ async def test_a_batch_joins_several_partitions_between_what_is_published(
         "before-0", "before-1", "before-2", "a0-0", "a0-1", "a1-0", "after-0"
     ]  # fmt: skip
     assert await values(second) == ["b0-0", "c0-0", "c0-1"]
-    # The empty open ledger of partition 1 left the chain, and the cluster.
+    # The empty open ledger of partition 1 left the ledger list, and the cluster.
     named = {ledger for one in (first, second) for ledger, _ in one.stats().ledgers}
 
     async def strangers() -> set[int]:
@@ -290,7 +290,7 @@ async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
     await commit(running, "q", 0, [Offer(name, (ledger,))])
     assert (await waiting)[0].base_offset == 2
     await partition.publish(batch(1, tag="z"))
-    # From before the bulk load to after it in one read: what is cached must not skip what is not.
+    # From before the bulk load to after it in one read: the cache must not skip uncached messages.
     offset, seen = 0, []
     while offset < partition.next_offset:
         for stored in await partition.read(offset, bytes_max=10**6, count_max=99):
@@ -393,7 +393,7 @@ async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
 
 
 async def forgotten(cluster: Cluster, running: RunningBroker, bulk_load: str) -> None:
-    """Its record goes a week later: by a clock that somebody vouches for, and not before."""
+    """Its record goes a week later, by a believed clock, and not before."""
     bulk_loads = running.broker.bulk_loads
     cluster.clock.now_ms += 8 * 24 * 3600 * 1000
     await bulk_loads.sweep(bulk_load, running.broker._served_here)
@@ -424,7 +424,7 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
         await bulk_loads.commit("q", 0, offers, half)
     assert (first.next_offset, second.next_offset) == (2, 0)
     assert not (await bulk_loads.newest("q")).complete
-    cluster.clock.now_ms -= 3_600_000  # set back: nobody may wait until it has caught up
+    cluster.clock.now_ms -= 3_600_000  # set back: no caller may wait until it has caught up
     async with asyncio.timeout(60):
         while not (await bulk_loads.newest("q")).complete:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -515,8 +515,8 @@ async def test_two_drivers_of_one_batch_commit_it_once(cluster: Cluster) -> None
 async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
     cluster: Cluster,
 ) -> None:
-    """Its old batches must not be taken for these in the partitions that had them, or half a batch
-    would be missing; and what a partition has is neither added again nor given up."""
+    """Its old batches must not be taken for the new ones in the partitions that had them, or half a
+    batch would be missing; a partition's messages are neither added again nor given up."""
     running = await cluster.start("A", trim_interval_ms=50)
     zero = await make_topic(running.broker, partitions=2)
     one = TOPIC.partition(1)
@@ -536,11 +536,10 @@ async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
     assert await values(second) == ["new0-0"]
 
 
-# Every broker read every bulk load's record again every ten seconds, one after the other.
-#
-# An id is remembered for seven days, and nearly all of them rest: thousands of synced reads a
-# round and broker, for nothing. And one whose partition was slow held up all that came after it.
-# Now what has changed is read, by watches, and each is finished by itself. Found by reading.
+# Every broker read every bulk load's record again every ten seconds, one after the other. An id is
+# remembered for seven days, and most are idle: thousands of synced reads per round and broker. And
+# one slow partition held up all later ids. Now watches tell of changed records, and each bulk load
+# is finished independently. Found by reading.
 
 ROUND_MS = 20
 IDS = [f"t{number:02}" for number in range(30)]
@@ -632,7 +631,7 @@ async def test_a_slow_partition_holds_up_no_other_bulk_load(
 async def test_another_broker_finishes_what_one_that_died_had_committed(
     brokers: Cluster,
 ) -> None:
-    """It learns of the batch by the watch alone: it knew the bulk load, complete, before."""
+    """Only the watch tells it of the batch: it knew the bulk load, complete, before."""
     first = await brokers.start("A", trim_interval_ms=600_000)
     second = await brokers.start("B", trim_interval_ms=ROUND_MS)
     name = await make_topic(first.broker)
@@ -656,10 +655,9 @@ async def test_another_broker_finishes_what_one_that_died_had_committed(
 
 
 # A commit with number 2⁶³−1 made every later batch of its id a repeat: dropped, and answered 200.
-#
-# Anybody could do it to any id, also with the very next number and nothing in it; and a `begin`
-# with junk blocked an id for ever. Batches follow one another now, and an id is bound to the token
-# that its first batch came with.
+# Any caller could do it to any id, also with the very next number and an empty batch; and a `begin`
+# with junk blocked an id for ever. Now batches follow one another, and an id is bound to the token
+# of its first batch.
 
 HUGE = 2**63 - 1
 FAR_TOPIC = "/v1/topics/public/one"
@@ -693,7 +691,7 @@ async def test_a_number_far_ahead_is_refused_with_the_next_one(far_cluster: Clus
                 assert f"is {expected};" in said.json()["detail"]
         said = await ask(far_cluster, "commit", expected, nothing)
         assert (said.status, said.json()["repeated"]) == (200, False), said
-    # Numbers that have gaps on purpose say so, and are held to it.
+    # Numbers with intended gaps say so, and are held to it.
     said = await ask(far_cluster, "commit", 9, {**nothing, "after": 0})
     assert (said.status, said.json()["expected_batch"]) == (409, 2), said
     said = await ask(far_cluster, "commit", 9, {**nothing, "after": 9})
@@ -738,11 +736,11 @@ async def test_what_cannot_be_published_is_not_begun(
 
 
 async def test_the_sinks_id_is_the_clusters(far_cluster: Cluster) -> None:
-    """Whoever reads an id in a ledger's metadata cannot commit, begin or abort under it."""
+    """A client that reads an id in a ledger's metadata cannot commit, begin or abort under it."""
     node = next(iter(far_cluster.brokers.values()))
     service = far_cluster.store.url
     async with connected(service) as spark:
-        for batch_id in (7, 8, 12):  # after an id that was forgotten; after batches without a task
+        for batch_id in (7, 8, 12):  # after a forgotten id; after batches without a task
             task = TaskLedgers(spark, "t", batch_id, "0")
             await task.write([(TARGET, build_batch([Record(None, b"%d" % batch_id)]))])
             written = list(await task.close())

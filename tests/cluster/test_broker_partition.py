@@ -68,7 +68,7 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(cluster: Cluster) -> 
         await asyncio.gather(*(publish(number) for number in range(start, start + 4)))
     assert len(partition.stats().ledgers) > 4
     assert await values(partition) == [f"r{n}-{i}" for n in range(200) for i in range(3)]
-    # Any offset, from a cold start, with nothing in the tail cache.
+    # Any offset, from a cold start, with an empty tail cache.
     for offset in (0, 1, 299, 300, 419, 598):
         expected = f"r{offset // 3}-{offset % 3}"
         assert (await values(partition, offset))[0] == expected
@@ -77,11 +77,9 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(cluster: Cluster) -> 
 async def test_a_close_behind_a_failed_roll_over_keeps_what_was_acked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store was away for the change that names the new ledger, and back for the next one.
-
-    The close then said of the old ledger, which the record named last, what the new one held:
-    nothing. The old one left the record with all that was acked in it (seed 91000032).
-    """
+    """The store was away for the change that names the new ledger, and back for the next one. The
+    close then wrote the new ledger's end, nothing, for the old ledger, which was the last in the
+    record. The old ledger left the record with all its acked messages (seed 91000032)."""
     running = await cluster.start("A")
     name = await make_topic(running.broker, rollover_entries=3)
     partition = await owned(running.broker, name)

@@ -16,7 +16,7 @@ from tests.support.cluster import Cluster, RunningBroker, batch, make_topic, own
 
 
 async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition:
-    """The open partition, wherever it is served."""
+    """Return the open partition, wherever it is served."""
     async with asyncio.timeout(15):
         while True:
             for one in running:
@@ -117,7 +117,7 @@ async def test_a_record_changed_behind_the_owner_stops_it(cluster: Cluster) -> N
     records = TopicStore(first.store)
     record, version = await records.read_partition(*name)
     await records.write_partition(*name, replace(record, epoch=record.epoch + 1), version)
-    # These go to the ledger that the record names: they count. Then it cannot roll over.
+    # These go to the ledger that the record names, so they count. Then it cannot roll over.
     await asyncio.gather(*(partition.publish(batch(1, tag=f"{n}")) for n in (1, 2)))
     await until(
         lambda: partition not in first.broker.ownership.open_partitions(), "A has given it up"
@@ -127,7 +127,7 @@ async def test_a_record_changed_behind_the_owner_stops_it(cluster: Cluster) -> N
     again = await owner_among(name, first)
     assert await values(again) == ["0-0", "1-0", "2-0"]
     async with asyncio.timeout(10):
-        # No ledger is left over: the one that no record ever named is deleted.
+        # No orphan ledger is left: the one that no record ever named is deleted.
         while len(await first.ledgers.list()) != len(again.stats().ledgers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""Subscriptions over real bookies: receive, acknowledge, nack, extend, seek, and what lasts."""
+"""Subscriptions over real bookies: receive, ack, nack, extend, seek, and durability."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ids(deliveries: list[Delivery], *wanted: int) -> list[str]:
 
 
 async def received(subscription: Subscription, count: int) -> list[Delivery]:
-    """So many, in as many calls as it takes: a receive from slow disks gives what it has."""
+    """Receive this many messages, in any number of calls: slow disks make a receive give fewer."""
     got: list[Delivery] = []
     while len(got) < count:
         more = await subscription.receive("c", messages_max=count - len(got))
@@ -106,7 +106,7 @@ async def test_successors_know_how_often_messages_were_delivered(cluster: Cluste
     await first.vanish()
 
     second = await cluster.start("B")
-    await owned(second.broker, name)  # which says nothing of its own before it goes, too
+    await owned(second.broker, name)  # which ends without writing
     await second.vanish()
 
     third = await cluster.start("C")
@@ -128,7 +128,7 @@ async def test_leases_end_and_count(cluster: Cluster) -> None:
     await subscription.acknowledge(ids(got, 1), nacks=[Nack(ids(got, 2)[0], 0)])
     nacked = await subscription.receive("d", messages_max=10)
     assert [(one.offset, one.delivery_count) for one in nacked] == [(2, 2)]
-    # Nobody acks: after the ack timeout a waiting consumer gets all of them.
+    # No consumer acks: after the ack timeout a waiting consumer gets all of them.
     again: list[Delivery] = []
     while len(again) < 3:
         again += await subscription.receive("e", messages_max=10, wait_s=10)
@@ -242,7 +242,7 @@ async def test_starts_names_and_bad_ids(cluster: Cluster) -> None:
     for bad in ("", "x", "0-1-2", "0-1-2-3-4", "1-0-1-1"):
         with pytest.raises(InvalidAckId):
             await earliest.acknowledge([bad])
-    # A namesake made later has a cursor of its own.
+    # A later subscription of the name has its own cursor.
     await earliest.acknowledge(up_to=3)
     await broker.topics.delete_subscription(name.topic_name, "early")
     cluster.clock.now_ms += 1
@@ -292,12 +292,10 @@ async def test_redeliveries_that_lie_far_apart(cluster: Cluster) -> None:
     assert subscription.stats().committed_offset == 1000
 
 
-# An ack id of one subscription acked the same message of another one.
-#
-# Leases are numbered in each subscription from 1 on, and what told ack ids apart, the epoch, was
-# that of the partition: the first id that `a` gave out was also the first one that `b` did. A
-# program that mixed them up, or kept ids of a subscription that was deleted and made anew, was
-# answered 200, and nobody processed the message. Found as a user, with curl.
+# An ack id of one subscription acked the same message of another. Leases are numbered from 1 in
+# each subscription, and the epoch in ack ids was the partition's: the first id of `a` was also the
+# first id of `b`. A program that mixed them up, or kept ids of a recreated subscription, was
+# answered 200, and the message was never processed. Found as a user, with curl.
 
 TOPIC = "/v1/topics/public/orders"
 BATCHES = {"Accept": "application/vnd.kafka.recordbatch.v2"}

@@ -1,7 +1,7 @@
 """Partitions change their owner: by a crash, by a hand-over, by a paused owner that wakes.
 
-No session and no request ends by the clock here: on a machine that stood still for seconds bookies
-counted as silent and brokers as gone, and these tests failed for that alone.
+No session and no request ends by the clock here. On a machine that stood still for seconds, bookies
+counted as silent and brokers as gone, and the tests failed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def owner_at(running: RunningBroker, name: PartitionName) -> Owner:
-    """The owner, asked for until the partition is open."""
+    """Wait until the partition is open, and return its owner."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -108,7 +108,8 @@ async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
 
 
 async def test_who_waits_for_another_owner_hears_of_it(cluster: Cluster) -> None:
-    """Nobody polls: a request that met the dead owner goes on as soon as there is a new one."""
+    """A request that met the dead owner continues as soon as there is a new owner, without
+    polling."""
     first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     await owned(first.broker, name)
@@ -118,7 +119,7 @@ async def test_who_waits_for_another_owner_hears_of_it(cluster: Cluster) -> None
     await first.vanish()
     async with asyncio.timeout(60):
         await waiting
-        # Also when it comes while nobody waits yet.
+        # Also when the change comes before the wait.
         await second.broker.ownership.until_owner_changes(name, seen, 3600)
     assert second.broker.ownership.owner_changes(name) > seen
 
@@ -152,7 +153,7 @@ async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
     publishing = [asyncio.create_task(publish_on(which)) for which in "AB"]
     try:
         await until(lambda: len(acked) > 20, "A publishes")
-        # A's session ends without its hearing of it, as if it had been paused past its timeout.
+        # A's session ends without its hearing of it, as after a pause past its timeout.
         await first.vanish()
         await until(lambda: sum(1 for value, _ in acked if value[0] == "B") > 20, "B publishes")
     finally:
@@ -377,12 +378,10 @@ PARTITIONS = 40
 async def test_looks_that_fail_do_not_multiply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker whose session had ended stood still for longer than the next session lasts.
-
-    Each of its partitions looks who owns it now. Each look that failed had all the others look
-    again: with thousands of partitions that was millions of looks in one turn of the loop, and no
-    beat of the new session in between; in the end the process was taken for dead.
-    """
+    """A broker whose session had ended stood still for longer than the next session lasts. Each of
+    its partitions looks for its owner, and each failed look made all others look again: with
+    thousands of partitions that was millions of looks in one turn of the loop, without a beat of
+    the new session; in the end the process counted as dead."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         first = await make_topic(running.broker, partitions=PARTITIONS)
@@ -418,24 +417,23 @@ async def test_looks_that_fail_do_not_multiply(
         manager._awaited.clear()  # this test put them there: no call waits
 
 
-# A reconnect to a metadata store that went away again at once stopped all publishing.
-#
-# Every reconnect sounds the alarm of every watch. A broker then forgot topics, subscriptions and
-# owners, and had to read them before the next call: with the store away again no partition took
-# messages, though its ledger was open and its bookies were there. Found by chance: two servers of
-# three were killed, and the broker reached the third for a tenth of a second.
+# A reconnect to a metadata store that went away again at once stopped all publishing. Every
+# reconnect sounds the alarm of every watch. A broker then forgot topics, subscriptions and owners,
+# and had to read them before the next call: with the store away again, no partition took messages,
+# though its ledger and its bookies were fine. Found by chance: two servers of three were killed,
+# and the broker reached the third for a tenth of a second.
 
 READS = ("get", "children", "sync")
 
 
 def alarm(store: MetadataStore) -> None:
-    """What a reconnect does."""
+    """Do what a reconnect does."""
     away: Any = store
     away._watches.notify_all()
 
 
 def take_away(patch: pytest.MonkeyPatch, running: RunningBroker, *, silent: bool) -> list[str]:
-    """The broker's reads fail, or are not answered; what was asked."""
+    """Make the broker's reads fail, or leave them unanswered; return the requests."""
     asked: list[str] = []
 
     async def no_answer(path: str = "/") -> None:
@@ -499,7 +497,7 @@ async def test_what_changed_meanwhile_is_seen_afterwards(
         await two.broker.topics.delete(gone)
         await asyncio.sleep(0.2)
         assert (await one.broker.topics.get(TOPIC)).settings.partitions == 1
-        with pytest.raises(MetadataUnavailable):  # who deleted it has told us so
+        with pytest.raises(MetadataUnavailable):  # the broker that deleted it has told us so
             await one.broker.topics.get(gone)
 
     async def sees() -> bool:
@@ -514,17 +512,16 @@ async def test_what_changed_meanwhile_is_seen_afterwards(
             await asyncio.sleep(0.02)
 
 
-# A take-over a little longer than `open_timeout_ms` was begun anew for ever, with the same time.
-#
-# Each attempt reads the state ledger from its first entry. Seed 1400391: 329 entries, read one by
-# one, took 1.4 s where 0.6 s were allowed, and nobody served the partition any more.
+# A take-over a little longer than `open_timeout_ms` was repeated for ever, with the same time. Each
+# attempt reads the state ledger from its first entry. Seed 1400391: 329 entries, read singly, took
+# 1.4 s where 0.6 s were allowed, and the partition had no owner any more.
 
 ALLOWED_MS = 600
 TAKE_OVER, REOPEN = "take-over", "reopen"
 
 
 class Slow:
-    """An opener whose take-overs take a while, and how long each attempt was let go on."""
+    """An opener with slow take-overs; notes how long each attempt was allowed."""
 
     def __init__(self, takes_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.takes_s = takes_s
@@ -551,7 +548,7 @@ class Slow:
             self.attempts_s.append(round(loop.time() - began_s, 3))
 
     async def once(self, kind: str) -> bool:
-        """Whether it was opened, in time."""
+        """Return whether it was opened in time."""
         try:
             if kind == TAKE_OVER:
                 await self.opener.take_over()
@@ -563,7 +560,7 @@ class Slow:
 
 
 def virtual(work: Coroutine[Any, Any, Slow]) -> Slow:
-    """What comes of `work`, in virtual time."""
+    """Return the result of `work`, in virtual time."""
     slow: Slow = SimLoop(1, trace=Trace()).run_until_complete(work)
     return slow
 
@@ -578,7 +575,7 @@ def test_each_attempt_has_twice_the_time(kind: str, monkeypatch: pytest.MonkeyPa
         assert not await slow.once(kind)
         return slow
 
-    # After one that was in time they begin again with what is configured.
+    # After one that was in time, attempts begin again with the configured time.
     assert virtual(until_open()).attempts_s == [0.6, 1.2, 1.4, 0.6]
 
 
@@ -591,15 +588,13 @@ def test_what_is_stuck_is_still_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert virtual(never_open()).attempts_s == [0.6, 1.2, 2.4, 4.8, 4.8, 4.8]
 
 
-# An owner that had been deposed unawares refused for good what its successor would take.
-#
-# A broker was cut off, another took its partition over and stored the producer's next batch. Back
-# again, the first one was asked before it heard that its session was over: "expected sequence 154,
-# got 158". Nothing was stored, nothing lost, but a producer gives up at that, with all that it had
-# sent after. Likewise an offset "beyond the end" ends a reader, and a mismatch of `If-Match` is
-# not true. That a repeat is answered by the owner of that moment was proved already; so is now
-# whatever is refused for what the partition lacks. Found by a container that was disconnected, on
-# a busy machine; publishers of the simulator went on after such a gap, and it was excused.
+# An owner that had been replaced without knowing it refused for good what its successor would take.
+# A broker was cut off, another took over and stored the producer's next batch. Back again, the
+# first one was asked before it heard that its session was over: "expected sequence 154, got 158".
+# Nothing was lost, but a producer gives up then, with all its later messages. An offset "beyond the
+# end" ends a reader in the same way, and a mismatch of `If-Match` may be false. Now the owner
+# proves its ownership before every refusal for something that the partition lacks. Found with a
+# disconnected container on a busy machine; the simulator's publishers continued after such a gap.
 
 SUCCESSORS_LEDGER = 2
 """After the first owner's data and state ledgers."""
@@ -610,7 +605,7 @@ def numbered(first: int) -> bytes:
 
 
 async def two_owners(cluster: Cluster) -> tuple[Broker, Partition, Broker, PartitionName]:
-    """The one that was deposed and has not heard of it; its partition; the one that owns it."""
+    """The owner that was replaced without hearing of it, its partition, and the present owner."""
     old = await cluster.start("A")
     new = await cluster.start("B")
     name = await make_topic(old.broker)
@@ -650,7 +645,7 @@ async def look_up(partition: Partition) -> None:
 
 
 async def end_of_a_stream(partition: Partition) -> None:
-    """Seed 166 of profile `stream`: a fork was refused for where its source was said to end."""
+    """Seed 166 of profile `stream`: a fork was refused because of its source's outdated end."""
     assert await end_of(partition, 4) == 4
 
 
@@ -658,7 +653,7 @@ async def end_of_a_stream(partition: Partition) -> None:
 async def test_what_only_the_successor_has(
     plain_cluster: Cluster, work: Callable[[Partition], Awaitable[None]]
 ) -> None:
-    """Asked by way of the production proxy, which would go on to the successor, could it look."""
+    """Asked through the production forwarding, which could reach the successor."""
     old, _, new, name = await two_owners(plain_cluster)
     successor = await new.ownership.partition(name)
     assert successor.stats().ledgers[-1][0] == SUCCESSORS_LEDGER
@@ -667,17 +662,16 @@ async def test_what_only_the_successor_has(
     await work(successor)
 
 
-# A partition that a broker had lost, and whose claim it could not release, was served by nobody.
-#
-# The record still named the broker, whose session lived: the others sent everybody to it, and it
-# answered that the partition was being released, for as long as the process ran. Found by the
-# simulator, seed 20017 of the profile `both`: replies of the metadata store were cut for a while.
+# A partition that a broker had lost, and whose claim it could not release, had no owner. The record
+# still named the broker, whose session lived: the others forwarded to it, and it answered that the
+# partition was being released, as long as the process ran. The simulator found it (seed 20017 of
+# the profile `both`): replies of the metadata store were cut for a while.
 
 
 async def lost_and_not_released(
     broker: Broker, name: PartitionName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker serves the partition no more; its record stands, and it does not know that."""
+    """The broker no longer serves the partition; its record exists without its knowledge."""
     asked: list[str] = []
 
     async def fail(ownership: Ownership, path: str) -> None:
@@ -696,7 +690,7 @@ async def lost_and_not_released(
 async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
     alone: bool, plain_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it is not preferred: whoever is sees that it is owned, and sends all to it."""
+    """Also when it is not preferred: the preferred broker sees the owner, and forwards to it."""
     one = await plain_cluster.start("A")
     name = await make_topic(one.broker)
     partition = await owned(one.broker, name)
@@ -721,7 +715,7 @@ async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
 async def test_a_topic_is_deleted_though_a_claim_of_it_could_not_be_released(
     plain_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever deletes waits until nobody holds a claim; this one is released when it is told."""
+    """A deletion waits until no claim is left; this one is released on request."""
     one = await plain_cluster.start("A")
     name = await make_topic(one.broker)
     await owned(one.broker, name)
@@ -737,11 +731,9 @@ _PARTITIONS = 6
 
 
 async def test_callers_at_the_same_time_learn_the_same_owner(plain_cluster: Cluster) -> None:
-    """Whoever asked for a partition's owner while another call was reading it was told "nobody".
-
-    The lookup counted as known from the moment when the read began. The second caller then claimed
-    a partition that another broker served, or sent its request to the wrong one. Found by reading.
-    """
+    """A caller that asked for an owner while another call was reading it was told that there was
+    none. The lookup counted as known from the start of the read. The second caller then claimed
+    another broker's partition, or sent its request to the wrong one. Found by reading."""
     first = (await plain_cluster.start("A")).broker
     await make_topic(first, partitions=_PARTITIONS)
     for number in range(_PARTITIONS):

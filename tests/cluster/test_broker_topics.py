@@ -161,11 +161,9 @@ async def test_a_topic_has_a_bounded_number_of_subscriptions(cluster: Cluster) -
     await a.topics.create_subscription(NAME, "s2", settings)
 
 
-# A topic or subscription with other settings was told as the program's own objects.
-#
-# `policies is Policies(retention_ms=None, …), not Policies(…)`, and of a subscription all that it
-# has, not what differs: `SubscriptionSettings(type='shared', …)`. And a field of another name was
-# answered without those that there are; one that is out of bounds had the core's name and unit,
+# A conflict of settings showed the program's own objects: `policies is Policies(retention_ms=None,
+# …), not Policies(…)`, and for a subscription all settings, not the differences. A misnamed field
+# was refused without the list of fields, and a value out of bounds with the core's name and unit,
 # `ack_timeout_ms`. Found as a user, with curl.
 
 TOPIC = "/v1/topics/public/orders"
@@ -264,13 +262,9 @@ async def hidden_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_all_settings_are_shown_and_can_be_said(
     hidden_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`octavo topic describe` did not show settings that have parts: no backlog quota, no
-    compaction.
-
-    Whoever pasted the guide set a quota and saw none. `octavo subscription create` showed such
-    settings as Python writes them, and had no way to say most of them: filter, limits, durable.
-    Found as a user.
-    """
+    """`octavo topic describe` did not show settings with parts: no backlog quota, no compaction.
+    `octavo subscription create` showed such settings as Python writes them, and could not set most
+    of them: filter, limits, durable. Found as a user of the guide."""
 
     async def octavo(*arguments: str) -> dict[str, str]:
         capsys.readouterr()

@@ -1,9 +1,9 @@
-"""What a message may cost, counted and not timed: calls of functions, the same on every machine.
+"""The cost of a message, counted in function calls, the same on every machine.
 
-A whole cluster (three bookies, a broker, the client) runs in this thread; counted is every call
-that Python makes in it, its own functions and those in C, while messages go through. What is done
-per message, where once per batch would do, shows here at once. A budget is a sixth above what was
-counted when it was written; whoever makes it dearer on purpose raises it, and says why.
+A whole cluster (three bookies, a broker, the client) runs in this thread. The test counts every
+call that Python makes in it, its own functions and those in C, while messages go through. Work per
+message where once per batch would do shows here at once. A budget is a sixth above the count when
+it was written; a deliberate increase raises it, and says why.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ROUNDS_MAX = 5
 
 
 async def nothing() -> None:
-    """What comes before a round, mostly."""
+    """The usual preparation of a round."""
 
 
 async def counted(work: Callable[[], Awaitable[object]]) -> tuple[int, float]:
-    """This thread's calls while `work` is awaited, and how many seconds that was."""
+    """Count this thread's calls while `work` is awaited; return the seconds too."""
     if sys.getprofile() is not None:
         pytest.skip("something else, a debugger or coverage, counts calls already")
     calls = 0
@@ -57,11 +57,11 @@ async def within(
     work: Callable[[], Awaitable[object]],
     before: Callable[[], Awaitable[object]] = nothing,
 ) -> None:
-    """What a unit of `work` costs is within the budget, in one round at least.
+    """Check that a unit of `work` stays within the budget, in one round at least.
 
-    What goes by the clock, and so is more on a busy machine, is measured first and taken off; what
-    else such a machine adds, a page that is cut short, is not in all rounds. A budget that is far
-    too large guards nothing, so that is an error too.
+    Calls that go by the clock, more on a busy machine, are measured first and subtracted. Other
+    effects of such a machine, such as a page that is cut short, are not in all rounds. A far too
+    large budget guards nothing, so it is an error too.
     """
     idle = [await counted(lambda: asyncio.sleep(0.1)) for _ in range(3)]
     by_clock = min(calls / seconds for calls, seconds in idle)
@@ -74,7 +74,8 @@ async def within(
         if found <= budget:
             break
     assert found <= budget, f"{what}: {found:.2f} calls, {budget} is the budget"
-    # Where a starved machine has more calls by the clock than the work, their estimate decides.
+    # Where a starved machine makes more calls by the clock than by the work, their estimate
+    # decides.
     is_too_large = (
         found + taken_off <= budget / 3 if taken_off > budget / 3 else found <= budget / 3
     )
@@ -83,7 +84,7 @@ async def within(
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """With a broker, and a topic that was written to."""
+    """The shared cluster with a broker, and a topic that was written to."""
     async with running_cluster(tmp_path, brokers=1) as found:
         assert (await found.api.put(TOPIC, json={"partitions": 1})).status == 201
         assert (await found.api.post(f"{TOPIC}/messages", VALUE, "text/plain")).status == 200
@@ -99,7 +100,7 @@ async def test_an_entry_among_many(cluster: Cluster) -> None:
 
 
 async def test_a_single_message(cluster: Cluster) -> None:
-    """The call as a client sends it, by a client that is nothing but a socket."""
+    """The call as a client sends it, by a bare socket."""
     host, port = cluster.api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST {TOPIC}/messages HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: text/plain\r\n"
@@ -118,7 +119,7 @@ async def test_a_single_message(cluster: Cluster) -> None:
 
 
 async def test_a_single_message_beyond_a_quota(cluster: Cluster) -> None:
-    """It must cost much less than one that is stored: who sends too much sends many of them."""
+    """It must cost much less than a stored one: a client over its quota sends many of them."""
     host, port = cluster.api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST {TOPIC}/messages HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: text/plain\r\n"

@@ -1,4 +1,4 @@
-"""The Python client at the tail of a partition: one stream, through what becomes of its broker."""
+"""The Python client at the tail of a partition: one stream, through all changes of its broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def publish(cluster: Cluster, first: int, count: int) -> None:
 
 
 class Follower:
-    """What came; why it ended."""
+    """The messages that came, and why it ended."""
 
     def __init__(self, client: AsyncClient, **how: Any) -> None:
         self.offsets: list[int] = []
@@ -65,7 +65,7 @@ class Follower:
 
 
 def streams_of(cluster: Cluster) -> dict[str, int]:
-    """How many there are at each broker."""
+    """Return the number of streams at each broker."""
     return {
         name: running.server._services.streams.taken
         for name, running in cluster.brokers.items()
@@ -75,7 +75,7 @@ def streams_of(cluster: Cluster) -> dict[str, int]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the client asked for by calls, not by streams."""
+    """Return the client's requests by calls, not by streams."""
     asked: list[str] = []
     call = Transport.call
 
@@ -133,7 +133,7 @@ async def test_it_goes_on_when_a_broker_stops(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("start", ["latest", 2])
 async def test_from_where_it_is_told(cluster: Cluster, start: str | int) -> None:
-    """And `latest` stays the end as it was, though its stream ends with nothing."""
+    """And `latest` stays at the first end, though its stream ends without a message."""
     await publish(cluster, 0, 4)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client, start=start) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1)
@@ -144,7 +144,7 @@ async def test_from_where_it_is_told(cluster: Cluster, start: str | int) -> None
 
 
 async def test_nothing_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it waits by polls; what comes brings the stream back."""
+    """Then it waits by polls; a message brings the stream back."""
     monkeypatch.setattr(follow, "LIVES_S", 0.1)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1)
@@ -169,7 +169,7 @@ async def test_where_there_are_too_many_streams(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_misses_nothing(tmp_path: Path) -> None:
-    """Its stream is read no further, and cut off in the end; it goes on all the same."""
+    """Its stream is read no further, and cut off at last; the reader continues all the same."""
     size, count = 200_000, 150
     async with running_cluster(tmp_path) as cluster:
         await cluster.start_broker("impatient", stall_timeout_ms=300)
@@ -205,7 +205,7 @@ async def test_a_deleted_topic(cluster: Cluster) -> None:
 
 
 async def test_a_topic_made_anew(cluster: Cluster) -> None:
-    """No message of it comes to who followed the one before."""
+    """A follower of the former topic gets none of its messages."""
     await publish(cluster, 0, 3)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1 and len(follower.offsets) == 3)
@@ -227,7 +227,7 @@ async def test_an_offset_ahead(cluster: Cluster) -> None:
 
 
 async def test_trimmed_while_it_follows(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention was faster than the reader: said once, with what is left."""
+    """Retention was faster than the reader: reported once, with the remaining messages."""
     await publish(cluster, 0, 2)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1 and len(follower.offsets) == 2)
@@ -236,7 +236,7 @@ async def test_trimmed_while_it_follows(cluster: Cluster, monkeypatch: pytest.Mo
             raise OffsetTrimmed("gone", 9)
 
         monkeypatch.setattr(Partition, "read", trimmed)
-        await publish(cluster, 2, 1)  # the read that waits brings it; the next one is refused
+        await publish(cluster, 2, 1)  # the waiting read brings it; the next one is refused
         with pytest.raises(Trimmed) as caught:
             await asyncio.wait_for(asyncio.shield(follower.task), 20)
         assert caught.value.earliest == 9

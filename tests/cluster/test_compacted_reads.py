@@ -26,7 +26,7 @@ NAME = ("public", "accounts", 0)
 
 
 class Accounts:
-    """A topic of one partition, and who compacts it."""
+    """A topic of one partition, and its compactor."""
 
     def __init__(self, cluster: Cluster, ledgers: LedgerClient) -> None:
         self.cluster = cluster
@@ -35,7 +35,7 @@ class Accounts:
         self.written: list[Kept] = []
 
     async def publish(self, keys: str, *, batch: int = 3) -> None:
-        """A message for each letter; a batch for each few. Values are offsets, times seconds."""
+        """Publish a message for each letter, in batches. Values are offsets, times seconds."""
         for start in range(0, len(keys), batch):
             first = len(self.written)
             records = [
@@ -47,14 +47,14 @@ class Accounts:
             self.written += [(first + at, record) for at, record in enumerate(records)]
 
     def newest(self, horizon: int | None = None) -> list[Kept]:
-        """By the book: what a view up to there has."""
+        """Return the content of a view up to there, by the rule."""
         last = {record.key: (offset, record) for offset, record in self.written[:horizon]}
         return sorted(last.values())
 
     async def compact(
         self, horizon: int | None = None, *, entry: int = 2, ledger: int = 2
     ) -> list[CompactedLedger]:
-        """Publish a view with so many messages in an entry, and entries in a ledger."""
+        """Publish a view with this many messages in an entry, and entries in a ledger."""
         kept = self.newest(horizon)
         entries = [kept[at : at + entry] for at in range(0, len(kept), entry)]
         contents = [entries[at : at + ledger] for at in range(0, len(entries), ledger)]
@@ -62,13 +62,12 @@ class Accounts:
         return await write_view(self.ledgers, self.topics, NAME, end, contents)
 
     async def get(self, start: object = "earliest", broker: int = 0, **query: Any) -> Answer:
-        """A read of the view."""
         asked = "".join(f"&{name}={value}" for name, value in query.items())
         api = list(self.cluster.apis.values())[broker]
         return await api.get(f"{PATH}/messages?from={start}&compacted=true{asked}")
 
     async def paged(self, start: object = "earliest", **query: Any) -> list[int]:
-        """Offsets of all messages from there to the end, page by page; each is checked."""
+        """Return the offsets of all messages from there to the end, page by page; check each."""
         found: list[int] = []
         while True:
             answer = await self.get(start, **query)
@@ -188,7 +187,7 @@ async def test_time_and_message_ids(accounts: Accounts) -> None:
         answer = await accounts.get(one["id"], broker=1)
         assert answer.json()["messages"][0] == one
     assert messages[0]["id"].startswith(f"{first.ledger_id}:0:0")
-    # Elsewhere an id of the view's is not taken for a place in the log.
+    # Elsewhere an id from the view does not count as a place in the log.
     for wrong in ("from", "at"):
         call = "messages" if wrong == "from" else "offsets"
         answer = await accounts.cluster.api.get(f"{PATH}/{call}?{wrong}={messages[0]['id']}")
@@ -211,7 +210,7 @@ async def test_a_view_that_is_replaced_and_deleted_between_two_pages(accounts: A
     await accounts.publish("abcdexyz")
     new = await accounts.compact()
     assert await delete_retired(accounts.ledgers, accounts.topics, NAME)
-    # Its owner still has the old view's ledger open, and goes by the record that it knows.
+    # Its owner still has the old view's ledger open, and uses its known record.
     found = await accounts.paged(page.json()["next_offset"], limit=4)
     assert found[0] >= 3
     last = {accounts.written[offset][1].key: offset for offset in found}
@@ -220,7 +219,7 @@ async def test_a_view_that_is_replaced_and_deleted_between_two_pages(accounts: A
     for ledger in new:
         await accounts.ledgers.delete(ledger.ledger_id)
     partition = await _owner(accounts)
-    await partition.compacted.close(None)  # forget open readers, as they would be in time
+    await partition.compacted.close(None)  # forget open readers, as time would
     partition._compacted._view._closed = None
     for start in ("earliest", 3, "1970-01-01T00:00:09Z"):
         answer = await accounts.get(start, broker=1)

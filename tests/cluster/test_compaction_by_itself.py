@@ -1,4 +1,4 @@
-"""A topic that asks for it is compacted by the broker that serves it: real brokers and ledgers."""
+"""A topic with the setting is compacted by its broker: real brokers and ledgers."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ async def made(one: RunningBroker, **settings: Any) -> Partition:
 
 
 class Written:
-    """What was published, and what a reader of the view may expect."""
+    """The published messages, and a reader's expectation of the view."""
 
     def __init__(self) -> None:
         self.all: Kept = {}
 
     async def publish(self, partition: Partition, keys: str, *, batch: int = 2) -> None:
-        """A message for each letter: `-` has no key, a capital is a tombstone of its letter."""
+        """Publish a message for each letter: `-` has no key, a capital is a tombstone of its
+        letter."""
         for at in range(0, len(keys), batch):
             records = []
             for letter in keys[at : at + batch]:
@@ -60,7 +61,7 @@ class Written:
 
 
 async def read_view(partition: Partition) -> Kept:
-    """All that `compacted=true` gives, from the beginning to the end."""
+    """Return everything that `compacted=true` gives, from the beginning to the end."""
     compacted = partition.compacted
     at = await compacted.resolve(at="earliest")
     found: Kept = {}
@@ -101,7 +102,7 @@ async def test_the_newest_of_each_key_run_after_run(tmp_path: Path) -> None:
                     **{at: one for at, one in written.all.items() if at >= horizon},
                 }
                 cluster.clock.now_ms += 10
-        # Ledgers roll over beside this, and are due then; the last run leaves a view to be removed.
+        # Ledgers roll over meanwhile, and are due then; the last run leaves a view to be removed.
         while horizon_of(partition) <= 70 or partition.compaction_is_due:
             await until(lambda: partition.compaction_is_due, "the last ledgers closed")
             await partition.compact()
@@ -170,7 +171,8 @@ async def test_raw_ledgers_go_when_the_view_covers_them_and_nobody_needs_them(
 async def test_run_follows_run_and_what_each_has_goes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Upkeep begins one chore: it goes on until no run is due, without upkeep in between."""
+    """Maintenance begins one chore: it goes on until no run is due, without maintenance in
+    between."""
     monkeypatch.setattr(compaction, "_RUN_MESSAGES_MIN", 5)
     monkeypatch.setattr(broker_module, "_RUN_REST_S", 0.01)
     async with running_cluster(tmp_path) as cluster:
@@ -220,7 +222,8 @@ async def test_a_job_of_a_person_is_let_finish(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
-    """Its owner stops in the middle; the next one begins anew, and sweeps what the first left."""
+    """Its owner stops in the middle; the next one begins again, and sweeps the first one's
+    objects."""
     async with running_cluster(tmp_path) as cluster:
         first = await cluster.start("A", compaction_bytes_per_s=1)
         partition = await made(first)

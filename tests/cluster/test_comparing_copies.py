@@ -1,5 +1,6 @@
-"""A copy that was forged, checksum and all, is replaced from the others; where nobody can tell
-which copy is right, nothing is touched and it is told."""
+"""A forged copy, checksum included, is replaced from the others; if the right copy is unknown,
+nothing changes and it is reported.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ async def comparer_of(cluster: Cluster, name: str) -> CopyComparer:
 async def forge(
     cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id: int, payload: bytes
 ) -> None:
-    """On this bookie's disk the entry has another payload from now on, and a digest that holds."""
+    """Give the entry on this bookie's disk another payload, with a valid digest."""
     digest = digest_for(metadata.digest_type, metadata.password)
     data = pack_entry(digest, metadata.ledger_id, entry_id, entry_id - 1, 100, payload)
     await put(cluster, metadata, name, data)
@@ -64,7 +65,7 @@ async def written(client: LedgerClient, count: int = 5, **how: Any) -> LedgerMet
 
 
 async def of_batches(client: LedgerClient) -> LedgerMetadata:
-    """Five batches of three messages each, one after the other."""
+    """Make five batches of three messages each, one after the other."""
     writer = await client.create()
     for number in range(5):
         await writer.append(with_base_offset(batch(count=3), 3 * number))

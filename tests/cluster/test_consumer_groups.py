@@ -37,7 +37,7 @@ async def client(cluster: Cluster) -> AsyncIterator[AsyncClient]:
 
 
 class Worker:
-    """A consumer at work. `vanish`: without a word, as a process that is killed."""
+    """A consumer at work. `vanish`: without a word, like a killed process."""
 
     def __init__(self, client: AsyncClient, topics: str, name: str = "", **how: Any) -> None:
         self.of: TopicsConsumer = client.consume(topics, "s", consumer=name or None, **how)
@@ -88,7 +88,7 @@ async def test_topics_appear_and_vanish_while_it_runs(client: AsyncClient) -> No
 async def test_a_pattern_leaves_letters_alone_whatever_their_topic_is_called(
     client: AsyncClient, *, group: bool
 ) -> None:
-    """A pattern took in `orders-failed`, and made dead letters of its own dead letters."""
+    """A pattern included `orders-failed`, and made dead letters of its own dead letters."""
     for topic in ("orders-eu", "orders-failed"):
         await client.create_topic(topic)
     worker = Worker(client, "orders-*", refresh_s=0.1, group=group, session_timeout_s=SESSION_S)
@@ -101,7 +101,7 @@ async def test_a_pattern_leaves_letters_alone_whatever_their_topic_is_called(
     await until(lambda: worker.of.has == left, WANTED)
     assert (await client.topic("orders-failed")).stats["letters"] is True
     assert "letters" not in (await client.topic("orders-eu")).stats
-    # One that is made anew for itself is known again with its first letter.
+    # A recreated one is known again with its first letter.
     await client.delete_topic("orders-failed")
     await client.create_topic("orders-failed")
     (delivery,) = await refused(client)
@@ -120,7 +120,7 @@ async def test_a_pattern_leaves_letters_alone_whatever_their_topic_is_called(
 async def test_a_topic_that_is_made_anew_while_it_is_joined_ends_no_consumer(
     client: AsyncClient, monkeypatch: pytest.MonkeyPatch, *, group: bool
 ) -> None:
-    """`TopicReplaced` ended the consumer of a pattern, where it was met amid a join."""
+    """`TopicReplaced` ended the consumer of a pattern when it came during a join."""
     lease_s, failures = Subscription.lease_s, [True]
 
     async def replaced_once(self: Subscription) -> float:
@@ -138,7 +138,7 @@ async def test_a_topic_that_is_made_anew_while_it_is_joined_ends_no_consumer(
 
 
 async def refused(client: AsyncClient) -> list[Delivery]:
-    """Have a message be given up by subscription `u` of `orders-eu`."""
+    """Make subscription `u` of `orders-eu` give a message up."""
     await client.publish("orders-eu", "poison")
     first = client.subscription("orders-eu", "u", consumer="c")
     (delivery,) = await first.receive(1, wait_s=10)

@@ -36,7 +36,7 @@ from tests.support.storage_support import is_fenced
 
 
 async def keeper_of(cluster: Cluster, name: str, **how: Any) -> CopyKeeper:
-    """Of the node that runs under this name now; walks only when told to."""
+    """The keeper of the node that runs under this name now; walks only when told to."""
     options = {"lost_bookie_s": 0.0, "open_ledger_s": 0.0, **how}
     client = await cluster.client(hash_of(name))
     is_owned = partial(is_owned_by_a_broker, cluster.store)
@@ -58,7 +58,7 @@ async def written(
 
 
 async def short_copies(cluster: Cluster, metadata: LedgerMetadata) -> list[tuple[str, Any]]:
-    """What the bookies lack of what the record says that they hold, from their own disks."""
+    """Return the copies that bookies lack according to the record, from their own disks."""
     found = []
     for stretch in stretches(metadata):
         for position, bookie in enumerate(stretch.fragment.bookies):
@@ -153,7 +153,7 @@ async def test_an_idle_partition_rolls_over_what_keeps_a_bookie_in_limbo(
 
     async with asyncio.timeout(60):
         while not node.storage.limbo.is_over:
-            await partition.maintain()  # nobody publishes, receives or acks meanwhile
+            await partition.maintain()  # no publish, receive or ack comes meanwhile
             await keeper.walk()
             await asyncio.sleep(0.02)
     assert partition._record.value.state_ledger not in (None, first)
@@ -370,7 +370,7 @@ async def test_nobody_can_take_it_and_then_somebody_comes(cluster: Cluster) -> N
 
 
 async def test_a_bookie_that_leaves_between_two_walks_is_lost_in_time(cluster: Cluster) -> None:
-    """The next walk is due tomorrow; nobody but the registry tells that a bookie is gone."""
+    """The next walk is due tomorrow; only the registry tells that a bookie is gone."""
     client = await cluster.client(1)
     ledger_id = (await written(client, 10)).ledger_id
     await cluster.start_bookie("b4")
@@ -388,7 +388,7 @@ async def test_a_bookie_that_leaves_between_two_walks_is_lost_in_time(cluster: C
 
 
 async def test_a_damaged_copy_is_replaced(cluster: Cluster) -> None:
-    """A bit turned on the disk: found by a read, fetched again, and served by this bookie."""
+    """A flipped bit on the disk: found by a read, fetched again, and served by this bookie."""
     client = await cluster.client(1)
     writer = await written(client, 10)
     node: BookieNode = cluster.nodes["b1"]
@@ -426,7 +426,7 @@ async def test_a_bookie_looks_when_it_is_asked_to(cluster: Cluster) -> None:
 
 
 async def test_two_adopters_do_no_harm(cluster: Cluster) -> None:
-    """Who sees another cluster chooses another adopter: one of them is let in."""
+    """A bookie with another view of the cluster chooses another adopter: one of them succeeds."""
     client = await cluster.client(1)
     ledger_id = (await written(client, 30)).ledger_id
     await cluster.start_bookie("b4")

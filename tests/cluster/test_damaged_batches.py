@@ -1,7 +1,7 @@
-"""Python's client reads and consumes on where a batch is stored whose records are damaged.
+"""Python's client continues past a stored batch with damaged records.
 
-Brokers of before stored unpacked batches unseen. At one whose lengths or count were wrong the
-client's reader and consumer ended with `InvalidBatch`, again and again: nothing behind it was read.
+Older brokers stored unpacked batches unseen. At a batch with wrong lengths or a wrong count the
+client's reader and consumer ended with `InvalidBatch`, again and again, and read nothing behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def fill(cluster: Cluster, client: AsyncClient, kind: int) -> dict[int, bytes | None]:
-    """A topic in which each damaged batch has a sound one behind it; values by offset."""
+    """Make a topic with a sound batch behind each damaged one; return values by offset."""
     await client.create_topic("t")
     await client.subscribe("t", "s", start="earliest")
     await client.publish("t", b"first")
@@ -39,7 +39,7 @@ async def fill(cluster: Cluster, client: AsyncClient, kind: int) -> dict[int, by
     partition = await owned(running.broker, TOPIC)
     for name in FEW:
         batch = damaged(name, kind)
-        published = await partition.publish(batch)  # as it was stored before there was a proof
+        published = await partition.publish(batch)  # as it was stored before batches were verified
         first, count = published.first_offset, published.last_offset - published.first_offset + 1
         for index in range(count):
             is_sound = name in ALONE and index != AT

@@ -1,4 +1,6 @@
-"""Messages that nobody can process: into the dead-letter topic with its subscription, and acked."""
+"""Messages that cannot be processed: copied to the dead-letter topic with its subscription, and
+acked.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ async def deadly(
 
 
 async def refuse(subscription: Subscription, offset: int, times: int) -> None:
-    """Have one message be nobody's, ack none."""
+    """Receive a message until it is given up, without an ack."""
     for _ in range(times):
         got = await subscription.receive("c", messages_max=100)
         one = [delivery for delivery in got if delivery.offset == offset]
@@ -46,7 +48,7 @@ async def refuse(subscription: Subscription, offset: int, times: int) -> None:
 
 
 async def dead_letters(running: RunningBroker, count: int) -> list[Delivery]:
-    """So many, of the subscription that was made for them."""
+    """Return this many messages of the subscription that was made for them."""
     partition = await owned(running.broker, DEAD.partition(0))
     subscription = await partition.subscription("s")
     got: list[Delivery] = []
@@ -101,10 +103,10 @@ async def test_a_lease_that_ends_when_nobody_is_left_counts_too(cluster: Cluster
     await partition.publish(batch(2))
     got = await subscription.receive("vanishes", messages_max=10)
     assert len(got) == 2
-    letters = await dead_letters(one, 2)  # nobody calls receive of the subscription any more
+    letters = await dead_letters(one, 2)  # the subscription gets no receive any more
     assert sorted(one.record.value or b"" for one in letters) == [b"m-0", b"m-1"]
     await until(lambda: subscription.stats().backlog == 0, "both are acked")
-    with pytest.raises(StaleLease):  # its lease ended before, and the letter is another consumer's
+    with pytest.raises(StaleLease):  # its lease ended before, and another consumer has the letter
         await subscription.acknowledge([got[0].ack_id])
 
 
@@ -146,7 +148,7 @@ async def test_after_a_seek_it_is_another_letter(cluster: Cluster) -> None:
         await until(lambda: subscription.stats().backlog == 0, "the original is acked")
         dead = await owned(one.broker, DEAD.partition(0))
         await (await dead.subscription("s")).acknowledge([letter.ack_id])
-        await subscription.seek(0)  # whoever mended their program tries it again
+        await subscription.seek(0)  # a user with a mended program tries it again
 
 
 async def test_other_settings_of_dead_letters_are_other_settings(cluster: Cluster) -> None:
@@ -162,7 +164,7 @@ async def test_other_settings_of_dead_letters_are_other_settings(cluster: Cluste
 
 
 async def test_a_late_ack_of_a_dead_letter_is_stale(cluster: Cluster) -> None:
-    """It was answered as if it had come in time, and another consumer got the letter."""
+    """It was answered as in time, and another consumer got the letter."""
     one = await cluster.start("A")
     name = await make_topic(one.broker, TopicName("public", "t"))
     partition, subscription = await deadly(one, name, max_deliveries=1)
@@ -178,7 +180,7 @@ async def test_a_late_ack_of_a_dead_letter_is_stale(cluster: Cluster) -> None:
 
 
 async def test_a_letter_of_a_message_for_later_is_there_at_once(cluster: Cluster) -> None:
-    """It kept the due time of its original, and was handed out to nobody for an hour."""
+    """It kept the due time of its original, and was not delivered for an hour."""
     one = await cluster.start("A")
     name = await make_topic(one.broker, TopicName("public", "t"))
     partition, subscription = await deadly(one, name, type="failover")

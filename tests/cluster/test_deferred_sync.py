@@ -95,7 +95,7 @@ async def test_a_bookie_that_stops_is_replaced_with_all_that_was_not_forced(
 async def test_a_bookie_that_comes_back_gets_again_what_it_had_not_forced(
     cluster: Cluster,
 ) -> None:
-    """There is no spare. Its answer to a force says nothing of what it had before it stopped."""
+    """There is no spare. Its answer to a force does not cover entries from before it stopped."""
     client = await cluster.client()
     writer = await client.create(deferred_sync=True)
     await add_many(writer, 20)
@@ -119,7 +119,8 @@ async def test_who_never_forces_does_not_wait_for_himself(cluster: Cluster) -> N
 
 
 async def test_a_bookie_that_forces_late_holds_up_nobody_for_ever(tmp_path: Path) -> None:
-    """What an ack quorum has for good is held until all have it: the others are asked as well."""
+    """An entry that is durable on an ack quorum is held until all have it: the others are asked as
+    well."""
     gate = threading.Event()
 
     def hook(call: str, path: str) -> None:

@@ -1,7 +1,8 @@
-"""Full disks under a whole cluster: publishing is refused clearly, reading and what was acked stay.
+"""Full disks under a whole cluster: publishes are refused clearly, reads work and acked messages
+stay.
 
 Real brokers, ledgers and bookies in one process; the disks are real, with a switch that makes
-writes fail as a full one does.
+writes fail as on a full disk.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TOPIC = "/v1/topics/public/full"
 
 
 class Disks:
-    """Those of all bookies; `full` are the names whose writes fail."""
+    """The disks of all bookies; writes of the names in `full` fail."""
 
     def __init__(self) -> None:
         self.full: set[str] = set()
@@ -102,7 +103,7 @@ async def test_one_full_disk_of_three_stops_nobody(cluster: Cluster, disks: Disk
 
 
 async def test_full_disks_below_the_ack_quorum(cluster: Cluster, disks: Disks) -> None:
-    """Refused with a reason, never acked; by itself again when there is room. Reads go on."""
+    """Refused with a reason, never acked; works again when there is room. Reads continue."""
     for n in range(5):
         await acked(cluster, f"before-{n}")
     disks.full = {"b1", "b2", "b3"}
@@ -122,7 +123,7 @@ async def test_full_disks_below_the_ack_quorum(cluster: Cluster, disks: Disks) -
 
 
 async def test_a_small_disk_is_named_where_nothing_can_be_published(tmp_path: Path) -> None:
-    """The error said `0 usable (none)`, and not that all three bookies were read-only, nor why."""
+    """The error said `0 usable (none)`, but not that all three bookies were read-only, nor why."""
     async with running_cluster(tmp_path, 0, brokers=1) as cluster:
         for name in ("b1", "b2", "b3"):
             disk = TroubledDisk()

@@ -1,4 +1,4 @@
-"""A broker that is drained gives all away and is given nothing; a topic that is unloaded moves."""
+"""A drained broker gives all partitions away and gets none; an unloaded topic moves."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.cluster import (
 )
 
 SLOW = {**QUICK, "balance_after_ms": 600_000}
-"""Nothing moves by itself: what moves was drained or unloaded."""
+"""Without automatic moves: only drained or unloaded partitions move."""
 
 
 async def spread(cluster: Cluster, partitions: int = 6) -> tuple[RunningBroker, RunningBroker]:
-    """Two brokers, each serving what it should."""
+    """Two brokers, each serving its preferred partitions."""
     one = await cluster.start("A", **SLOW)
     two = await cluster.start("B", **SLOW)
     await until(
@@ -75,7 +75,8 @@ async def test_started_anew_it_is_not_drained_although_its_old_record_stands(
     await until(lambda: "A" in two.broker.registry.standings.drained, "B has heard")
     record = await two.store.get("/octavo/standings/A")
     await one.close()
-    await two.store.create("/octavo/standings/A", record.value)  # of a session that is not over
+    # from a session that is still alive
+    await two.store.create("/octavo/standings/A", record.value)
     again = await cluster.start("A", **SLOW)
     await until(lambda: len(two.broker.registry.live) == 2, "it is back")
     assert not again.broker.registry.is_draining
@@ -117,7 +118,7 @@ async def test_the_last_broker_cannot_be_drained(cluster: Cluster) -> None:
 
 
 async def test_drained_alone_it_serves_all_the_same(cluster: Cluster) -> None:
-    """The other one dies: better a drained broker than none."""
+    """The other one dies: a drained broker is better than none."""
     one, two = await spread(cluster, partitions=2)
     await one.broker.drain()
     await until(lambda: one.broker.ownership.held() == 0, "A is empty")

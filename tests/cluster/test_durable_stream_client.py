@@ -163,7 +163,7 @@ class Torn:
     def __init__(self) -> None:
         self.inner = HttpWire()
         self.lose = 0
-        """So many answers to appends from now on."""
+        """The number of answers to appends to lose from now on."""
         self.seen: list[tuple[str, str]] = []
 
     async def send(

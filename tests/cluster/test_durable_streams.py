@@ -201,7 +201,7 @@ async def test_events(cluster: Cluster, kind: str) -> None:
 
 
 async def test_text_that_was_cut_anywhere_is_whole_in_events(cluster: Cluster) -> None:
-    """Within a character and a line's end, read at once, as it comes, and from each offset."""
+    """Within a character and a line's end; read at once, live, and from each offset."""
     parts = [b"a\xe2", b"\x82", b"\xac\r", b"\nb\r", b"c", b"\xf0\x9f", b"\x98\x80\xff!", b"\xe2"]
     whole = b"".join(parts).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
@@ -290,7 +290,7 @@ def counted(sequence: int, epoch: int = 0, producer: str = "p") -> dict[str, str
 async def test_whether_a_topic_of_the_name_is_there_is_a_word_for_programs(
     cluster: Cluster,
 ) -> None:
-    """Also in a fork's answer, whichever broker is asked."""
+    """Also in a fork's answer, at every broker."""
     for name, partitions in (("one", 1), ("two", 2)):
         await cluster.api.put(f"/v1/topics/public/{name}", json={"partitions": partitions})
     for name, code, of_a_fork in (
@@ -348,7 +348,7 @@ async def test_repeats_that_come_at_once_are_stored_once(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("how", ["crash", "hand-over"])
 async def test_a_take_over_keeps_all_of_it(tmp_path: Path, how: str) -> None:
-    """What a stream is, who has written how far, and that it has ended, twice over."""
+    """The stream's type, its writers' progress, and its end, twice over."""
     async with running_cluster(tmp_path, brokers=3) as cluster:
         assert (await put(cluster, JSON, b"[0]", Stream_TTL="3600")).status == 201
         end = await post(cluster, b"[1, 2]", JSON, Stream_Seq="a", **counted(0))
@@ -363,7 +363,7 @@ async def test_a_take_over_keeps_all_of_it(tmp_path: Path, how: str) -> None:
             end = await post(cluster, b"%d" % (number + 2), JSON, **counted(number))
             assert end.status == 200, end
             if how == "crash" and number == 1:
-                break  # of three brokers one must be left that can be taken from
+                break  # of three brokers one must remain that can take over
         closed = await post(cluster, b"", "", Stream_Closed="true", **counted(number + 1))
         assert closed.status == 204, closed
         await _taken_over(cluster, how)
@@ -389,7 +389,7 @@ async def test_the_last_append_closes_also_for_the_next_owner(tmp_path: Path) ->
 
 
 async def test_what_is_trimmed_took_no_writers_along(tmp_path: Path) -> None:
-    """A take-over looks through batches from the last checkpoint on: those that went are none."""
+    """A take-over reads batches from the last checkpoint on, and trimmed ones are missing."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         topic = "/v1/topics/public/s"
         await cluster.api.put(topic, json={"rollover": {"entries": 4}})
@@ -434,7 +434,7 @@ async def test_a_checkpoint_and_what_comes_after_it_make_the_whole(tmp_path: Pat
 
 
 async def _taken_over(cluster: Cluster, how: str) -> None:
-    """Another broker serves the stream from now on."""
+    """Let another broker take the stream over."""
     owner = await cluster.owner_of(PARTITION)
     if how == "crash":
         cluster.apis.pop(owner)
@@ -553,7 +553,7 @@ async def test_a_fork_lives_as_its_source_unless_it_says_so(cluster: Cluster) ->
 async def test_a_bulk_load_into_a_stream_is_refused_before_anything_is_committed(
     tmp_path: Path,
 ) -> None:
-    """It would go around what holds for appends; also asked of a broker that is not the owner."""
+    """It would bypass the rules of appends; also at a broker that is not the owner."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         assert (await put(cluster, JSON)).status == 201
         plain = "/v1/topics/public/plain"
@@ -583,13 +583,11 @@ async def test_a_bulk_load_into_a_stream_is_refused_before_anything_is_committed
         assert "stream" not in (await cluster.api.get(plain + "/partitions/0")).json()
 
 
-# A stream was refused where its topic was there and the broker had not heard of it yet.
-#
-# Seeds 7 and 20 of profile `stream` (X20), without any fault. `PUT` of a stream at a broker that
-# had not heard of its topic tried to make it, and answered that it was there with other settings.
-# Of a fork, which one broker had just made and passed on to its owner, the owner asked the source
-# anew, which had grown: a stream of JSON was refused for good, any other one said that it was
-# forked where it was not.
+# A stream was refused because the broker had not heard of its existing topic yet. Seeds 7 and 20 of
+# profile `stream` (X20), without any fault. `PUT` of a stream at such a broker tried to create the
+# topic, and answered that it exists with other settings. For a fork that one broker had just made
+# and forwarded, the owner asked the source again, which had grown: a stream of JSON was refused for
+# good, any other reported a wrong fork offset.
 
 PATH = "/v1/durable-streams/public/"
 UNHEARD_JSON = {"Content-Type": "application/json"}
@@ -597,7 +595,7 @@ UNHEARD_JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture
 def unheard(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Topics of which each broker hears when it looks again; what happens before that."""
+    """Topics that brokers hear of at their next look; `before` runs before that."""
     found: dict[str, Any] = {}
     asked: set[tuple[Topics, str]] = set()
     real = Topics.get
@@ -636,7 +634,7 @@ async def test_a_fork_that_another_broker_has_made(
         ).status == 204
 
     await cluster.api.call("PUT", PATH + "source", data=b"1", headers=UNHEARD_JSON)
-    for name in ("f1", "f2", "f3", "f4"):  # with some of them the owner is not who is asked
+    for name in ("f1", "f2", "f3", "f4"):  # with some of them the asked broker is not the owner
         unheard[name] = grows
         words = {**UNHEARD_JSON, "Stream-Forked-From": PATH + "source"}
         made = await cluster.api.call("PUT", PATH + name, headers=words)
@@ -651,7 +649,7 @@ async def test_a_fork_that_another_broker_has_made(
 async def test_while_another_broker_forks_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A 404 for a `PUT`, which nobody repeats: seed 42."""
+    """A 404 for a `PUT`, which is not repeated: seed 42."""
 
     async def is_there(*_: object, **__: object) -> TopicInfo:
         raise TopicExists("it is there")
@@ -667,9 +665,9 @@ async def test_while_another_broker_forks_it(
     assert (answer.status, answer.json()["retryable"]) == (503, True), answer
 
 
-# Of a durable stream that is not there the answer told how to make a topic, and a producer could
-# acquire the exclusive access to a stream: from then on nobody's append was taken, not even its
-# own, for an append has no place for the epoch. Found as a user, with curl.
+# For a missing durable stream the answer told how to create a topic. And a producer could take
+# exclusive access to a stream: from then on every append was refused, even its own, since an append
+# has no place for the epoch. Found as a user, with curl.
 
 STREAM = "/v1/durable-streams/public/story"
 TOLD_TEXT = {"Content-Type": "text/plain"}

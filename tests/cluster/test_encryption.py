@@ -65,14 +65,14 @@ def keys(cluster: Cluster, tmp_path: Path) -> Path:
 
 
 def found_in(folder: Path, canary: bytes = CANARY) -> list[str]:
-    """Files below it that hold the canary."""
+    """Return files below the folder that contain the canary."""
     return [
         str(path) for path in folder.rglob("*") if path.is_file() and canary in path.read_bytes()
     ]
 
 
 async def without_end(work: Callable[[], Awaitable[object]]) -> None:
-    """Again and again, until it raises."""
+    """Repeat until it raises."""
     async with asyncio.timeout(10):
         while True:
             await work()
@@ -80,7 +80,7 @@ async def without_end(work: Callable[[], Awaitable[object]]) -> None:
 
 
 def is_rid_of(writer: LedgerWriter, bookie: str) -> bool:
-    """Whether another one has its place in the ensemble."""
+    """Whether another bookie has its place in the ensemble."""
     return bookie not in writer.metadata.fragments[-1].bookies
 
 
@@ -90,7 +90,7 @@ async def secret_topic(cluster: Cluster, broker: Any, **settings: Any) -> Partit
 
 
 async def stored(cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id: int) -> bytes:
-    """The payload as this bookie has it."""
+    """Return the payload as this bookie has it."""
     data = await cluster.nodes[name].storage.reads.read(metadata.ledger_id, entry_id)
     digest = digest_for(metadata.digest_type, metadata.password)
     return bytes(unpack_entry(digest, metadata.ledger_id, entry_id, data).payload)
@@ -99,7 +99,7 @@ async def stored(cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id
 async def forge(
     cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id: int, payload: bytes
 ) -> None:
-    """On this bookie the entry has another payload, and a digest that holds."""
+    """Give the entry on this bookie another payload, with a valid digest."""
     digest = digest_for(metadata.digest_type, metadata.password)
     data = pack_entry(digest, metadata.ledger_id, entry_id, entry_id - 1, 100, payload)
     await NodeCopies(cluster.nodes[name]).replace(master_key(metadata.password), data)
@@ -215,7 +215,7 @@ async def test_what_was_not_written_so_there_is_told_by_its_name(
 async def test_no_nonce_comes_twice_through_failures_and_resends(
     cluster: Cluster, keys: Path
 ) -> None:
-    """Ensemble changes send entries anew, forced and ordinary writers alike: the same bytes."""
+    """Ensemble changes resend entries, forced and ordinary writers alike: the same bytes."""
     for spare in ("b4", "b5"):
         await cluster.start_bookie(spare)
     client = await cluster.client()
@@ -263,7 +263,7 @@ async def test_ids_that_callers_choose_are_sealed_once_each(cluster: Cluster, ke
 async def test_restarts_and_moved_entries_change_nothing(
     cluster: Cluster, keys: Path, tmp_path: Path
 ) -> None:
-    """A bookie replays its journal, and garbage collection empties a log into another one."""
+    """A bookie replays its journal, and garbage collection moves a log's entries into another."""
     client = await cluster.client()
     kept = await client.create(encrypted_for=NAMESPACE)
     gone = await client.create(encrypted_for=NAMESPACE)
@@ -286,7 +286,7 @@ async def test_restarts_and_moved_entries_change_nothing(
 
 
 def has_only(node: BookieNode, ledger_id: int) -> bool:
-    """Whether the bookie has that ledger and no other."""
+    """Whether the bookie has only that ledger."""
     return list(node.storage.ledgers()) == [ledger_id]
 
 

@@ -1,7 +1,7 @@
-"""A topic of several partitions is read whole, and where one partition is meant the client asks.
+"""A topic of several partitions is read whole; for a call on one partition the client asks which.
 
-`client.messages("hello")` and `client.read("hello")` read partition 0 of a topic of four, and said
-nothing; ids of messages that were read, not received, were empty.
+`client.messages("hello")` and `client.read("hello")` read partition 0 of a topic of four, silently;
+ids of messages that were read, not received, were empty.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ async def test_a_follower_hears_that_its_topic_is_gone(client: AsyncClient) -> N
 
 
 async def test_every_message_has_its_id(client: AsyncClient, cluster: Cluster) -> None:
-    """Read, followed, received: the same message has one id, by which it is found."""
+    """Read, followed, received: the same message has the same id, and can be found by it."""
     subscription = await client.subscribe("one", "s")
     await client.publish_many("one", [(None, b"%d" % number) for number in range(5)])
     read = await client.read("one")

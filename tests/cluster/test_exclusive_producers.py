@@ -1,4 +1,4 @@
-"""One producer alone, over real brokers: fenced, through take-overs, by HTTP and by the client."""
+"""Exclusive producers over real brokers: fenced, through take-overs, by HTTP and by the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster says of why things are as they are: owners, limits, what each consumer gets."""
+"""Explanations of a cluster: owners, limits, and what each consumer gets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPLAIN = "/v1/explain/public/orders"
 
 
 async def explained(cluster: Cluster, query: str = "") -> dict[str, Any]:
-    """The same at every broker."""
+    """Return the explanation, the same at every broker."""
     found = []
     for api in cluster.apis.values():
         answer = await api.get(EXPLAIN + query)
@@ -159,8 +159,8 @@ async def test_who_should_have_it_and_why_it_has_not_yet(cluster: Cluster) -> No
 async def test_what_waits_is_named_with_its_consumer_and_until_when(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It said `nothing is held back` of messages that a filter skipped, that are delayed, or that
-    a silent consumer has leased."""
+    """It said `nothing is held back` of messages that a filter skipped, that are delayed, or that a
+    silent consumer has leased."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         await cluster.api.put(TOPIC_PATH, json={"partitions": 1})
         sub = f"{TOPIC_PATH}/subscriptions/s"
@@ -199,7 +199,7 @@ async def test_what_waits_is_named_with_its_consumer_and_until_when(
 
 
 async def test_a_drain_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None:
-    """It named the even spread: what is preferred once the drained broker counts no more."""
+    """It named the even spread, which follows only because the drained broker does not count."""
     one, two = await spread(cluster)
     mine = one.broker.ownership.open_partitions()[0].name
     first = one.broker.balance.place_of(mine).why

@@ -1,4 +1,4 @@
-"""Adds under ids of their callers' choice, in any order; and reads of what is not confirmed."""
+"""Adds under ids of the caller's choice, in any order; and reads of unconfirmed entries."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def publish(cluster: Cluster, first: int, count: int) -> None:
 
 
 class Reader:
-    """One stream: what has come of it so far."""
+    """A stream and its content so far."""
 
     def __init__(self, api: Api, query: str = "", **headers: str) -> None:
         self.session = aiohttp.ClientSession()
@@ -80,7 +80,7 @@ class Reader:
 
     @property
     def events(self) -> list[dict[str, str]]:
-        """Whole ones, comments left out."""
+        """Return whole events, without comments."""
         return [
             dict(line.split(": ", 1) for line in block.split("\n"))
             for block in self.body.decode().split("\n\n")[:-1]
@@ -93,7 +93,7 @@ class Reader:
 
     @property
     def values(self) -> list[Any]:
-        """Of record batches, in order; their offsets are dense."""
+        """Return the values of record batches, in order; check that offsets are dense."""
         found: list[Any] = []
         for header, batch in split_batches(self.body):
             assert header.base_offset == len(found)
@@ -150,7 +150,7 @@ async def test_batches_as_stored(cluster: Cluster, at_owner: bool) -> None:
 async def test_a_stream_of_batches_ends_where_nothing_comes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For it cannot say that it lives; who asks again is told what there is to say."""
+    """It cannot send a sign of life; a new request returns the next messages."""
     monkeypatch.setattr(follow, "LIVES_S", 0.2)
     await publish(cluster, 0, 1)
     async with Reader(cluster.api, "?follow=true&from=latest", **BATCHES) as reader:
@@ -262,7 +262,7 @@ async def test_a_deleted_topic_is_the_last_word(cluster: Cluster) -> None:
 async def test_another_topic_of_the_name(
     cluster: Cluster, looked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the store says is for good; what a broker has not heard yet passes."""
+    """The store's answer is final; a broker's outdated view passes."""
     await publish(cluster, 0, 1)
     async with Reader(cluster.api, **EVENTS) as reader:
         await until(lambda: len(reader.events) == 1)

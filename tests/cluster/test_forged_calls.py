@@ -29,8 +29,8 @@ from octavo.metadata.topics import owner_path
 from octavo.security.principal import ANONYMOUS
 from tests.support.cluster import Cluster, running_cluster
 
-# `Octavo-Forwarded-By: anything` made a broker claim a partition that was another's to serve, and
-# whoever could write one owner's record had a broker send its callers' requests to any host.
+# `Octavo-Forwarded-By: anything` made a broker claim another broker's partition, and a client that
+# could write one owner's record made a broker send its callers' requests to any host.
 
 TOPIC = "/v1/topics/public/flights"
 PARTITION = f"{TOPIC}/partitions/0"
@@ -48,7 +48,7 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def preferred(brokers: Cluster) -> tuple[str, str]:
-    """Who should serve the partition, and who should not."""
+    """Return the preferred broker of the partition, and the other one."""
     any_broker = next(iter(brokers.brokers.values())).broker
     (first,) = any_broker.registry.preferred(NAME.topic_name, 1)
     return first.broker_id, next(one for one in brokers.brokers if one != first.broker_id)
@@ -97,7 +97,8 @@ async def test_a_broker_that_proves_it_is_believed(brokers: Cluster) -> None:
 
 
 async def test_a_call_for_another_broker_is_sent_back(brokers: Cluster) -> None:
-    """Else two brokers behind one changed address would pass it to each other without end."""
+    """Otherwise two brokers behind one changed address would forward it to each other without
+    end."""
     first, other = preferred(brokers)
     answer = await brokers.apis[other].get(
         PARTITION, headers=call_of(await proof_of(brokers), first)
@@ -126,14 +127,15 @@ async def test_nobody_else_may_make_them(brokers: Cluster, route: Any) -> None:
 
 
 async def test_what_counts_between_brokers_is_not_passed_on(brokers: Cluster) -> None:
-    """A client that names escaped headers is told the same by the owner and by any other."""
+    """A client that names escaped headers gets the same answer from the owner and from any
+    other."""
     first, other = preferred(brokers)
     sent = {
         ESCAPED_HEADER: "octavo-key", "Octavo-Key": "%41", TARGET_HEADER: first,
         FORWARDED_HEADER: other, PROOF_HEADER: "x", "Content-Type": "text/plain",
     }  # fmt: skip
     for broker in (first, other):
-        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # an operation, a call passed on
+        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # an operation, a forwarded call
             answer = await brokers.apis[broker].post(path, b"x", headers=sent)
             assert answer.status == 200, answer
     found = (await brokers.api.get(f"{PARTITION}/messages?from=earliest")).json()["messages"]
@@ -172,7 +174,7 @@ async def test_a_forged_owner_is_sent_nothing(brokers: Cluster, known: bool) -> 
 
 
 async def test_a_broker_of_which_nothing_was_heard_yet_is_registered(brokers: Cluster) -> None:
-    """The watch on the brokers may be late; the record of one is there before it owns anything."""
+    """The watch on the brokers may be late; a broker's record exists before it owns anything."""
     first, other = preferred(brokers)
     assert (await brokers.apis[first].get(PARTITION)).status == 200
     del brokers.brokers[other].broker.registry.live[first]

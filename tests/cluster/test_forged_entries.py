@@ -1,4 +1,4 @@
-"""Entries that a stranger adds to a ledger are never served as its own."""
+"""A stranger's entries in a ledger are never served as its own."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ from octavo.protocol.entry import (
 from octavo.protocol.records import read_records
 from tests.support.cluster import Cluster, batch, make_topic, owned, values
 
-# A read skipped an acked offset in silence: somebody had added entries to its ledger by recovery.
-#
-# Whoever may write an entry can compute its checksum. Nobody compared where a batch began with
-# where the one before it had ended: what a batch said of its offset was believed. Found from
-# outside.
+# A read silently skipped an acked offset: a stranger had added entries to its ledger by recovery. A
+# client that may write an entry can compute its checksum, and the offset in a batch was believed
+# without comparing it with the end of the batch before. Found from outside.
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 
@@ -45,7 +43,7 @@ Forge = Callable[[bytes], bytes]
 def forged(
     node: BookieNode, ledger_id: int, entry_id: int, forge: Callable[[bytes], bytes]
 ) -> None:
-    """From now on the bookie's copy of an entry has another payload, and a checksum that holds."""
+    """Give the bookie's copy of an entry another payload, with a valid checksum."""
     storage: Any = node.storage
     read_many, read_now = storage.reads.read_many, storage.reads.read_now
 
@@ -73,7 +71,7 @@ def moved_to(offset: int) -> Forge:
 
 
 def longer(payload: bytes) -> bytes:
-    """The batch with one message more, at the same offset."""
+    """Return the batch with one message more, at the same offset."""
     return with_base_offset(batch(count=4, tag="evil"), int.from_bytes(payload[:8], "big"))
 
 
@@ -86,7 +84,7 @@ FORGERIES = {
 
 
 async def filled(cluster: Cluster) -> tuple[Broker, Partition, int]:
-    """A partition of ten batches of three messages each, opened anew; the ledger of them."""
+    """Make a partition of ten batches of three messages each, reopened; return their ledger too."""
     first = await cluster.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
@@ -194,12 +192,9 @@ ENTRY = 4
 async def test_one_bad_copy_is_repaired_from_the_others(
     cluster: Cluster, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that was forged, checksum and all, was read around, and stayed: every reader met it
-    again.
-
-    Readers turned away from the bookie and told its name to a log. No scrubber finds such a copy,
-    and the bookie itself refuses the right bytes, as others than those that it has.
-    """
+    """A forged copy, checksum included, was read around and stayed: every reader met it again.
+    Readers turned away from the bookie and logged its name. No scrubber finds such a copy, and the
+    bookie refuses the right bytes as different from its own."""
     monkeypatch.setattr("octavo.process.copies._START_S", 0.0)
     _, partition, ledger_id = await filled(cluster)
     client = await cluster.client(8)

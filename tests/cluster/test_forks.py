@@ -42,7 +42,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def published(cluster: Cluster, path: str, first: int, count: int, **how: Any) -> None:
-    """Messages `first`, … in batches of five."""
+    """Publish messages `first`, … in batches of five."""
     for start in range(first, first + count, 5):
         numbers = range(start, min(start + 5, first + count))
         records = [Record(b"k%d" % n, b"%d" % n, timestamp_ms=1_000 * n) for n in numbers]
@@ -58,7 +58,7 @@ async def forked(cluster: Cluster, path: str, name: str, at: Any = "latest") -> 
 
 
 async def values(cluster: Cluster, path: str, start: int = 0) -> list[tuple[int, int]]:
-    """Offset and value of all messages, by JSON and by batches alike."""
+    """Return offset and value of all messages; check that JSON and batches agree."""
     found: list[tuple[int, int]] = []
     at = start
     while True:
@@ -187,7 +187,8 @@ async def test_producers_and_subscriptions_are_not_taken_over(cluster: Cluster) 
 async def test_the_record_is_made_before_the_claim_and_looked_at_again_under_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the name is claimed somebody may delete the fork, or finish deleting another one."""
+    """Until the name is claimed another client may delete the fork, or finish deleting another
+    one."""
     await published(cluster, ONE, 0, 10)
     asked = next(iter(cluster.apis))
     broker = cluster.brokers[asked].broker
@@ -236,11 +237,9 @@ async def test_the_record_is_made_before_the_claim_and_looked_at_again_under_it(
 
 
 def test_of_what_is_cut_it_is_known_where_it_lies() -> None:
-    """A fork that ends within a ledger was made though the bookies had that ledger no more.
-
-    Objects are not shared, so such a fork is refused (forks.py); but of the ledger that is cut the
-    list did not say any more where it lies. Seed 5247 of profile `topic`.
-    """
+    """A fork that ends within a ledger was made though the bookies had that ledger no more. Objects
+    are not shared, so such a fork is refused (forks.py); but the list did not say any more where
+    the cut ledger lies. Seed 5247 of profile `topic`."""
     gone = OffloadRecord("u", DROPPED, "file:///o")
     source = LedgerList((PartitionLedger(7, 0, count=5, offload=gone),))
     for at, cut in ((3, Cut(7, 2, 10, 1)), (5, None)):
@@ -249,12 +248,10 @@ def test_of_what_is_cut_it_is_known_where_it_lies() -> None:
 
 
 async def test_the_source_is_whole_when_the_fork_was_read_first(tmp_path: Path) -> None:
-    """A fork that was cut within a batch opened it, and its source lost the rest of the batch.
-
-    A broker keeps opened batches by ledger and entry, and the fork's part of the last one has both
-    in common with the whole. Whoever came second on the same broker was given what the first had
-    opened: a reader of the source an internal error, in place of the messages behind the cut.
-    """
+    """A fork that was cut within a batch opened it, and its source lost the rest of the batch. A
+    broker caches open batches by ledger and entry, which the fork's part shares with the whole. The
+    second reader on the same broker got the first one's: a reader of the source an internal error,
+    in place of the messages behind the cut."""
     async with running_cluster(tmp_path, brokers=1) as cluster:
         assert (await cluster.api.put(ONE)).status == 201
         records = [Record(None, b"%d" % n) for n in range(300)]
@@ -281,7 +278,7 @@ async def common_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def shown(cluster: Cluster, name: str) -> tuple[list[int], list[int]]:
-    """As a stream, and as a topic."""
+    """Return it as a stream, and as a topic."""
     stream = await cluster.api.get(PATH + name)
     topic = await cluster.api.get(MESSAGES.format(name))
     assert (stream.status, topic.status) == (200, 200), (stream, topic)
@@ -290,13 +287,10 @@ async def shown(cluster: Cluster, name: str) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("first", ["source", "fork"])
 async def test_each_is_shown_its_own(common_cluster: Cluster, first: str) -> None:
-    """Of an entry that a fork cuts, fork and source were shown what the other one has of it.
-
-    A broker keeps batches open by ledger and entry, and both are the same for a fork and its
-    source. Of a batch of two messages, forked between them, the fork showed both when the source
-    was read first, and the source's readers got a 500 when the fork was: seed 16 of profile
-    `stream`.
-    """
+    """Fork and source were shown each other's part of an entry that the fork cuts. A broker keeps
+    batches open by ledger and entry, which are the same for both. Of a batch of two messages,
+    forked between them, the fork showed both when the source was read first, and the source's
+    readers got a 500 when the fork was: seed 16 of profile `stream`."""
     await common_cluster.api.call("PUT", PATH + "source", headers=JSON)
     assert (
         await common_cluster.api.post(PATH + "source", b"[1, 2]", JSON["Content-Type"])
@@ -309,12 +303,10 @@ async def test_each_is_shown_its_own(common_cluster: Cluster, first: str) -> Non
         assert await shown(common_cluster, name) == has[name]
 
 
-# Who asked again for a fork after a broker's death was told that it is there, and it was not.
-#
-# A `409 topic-exists`, not retryable, for a topic that answered 404 to everything, and vanished at
-# the next sweep, up to five minutes later: the record of a fork whose maker had died. Of a name
-# that is being deleted it was the same, where a `PUT` waits. Found by killing brokers amid forks
-# of forks.
+# After a broker's death, a repeated fork call answered `409 topic-exists`, not retryable, for a
+# topic that was a 404 to everything else and vanished at the next sweep, up to five minutes later:
+# the record of a fork whose maker had died. A name that is being deleted was answered alike, where
+# a `PUT` waits. Killing brokers during forks of forks found it.
 
 HALF_FORK = TopicName("public", "fork")
 
@@ -329,7 +321,7 @@ async def half_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def _left_half_made(cluster: Cluster) -> None:
-    """As a broker leaves it that died amid step 3."""
+    """Leave it as a broker does that died during step 3."""
     records = TopicStore(cluster.store)
     record, _ = await records.read_topic("public", "t")
     fork = ForkRecord("t", record.incarnation, {0: 1})

@@ -1,4 +1,4 @@
-"""A bookie tells its free space, and clients choose by what it told lately."""
+"""A bookie reports its free space, and clients choose by the latest report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger that a client deletes leaves the disks of real bookies, beside readers and writers."""
+"""A deleted ledger leaves the disks of real bookies, while others read and write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMITS: dict[str, Any] = {
 
 
 def used(cluster: Cluster, name: str) -> int:
-    """Bytes in the entry logs that are not written to any more."""
+    """Return the bytes of the entry logs that are not written any more."""
     size = 0
     for path in sorted((cluster.folder / name / "ledgers").glob("*.log"))[:-1]:
         with contextlib.suppress(FileNotFoundError):  # collected meanwhile

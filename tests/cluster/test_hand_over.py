@@ -1,4 +1,6 @@
-"""A planned hand-over: the heir is told how the partition was left, and looks whether it is so."""
+"""A planned hand-over: the owner tells its successor the partition's state, which the successor
+checks.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ async def one_partition(cluster: Cluster) -> tuple[RunningBroker, RunningBroker,
 
 
 async def whole(two: RunningBroker, name: PartitionName) -> Partition:
-    """All is there at the heir, and goes on from there."""
+    """Check that the successor has everything, and continues from there."""
     partition = await two.broker.ownership.partition(name)
     assert await values(partition) == ["0-0", "1-0"]
     again = await partition.publish(
@@ -69,7 +71,7 @@ async def whole(two: RunningBroker, name: PartitionName) -> Partition:
 
 
 def told(one: RunningBroker, change: Change) -> None:
-    """What A tells its heir is changed on its way."""
+    """Change A's message to its successor on its way."""
     ask: Any = one.broker.ask_peer
 
     async def changed(heir: BrokerInfo, name: PartitionName, handed: Handed) -> None:
@@ -90,7 +92,7 @@ async def test_the_heir_recovers_nothing(cluster: Cluster) -> None:
 
 
 async def test_who_is_about_to_be_given_it_has_made_its_ledgers(cluster: Cluster) -> None:
-    """And throws them away when it is not given anything in time."""
+    """And deletes them when it gets no partition in time."""
     one, two, name = await one_partition(cluster)
     before = set(await two.ledgers.list())
     epoch = (await one.broker.ownership.partition(name)).epoch
@@ -134,10 +136,8 @@ async def test_what_is_not_so_is_found_out_and_recovered(cluster: Cluster, what:
 async def test_an_owner_that_has_a_successor_unawares_gives_nothing_wrong(
     cluster: Cluster,
 ) -> None:
-    """C has taken it over, served, and gone; A, which has heard of nothing, hands on what it had.
-
-    A's ledger is fenced, so what it says of its end does not fit the record.
-    """
+    """C has taken it over, served, and gone; A, which has heard of nothing, hands its state on. A's
+    ledger is fenced, so its stated end does not fit the record."""
     one, _, name = await one_partition(cluster)
     mine = await one.broker.ownership.partition(name)
     await one.store.delete("/octavo/owners/public/flights/0")

@@ -1,4 +1,4 @@
-"""What the HTTP API promises of order, repetition, retention and cursors, held by real parts."""
+"""The HTTP API's promises of order, repetition, retention and cursors, on a real cluster."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_cursors_over_http(cluster: Cluster) -> None:
     answer = await first.post(shared + "/ack", json={"up_to": 1})
     assert (answer.status, answer.json()["code"]) == (422, "cumulative-ack-not-allowed")
     assert (await first.call("DELETE", sub)).status == 204
-    # The owner is told, and a machine that stands still may be told late: it says busy until then.
+    # A machine that stands still may tell the owner late, which says busy until then.
     async with asyncio.timeout(60):
         while (answer := await others[0].post(sub + "/receive")).status == 409:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Topics that nobody uses any more go where their policy says so, and never by surprise."""
+"""Unused topics are removed as their policy says, and never by surprise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def two(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def gone(cluster: Cluster, within_s: float) -> bool:
-    """Whether the topic goes within that time. Asking for its settings is no use of it."""
+    """Return whether the topic goes within that time. Asking for its settings does not use it."""
     try:
         async with asyncio.timeout(within_s):
             while (await cluster.api.get(TOPIC)).status != 404:  # noqa: ASYNC110
@@ -84,7 +84,7 @@ async def test_who_comes_at_the_very_end_is_refused_and_keeps_the_topic(cluster:
 
     def is_unused(self: Partition, for_ms: int, retire_s: float = 0.0) -> bool:
         asked.append(retire_s)
-        if len(asked) == 3:  # somebody came after the owners were asked to serve nothing
+        if len(asked) == 3:  # a client came after the owners were asked to stop serving
             with pytest.raises(PartitionMoving, match="delete_when_inactive"):
                 self._check_open()
         return ask(self, for_ms, retire_s)

@@ -1,4 +1,4 @@
-"""One message of many megabytes: taken in by pieces, seen whole or not at all."""
+"""A message of many megabytes: uploaded in pieces, seen whole or not at all."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def body_at(cluster: Cluster, offset: Any, path: str = ONE) -> bytes:
 
 
 async def shown(cluster: Cluster, path: str = ONE, start: int = 0) -> list[tuple[int, Any]]:
-    """All messages, by JSON and by batches alike: offset, and value or how long the body is."""
+    """Return all messages, by JSON and by batches alike: offset, and value or the body's length."""
     found: list[tuple[int, Any]] = []
     at = start
     while (answer := await cluster.api.get(f"{path}/messages?from={at}")).status == 200:
@@ -115,7 +115,7 @@ async def test_it_is_one_message_for_readers_and_its_body_comes_back(cluster: Cl
     assert found["size"] == len(BODY)
     assert found["pieces"] == PIECES
     assert found["crc32c"] == f"{crc32c(BODY):08x}"
-    # Its offset is that of its last record: what is behind an offset is there when that is.
+    # Its offset is that of its last record: when that is there, all earlier offsets are.
     assert found["offset"] == 1 + PIECES
     assert await plain(cluster, "after") == found["offset"] + 1
     assert await shown(cluster) == [
@@ -215,7 +215,7 @@ async def test_when_the_owner_dies_amid_an_upload_nobody_ever_sees_anything_of_i
     with pytest.raises(Exception):  # noqa: B017, PT011
         (await upload).json()["offset"]
     assert await plain(cluster, "after") == 1
-    # What it has left is found guilty by its label, as whatever a dead owner has left.
+    # Its leftovers are found by their label, like those of any dead owner.
     (survivor,) = cluster.brokers.values()
     records = TopicStore(survivor.store)
     topic, _ = await records.read_topic("public", "one")
@@ -457,14 +457,11 @@ async def copy_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_a_copy_that_is_given_up_amid_its_insertion_is_there(
     copy_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    """A copy of a large message that was given up amid its insertion had its ledger deleted.
-
-    Dead letters and retries of large messages are given so much time. What was under way when it
-    was over was cut off, but not the insertion, which goes on by itself: the record came to name a
-    ledger that whoever had been cut off threw away. The copy was lost, the next attempt took it for
-    stored, and nobody could read beyond it. Seeds of profile `large` found it as soon as they had
-    such copies.
-    """
+    """A copy of a large message that was given up during its insertion had its ledger deleted. Dead
+    letters and retries of large messages have a time limit. At its end the copying was cut off, but
+    not the insertion: the record then named a ledger that was thrown away. The copy was lost, the
+    next attempt took it for stored, and no reader got beyond it. Seeds of profile `large` found it
+    as soon as they had such copies."""
     first = (await uploaded(copy_cluster))["offset"]
     (broker,) = copy_cluster.brokers.values()
     partition = await owned(broker.broker, TopicName("public", "one").partition(0))
@@ -509,13 +506,10 @@ async def repeated_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_an_insertion_without_an_answer_takes_nothing_away(
     repeated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who repeated an upload while its partition was opened anew was told that there is no such
-    offset.
-
-    An insertion without an answer has the partition opened anew, and the call is to be repeated.
-    The record says at once where the message is, but nothing of it can be read before the opening
-    is done: `416 offset-beyond-end`, not to be repeated, for a message that was stored.
-    """
+    """A client that repeated an upload while its partition was reopening got `416
+    offset-beyond-end`, not retryable, for a stored message. An insertion without an answer makes
+    the partition reopen, and the call is to be repeated. The record names the message at once, but
+    nothing of it can be read before the opening is done."""
     await plain(repeated_cluster, "before")
     owner = repeated_cluster.brokers[await repeated_cluster.owner_of(ONE + "/partitions/0")].broker
     partition = await owned(owner, TopicName("public", "one").partition(0))

@@ -1,4 +1,4 @@
-"""A hundred megabytes go in and come out, and no more than a few of them are in memory."""
+"""A hundred megabytes go in and come out, with no more than a few of them in memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ONE = "/v1/topics/public/one"
 PART = bytes(range(256)) * 1024
 SIZE = 100 * 1024 * 1024
 MEMORY_MAX = 32 * 1024 * 1024
-"""Of all that is allocated while it passes. Bookies and brokers are one process here, and bookies
-have what they have not flushed in memory, so those that take it have little room for that."""
+"""The most that is allocated while it passes. Bookies and brokers are one process here, and bookies
+keep unflushed data in memory, so the bookies have little room for that."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_pat
         assert held.total < 24 * UPLOAD_HELD_BYTES_MIN + 24 * 1024, "what has arrived, no more"
         answer = await cluster.api.call("PUT", ONE + "/large", data=PART * 8)
         assert answer.status == 200, answer
-        # Those that have filled more than half of the room, and trickle on, lose their places.
+        # Uploads that have filled more than half of the room, and trickle on, lose their places.
         greedy = [
             asyncio.create_task(cluster.api.call("PUT", ONE + "/large", data=trickle(PART * 16)))
             for _ in range(2)
@@ -110,5 +110,5 @@ async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_pat
 
 
 def test_what_an_upload_counts_as_is_what_it_takes() -> None:
-    """A piece that gathers, the part that came last, and those on their way, which are copied."""
+    """A growing piece, the last part, and the copied pieces in flight."""
     assert UPLOAD_HELD_BYTES >= (PIECES_UNDER_WAY_MAX + 2) * PIECE_BYTES

@@ -1,4 +1,4 @@
-"""A connection to a bookie that is silent, broken, or another than it should be."""
+"""A connection to a bookie that is silent, broken, or a different one than expected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ENTRY = pack_entry(digest_for(DigestType.CRC32C, b""), 1, 0, -1, 3, b"abc")
 async def fake_bookie(
     store: MetadataStore, name: str, answer: Answering, *, ours: bool = True, says: str = ""
 ) -> AsyncIterator[None]:
-    """A registered server that hands each frame to `answer`; NODE_INFO it answers itself."""
+    """A registered server that hands each frame to `answer`; it answers NODE_INFO itself."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -135,7 +135,7 @@ async def test_a_silent_bookie_times_out_and_is_given_up(store: MetadataStore) -
 
 
 async def test_a_late_answer_is_not_taken_for_another(store: MetadataStore) -> None:
-    """The first read of the entry times out; its answer, when it comes, is skipped."""
+    """The first read of the entry times out; its late answer is skipped."""
     frames: list[tuple[bytes, asyncio.StreamWriter]] = []
 
     def answer(frame: bytes, writer: asyncio.StreamWriter) -> None:

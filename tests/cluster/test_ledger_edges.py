@@ -133,7 +133,7 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
 
 
 async def test_an_add_below_the_confirmed_changes_nothing(cluster: Cluster) -> None:
-    """A bookie that is sent an entry a second time keeps it once; the writer's end stands."""
+    """A bookie that gets an entry a second time keeps it once; the writer's end stays."""
     client = await cluster.client()
     writer = await client.create()
     await add_many(writer, 10)
@@ -228,12 +228,8 @@ async def test_random_faults_lose_nothing_that_was_acked(tmp_path: Path) -> None
 
 
 async def test_each_callback_comes_once_and_tells_the_truth(tmp_path: Path) -> None:
-    """A callback of `add` that abandoned its writer got the callbacks confirmed with it called
-    twice.
-
-    First with "unknown", then with success: the first was a lie about what was durable. Found by
-    reading.
-    """
+    """If a callback of `add` abandoned its writer, callbacks confirmed with it were called twice:
+    first with "unknown", then with success. The first answer was false. Found by reading."""
     async with running_cluster(tmp_path) as cluster:
         writer = await (await cluster.client()).create()
         answers: list[tuple[int, bool]] = []
@@ -254,13 +250,12 @@ async def test_each_callback_comes_once_and_tells_the_truth(tmp_path: Path) -> N
         assert confirmed == list(range(writer.last_add_confirmed + 1))
 
 
-# A reader never heard that its ledger was closed, and the last entry could not be read any more.
-#
-# A ledger's record was read first and watched then. Whatever changed between the two, nobody was
-# told of. When it was the close, nothing changes any more: the reader, which its broker keeps,
-# waited at every question for an entry that its bookies had no reason to confirm, five seconds
-# each time, and answered 503. Met by a test on a busy machine, once in some ten thousand. The
-# second way to the same end: the record had changed, and the one attempt to read it again failed.
+# A reader never heard that its ledger was closed, and the last entry could not be read any more. A
+# ledger's record was read first and watched then, so a change in between went unnoticed. When it
+# was the close, no later change came: the reader, which its broker keeps, waited at every question
+# for an entry that its bookies would never confirm, five seconds each time, and answered 503. Met
+# by a test on a busy machine, once in some ten thousand. A second way to the same end: the record
+# had changed, and the one attempt to read it again failed.
 
 
 @pytest.fixture
@@ -282,7 +277,7 @@ async def test_closed_after_the_record_was_read_and_before_it_is_watched(
         watch = client.records.watch(writer.ledger_id, told.set)
         await writer.close()
         async with asyncio.timeout(15):
-            await told.wait()  # all who watch have heard of it
+            await told.wait()  # all watchers have heard of it
         watch.cancel()
         return found
 
@@ -317,14 +312,12 @@ async def test_a_record_that_could_not_be_read_at_once_is_read_later(
     await reader.close()
 
 
-# A ledger that was recovered before its creator knew of it was given to the creator to write.
-#
-# The reply to the create was lost; until the creator asked again, somebody had found the ledger
-# open and recovered it. The creator's token in the record said that it was the creator's own, its
-# state was not looked at: the writer began on a closed ledger, and its first change of the
-# ensemble would have changed the record of a closed ledger. Found by the simulation, seed 4201 of
-# profile `beyond`. Deleted as well by then, it was made a second time under the same id (seed
-# 30280).
+# A ledger that was recovered before its creator knew of it was given to the creator to write. The
+# reply to the create was lost; until the creator asked again, another client had found the ledger
+# open and recovered it. The record had the creator's token, and its state was not checked: the
+# writer began on a closed ledger, and its first ensemble change would have changed a closed
+# ledger's record. The simulator found it (seed 4201 of profile `beyond`). When the ledger was
+# deleted by then, it was made a second time under the same id (seed 30280).
 
 WANTED = LedgerMetadata(-1, 2, 2, 1, (Fragment(0, ("b1", "b2")),))
 
@@ -336,7 +329,8 @@ async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
 
 
 class _ReplyLost:
-    """A store whose first create of a ledger's record is never answered, and then `meanwhile`."""
+    """A store that never answers the first create of a ledger's record, and then runs
+    `meanwhile`."""
 
     def __init__(self, store: MetadataStore, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._store = store
@@ -393,13 +387,11 @@ async def test_its_own_open_ledger_is_given_to_it(store: MetadataStore) -> None:
     assert (found.ledger_id, found.state) == (0, LedgerState.OPEN)
 
 
-# A tailing reader never saw the last entry when the message that tells of it was lost.
-#
-# The last entry's confirmation travels with the next add, or alone when the writer idles (explicit
-# LAC). Alone it was sent once, and nobody looked at the answer: with bookies that were busy or
-# whose connection had just broken it was lost, and readers waited for the next add. Found by the
-# simulator (topic seed 177): the state ledger of a quiet partition could not be followed to its
-# end.
+# A tailing reader never saw the last entry when its explicit LAC was lost. The last entry's
+# confirmation travels with the next add, or alone when the writer idles. Alone it was sent once,
+# without a look at the answer: with busy bookies or a broken connection it was lost, and readers
+# waited for the next add. The simulator found it (topic seed 177): the state ledger of a quiet
+# partition could not be followed to its end.
 
 
 async def test_an_idle_writer_tells_its_last_entry_until_it_is_known(tmp_path: Path) -> None:
@@ -436,7 +428,8 @@ async def test_bookies_that_were_away_are_told_when_they_come_back(tmp_path: Pat
         raise TooManyRequests("busy")
 
     async with running_cluster(tmp_path) as cluster:
-        for node in cluster.nodes.values():  # until they are away; else one may know it by then
+        # wait until they are away; else one may know it by then
+        for node in cluster.nodes.values():
             node.storage.control.set_explicit_lac = refuse  # type: ignore[method-assign]
         client = await cluster.client(explicit_lac_interval_ms=20.0, stall_timeout_s=30.0)
         writer = await client.create()

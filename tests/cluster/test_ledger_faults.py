@@ -42,7 +42,7 @@ from tests.support.raw_bookie import TroubledDisk, tell_read_only, until
 
 
 class Writes:
-    """A writer that adds all the time, and what came of it."""
+    """A writer that adds all the time, and the outcomes."""
 
     def __init__(self, writer: LedgerWriter) -> None:
         self.writer = writer
@@ -67,7 +67,7 @@ class Writes:
         self.acked = entry_id
 
     async def more(self, count: int) -> None:
-        """Until so many more are acked."""
+        """Wait until this many more are acked."""
         goal = self.acked + count
         await until(lambda: self.acked >= goal)
 
@@ -80,7 +80,7 @@ class Writes:
 
 
 async def all_there(cluster: Cluster, writes: Writes) -> None:
-    """What was acked is read back, in a client of its own, after the close."""
+    """Read every acked entry back, in a new client, after the close."""
     reader = await (await cluster.client(99)).open(writes.writer.ledger_id)
     assert reader.is_closed
     assert reader.last_add_confirmed >= writes.acked
@@ -89,7 +89,7 @@ async def all_there(cluster: Cluster, writes: Writes) -> None:
 
 
 async def assert_on_ack_quorum(cluster: Cluster, metadata: LedgerMetadata) -> None:
-    """P5: every entry is on Qa bookies that the record names for it."""
+    """P5: every entry is on Qa of the bookies that the record names for it."""
     quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
     for entry_id in range(metadata.last_entry + 1):
         bookies = metadata.fragment_of(entry_id).bookies
@@ -156,7 +156,7 @@ async def test_below_the_ack_quorum_the_writer_waits_then_ends_and_can_be_closed
         await cluster.stop_bookie(name)
     await until(lambda: writes.errors)
     assert writes.seen(Stalled)
-    # NotEnoughBookies itself only for what had not left this process yet.
+    # NotEnoughBookies itself only for adds that had not left this process yet.
     assert all(isinstance(error, OutcomeUnknown | NotEnoughBookies) for error in writes.errors)
     with pytest.raises(NotEnoughBookies):
         await writes.writer.append(b"x")
@@ -169,10 +169,8 @@ async def test_below_the_ack_quorum_the_writer_waits_then_ends_and_can_be_closed
 async def test_an_add_of_the_turn_in_which_the_writer_ends_is_certainly_not_stored(
     cluster: Cluster,
 ) -> None:
-    """The wait is over in that very turn: it was never sent. What was sent is unknown.
-
-    A busy machine gets there by itself, which the test above once took for a wrong answer.
-    """
+    """The wait is over in that very turn: it was never sent. The outcome of sent adds is unknown. A
+    busy machine gets there by itself, which the test above once took for a wrong answer."""
     client = await cluster.client(stall_timeout_s=0.6)
     writer = await client.create()
     await add_many(writer, 20)
@@ -225,7 +223,7 @@ async def test_a_fenced_writer_gets_no_ack_and_does_not_close(cluster: Cluster) 
     metadata = await other.recover(writes.writer.ledger_id)
     await until(lambda: writes.errors)
     assert writes.acked <= metadata.last_entry
-    # LedgerFenced itself only for what had not left this process yet.
+    # LedgerFenced itself only for adds that had not left this process yet.
     assert all(isinstance(error, OutcomeUnknown | LedgerFenced) for error in writes.errors)
     with pytest.raises(LedgerFenced):
         await writes.writer.append(b"x")
@@ -237,7 +235,7 @@ async def test_a_fenced_writer_gets_no_ack_and_does_not_close(cluster: Cluster) 
 
 
 async def test_33_recovery_with_one_bookie_down_and_a_spare(cluster: Cluster) -> None:
-    """What is written back goes to the spare, published by the close."""
+    """Entries are written back to the spare, which the close publishes."""
     await cluster.start_bookie("b4")
     client, other = await cluster.client(1), await cluster.client(2)
     writer = await client.create()
@@ -250,7 +248,7 @@ async def test_33_recovery_with_one_bookie_down_and_a_spare(cluster: Cluster) ->
     assert metadata.last_entry == 29
     answers = [e for e in seen if isinstance(e, FenceAnswered)]
     assert {e.bookie_id for e in answers} >= {ensemble[0], ensemble[2]}
-    # The close waits for an ack quorum of what is written back, not for the slowest.
+    # The close waits for an ack quorum of the written-back entries, not for the slowest bookie.
     for event in seen:
         if isinstance(event, BookieReplaced):
             assert metadata.fragments[-1] == Fragment(event.first_entry, event.new)
@@ -288,7 +286,7 @@ async def test_25_a_fence_survives_a_restart_of_every_bookie(cluster: Cluster) -
 
 
 async def test_40_closing_while_another_recovers(cluster: Cluster) -> None:
-    """No. 40: one end, whoever wins."""
+    """No. 40: one end, whichever wins."""
     client, other = await cluster.client(1), await cluster.client(2)
     for _ in range(5):
         writer = await client.create()
@@ -302,7 +300,7 @@ async def test_40_closing_while_another_recovers(cluster: Cluster) -> None:
 
 
 def slow_down(disk: TroubledDisk, seconds: float) -> None:
-    """Every sync of the journal takes so much longer."""
+    """Make every sync of the journal take this much longer."""
     disk.hook = lambda call, path: (
         time.sleep(seconds) if call == "datasync" and "journal" in path else None
     )
@@ -523,7 +521,7 @@ async def test_a_speculative_read_beats_a_silent_bookie(cluster: Cluster) -> Non
 
 
 async def test_metadata_away_during_an_ensemble_change(cluster: Cluster) -> None:
-    """The change waits for the store; nothing is acked meanwhile, nothing is lost."""
+    """The change waits for the store; meanwhile nothing is acked and nothing is lost."""
     await cluster.start_bookie("b4")
     client = await cluster.client()
     writes = Writes(await client.create())
@@ -552,12 +550,10 @@ async def test_metadata_away_during_an_ensemble_change(cluster: Cluster) -> None
 
 async def test_the_writer_gives_up(tmp_path: Path) -> None:
     """A bookie came back, refused the add, came back, refused the add: its writer never gave up.
-
-    There was no spare, and without it no ack quorum. A writer that stalls has a time to wait for a
-    bookie; each return of the one that refuses began it anew. So its callers waited for ever, and a
-    partition's publishes ended as unknown one by one, without it being opened anew. Seed 1500079 of
-    profile `beyond` (S8). Now only what is confirmed ends a stall.
-    """
+    There was no spare, and no ack quorum without it. A stalled writer waits for a bookie for a
+    limited time, and each return began that time again. So its callers waited for ever, and a
+    partition's publishes ended as unknown one by one, without a reopening. Now only a confirmed add
+    ends a stall. Seed 1500079 of profile `beyond` (S8)."""
     async with running_cluster(tmp_path) as cluster:
         client = await cluster.client(stall_timeout_s=0.4, retry_failed_bookie_ms=30.0)
         writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
@@ -580,7 +576,7 @@ async def test_the_writer_gives_up(tmp_path: Path) -> None:
 
 
 class TurnsToASpare:
-    """As a recovery does."""
+    """Turns to a spare, as a recovery does."""
 
     def __init__(self, bookies: Bookies) -> None:
         self.bookies = bookies
@@ -597,14 +593,11 @@ class TurnsToASpare:
 
 
 async def test_who_is_told_of_the_end_may_turn_to_another_bookie(tmp_path: Path) -> None:
-    """A ledger client that was closed amid a recovery ended with a RuntimeError.
-
-    `close` gives every bookie's connection up. Who listens is told, and a recovery turns to a spare
-    at once: a bookie that nobody had spoken to yet, so that the dict changed under the loop over
-    it. Its tasks went on, and a broker that was told to stop did not end in good order. Found by
-    running all profiles of the simulator over the same seeds (606, topic); that seed had failed
-    without its name.
-    """
+    """A ledger client that was closed during a recovery ended with a RuntimeError. `close` gives
+    every bookie's connection up and tells the listeners, and a recovery turns to a spare at once:
+    an unused bookie, so the dict changed during the loop over it. Its tasks went on, and a stopping
+    broker did not end in an orderly way. Running all profiles of the simulator over the same seeds
+    found it (606, topic)."""
     async with running_cluster(tmp_path) as cluster:
         client = await cluster.client()
         bookies = client.bookies
@@ -632,11 +625,9 @@ class Listener:
 
 @pytest.mark.parametrize(("host", "port"), [("a" * 70 + ".example", 3181), ("127.0.0.1", 70_000)])
 async def test_it_is_tried_until_its_record_is_right(tmp_path: Path, host: str, port: int) -> None:
-    """A bookie registered under what is no host name was never tried again, also when put right.
-
-    The background task that keeps its connection ended with a UnicodeError that nobody saw; whoever
-    waited for the connection got an error that is not the ledger's. Found by reading.
-    """
+    """A bookie registered under an invalid host name was never tried again, even when the record
+    was corrected. The background task of its connection ended with an unseen UnicodeError; callers
+    that waited for the connection got an error that is not the ledger's. Found by reading."""
     async with running_cluster(tmp_path, bookies=1) as cluster:
         registry = BookieRegistry(cluster.store)
         node = cluster.nodes["b1"]
@@ -655,11 +646,9 @@ async def test_it_is_tried_until_its_record_is_right(tmp_path: Path, host: str, 
             await listener.up.wait()
 
 
-# What a process keeps of a bookie stayed for as long as the process lived.
-#
-# Bookies come and go for good over a broker's life; each left an object for each request class,
-# and counted as one of the cluster: a topic that no longer fits was told to wait instead of to ask
-# for less.
+# A process kept its state of a bookie as long as it lived. Bookies come and go for good over a
+# broker's life; each left an object for each request class, and counted as a bookie of the cluster:
+# a topic that no longer fits was told to wait instead of to ask for less.
 
 
 def _kept(client: LedgerClient) -> set[str]:
@@ -667,7 +656,7 @@ def _kept(client: LedgerClient) -> set[str]:
 
 
 async def _come_and_go(cluster: Cluster, client: LedgerClient, name: str) -> None:
-    """A ledger is written to it, recovered and read; then the bookie goes for good."""
+    """Write, recover and read a ledger on it; then the bookie goes for good."""
     await cluster.start_bookie(name)
     await client.bookies.reload()
     writer = await client.create(ensemble_size=4, write_quorum=4, ack_quorum=3)

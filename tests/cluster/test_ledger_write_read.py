@@ -26,7 +26,7 @@ from tests.support.cluster import Cluster, add_many, payload_of
 
 
 async def test_an_ack_quorum_of_one_is_warned_of_once_in_a_process(cluster: Cluster) -> None:
-    """Also of ledgers that no topic's maker asked for: a partition's state, a program's own."""
+    """Also for ledgers without a topic's setting: a partition's state, a program's own."""
     client = await cluster.client()
     with capture_logs() as logs:
         for quorum in ((3, 2), (1, 1), (2, 1), (3, 1), (2, 1)):
@@ -215,7 +215,8 @@ async def test_many_open_with_recovery_at_once_and_agree(cluster: Cluster) -> No
 async def test_a_recovery_is_shared_by_callers_of_one_password(
     cluster: Cluster, passwords: tuple[bytes, bytes]
 ) -> None:
-    """A wrong one was good while a right one's recovery ran, and the other way round."""
+    """A wrong password was accepted while a recovery with the right one ran, and the other way
+    round."""
     client = await cluster.client(1)
     writer = await client.create(password=b"right")
     await add_many(writer, 3)

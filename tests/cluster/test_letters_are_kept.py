@@ -1,4 +1,6 @@
-"""Dead letters and retries are stored whatever their topic says, and kept until they are acked."""
+"""Dead letters and retries are stored whatever their topic's settings, and kept until they are
+acked.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,18 @@ QUICK: dict[str, Any] = {"dead_letter_retry_ms": 50, "dead_letter_retry_ms_max":
 
 
 async def says(broker: Broker, policies: Policies, namespace: str = "public") -> None:
-    """Have the namespace say so for its topics."""
+    """Set a policy of the namespace for its topics."""
     await broker.topics.set_policies(namespace, lambda record: replace(record, policies=policies))
 
 
 async def passes(cluster: Cluster, time_ms: int) -> None:
-    """So much time, and it is no mistake of a clock."""
+    """Let this much time pass, as a true clock shows it."""
     cluster.clock.now_ms += time_ms
     await cluster.brokers["A"].broker.confirm_clock()
 
 
 async def test_a_retry_that_waits_outlives_a_time_to_live(cluster: Cluster) -> None:
-    """A namespace's ttl took it, though the topic it came from has none: it was lost."""
+    """A namespace's ttl removed it, though its original topic has none: it was lost."""
     one = await cluster.start("A", **UPKEEP)
     await says(one.broker, Policies(ttl_ms=60_000))
     off = TopicSettings(policies=Policies(ttl_ms=-1))
@@ -92,7 +94,7 @@ async def test_no_backlog_quota_takes_or_refuses_a_letter(cluster: Cluster, poli
 
 
 def lease_of(subscription: object) -> str:
-    """How the ack ids of the only lease end."""
+    """Return the last part of the ack ids of the only lease."""
     dispatcher = subscription._dispatcher  # type: ignore[attr-defined]
     (number,) = {lease.number for lease in dispatcher._lease_of.values()}
     return f"{subscription._lease_epoch}-{number}"  # type: ignore[attr-defined]
@@ -119,7 +121,8 @@ async def test_neither_a_schema_nor_an_exclusive_producer_keeps_letters_out(
 
 
 async def test_nobody_can_publish_a_letter_before_its_broker_does(cluster: Cluster) -> None:
-    """Its producer was a hash of what everybody sees: the letter then was a duplicate, and lost."""
+    """Its producer id was a hash of public values: a forged one made the letter a duplicate, and it
+    was lost."""
     one = await cluster.start("A", **QUICK)
     name = await make_topic(one.broker, NAME)
     partition, subscription = await deadly(one, name, max_deliveries=1)

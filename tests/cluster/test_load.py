@@ -1,7 +1,7 @@
-"""A broker that has much more to do than the others gives partitions away, one at a time.
+"""A broker with much more load than the others gives partitions away, one at a time.
 
-The clock of loads is the test's: `Hour.pass_s` lets time go by, in which each partition does what
-the test says.
+The test sets the clock of loads: `Hour.pass_s` lets time pass, in which each partition gets the
+test's load.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BY_LOAD: dict[str, Any] = {
 
 
 class Hour:
-    """What time it is, and what each partition has done by then."""
+    """The time, and each partition's work by then."""
 
     def __init__(self, running: list[RunningBroker], rates: dict[PartitionName, int]) -> None:
         self.running, self.rates = running, rates
@@ -48,7 +48,7 @@ class Hour:
         return Work(self._done[partition.name], 0)
 
     async def pass_s(self, s: float) -> None:
-        """Brokers measure, tell, and look whether something is to be done, every ten seconds."""
+        """Let brokers measure, announce and act every ten seconds."""
         for _ in range(round(s / 10)):
             self.later_s += 10
             for name, rate in self.rates.items():
@@ -62,7 +62,7 @@ class Hour:
             self._date_what_was_opened()
 
     def _date_what_was_opened(self) -> None:
-        """By this clock, which is far ahead of the loop's."""
+        """Date new partitions by this clock, which is far ahead of the loop's."""
         for one in self.running:
             for tenure in one.broker.ownership.tenures():
                 if tenure not in self._opened:
@@ -136,7 +136,7 @@ async def test_one_move_in_a_pause_and_none_twice_in_a_rest(cluster: Cluster) ->
                 if log["event"] == "load_given_away"
             ]
     assert [name for _, name in moved] == [str(mine[1])], "6,000 and 6,000 at once"
-    # Now the other way round: B is loaded, and what it was given is the most of it.
+    # Now the reverse: B is loaded, and mostly by the partition that it was given.
     hour.rates |= {mine[1]: 20_000, **dict.fromkeys(_names(two, besides=mine[1]), 9_000)}
     moved.clear()
     with capture_logs() as logs:
@@ -182,7 +182,7 @@ async def test_nothing_moves_a_while_after_a_broker_came(cluster: Cluster) -> No
 
 
 async def test_who_has_told_no_load_is_given_nothing(cluster: Cluster) -> None:
-    """A broker of before, of which nobody knows what it has to do."""
+    """An older broker, whose load is unknown."""
     hour, one, two = await loaded(cluster)
     await hour.pass_s(600)
     assert one.broker.registry.standings.of("B").load == 0

@@ -33,12 +33,11 @@ from tests.support.cluster import batch as meanwhile_batch
 from tests.support.cluster import batch as trim_batch
 from tests.support.compacted_views import write_view
 
-# Looked up by time, offsets were wrong wherever timestamps do not ascend.
-#
-# CreateTime 100, 10, 110, 20 …: who asked for 100 was sent to the end, because the search halved
-# by the batches' timestamps as if they ascended. The same answer comes now from open, closed and
-# offloaded ledgers, over HTTP, by seek and from Spark: the first offset whose message has that
-# timestamp or a newer one, as in Kafka. Tried from outside; every test had times that ascend.
+# Looked up by time, offsets were wrong wherever timestamps do not ascend. With CreateTime 100, 10,
+# 110, 20 …, a lookup of 100 returned the end, because the search halved by the batches' timestamps
+# as if they ascended. Now open, closed and offloaded ledgers give the same answer, over HTTP, by
+# seek and from Spark: as in Kafka, the first offset whose message has that timestamp or a newer
+# one. Every test had ascending times. Found from outside.
 
 TIMES = (100, 10, 110, 20, 120, 30)
 times = st.lists(
@@ -62,7 +61,7 @@ def stored(batches: list[list[int]]) -> list[Entry]:
 
 
 class Ledger(EntrySource):
-    """A closed ledger in memory that counts what is read."""
+    """A closed ledger in memory that counts reads."""
 
     ledger_id = 1
     last_add_confirmed = -1
@@ -116,7 +115,7 @@ async def test_an_object_gives_the_same_answer(batches: list[list[int]], time_ms
 
 
 async def test_a_header_that_lies_misleads_nobody_for_long() -> None:
-    """It says 500, its records say 1: the search goes on behind it."""
+    """It says 500, its records say 1: the search continues behind it."""
     entries = stored([[1], [2], [3], [600]])
     lie = list(read_header(entries[1].payload))
     lie[8] = 500
@@ -142,7 +141,7 @@ async def test_little_disorder_costs_little() -> None:
 
 
 async def ask_all(brokers: Cluster, partition: Partition, expected: dict[int, int | None]) -> None:
-    """The owner's answer and Spark's."""
+    """Return the owner's answer and Spark's."""
     url = brokers.store.url
     for time_ms, offset in expected.items():
         end = partition.next_offset
@@ -168,7 +167,7 @@ async def test_open_rolled_over_and_taken_over(tmp_path: Path) -> None:
         taken = await owned((await brokers.start("B")).broker, name)
         assert [link.disorder_ms for link in taken._record.ledgers.segments] == [90, -1, -1]
         await ask_all(brokers, taken, expected)
-        # What `from=` and a subscription's seek are resolved by.
+        # The same resolution serves `from=` and a subscription's seek.
         assert [await taken.resolve(time_ms=one) for one in (100, 101, 121)] == [0, 2, 6]
 
 
@@ -196,14 +195,11 @@ async def test_over_http_by_every_way_in(tmp_path: Path) -> None:
             assert given.json()["messages"][0]["offset"] == expected, at
 
 
-# A lookup by time answered the end, although what it asked for was there.
-#
-# It walked over the ledgers as they were when it began. Where retention removed them under its
-# feet it passed over those, and never came to the ledgers that had followed meanwhile. Found by
-# the simulator (seed 26 of the profile `topic`), once brokers joined and left beside lookups.
-#
-# And it answered an offset that was removed while it was found, below the earliest one that the
-# same answer told: found by a program that compares, beside compaction with `delete_raw`.
+# A lookup by time returned the end, although the message existed. It walked over the ledgers of its
+# beginning; it skipped those that retention removed meanwhile, and never came to the newer ones.
+# The simulator found it (seed 26 of the profile `topic`), once brokers joined and left during
+# lookups. And it returned an offset that was removed during the search, below the earliest offset
+# in the same answer: a comparing program found that, beside compaction with `delete_raw`.
 
 
 async def test_ledgers_that_came_meanwhile_are_looked_into(
@@ -262,13 +258,10 @@ async def test_what_is_removed_meanwhile_is_not_the_answer(
 async def test_the_end_is_that_of_before_the_search(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that came while its time was looked up was passed over.
-
-    Where all messages are older, a time begins at the end. The end was asked for after the search,
-    so what had come meanwhile lay before it: who began there never saw it. Found by the simulator
-    (seed 1801001 of `topic`), for a compacted read, which searches an open ledger behind its
-    horizon.
-    """
+    """A message that came while its time was looked up was skipped. Where all messages are older, a
+    time begins at the end. The end was read after the search, so newer messages lay before it, and
+    a reader that began there never saw them. The simulator found it (seed 1801001 of `topic`), for
+    a compacted read, which searches an open ledger behind its horizon."""
     broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     await partition.publish(meanwhile_batch(tag="new", time_ms=9_000))
@@ -286,11 +279,10 @@ async def test_the_end_is_that_of_before_the_search(
     assert await partition._log.offset_at(5_000, least=1) == 2, "where it is"
 
 
-# A lookup by time in a compacted view answered an offset that the view does not have.
-#
-# Where no message of the view was as new, the whole log was asked, and its answer could be a
-# message below the horizon that the view leaves out: a read from there began earlier than the time
-# that was asked for. Found by review; the simulator looked up times in the log only.
+# A lookup by time in a compacted view returned an offset that the view does not have. Where no
+# message of the view was as new, the whole log was searched, and the answer could be a message
+# below the horizon that the view leaves out: a read from there began before the requested time.
+# Found by review; the simulator looked up times in the log only.
 
 COMPACTED_TIMES = (100, 10, 300, 20, 110, 30, 300, 40)
 KEYS = "aaabbbcc"
@@ -298,7 +290,7 @@ KEYS = "aaabbbcc"
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
 async def test_the_first_as_new_that_a_compacted_read_gives(tmp_path: Path, batch: int) -> None:
-    """With the horizon anywhere: between ledgers, between batches of one, and amid a batch."""
+    """With the horizon anywhere: between ledgers, between batches of one, and within a batch."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=2)
@@ -362,12 +354,10 @@ none_times = st.lists(
 
 @given(none_times, st.sampled_from(Compression))
 async def test_each_keeps_its_own(times_ms: list[int], kind: Compression) -> None:
-    """Compacted, a message without a timestamp (-1) got that of the message behind it.
-
-    aiokafka's builder takes a first -1 for "none yet", and counts the batch's times from the next
-    one. A compaction puts messages of many batches into one. Found by the simulator (seed 11 of the
-    profile `topic`), once it looked up times in compacted reads.
-    """
+    """Compacted, a message without a timestamp (-1) got that of the message behind it. aiokafka's
+    builder takes a first -1 for "none yet", and counts the batch's times from the next one; a
+    compaction puts messages of many batches into one. The simulator found it (seed 11 of the
+    profile `topic`), once it looked up times in compacted reads."""
     records = [Record(b"k", b"v", [], one, 3 * n) for n, one in enumerate(times_ms)]
     batch = build_gapped_batch(records, 7, compression=kind)
     check_batch(batch, gaps=True)

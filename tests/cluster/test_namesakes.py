@@ -40,14 +40,12 @@ from tests.support.cluster import Cluster, batch, make_topic, owned, running_clu
 async def test_no_partition_of_a_later_topic_is_given_out(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that named its topic was served by the one that was made after it, and counted there.
-
-    A broker that nobody had asked yet looks who owns the partition, and claims it when nobody does.
-    While it looked, the topic was deleted and made again, and another call had the partition of the
-    new one opened: the claim found that under way and took it for its own. A numbered message for
-    the old topic was stored in the new one, and its repeat answered "stored before". Found by the
-    simulator (seed 1800551 of `recreate`).
-    """
+    """A call that named its topic was served by the later topic of that name. A broker that gets
+    its first call for a partition looks for the owner, and claims the partition when there is none.
+    While it looked, the topic was deleted and made again, and another call had the new topic's
+    partition opened: the claim found that in progress and took it for its own. A numbered message
+    for the old topic was stored in the new one, and its repeat answered "stored before". The
+    simulator found it (seed 1800551 of `recreate`)."""
     broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     first = (await broker.topics.get(name.topic_name)).incarnation
@@ -74,11 +72,10 @@ async def test_no_partition_of_a_later_topic_is_given_out(
         await broker.ownership.owner_of(name, incarnation=first)
 
 
-# The Python client did not say which topic of a name it meant.
-#
-# A producer whose topic had been deleted and made again was told of a `SequenceGap`, a reader at
-# offset 20 of the dead topic read the new one in silence, and an ack of the dead one was a stale
-# lease. Producers, readers and consumers are bound to the topic that they saw first.
+# The Python client did not say which topic of a name it meant. A producer whose topic had been
+# deleted and made again got a `SequenceGap`, a reader at offset 20 of the dead topic silently read
+# the new one, and an ack for the dead topic was a stale lease. Now producers, readers and consumers
+# are bound to the topic that they saw first.
 
 WHAT_TO_DO = "deleted, and another one was made.*make a new producer, subscribe again"
 
@@ -94,7 +91,7 @@ def _urls(cluster: Cluster) -> list[str]:
 
 
 async def _anew(cluster: Cluster, count: int, partitions: int = 1) -> None:
-    """Somebody else deletes the topic, makes it again and publishes."""
+    """Delete the topic as another client, make it again and publish."""
     async with AsyncClient(_urls(cluster)[-1]) as other:
         await other.delete_topic("t")
         await other.create_topic("t", partitions=partitions)
@@ -159,7 +156,7 @@ async def test_a_reader(client_cluster: Cluster) -> None:
             await restarted.read("t", start=20, incarnation=made.incarnation)
         with pytest.raises(TopicReplaced):
             await anext(restarted.messages("t", start=20, incarnation=made.incarnation))
-        assert (await client.read("t"))[0].text() == "new-0"  # begun anew
+        assert (await client.read("t"))[0].text() == "new-0"  # begun again
         assert (await client.read("t", start=20))[0].text() == "new-20"
         now = await restarted.topic("t")
         assert len(await restarted.read("t", start=20, incarnation=now.incarnation)) == 5
@@ -201,14 +198,14 @@ async def test_a_loop_over_deliveries(client_cluster: Cluster) -> None:
                 if len(seen) == 2:
                     await _anew(client_cluster, 5)
 
-        with pytest.raises(TopicReplaced):  # no `AcksUnsent`: nothing of it comes again
+        with pytest.raises(TopicReplaced):  # no `AcksUnsent`: none of its messages come again
             await loop()
         assert set(seen) == {"old"}
         left = await client.subscribe("t", "s")
         deliveries = left.deliveries(idle_s=20)
         assert (await anext(deliveries)).text() == "new-0"
         await _anew(client_cluster, 5)
-        await deliveries.aclose()  # there is nobody left to whom it could be given back
+        await deliveries.aclose()  # there is no owner to give messages back to
 
 
 async def test_programs_without_an_event_loop(client_cluster: Cluster) -> None:
@@ -241,12 +238,10 @@ async def test_programs_without_an_event_loop(client_cluster: Cluster) -> None:
 
 
 # `DELETE` did not fence, so an owner that had not heard of it went on acking into the dead topic.
-#
-# With no pause between `DELETE` and `PUT` all messages acked afterwards were gone a second later
-# in up to 19 of 60 rounds, and in 14 of 60 old messages were visible in the new topic. A topic has
-# an incarnation, deletion revokes and fences before it answers, and nothing depends on a watch.
-#
-# `OCTAVO_ROUNDS=500` makes the loop a long one.
+# With no pause between `DELETE` and `PUT` all later acked messages were gone a second later in up
+# to 19 of 60 rounds, and in 14 of 60 old messages were visible in the new topic. Now a topic has an
+# incarnation, deletion revokes and fences before it answers, and nothing depends on a watch.
+# `OCTAVO_ROUNDS=500` makes the loop longer.
 
 T = TypeVar("T")
 TOPIC = TopicName("public", "flights")
@@ -309,10 +304,8 @@ async def test_a_session_that_ends_is_as_good_as_a_release(cluster: Cluster) -> 
 async def test_a_session_that_ends_leaves_no_repeat_acked_either(
     cluster: Cluster, consumers: bool
 ) -> None:
-    """A repeat adds nothing, so no bookie told its owner that it was fenced: seed 1400575.
-
-    A loader that makes its topic anew and begins again at sequence 0 was told that it is stored.
-    """
+    """A repeat adds nothing, so no bookie told its owner that it was fenced: seed 1400575. A loader
+    that recreates its topic and begins again at sequence 0 was told that its message is stored."""
     owner = await cluster.start("A", deaf=True)
     other = (await cluster.start("B")).broker
     await owner.broker.topics.create(TOPIC, TopicSettings())
@@ -371,7 +364,7 @@ async def test_two_delete_at_once_and_one_makes_it_anew(cluster: Cluster) -> Non
             await broker.topics.create(TOPIC, TopicSettings(partitions=2))
 
         await asyncio.gather(anew(a), delete(b), delete(b))
-        # Either it stands, or the other deletion came after it: never half of it.
+        # Either it exists, or the other deletion came after it: never half of it.
         try:
             found = await a.topics.get(TOPIC)
         except TopicNotFound:
@@ -487,7 +480,7 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
 
 
 async def insisting(call: Callable[[], Awaitable[T]]) -> T:
-    """Until it is answered, as a client does."""
+    """Repeat until it is answered, as a client does."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -506,11 +499,10 @@ async def until_topic_is_gone(broker: Broker) -> None:
             await asyncio.sleep(0.01)
 
 
-# Versions of records begin anew with a topic that was deleted and made again.
-#
-# A job that had read a partition's record before, and wrote it afterwards, overwrote the new one's
-# at an equal version: its ledgers, with acked messages, were named no more. So did an owner that
-# was stopped meanwhile and spoke first. The record is written only while its topic stands.
+# Versions of records begin again with a topic that was deleted and made again. A job that had read
+# a partition's record before, and wrote it afterwards, overwrote the new one's at an equal version:
+# its ledgers, with acked messages, were no longer named. So did an owner that was stopped meanwhile
+# and wrote first. Now the record is written only while its topic exists.
 
 JOB_TOPIC = TopicName("public", "t")
 JOB_NAME = JOB_TOPIC.partition(0)
@@ -600,10 +592,8 @@ MADE_NAME = TopicName("public", "flights")
 async def test_a_reading_that_began_before_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic that one broker had just made was a 404 at another: whoever asked there joined a
-    reading that had begun before, for somebody who had come too early (seed 2048 of profile
-    `stream`).
-    """
+    """A topic that one broker had just made was a 404 at another: a caller there joined an older
+    read of a caller that had come too early (seed 2048 of profile `stream`)."""
     read, asked, goes_on = TopicStore.read_topic, 0, asyncio.Event()
 
     async def slow_to_answer(store: TopicStore, *name: str) -> Any:
@@ -630,7 +620,7 @@ async def test_a_reading_that_began_before_proves_nothing(
         await too_early
 
 
-# A topic with an ensemble of more bookies than there are was made in silence; publishing failed
+# A topic with an ensemble larger than the number of bookies was created silently; publishing failed
 # after 128 s.
 
 LARGE_TOPIC = "/v1/topics/public/wide"
@@ -664,7 +654,7 @@ async def test_bookies_that_are_down_count(large_cluster: Cluster) -> None:
     for name in ("b4", "b5"):
         await registry.write_cookie(replace(cookie, bookie_id=name))
     assert (await large_cluster.api.put(LARGE_TOPIC, json=WIDE)).status == 201
-    # What is there already is not made: it can be put again without them.
+    # An existing topic is not created: it can be put again without them.
     for name in ("b4", "b5"):
         await registry.delete_cookie(name, 0)
     assert (await large_cluster.api.put(LARGE_TOPIC, json=WIDE)).status == 200

@@ -19,11 +19,10 @@ from octavo.spark.cluster import connected
 from tests.support.cluster import TOPIC
 from tests.support.spark_place import Place, running_place
 
-# A run that begins a copy anew removed the intent of the copy before, whose run was thought dead.
-#
-# If that one lived, had its object written after this, and died before it heard that nobody needed
-# it, the object stayed for ever: no record and no intent named it. The same for a copy that was
-# taken for an orphan. An intent now stays until nobody can still be writing.
+# A run that begins a copy again removed the intent of the copy before, whose run was thought dead.
+# If that run lived, had its object written after this, and died before it heard that the object was
+# not needed, the object stayed for ever: no record and no intent named it. The same held for a copy
+# that was taken for an orphan. Now an intent stays until no run can still be writing.
 
 NAME = ("public", "flights", 0)
 SOON = OffloadPolicy(grace_ms=0)
@@ -82,7 +81,7 @@ async def test_an_orphan_whose_object_comes_later(place: Place, tmp_path: Path) 
 
 @pytest.mark.timeout(600)
 async def test_a_finish_that_comes_too_late_leaves_its_intent(place: Place, tmp_path: Path) -> None:
-    """Spark may have given up a try of the task that writes yet."""
+    """Spark may have given up an attempt of the task that still writes."""
     out = tmp_path / "out"
     async with connected(place.service) as cluster:
         task = await begun_by(cluster, place, out)

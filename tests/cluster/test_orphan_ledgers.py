@@ -55,17 +55,16 @@ from tests.support.memory_state_ledgers import MemoryLedgers, MemoryWriter, Serv
 from tests.unit.broker.test_publisher import turns
 from tests.unit.broker.test_rollover import Rolling
 
-# Ledgers that no record names stayed for ever, and their entries on the disks of three bookies.
-#
-# Failed openings, roll-overs of unknown outcome, crashes of owners and deletions left them behind.
-# Each case counts all ledgers and finds those that records name, and no others.
+# Orphan ledgers stayed for ever, with their entries on the disks of three bookies: from failed
+# openings, roll-overs of unknown outcome, crashes of owners, and deletions. Each case counts all
+# ledgers and finds only those that records name.
 
 TIMES = 4
 SWEEPING: dict[str, Any] = {"sweep_interval_ms": 50, "leftover_grace_ms": 150}
 
 
 async def named(running: RunningBroker) -> set[int]:
-    """By the records of all partitions."""
+    """Return the ledgers that all partitions' records name."""
     records = TopicStore(running.store)
     found: set[int] = set()
     for namespace in await records.list_namespaces():
@@ -89,7 +88,7 @@ async def until_none_is_left(running: RunningBroker) -> None:
 
 
 async def unsuccessfully(running: RunningBroker, name: PartitionName) -> None:
-    """Have it opened; the changes of its record have no answer."""
+    """Open it; the changes of its record get no answer."""
     try:
         await running.broker.ownership.owner_of(name, forwarded=True)
     except OctavoError:
@@ -97,7 +96,7 @@ async def unsuccessfully(running: RunningBroker, name: PartitionName) -> None:
 
 
 async def open_again(running: RunningBroker, name: PartitionName) -> Partition:
-    """After the pause that follows a failure."""
+    """Open it again after the pause that follows a failure."""
     async with asyncio.timeout(15):
         while True:
             try:
@@ -107,7 +106,7 @@ async def open_again(running: RunningBroker, name: PartitionName) -> Partition:
 
 
 class Unanswered:
-    """Every change of a partition's record ends without taking place and without an answer."""
+    """Every change of a partition's record has no effect and no answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.changes = 0
@@ -130,7 +129,8 @@ class Unanswered:
 async def make_leftovers(
     running: RunningBroker, name: PartitionName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By failed openings: each makes a state ledger, for of a producer the batches alone tell."""
+    """Make orphans by failed openings: each makes a state ledger, because only batches tell of a
+    producer."""
     partition = await open_again(running, name)
     info, _ = await running.broker.topics.create_subscription(
         name.topic_name, "s", SubscriptionSettings(start="earliest")
@@ -182,7 +182,7 @@ async def test_after_failed_roll_overs(cluster: Cluster, monkeypatch: pytest.Mon
 async def test_after_deletions_and_crashes_of_owners(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What died owners have left is found by another broker, of topics that are gone, too."""
+    """Another broker finds the leftovers of dead owners, also of deleted topics."""
     name = PartitionName(*TOPIC, 0)
     for number in range(TIMES):
         owner = await cluster.start(f"A{number}")
@@ -209,7 +209,7 @@ async def test_after_deletions_and_crashes_of_owners(
 
 
 async def test_others_ledgers_stay(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of this very epoch, for its owner may name them; and all without our label."""
+    """Ledgers of this very epoch, since its owner may name them; and all without our label."""
     one = await cluster.start("A", **SWEEPING)
     name = await make_topic(one.broker)
     partition = await open_again(one, name)
@@ -228,17 +228,17 @@ async def test_others_ledgers_stay(cluster: Cluster, monkeypatch: pytest.MonkeyP
     async with asyncio.timeout(30):
         while goes.ledger_id in await one.ledgers.list():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    # What goes was proved twice; whatever else could be was looked at as often.
+    # A removed ledger was proved twice; any other candidate was looked at as often.
     assert await left_over(one) == kept
 
 
 async def test_a_state_ledger_is_not_named_at_a_later_epoch() -> None:
-    """It is made while its partition is opened anew: a sweep would take it for left over."""
+    """It is made while its partition is reopened: a sweep would take it for an orphan."""
     made: list[int] = []
 
     def snapshot() -> list[bytes]:
         made.append(served.record.value.epoch)
-        if len(made) == 1:  # the owner opens its partition anew meanwhile
+        if len(made) == 1:  # the owner reopens its partition meanwhile
             served.record.value = PartitionRecord(incarnation="i", epoch=4)
         return []
 
@@ -256,17 +256,16 @@ def _an_op() -> Op:
     return producers_op(0, [])
 
 
-# What a broker had discarded stayed registered for as long as the process lived.
-#
-# The writers of data and state ledgers after each loss of ownership, failed opening and failed
-# roll-over: each listened to three bookies, reconnected when they restarted, and was looked at by
-# every tick. Every case here counts all that is registered before and after.
+# A broker's discarded writers stayed registered as long as the process lived: those of data and
+# state ledgers after each loss of ownership, failed opening and failed roll-over. Each listened to
+# three bookies, reconnected when they restarted, and was visited by every tick. Every case here
+# counts all registrations before and after.
 
 DISCARDED_TIMES = 6
 
 
 def registered(running: RunningBroker) -> dict[str, int]:
-    """Everything that is entered somewhere and has to be removed one day."""
+    """Count everything that is registered somewhere and must be removed one day."""
     broker: Any = running.broker
     ledgers: Any = running.ledgers
     store: Any = running.store
@@ -291,7 +290,7 @@ def registered(running: RunningBroker) -> dict[str, int]:
 
 
 async def as_before(running: RunningBroker, before: dict[str, int]) -> None:
-    """Within a moment, for some of it is let go in the background."""
+    """Wait a moment for the same counts: some are removed in the background."""
     try:
         await until(lambda: registered(running) == before, "as before", 10)
     except AssertionError:
@@ -299,7 +298,7 @@ async def as_before(running: RunningBroker, before: dict[str, int]) -> None:
 
 
 async def used(running: RunningBroker, name: PartitionName) -> Partition:
-    """The partition with a cursor in its state ledger, and messages."""
+    """Make a partition with a cursor in its state ledger, and messages."""
     async with asyncio.timeout(15):
         while True:
             try:
@@ -316,7 +315,7 @@ async def used(running: RunningBroker, name: PartitionName) -> Partition:
 
 
 async def settled(running: RunningBroker, name: PartitionName) -> dict[str, int]:
-    """The counts with one partition open that has been used."""
+    """Return the counts with one open partition that has been used."""
     await used(running, name)
     seen: list[dict[str, int]] = []
 
@@ -339,16 +338,16 @@ async def test_after_losses_of_ownership(cluster: Cluster) -> None:
 
 
 HEIR = BrokerInfo("B", "")
-"""Nobody is there."""
+"""There is no such broker."""
 
 
 async def makes_ready(foretold: object) -> bool:
-    """The heir says that it will take it."""
+    """The successor says that it will take it."""
     return True
 
 
 async def nobody_to_ask(incarnation: str, end: object) -> None:
-    """The heir does not answer."""
+    """The successor does not answer."""
 
 
 async def test_after_hand_overs(cluster: Cluster) -> None:
@@ -367,7 +366,7 @@ async def test_after_hand_overs(cluster: Cluster) -> None:
 async def test_discarded_after_failed_openings(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """Of a producer the batches alone tell, so each opening makes a state ledger and writes it."""
+    """Only batches tell of a producer, so each opening makes a state ledger and writes it."""
     one = await cluster.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
@@ -484,10 +483,9 @@ async def test_after_deletions_of_topics(cluster: Cluster) -> None:
     await as_before(one, before)
 
 
-# Ledgers that were made and then not used stayed in the metadata store until a sweep found them.
-#
-# The state ledger whose snapshot failed or was broken off, and the data ledger of a roll-over that
-# was broken off, or met a bug, before any record could name it. Found by reading.
+# Ledgers that were made and then not used stayed in the metadata store until a sweep found them:
+# the state ledger whose snapshot failed or was interrupted, and the data ledger of a roll-over that
+# was interrupted, or met a bug, before any record could name it. Found by reading.
 
 NOTHING: Op = []
 
@@ -497,7 +495,7 @@ def empty() -> Iterable[bytes]:
 
 
 class HeldUp(MemoryLedgers):
-    """Every snapshot waits until it is told to go on."""
+    """Every snapshot waits until the test lets it continue."""
 
     async def create(self, **settings: object) -> MemoryWriter:
         writer = await super().create(**settings)
@@ -543,7 +541,7 @@ async def test_one_that_the_record_may_name_is_let_go_of_and_kept(
 
 
 async def test_of_a_roll_over_that_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The publisher has failed meanwhile: so it is when the partition is lost, or opened anew."""
+    """The publisher has failed meanwhile, as when the partition is lost or reopened."""
     rolling = Rolling(monkeypatch)
     before, after = await rolling.begin()
     rolling.bench.publisher.fail(NotEnoughBookies("ledger 1", 2, ["b3"]))
@@ -573,11 +571,10 @@ async def test_of_a_roll_over_that_meets_a_bug(monkeypatch: pytest.MonkeyPatch) 
         await after
 
 
-# What a deleted topic left in the metadata store for ever, one path and more for each topic.
-#
-# The folder above its owners' records, which are ephemeral and go by themselves; and what somebody
-# made below its path when it was gone already: that path had no record, so the name stood in the
-# list of topics, was a 404 for whoever asked, and no deletion found anything to delete.
+# A deleted topic left paths in the metadata store for ever: the folder above its owners' ephemeral
+# records, and objects that were made below its path after its deletion. That path had no record, so
+# the name was in the list of topics, but a 404 to every call, and no deletion found anything to
+# delete.
 
 FOLDER_TOPIC = TopicName("public", "flights")
 NAME = FOLDER_TOPIC.partition(0)
@@ -610,7 +607,7 @@ async def test_what_came_too_late_is_removed(cluster: Cluster) -> None:
 
 
 async def test_a_topic_that_is_made_meanwhile_is_whole(cluster: Cluster) -> None:
-    """Sweeps of two brokers beside one who makes it: never a path that it uses."""
+    """Sweeps of two brokers while it is created never remove a path that it uses."""
     a = await cluster.start("A", sweep_interval_ms=10)
     b = await cluster.start("B", sweep_interval_ms=10)
     records = TopicStore(a.store)
@@ -636,7 +633,7 @@ async def until_nothing_is_left(store: MetadataStore) -> None:
 
 
 async def paths(store: MetadataStore, below: str = "/octavo") -> set[str]:
-    """Every path there is."""
+    """Return every path."""
     found = set()
     for name in await store.children(below):
         path = f"{below}/{name}"
@@ -653,13 +650,10 @@ async def test_every_path_is_seen(cluster: Cluster) -> None:
 
 
 async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:
-    """A partition's record named ledgers again that retention had trimmed and deleted.
-
-    Found by the simulator (seed 2036887): the owner trimmed its chain while it reopened a ledger
-    that had failed, and the reopening then wrote the chain that it had read before. Reads from
-    those offsets would have failed for ever. Now the chain of that very moment is closed and
-    continued.
-    """
+    """A partition's record named ledgers again that retention had trimmed and deleted. The owner
+    trimmed its ledger list while it reopened a failed ledger, and the reopening then wrote the list
+    that it had read before. Reads from those offsets would have failed for ever. Now the list of
+    that very moment is closed and continued. The simulator found it (seed 2036887)."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=1)

@@ -41,15 +41,14 @@ from tests.support.cluster import Cluster, batch, make_topic, owned, running_clu
 from tests.support.fake_broker import Answer
 from tests.support.raw_bookie import open_metadata
 
-# An unforeseen error in a background task of a partition left everybody waiting in silence.
-#
-# A claim whose opening ended so was never opened and never given up: each call was told "it is
-# being opened". A roll-over that ended so kept all answers back for ever. A reopening that ended
-# so was not tried again. Found by reading; the errors are planted here.
+# After an unexpected error in a background task of a partition, callers waited in silence. A claim
+# whose opening ended so was never opened and never given up: each call was told "it is being
+# opened". A roll-over that ended so kept all answers back for ever. A reopening that ended so was
+# not tried again. Found by reading; the errors are planted here.
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
-    """The next call of `method` ends with an error that nobody raises on purpose."""
+    """Make the next call of `method` end with an error that no code raises on purpose."""
     right: Any = getattr(owner, method)
 
     async def wrong(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,11 +106,9 @@ async def test_a_reopening_is_tried_again(
     await partition.publish(batch())
 
 
-# An error that nobody expected in one partition ended the maintenance of all, with one log line.
-#
-# Retention, roll-over by age and the sweep of bulk loads ran one after the other in one task. Now
-# each piece is a chore apart (broker/cluster/chores.py), and every loop in the background survives
-# a bug.
+# An unexpected error in one partition ended the maintenance of all, with one log line. Retention,
+# roll-over by age and the sweep of bulk loads ran one after the other in one task. Now each piece
+# is a separate chore (broker/cluster/chores.py), and every background loop survives a bug.
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
@@ -255,12 +252,10 @@ async def test_a_bug_while_a_bookie_is_connected_to_does_not_end_the_trying(
 
 
 async def test_it_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition that was being opened anew went on with that while it was handed over.
-
-    Its ledger had failed; the broker stopped, or gave the partition to another. When the opening
-    was done first, the partition counted as served again though it was closed, and its new ledger
-    was left open for the next owner to recover. Found when its states were written down as a table.
-    """
+    """A partition that was being reopened continued with that while it was handed over. Its ledger
+    had failed; the broker stopped, or gave the partition to another. When the opening finished
+    first, the partition counted as served though it was closed, and its new ledger was left open
+    for the next owner to recover. Found when its states were written down as a table."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         partition = await owned(running.broker, await make_topic(running.broker))
@@ -297,15 +292,12 @@ async def test_it_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_what_was_acked_is_read_without_a_publish(tmp_path: Path) -> None:
-    """Bookies were gone for longer than a writer waits, and nobody published: nothing could be
-    read.
-
-    The writer had ended, and with it the announcing of what is confirmed. The owner learnt of it
-    from the next add only: until somebody published, every read of the last messages waited for
-    bookies that could not confirm them, and was a 503. Seed 1200746 of profile `recreate` (S8).
-    Earlier seeds always had a publisher that came back; the load of this one was over. Now the
-    partition opens anew at once.
-    """
+    """When bookies were gone for longer than a writer waits, and no publish came, nothing could be
+    read. The writer had ended, and with it the announcement of confirmed entries. The owner learnt
+    of it from the next add only: until then every read of the last messages waited for bookies that
+    could not confirm them, and was a 503. Now the partition reopens at once. Seed 1200746 of
+    profile `recreate` (S8) found it, whose load was over; earlier seeds always had a publisher that
+    came back."""
     async with running_cluster(tmp_path) as brokers:
         broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
         name = await make_topic(broker)
@@ -326,10 +318,8 @@ async def test_what_was_acked_is_read_without_a_publish(tmp_path: Path) -> None:
 
 
 async def test_the_new_ledger_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A roll-over that failed before it named its new ledger left that ledger, empty, for ever.
-
-    Nothing refers to it, so nothing would ever have deleted it. Found by reading.
-    """
+    """A roll-over that failed before it named its new ledger left that ledger, empty, for ever:
+    nothing refers to it. Found by reading."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         partition = await owned(
@@ -360,10 +350,9 @@ async def test_the_new_ledger_is_deleted(tmp_path: Path, monkeypatch: pytest.Mon
                 await asyncio.sleep(0.02)
 
 
-# `POST …/recover` of a topic's open ledger in a loop: 148 of 148 publishes ended in a 504.
-#
-# Each recovery fences the ledger that a healthy owner writes. Now a ledger of a partition whose
-# owner lives is refused, by HTTP and by command, unless it is forced; and that, once a minute.
+# `POST …/recover` of a topic's open ledger in a loop: 148 of 148 publishes ended in a 504. Each
+# recovery fences the ledger that a healthy owner writes. Now recovery of a ledger with a live owner
+# is refused, by HTTP and by command, unless it is forced; and that, once a minute.
 
 TOPIC = "/v1/topics/public/one"
 NAME = PartitionName("public", "one", 0)
@@ -378,7 +367,7 @@ async def recover_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def named(cluster: Cluster) -> tuple[int, int]:
-    """The open ledger of the partition, and its state ledger."""
+    """Return the open ledger of the partition, and its state ledger."""
     await cluster.api.put(f"{TOPIC}/subscriptions/s")
     for node in cluster.brokers.values():
         for partition in node.broker.ownership.open_partitions():
@@ -389,7 +378,7 @@ async def named(cluster: Cluster) -> tuple[int, int]:
 
 
 async def recover(cluster: Cluster, ledger: int, query: str = "") -> list[Answer]:
-    """At each broker, whether it is the owner or not."""
+    """Recover at each broker, whether it is the owner or not."""
     path = f"/v1/ledgers/{ledger}/recover{query}"
     return [await api.post(path) for api in cluster.apis.values()]
 

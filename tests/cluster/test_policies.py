@@ -1,4 +1,4 @@
-"""Policies at work, held by real parts: what holds now, what reaches an owner, what it does."""
+"""Policies on a real cluster: which value is effective, how it reaches an owner, and its effect."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def due_at(due_ms: int) -> Record:
 
 
 async def test_a_ttl_that_is_shortened_passes_over_what_is_not_due(cluster: Cluster) -> None:
-    """By the namespace or the topic: told and counted, and new messages are refused for it."""
+    """By the namespace or the topic: reported and counted, and new messages are refused for it."""
     broker = (await cluster.start("A", trim_interval_ms=50)).broker
     await broker.topics.create(NAME, TopicSettings(policies=Policies(ttl_ms=1_000_000)))
     kind = SubscriptionSettings(type="shared")
@@ -225,7 +225,7 @@ async def test_a_repeat_of_what_is_stored_is_no_new_message(cluster: Cluster) ->
 
 
 async def test_a_repeat_is_not_refused_by_a_ttl_that_came_later(cluster: Cluster) -> None:
-    """Found by seed 93000016: a clock went back between a publish and its repeat."""
+    """A clock went back between a publish and its repeat. Seed 93000016 found it."""
     a = (await cluster.start("A")).broker
     await a.topics.create(NAME, TopicSettings())
     partition = await owned(a, NAME.partition(0))

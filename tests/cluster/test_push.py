@@ -71,7 +71,7 @@ async def kill(cluster: Cluster, name: str) -> None:
 
 
 class Reader:
-    """A stream of events or lines: what came of it so far."""
+    """A stream of events or lines, and its content so far."""
 
     def __init__(self, api: Api, path: str = STREAM, **headers: str) -> None:
         self.url = api.url + path
@@ -103,7 +103,7 @@ class Reader:
 
     @property
     def found(self) -> list[Any]:
-        """Each message, and the last word."""
+        """Yield each message, and the last word."""
         if self.kind == "application/x-ndjson":
             return [json.loads(line) for line in self.body.split(b"\n")[:-1]]
         blocks = self.body.decode().split("\n\n")[:-1]
@@ -126,7 +126,7 @@ async def connected(
 
 
 async def messages(ws: aiohttp.ClientWebSocketResponse, count: int) -> list[Any]:
-    """So many, in as many frames as it takes; no other frame comes between."""
+    """Return this many messages, in any number of frames; no other frame comes between."""
     found: list[Any] = []
     while len(found) < count:
         found += (await ws.receive_json(timeout=20))["messages"]
@@ -255,7 +255,7 @@ async def test_acks_that_came_before_the_end_take_effect(cluster: Cluster) -> No
 
 
 async def until_acked(cluster: Cluster, count: int) -> None:
-    """So many are acked, and all others given back, long before their leases end."""
+    """Check that this many are acked, and all others given back, long before their leases end."""
     for _ in range(100):
         found = (await figures(cluster))["partitions"][0]
         if (found["committed_offset"], found["leased"]) == (count, 0):
@@ -493,7 +493,7 @@ async def test_no_more_streams_than_there_may_be(cluster: Cluster) -> None:
 
 
 async def test_a_client_that_does_not_mask_is_hung_up_on(cluster: Cluster) -> None:
-    """RFC 6455, 5.1; what it sent before, masked, has taken effect, and nothing behind it."""
+    """RFC 6455, 5.1; earlier masked frames have taken effect, and no later ones."""
     await publish(cluster, 0, 3)
     host, port = cluster.api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))

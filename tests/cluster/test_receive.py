@@ -35,13 +35,11 @@ from octavo.client.wire import NoAnswer
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
 from tests.support.fake_broker import Api, until
 
-# A receive whose answer was lost left a gap that a cumulative ack then acknowledged unseen.
-#
-# Found by random faults (tests/process/test_random_faults.py, seeds 7000 and 7005): the owner
-# handed 60 messages out, the answer never arrived, the client asked again and got the 60 after
-# them. What lay between was leased until its time was over; `up_to` acknowledged it though nobody
-# had seen it. A receive now carries a number of its own, and asking again under it gives the same
-# messages.
+# A receive whose answer was lost left a gap that a cumulative ack then acked unseen. The owner
+# delivered 60 messages, the answer never arrived, and the client's next receive got the 60 after
+# them. The messages between were leased until their time was over, and `up_to` acked them. Now a
+# receive has a number, and a repeat under it gives the same messages. Random faults found it
+# (tests/process/test_random_faults.py, seeds 7000 and 7005).
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ async def test_asked_again_it_gives_the_same(brokers: Cluster, kind: Any) -> Non
 
 
 class LosesAnswers:
-    """Lets a call to `receive` happen, and then loses its answer; every second time."""
+    """Lets a call to `receive` take effect, and then loses its answer; every second time."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.lost = 0
@@ -124,14 +122,12 @@ async def test_a_cumulative_consumer_sees_every_message(cluster: Cluster) -> Non
         assert faults.lost >= 4
 
 
-# A late copy of a receive took messages away, and a cumulative ack acknowledged them unseen.
-#
-# A broker slept (SIGSTOP) with a call in its hands that it was to pass on. The client gave up
-# waiting, asked another broker, got its answer and went on. When the sleeper woke, it passed the
-# old call on: the owner leased the next messages to the same consumer, whose next call then got
-# what came after them; `up_to` acknowledged all. Found by
-# tests/process/test_stopped_past_session.py. A call with a lower number than one that has come
-# already is late: nobody hears its answer.
+# A late copy of a receive took messages away, and a cumulative ack acked them unseen. A broker
+# slept (SIGSTOP) with a call that it was to forward. The client gave up, asked another broker and
+# continued. When the sleeper woke, it forwarded the old call: the owner leased the next messages to
+# the same consumer, whose next call got later messages; `up_to` acked all. Now a call with a lower
+# number than an earlier one is late, and gets nothing. tests/process/test_stopped_past_session.py
+# found it.
 
 
 async def subscribed(cluster: Cluster, kind: str) -> tuple[Partition, Subscription]:
@@ -168,7 +164,7 @@ async def test_it_gets_nothing_after_a_call_that_got_nothing(plain_cluster: Clus
 
 
 async def test_a_copy_of_the_newest_call_gets_nothing_new(plain_cluster: Cluster) -> None:
-    """What it was given is acked: its answer has come. What is not acked comes again."""
+    """Its acked messages show that its answer has come. Unacked messages come again."""
     partition, subscription = await subscribed(plain_cluster, "exclusive")
     assert await offsets(subscription, "n-1") == []
     await partition.publish(batch(9))
@@ -217,15 +213,13 @@ async def test_consumers_that_share_ack_each_message(plain_cluster: Cluster) -> 
     assert await offsets(subscription, "n-1") == [3, 4, 5], "calls side by side may overtake"
 
 
-# A receive over several partitions lost messages for a whole lease, with nothing broken.
-#
-# It waits at all partitions; the first that has something ends the wait, and what was asked of
-# other brokers was broken off. An answer that was on its way then was read by nobody: its messages
-# were out for the ack timeout, came back counted as delivered, and in an exclusive or failover
-# subscription later ones of their partition had been handed out before them. And the broker that
-# had been asked noticed only a second later that nobody waited any more, and leased what came
-# until then to nobody, for a moment. Found as a user: `deliveries()` of a failover subscription of
-# four partitions, on a busy machine, had its order broken.
+# A receive over several partitions lost messages for a whole lease, without any fault. It waits at
+# all partitions; the first message ends the wait, and calls to other brokers were cut off. An
+# answer in flight was lost: its messages stayed leased for the ack timeout, came back counted as
+# delivered, and in an exclusive or failover subscription later ones of their partition had been
+# delivered before them. And the asked broker noticed only a second later that its caller had gone,
+# and leased further messages to no consumer. Found as a user: `deliveries()` of a failover
+# subscription of four partitions, on a busy machine, had its order broken.
 
 TOPIC = "/v1/topics/public/orders"
 SUB = f"{TOPIC}/subscriptions/s"
@@ -310,11 +304,10 @@ async def test_what_was_given_again_is_not_taken_back(cluster: Cluster) -> None:
         assert await leased(api, here) == again
 
 
-# A consumer group whose session timeout is 4 s, or 10, or 20, consumed nothing at all.
-#
-# The client waited for a third of it, `wait=1.3333333333333333`, and the broker took six digits: a
-# 400, which ended the consumer. So did any wait that a program had reckoned. 30 s, the default,
-# has a third that is a round number. Found as a user.
+# A consumer group with a session timeout of 4 s, or 10, or 20, consumed nothing at all. The client
+# waited for a third of it, `wait=1.3333333333333333`, and the broker accepted six digits: a 400,
+# which ended the consumer. So did any computed wait. A third of 30 s, the default, is a round
+# number. Found as a user.
 
 
 async def test_a_member_of_any_session_timeout_consumes(tmp_path: Path) -> None:
@@ -347,11 +340,9 @@ DELETED_SUB = f"{DELETED_TOPIC}/subscriptions/s"
 
 @pytest.mark.parametrize("path", ["receive?wait=20", "stream"])
 async def test_whoever_waits_hears_of_it_at_once(cluster: Cluster, path: str) -> None:
-    """Who waited for messages of a subscription that was deleted heard of it up to 15 s later.
-
-    The owners of its partitions were told by a look now and then; until then a stream of it stayed
-    open, and a receive waited, for messages that could not be acked. Found as a user, with curl.
-    """
+    """Consumers that waited for messages of a deleted subscription heard of it up to 15 s later.
+    The owners of its partitions learned of it by a periodic look; until then a stream stayed open,
+    and a receive waited, for messages that could not be acked. Found as a user, with curl."""
     await cluster.api.put(DELETED_TOPIC, json={"partitions": 3})
     await cluster.api.put(DELETED_SUB, json={"type": "shared"})
     method = "GET" if path == "stream" else "POST"
@@ -366,10 +357,8 @@ async def test_whoever_waits_hears_of_it_at_once(cluster: Cluster, path: str) ->
         assert b"subscription-not-found" in answer.body, answer
 
 
-# With 50,000 messages unacked every consumer got a bare 204, and nothing said why.
-#
-# Messages given back with a delay counted among them, so a subscription could stand still with
-# nobody at work on it.
+# With 50,000 messages unacked every consumer got a bare 204 without a reason. Messages given back
+# with a delay counted among them, so a subscription could stand still without a working consumer.
 
 FULL_SUB = "/v1/topics/public/orders/subscriptions/s"
 
@@ -444,12 +433,11 @@ async def test_the_command_says_why(
     assert "held back: 5 messages are out" in capsys.readouterr().err
 
 
-# The README's loop died of messages that take 65 ms each, and a restart did the same work again.
-#
-# `deliveries()` took 500 messages and acked them together at the end. At 65 ms each the lease of
-# 30 s was over by then, `Conflict` left the loop, nothing was acked; a second consumer, or the
-# next run, was given the same 500. A loop that was left early kept what it had until its lease
-# ended.
+# The README's loop failed with messages that take 65 ms each, and a restart did the same work
+# again. `deliveries()` took 500 messages and acked them together at the end. At 65 ms each the
+# lease of 30 s was over by then, `Conflict` left the loop, and nothing was acked; a second
+# consumer, or the next run, got the same 500. A loop that was left early kept its messages until
+# their lease ended.
 
 LEASE_S = 30.0
 
@@ -556,7 +544,7 @@ def test_a_consumer_that_dies_keeps_little_from_the_others() -> None:
 
 
 async def test_what_was_fetched_ahead_is_kept_while_the_body_is_slow() -> None:
-    """A body that was quick, so that more was fetched, and then is not (seed 2300977)."""
+    """A body that was quick, so that more was fetched, and then is slow (seed 2300977)."""
     extended: set[str] = set()
     numbers = iter(range(1_000))
 
@@ -580,7 +568,7 @@ async def test_what_was_fetched_ahead_is_kept_while_the_body_is_slow() -> None:
         assert next(body).offset in (0, 50)
         if hand.deliveries[0].offset == 0:
             assert len(list(body)) == 49
-    await asyncio.sleep(0.25)  # in the midst of the second hand, with a third one there
+    await asyncio.sleep(0.25)  # in the middle of the second hand, with a third one there
     assert "0-100-1-1" in extended
     await loop.close()
 
@@ -678,7 +666,7 @@ async def test_the_loop_outlives_its_leases(
 async def test_one_message_may_take_longer_than_a_lease(
     slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The synchronous client has a thread of its own, which keeps the lease."""
+    """The synchronous client has its own thread, which keeps the lease."""
     url = await filled(slow_cluster, 10, 1)
     seen: list[int] = []
 
@@ -700,7 +688,7 @@ async def test_one_message_may_take_longer_than_a_lease(
 async def test_leaving_early_gives_the_rest_back_at_once(
     slow_cluster: Cluster, kind: str, how: str
 ) -> None:
-    url = await filled(slow_cluster, 100, 600)  # nobody waits for these leases
+    url = await filled(slow_cluster, 100, 600)  # no loop waits for these leases
     done: list[int] = []
 
     def leave_sync() -> None:
@@ -743,7 +731,7 @@ async def test_leaving_early_gives_the_rest_back_at_once(
 
 
 async def test_a_stale_lease_ends_no_loop(slow_cluster: Cluster) -> None:
-    """Somebody seeks: all leases are void. The loop goes on with what is there."""
+    """Another client seeks: all leases are void. The loop continues with the present messages."""
     url = await filled(slow_cluster, 60, 600)
     seen: list[int] = []
     async with AsyncClient(url) as client:

@@ -1,4 +1,4 @@
-"""`receive` in record batches as stored: what it gives, when it does not, and acks by ranges."""
+"""`receive` in stored record batches: the result, the exceptions, and acks by ranges."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_few_messages_of_a_large_batch_come_alone(cluster: Cluster) -> Non
 async def test_one_by_one_they_come_as_the_caller_would_have_them(
     cluster: Cluster, broker: int
 ) -> None:
-    """Batches would say more than was asked for: then the next type that is accepted."""
+    """Batches would have more than was asked for: then the next accepted type is used."""
     await fill(cluster, numbered(100))
     for also, given in (("application/x-ndjson",) * 2, ("image/png", "application/json")):
         answer = await [*cluster.apis.values()][broker].post(

@@ -1,8 +1,8 @@
 """Receive and ack at a broker that does not own the partition: operations at the owner.
 
-Messages are given away by an answer. If that does not get to the client, because the client, the
-broker that it asked or the connection between the brokers is gone, others get them at once, and
-they do not count as delivered.
+Messages are given away by an answer. If it does not reach the client, because the client, the asked
+broker or the connection between the brokers is gone, other consumers get them at once, and they do
+not count as delivered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCHES = "application/vnd.kafka.recordbatch.v2"
 
 
 class World(NamedTuple):
-    """Two brokers, of which one owns the topic's only partition."""
+    """Two brokers, one of which owns the topic's only partition."""
 
     owner: Api
     other: Api
@@ -82,7 +82,7 @@ async def test_messages_and_acks_go_through_another_broker(world: World) -> None
 
 
 async def test_long_messages_come_whole(world: World) -> None:
-    """They are longer than what is reserved for a receive that waits."""
+    """They are longer than the reservation of a receive that waits."""
     waiting = asyncio.create_task(world.other.post(f"{SUB}/receive?wait=20&max=4"))
     await until(lambda: world.subscription.is_in_use)
     text = "x" * 900_000
@@ -152,7 +152,7 @@ async def test_a_client_that_leaves_while_its_answer_comes(
 async def test_a_connection_that_ends_before_the_answer_is_sent(
     world: World, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """The owner takes back what it gave away; the other broker asks again, and gets it."""
+    """The owner takes its leases back; the other broker asks again, and gets the messages."""
     await publish(world.other)
     assert len((await world.other.post(f"{SUB}/receive?max=1")).json()["messages"]) == 1
     answer, ended = AnsweringLink._send, list[int]()

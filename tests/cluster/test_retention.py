@@ -28,20 +28,18 @@ from octavo.metadata.clock import ClockRecord, Written
 from octavo.metadata.topics import PartitionLedger
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
-# A broker's clock, wrong for two seconds, and retention deleted a topic for good.
-#
-# With the clock 8 days ahead and a retention of 7 days the next trim took all there was. And the
-# other way round: one message stamped ten years ahead kept everything behind it for ever, and one
-# that says of no time (-1) went at once. Now deletion by age goes by several clocks, and messages
-# are not younger than their arrival. Tried from outside; the simulator's clocks jumped, but
-# nothing judged what was trimmed then.
+# With a broker's clock wrong for two seconds, retention deleted a topic for good. With the clock 8
+# days ahead and a retention of 7 days the next trim took everything. And the reverse: one message
+# stamped ten years ahead kept everything behind it for ever, and a message without a time (-1) went
+# at once. Now deletion by age uses several clocks, and messages are not younger than their arrival.
+# The simulator's clocks jumped, but no referee judged trims. Found from outside.
 
 DAY_MS = 24 * 3600 * 1000
 QUICK: dict[str, Any] = {"clock_beat_ms": 20, "clock_quarantine_ms": 100}
 
 
 async def filled(brokers: Cluster, *ages_days: float) -> tuple[Broker, Partition]:
-    """A topic kept for 7 days, each message in a ledger of its own, the clocks believed."""
+    """A topic kept for 7 days, each message in its own ledger, the clocks believed."""
     broker = (await brokers.start("A", **QUICK)).broker
     name = await make_topic(broker, retention_ms=7 * DAY_MS, rollover_entries=1)
     partition = await owned(broker, name)
@@ -54,7 +52,7 @@ async def filled(brokers: Cluster, *ages_days: float) -> tuple[Broker, Partition
 
 
 def believes(broker: Broker) -> bool:
-    """Whether it would delete by the time it has."""
+    """Whether it would delete by its present time."""
     time = broker.deletion_time()
     return time is not None and not time.doubt
 
@@ -113,7 +111,8 @@ async def test_a_message_from_the_future_is_as_old_as_its_arrival(tmp_path: Path
 
 
 async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
-    """By it every message is from the future: dated by it, they were days old when it was right."""
+    """By that clock every message is from the future: dated by it, they were days old when it was
+    right."""
     async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers, 0, 0)
         brokers.clock.now_ms -= 8 * DAY_MS
@@ -132,7 +131,8 @@ async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
 
 
 async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path) -> None:
-    """It says of no time, and was dated by a clock 8 days behind: it went when that was right."""
+    """A message without a time was dated by a clock 8 days behind, and went when the clock was
+    right."""
     async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers)
         brokers.clock.now_ms -= 8 * DAY_MS
@@ -152,7 +152,7 @@ async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path
 
 
 def test_a_doubted_time_dates_nothing() -> None:
-    """Pure: what says of no time ages from the time that was written down, and by no other."""
+    """Pure: messages without a time age from the recorded time only."""
     ledger_list = LedgerList().appending(1).closing_last(1, Contents(1, 1, -1, -1), 5).appending(2)
     policy = RetentionPolicy(100, None)
     assert ledger_list.trimming(policy, 10**15) is ledger_list
@@ -176,10 +176,8 @@ def test_what_was_stamped_since_its_date_is_no_older_than_its_stamp() -> None:
 
 
 async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store had told its time, then was away for so long that this was no witness any more.
-
-    Seed 1200291 of profile `recreate`: a cluster's very first time was written down an hour ahead.
-    """
+    """The store had given its time, then was away for so long that it was no witness any more. Seed
+    1200291 of profile `recreate`: a cluster's very first time was recorded an hour ahead."""
     steady = SimpleNamespace(now=10.0)
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: steady.now)
     hour_ms, true_ms = 3_600_000, 1_700_000_000_000
@@ -206,18 +204,17 @@ async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyP
     assert set(written) <= {0, true_ms}
 
 
-# Retention deleted messages of age 0, because their ledger began and ended with old ones.
-#
-# A take-over read the first and the last batch of the ledger that it closed, and took the newer of
+# Retention deleted messages of age 0, because their ledger began and ended with old ones. A
+# take-over read the first and the last batch of the ledger that it closed, and took the newer of
 # their timestamps for the newest of all. A producer that fills up old data beside a live one was
 # enough: 999 of 1,000 messages were gone 1.5 s after the next take-over, with a retention of 24 h.
-# Tried from outside; the simulator's producers all stamped with a clock that goes on.
+# The simulator's producers all stamped with an advancing clock. Found from outside.
 
 AGE_DAY_MS = 24 * 3600 * 1000
 
 
 async def taken_over(brokers: Cluster, *ages_days: float) -> Partition:
-    """A partition with a retention of a day, in which a dead owner left messages so old."""
+    """A partition with a retention of a day, in which a dead owner left messages of this age."""
     first = await brokers.start("A")
     name = await make_topic(first.broker, retention_ms=AGE_DAY_MS)
     partition = await owned(first.broker, name)
@@ -272,7 +269,7 @@ async def test_a_ledger_that_cannot_be_read_is_kept(
 
 
 async def test_what_an_older_version_wrote_is_not_believed(tmp_path: Path) -> None:
-    """Nothing tells a right link of such a version from a wrong one."""
+    """A right link of such a version cannot be told from a wrong one."""
     async with running_cluster(tmp_path) as brokers:
         partition = await taken_over(brokers, 400, 0, 400)
         wrong = Contents(3, 0, 0, brokers.clock.now_ms - 400 * AGE_DAY_MS, -1)
@@ -287,14 +284,11 @@ async def test_what_an_older_version_wrote_is_not_believed(tmp_path: Path) -> No
 
 
 async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
-    """Read-ahead of what retention removed before it began ended with an AssertionError.
-
-    It is a task of its own, which begins a moment after the read that asked for it; a trim came in
-    between. Who read on from there at once was told of an error of the broker, not that the offset
-    was trimmed. Found by the simulator, once it looked at what tasks end with (seed 103, both). So
-    did a compaction that reads the log page by page, when a trim came between two pages (seed 101,
-    topic).
-    """
+    """Read-ahead of trimmed messages ended with an AssertionError. It is a separate task that
+    begins a moment after its read; a trim came in between. A reader that continued from there at
+    once got a broker's error, not that the offset was trimmed. So did a compaction that reads the
+    log page by page, when a trim came between two pages (seed 101, topic). The simulator found it,
+    once it checked the ends of tasks (seed 103, both)."""
     links = [PartitionLedger(ledger_id, 10 * ledger_id, 10) for ledger_id in range(3)]
     record: Any = SimpleNamespace(ledgers=LedgerList(tuple(links)))
     unused: Any = None
@@ -316,18 +310,16 @@ async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
         await reader.read(5, 30, 100, 100)
 
 
-# A trim removed what a subscription had just gone back to.
-#
-# How far may be trimmed was computed before the producers were made durable, and used after: a
-# seek backwards in between was answered, and then its messages were removed. Found by reading,
-# while the model of a partition was written. Later the limit was that of the moment of trimming; a
-# seek while the record was being written still lost its messages, which nobody had looked for: the
-# simulator's referee forgot what a seek had asked for again.
+# A trim removed messages to which a subscription had just gone back. The limit was computed before
+# the producers were made durable, and used after: a backward seek in between was answered, and then
+# its messages were removed. Found by reading, while the model of a partition was written. Later the
+# limit was that of the moment of trimming; a seek while the record was being written still lost its
+# messages, unnoticed, because the simulator's referee forgot what a seek had asked for again.
 
 
 @contextlib.asynccontextmanager
 async def trimmable(folder: Path) -> AsyncIterator[tuple[Partition, Subscription]]:
-    """20 messages that are older than the retention, and a subscription that has had them all."""
+    """Make 20 messages older than the retention, and a subscription that has had them all."""
     async with running_cluster(folder) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=5, retention_ms=60_000)
@@ -388,13 +380,12 @@ async def test_a_seek_while_the_record_is_written_says_where_it_stands(tmp_path:
         assert partition.earliest_offset > 3
 
 
-# After a trim and a take-over a repeated batch was stored twice, or refused for ever.
-#
-# A take-over rebuilds what is known of numbered producers from the last checkpoint in the state
-# ledger and the batches published since. Retention removed ledgers whose batches no checkpoint
-# covered: the next owner knew nothing of them. A repeat of sequence 0 was stored again; a producer
-# in the middle of its sequences was told to begin at 0, for ever. Found by the simulator (topic
-# seeds 124 and 130 of the day it began to have topics).
+# After a trim and a take-over a repeated batch was stored twice, or refused for ever. A take-over
+# rebuilds the numbered producers from the last checkpoint in the state ledger and the later
+# batches. Retention removed ledgers whose batches no checkpoint covered, so the next owner did not
+# know them: a repeat of sequence 0 was stored again, and a producer in the middle of its sequences
+# was told to begin at 0, for ever. The simulator found it (topic seeds 124 and 130 of the day it
+# began to have topics).
 
 
 @pytest.mark.parametrize("repeated", [0, 3])
@@ -421,7 +412,7 @@ async def test_a_batch_that_was_trimmed_is_still_known(tmp_path: Path, repeated:
 
 
 async def test_what_came_while_the_producers_were_written_is_not_trimmed(tmp_path: Path) -> None:
-    """They are as of a moment; ledgers may have been filled and closed since."""
+    """The checkpoint shows one moment; ledgers may have been filled and closed since."""
     async with running_cluster(tmp_path) as brokers:
         first = await brokers.start("A", trim_interval_ms=3_600_000)
         name = await make_topic(first.broker, retention_bytes=0, rollover_entries=1)

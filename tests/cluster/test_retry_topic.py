@@ -1,4 +1,4 @@
-"""What is not acked goes on in the retry topic, and from there to the dead-letter topic."""
+"""Unacked messages go to the retry topic, and from there to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def retried(
 async def received(
     running: RunningBroker, topic: TopicName, sub: str = "s", within_s: float = 15
 ) -> tuple[Subscription, Delivery]:
-    """The next message of a topic's only partition."""
+    """Receive the next message of a topic's only partition."""
     partition = await owned(running.broker, topic.partition(0))
     subscription = await partition.subscription(sub)
     async with asyncio.timeout(within_s):

@@ -1,4 +1,4 @@
-"""A second protocol over real brokers: the schema of a topic holds, and HTTP need not be there."""
+"""A second protocol over real brokers: a topic's schema is checked, and HTTP is not needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusal_of(error: BaseException) -> Refusal:
 
 
 async def test_a_broker_without_http_serves_it(tmp_path: Path) -> None:
-    """All that a message needs, from the line to the ack, is beneath HTTP."""
+    """A message needs nothing of HTTP, from the line to the ack."""
     async with running_cluster(tmp_path) as cluster:
         running = await cluster.start("A")
         broker = running.broker

@@ -1,4 +1,4 @@
-"""Ledgers of all who make some have the cluster's password; Spark's are known to the bookies."""
+"""All ledgers have the cluster's password; bookies know Spark's."""
 
 from __future__ import annotations
 
@@ -144,14 +144,12 @@ async def test_the_source_reads_what_a_topic_holds(cluster: Cluster) -> None:
         assert found
 
 
-# Ledgers were anyone's: all had the empty password, and a bookie believed whatever came with it.
-#
-# Without a credential, at a bookie's port, acked entries were overwritten (`orig0` was read back
-# as `EVIL0`), entries were put into fenced ledgers by recovery adds, and one add that claimed a
-# LAC of a million made its ledger unrecoverable. Now the cluster's ledgers have a key that is made
-# of its secret; and a bookie keeps what it has, whoever asks, and believes no LAC at or above the
-# entry that brings it. Found by attacking from outside: no test had ever spoken to a bookie as a
-# stranger.
+# All ledgers had the empty password, and a bookie believed any content. Without a credential, at a
+# bookie's port, acked entries were overwritten (`orig0` was read back as `EVIL0`), entries were put
+# into fenced ledgers by recovery adds, and one add that claimed a LAC of a million made its ledger
+# unrecoverable. Now the cluster's ledgers have a key from its secret; a bookie keeps its entries
+# against any caller, and believes no LAC at or above the entry that brings it. Found by attacking
+# from outside: no test had ever spoken to a bookie as a stranger.
 
 STRANGER = master_key(b"")
 RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
@@ -159,7 +157,7 @@ RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
 
 @contextlib.asynccontextmanager
 async def speaking_to(node: BookieNode) -> AsyncIterator[RawClient]:
-    """A connection of whoever reaches the port."""
+    """A connection of any client that reaches the port."""
     client = await RawClient.connect(node)
     try:
         yield client
@@ -168,14 +166,14 @@ async def speaking_to(node: BookieNode) -> AsyncIterator[RawClient]:
 
 
 async def payloads(client: LedgerClient, ledger_id: int) -> list[bytes]:
-    """All of a closed ledger."""
+    """Return all of a closed ledger."""
     reader = await client.open(ledger_id, recover=True)
     found = await reader.read(0, reader.last_add_confirmed)
     await reader.close()
     return [bytes(entry.payload) for entry in found]
 
 
-# -- the key
+# Key
 
 
 async def test_a_stranger_can_neither_overwrite_nor_forge_nor_fence(plain_cluster: Cluster) -> None:
@@ -191,7 +189,7 @@ async def test_a_stranger_can_neither_overwrite_nor_forge_nor_fence(plain_cluste
                     assert await stranger.add(frame) is Code.UNAUTHORIZED
             fencing = await stranger.read(ledger, 0, int(Flag.FENCE), STRANGER)
             assert fencing is Code.UNAUTHORIZED
-    await add_many(writer, 5)  # nobody has fenced it
+    await add_many(writer, 5)  # it was never fenced
     await writer.close()
     for node in plain_cluster.nodes.values():
         async with speaking_to(node) as stranger:
@@ -207,7 +205,7 @@ async def test_all_processes_of_a_cluster_use_one_key(plain_cluster: Cluster) ->
     assert {writer.metadata.password for writer in writers} == {password}
     assert password.decode() not in repr(writers[0].metadata)
     await add_many(writers[0], 3)
-    # As a foreign client does it that was configured with the password, and with another.
+    # As a foreign client with the configured password, and with another one.
     await (await other.open(writers[0].ledger_id, password=password)).close()
     with pytest.raises(Unauthorized):
         await other.open(writers[0].ledger_id, password=b"")
@@ -237,7 +235,7 @@ async def test_the_command_that_prints_the_password_for_foreign_clients(
     assert said.stdout.encode() == made.metadata.password + b"\n"
 
 
-# -- other bytes, false LACs
+# Other bytes, false LACs
 
 
 def digests(kind: DigestType) -> Digest:
@@ -292,7 +290,7 @@ async def test_a_bookie_keeps_the_entry_that_it_has(tmp_path: Path, place: str, 
             assert isinstance(answer, AddRefused)
             assert (answer.ledger_id, answer.code) == (1, Code.BAD_REQUEST)
         assert await client.read(1, 4) == entry_of(1, 4, b"orig")
-        # The same again is a success, with another LAC too, alone and beside new ones.
+        # The same again succeeds, with another LAC too, alone and beside new ones.
         for frame in (add_of(1, 4, b"orig", flags=flags), add_of(1, 4, b"orig", lac=0)):
             assert await client.add(frame) is Code.OK
         client.send(adds_of(1, range(3, 9), b"orig"))
@@ -339,7 +337,8 @@ async def test_an_add_cannot_claim_that_it_is_confirmed_itself(tmp_path: Path, l
 
 
 async def test_copies_of_closed_ledgers_may_have_their_last_lac(tmp_path: Path) -> None:
-    """Apache's replicator packs each entry with the ledger's last LAC: taken, and not believed."""
+    """Apache's replicator packs each entry with the ledger's last LAC: accepted, and not
+    believed."""
     async with running_bookie(tmp_path) as node, speaking_to(node) as client:
         client.send(b"".join(add_of(1, n, flags=RECOVERY, lac=9) for n in range(3)))
         await client.acked(3)
@@ -348,7 +347,7 @@ async def test_copies_of_closed_ledgers_may_have_their_last_lac(tmp_path: Path) 
 
 
 async def test_what_claims_a_lac_of_a_million_does_not_end_a_ledger(plain_cluster: Cluster) -> None:
-    """Also one that a bookie of an older version has taken."""
+    """Also an entry that a bookie of an older version has taken."""
     client = await plain_cluster.client()
     writer = await client.create()
     await add_many(writer, 5)

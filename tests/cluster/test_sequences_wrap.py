@@ -1,6 +1,6 @@
 """A producer's sequences wrap at 2³¹, over real brokers: client, batches, NDJSON, take-over.
 
-Nobody publishes two thousand million messages in a test, so both sides are told that they have.
+A test cannot publish two thousand million messages, so both sides are told that it did.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEFORE = SEQUENCE_MODULUS - 90
 
 
 def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
-    """Some publishes happen and their answers get lost."""
+    """Let some publishes take effect and lose their answers."""
     once: Any = client.transport._once
     lost: list[str] = []
 
@@ -40,7 +40,7 @@ def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
 
 
 async def published_before(cluster: Cluster) -> str:
-    """The owner; it believes that so many messages of the producer are stored."""
+    """Return the owner; it believes that this many messages of the producer are stored."""
     owner = await cluster.owner_of("/v1/topics/public/t/partitions/0")
     partition = await cluster.brokers[owner].broker.ownership.partition(NAME)
     publisher = partition._publisher
@@ -73,7 +73,7 @@ async def test_each_message_once_over_the_end_of_the_numbers(
                 await producer.send(f"{number:03d}")
             await producer.flush()
             assert producer._queues[0]._sequence == 10
-            await cluster.stop_broker(owner)  # who takes over knows what the ledgers say
+            await cluster.stop_broker(owner)  # the next owner knows what the ledgers say
             for number in range(100, 200):
                 await producer.send(f"{number:03d}")
             await producer.close()

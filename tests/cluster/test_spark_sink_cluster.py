@@ -1,4 +1,4 @@
-"""The Spark sink's own part against a live cluster, without Spark: what tasks and driver do."""
+"""The Spark sink against a live cluster, without Spark: the work of tasks and driver."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None
 
 
 async def test_what_is_stored_has_the_words_of_0_1(cluster: Cluster) -> None:
-    """Literally, whatever the code calls them: what 0.1 has stored must mean what it meant."""
+    """Literally, whatever the code's names: the stored objects of 0.1 keep their meaning."""
     writer = batch_writer(options(cluster, bulkLoadId="n"), SCHEMA, overwrite=False)
     told = await task(writer, rows(0, 10))
     await asyncio.to_thread(writer.commit, [told])
@@ -132,7 +132,7 @@ async def test_a_task_that_fails_takes_its_ledgers_back(cluster: Cluster) -> Non
     with pytest.raises(ValueError, match="breaks the query"):
         await asyncio.to_thread(small.write, breaks())
     assert set((await cluster.api.get("/v1/ledgers")).json()["ledgers"]) == before
-    # What a dead task leaves, and a live one, are told apart by the time of grace alone.
+    # Only the grace time distinguishes the leftovers of a dead task from a live one's.
     told = await task(writer, rows(0, 10))
     service = cluster.api.url
     assert await collect_orphans(service) == []
@@ -170,7 +170,7 @@ async def test_a_task_that_fails_after_its_ledger_is_closed_is_run_again(
 
 @pytest.fixture
 def running_batch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What Spark tells a task of its query and batch."""
+    """Set what Spark tells a task of its query and batch."""
     found = {"sql.streaming.queryId": "q-1"}
     context = SimpleNamespace(
         getLocalProperty=found.get, partitionId=lambda: 0, taskAttemptId=lambda: 1
@@ -256,7 +256,8 @@ async def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
 async def test_a_row_that_is_due_after_its_expiry_is_not_written(
     cluster: Cluster, speaker: str, due_in_s: int, is_taken: bool
 ) -> None:
-    """A bulk load is not looked into, so it would be taken, acked unread by the ttl, and lost."""
+    """Rows of a bulk load are not examined, so it would be taken, acked unread by the ttl, and
+    lost."""
     if speaker == "topic":
         assert (await cluster.api.call("PATCH", TOPIC, json={"ttl": "1h"})).status == 200
     else:

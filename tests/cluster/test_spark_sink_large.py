@@ -1,4 +1,4 @@
-"""Rows of large messages through the Spark sink's own part, without Spark: bodies come along."""
+"""Rows of large messages through the Spark sink, without Spark: bodies come along."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def rows(cluster: Cluster, *offsets: int, of: str = "one") -> pa.RecordBatch:
-    """These messages as the source gives them, with where they were read."""
+    """Return these messages as the source does, with their origin."""
     found: list[dict[str, Any]] = []
     for offset in offsets:
         answer = await cluster.api.get(f"{ONE}/messages?from={offset}&limit=1")

@@ -31,7 +31,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Task:
-    """What Spark tells a task; set before it runs."""
+    """Spark's data for a task; set before it runs."""
 
     def __init__(self) -> None:
         self.batch = "0"
@@ -82,12 +82,12 @@ async def ledgers(cluster: Cluster) -> set[int]:
 
 
 class Killed(BaseException):
-    """The driver is no more."""
+    """The driver is dead."""
 
 
 @pytest.fixture
 def dying(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """`calls`: the driver dies in place of its call of this number; partitions have their turn."""
+    """`calls`: the driver dies in place of its call of this number; partitions take turns."""
     monkeypatch.setattr(calls, "_AT_ONCE", 1)
     left = {"calls": 10**6}
     ask = calls._Brokers.ask
@@ -115,7 +115,7 @@ async def test_a_batch_is_one_entry_in_each_partition_and_no_ledger(
     assert all([int(one) for one in part] == sorted(map(int, part)) for part in found)
     shown = await bulk_load(cluster)
     assert (shown["batch"], shown["complete"], shown["published"]) == (0, True, True)
-    # Those that the first message of each partition opens, and no others.
+    # Only those that the first message of each partition opens.
     assert len(await ledgers(cluster) - before) <= 4
     for number in range(2):
         path = f"{TOPIC}/partitions/{number}/messages?from=0"
@@ -141,7 +141,7 @@ async def test_repeats_of_tasks_batches_and_commits_add_nothing(
 async def test_a_committed_batch_that_has_other_rows_by_now_adds_nothing(
     cluster: Cluster, running: Task
 ) -> None:
-    """Nothing else holds these rows back: their partitions know no such producer yet."""
+    """Only this check holds these rows back: their partitions do not know such a producer yet."""
     writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
     await commit(writer, 0, await written(running, writer, 0, rows(0, 1)))
     first = await messages(cluster)

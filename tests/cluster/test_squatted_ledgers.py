@@ -32,14 +32,13 @@ from tests.support.cluster import (
 )
 from tests.support.raw_bookie import KEY, RawClient, add_of, until
 
-# One entry under each of the next ledger ids, by anybody, stopped topics for ever.
-#
-# The first key that a bookie sees is the ledger's. A new ledger whose id others had written to was
-# refused at its first entry; by then the partition's record named it, its recovery was refused as
-# well, and the partition stayed 503, also for readers. Found from outside.
+# A stranger's entry under each of the next ledger ids stopped topics for ever. The first key that a
+# bookie sees is the ledger's. A new ledger with a used id was refused at its first entry; by then
+# the partition's record named it, its recovery was refused as well, and the partition stayed 503,
+# also for readers. Found from outside.
 
 FOREIGN = bytes(range(20))
-"""A key that is nobody's."""
+"""A foreign key."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -56,7 +55,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def squat(cluster: Cluster, ids: range, bookies: int = 3) -> None:
-    """One entry under each id, at so many bookies."""
+    """Write one entry under each id, at this many bookies."""
     for node in list(cluster.nodes.values())[:bookies]:
         client = await RawClient.connect(node)
         try:
@@ -67,7 +66,7 @@ async def squat(cluster: Cluster, ids: range, bookies: int = 3) -> None:
 
 
 async def publish(partition: Partition, tag: str) -> None:
-    """Until it is stored, as a client would."""
+    """Publish until it is stored, as a client would."""
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(PartitionUnavailable, PublishOutcomeUnknown):
@@ -77,7 +76,7 @@ async def publish(partition: Partition, tag: str) -> None:
 
 
 async def recovered(client: LedgerClient, ledger_id: int) -> LedgerMetadata:
-    """The record of the ledger, closed; a bookie that is slow makes it take longer."""
+    """Return the record of the ledger, closed; a slow bookie makes it take longer."""
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(RecoveryFailed):
@@ -108,7 +107,7 @@ async def test_a_ledger_whose_id_was_taken_is_closed(cluster: Cluster, bookies: 
 
 
 async def test_what_bookies_acked_before_others_came_stays(cluster: Cluster) -> None:
-    """The key that came first is the ledger's: who comes later is refused."""
+    """The key that came first is the ledger's; later ones are refused."""
     client = await cluster.client()
     writer = await client.create()
     await writer.append(b"first")
@@ -137,7 +136,7 @@ async def test_the_cluster_leaves_the_ids_that_others_take(cluster: Cluster) -> 
 
 
 class _Journals:
-    """Never asked for anything but to write."""
+    """Only ever asked to write."""
 
     def of(self, _: int) -> _Journals:
         return self
@@ -164,10 +163,9 @@ async def test_a_wrong_key_is_refused_for_good_or_not_at_all(lost: bool) -> None
     assert lost or len(journals.written) == fenced + 1
 
 
-# One entry under each of 300,000 ids nobody gave out took a bookie from 69 to 245 MB, for good.
-#
-# A bookie knows each ledger in memory. That somebody made it was asked by garbage collection only,
-# which lets a quarter of an hour pass. Found from outside.
+# An entry under each of 300,000 unused ids took a bookie from 69 to 245 MB, for good. A bookie
+# keeps each ledger in memory, and only garbage collection, after a quarter of an hour, asked
+# whether the ledger exists. Found from outside.
 
 BOUND = 50
 
@@ -235,7 +233,7 @@ async def test_what_has_a_record_does_not_count() -> None:
 
 async def test_a_fence_waits_as_well() -> None:
     """A denial would be taken for a fence."""
-    unasked: Any = None  # what is refused is not journaled
+    unasked: Any = None  # refused adds are not journaled
     control = LedgerControl(LedgerStates(), unasked, lambda _: None, unlisted_max=0)
 
     async def listing() -> list[int]:

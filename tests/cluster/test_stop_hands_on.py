@@ -1,4 +1,4 @@
-"""A broker that is stopped hands its partitions on before it goes, if somebody takes them."""
+"""A stopping broker hands its partitions on first, if another broker takes them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_publishers_amid_a_stop_are_served_by_it_or_by_the_next(cluster: C
 
 
 async def test_an_heir_that_does_not_answer_holds_nobody_up(cluster: Cluster) -> None:
-    """What it was not given it takes over, as after any release."""
+    """Partitions that it did not get it takes over, as after any release."""
     one, two = await spread(cluster)
     mine = one.broker.ownership.open_partitions()[0]
     await mine.publish(batch(3))
@@ -91,7 +91,8 @@ async def test_an_heir_that_does_not_answer_holds_nobody_up(cluster: Cluster) ->
 async def test_cut_off_amid_a_hand_over_it_gives_the_partition_up_all_the_same(
     cluster: Cluster,
 ) -> None:
-    """Closed for an heir that says nothing more: time is up, and the claim must not stay."""
+    """Closed for a successor that does not answer: the time is over, and the claim must not
+    stay."""
     one, two, name = await one_partition(cluster)
 
     async def silent(heir: BrokerInfo, of: PartitionName, handed: Handed) -> None:
@@ -104,7 +105,7 @@ async def test_cut_off_amid_a_hand_over_it_gives_the_partition_up_all_the_same(
 
 
 async def whole_again(two: Any, name: PartitionName) -> None:
-    """B serves it, with all that it had."""
+    """Check that B serves the whole partition."""
     await owned(two.broker, name)
     await whole(two, name)
 
@@ -156,7 +157,7 @@ async def test_who_leaves_is_given_nothing_and_started_again_it_is_like_any_othe
 async def test_a_bug_on_the_way_keeps_nothing_from_being_released(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store of the tests that did not know a record ended a broker that was asked to stop."""
+    """A test's store with an unknown record ended a broker that was asked to stop."""
     one, two = await spread(cluster)
 
     async def wrong(_: Any) -> None:
@@ -171,7 +172,7 @@ async def test_a_bug_on_the_way_keeps_nothing_from_being_released(
 
 
 async def test_without_a_session_nothing_is_waited_for(cluster: Cluster) -> None:
-    """Nothing can be written down of what it serves: the next owner recovers it."""
+    """It cannot write down its partitions' state: the next owner recovers them."""
     one = await cluster.start("A", handover_timeout_ms=600_000)
     await make_topic(one.broker)
     name = TOPIC.partition(0)

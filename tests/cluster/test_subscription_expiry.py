@@ -1,4 +1,4 @@
-"""Subscriptions that nobody uses go where their topic's policy says so, and never by surprise."""
+"""Unused subscriptions are removed as their topic's policy says, and never by surprise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def two(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def there(cluster: Cluster, sub: str) -> bool:
-    """Looking at it is no use of it."""
+    """Return whether it exists. Looking does not use it."""
     return (await cluster.api.get(f"{TOPIC}/subscriptions/{sub}")).status == 200
 
 
@@ -80,7 +80,7 @@ async def test_who_holds_a_message_or_comes_at_the_very_end_keeps_it(cluster: Cl
 
     def is_unused(self: Partition, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
         asked.append(retire_s)
-        if len(asked) == 3:  # somebody came after the owners were asked to let nobody use it
+        if len(asked) == 3:  # a client came after the owners were asked to stop serving it
             with pytest.raises(PartitionMoving, match="subscription_expiry"):
                 subscription.use()
         return ask(self, name, for_ms, retire_s)
@@ -185,7 +185,7 @@ def _volatile(cluster: Cluster) -> list[str]:
 
 
 async def test_a_successor_lets_it_go_whom_nobody_uses(cluster: Cluster) -> None:
-    """Nothing of it is written, so who takes over has to ask which ones there are."""
+    """It has no durable state, so the next owner has to ask which ones there are."""
     brief: dict[str, Any] = {"trim_interval_ms": 100, "non_durable_expiry_ms": 1_000}
     first = await cluster.start("A", **brief)
     policies = Policies(inactive_ms=3_000)

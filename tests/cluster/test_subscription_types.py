@@ -29,8 +29,8 @@ async def publish(cluster: Cluster, messages: list[dict[str, Any]]) -> None:
 
 
 async def test_a_key_shared_group_over_two_brokers(cluster: Cluster) -> None:
-    # An answer that is on its way while its caller turns to another partition may be lost: what it
-    # had comes again when its lease ends, and its keys wait for that.
+    # An answer may be lost when its caller turns to another partition: its messages come again when
+    # their leases end, and their keys wait for that.
     settings = {"type": "key_shared", "consumer_timeout": "30s", "ack_timeout": 2}
     assert (await cluster.api.put(SUB, json=settings)).status == 201
     assert (await cluster.api.put(SUB, json=settings)).status == 200
@@ -40,7 +40,7 @@ async def test_a_key_shared_group_over_two_brokers(cluster: Cluster) -> None:
     done: list[list[tuple[str, int, int]]] = [[], [], []]
 
     async def work(number: int) -> None:
-        """What one consumer gets, at a broker of its own; it gives every fifth back once."""
+        """Return a consumer's messages, at its own broker; it gives every fifth back once."""
         got = done[number]
         api = apis[number % 2]
         while sum(map(len, done)) < 200:
@@ -174,8 +174,8 @@ async def test_the_client_has_all_of_it(cluster: Cluster) -> None:
 
 
 async def test_the_streams_of_a_key_shared_subscription(cluster: Cluster) -> None:
-    """Two WebSockets, each with keys of its own; one that closes leaves its keys to the other."""
-    # What is on its way to the one that closes comes again when its lease ends.
+    """Two WebSockets, each with its own keys; a closing one leaves its keys to the other."""
+    # Messages in flight to the closing one come again when their leases end.
     settings = {"type": "key_shared", "consumer_timeout": 0.3, "ack_timeout": 2}
     await cluster.api.put(SUB, json=settings)
     url = cluster.api.url + SUB + "/stream?credits=2&priority=0"

@@ -37,7 +37,7 @@ async def node(tmp_path: Path, held: Certificates) -> AsyncIterator[BookieNode]:
 
 
 async def secured(node: BookieNode, held: Certificates) -> tuple[Any, asyncio.StreamWriter]:
-    """A connection that START_TLS brought to TLS."""
+    """A connection that START_TLS upgraded to TLS."""
     client = V3Client(*await asyncio.open_connection("127.0.0.1", node.port))
     client.send(START_TLS)
     assert (await client.answer()).status == OK

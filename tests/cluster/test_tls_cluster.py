@@ -1,4 +1,4 @@
-"""A whole cluster with mutual TLS: it works, through a death and through new certificates."""
+"""A whole cluster with mutual TLS works through a death and through new certificates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def cluster(tmp_path: Path, held: Certificates) -> AsyncIterator[Cluster]:
 
 
 def client_of(cluster: Cluster, name: str = "alice") -> AsyncClient:
-    """Of somebody who has a certificate of the cluster's CA."""
+    """A client with a certificate of the cluster's CA."""
     folder = cluster.folder / "certs"
     if not (folder / f"{name}.pem").exists():
         make(folder, name, f"{name}.clients")
@@ -163,7 +163,7 @@ async def test_https_at_a_broker_without(tmp_path: Path) -> None:
 
 
 async def test_a_cluster_is_changed_over_while_it_runs(tmp_path: Path) -> None:
-    """In the order of docs/security.md: bookies, brokers that believe, brokers with TLS."""
+    """In the order of docs/security.md: bookies, brokers that trust, brokers with TLS."""
     folder = tmp_path / "certs"
     both = certificates(folder, plain_allowed=True)
     believing = Certificates(TlsConfig(ca=f"{folder}/ca.pem", plain_allowed=True))

@@ -1,4 +1,4 @@
-"""Thousands of partitions: what looks after them costs little, and never stops the loop."""
+"""Maintenance of thousands of partitions costs little, and never stops the loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERVAL_MS = 200
 async def some_partitions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[RunningBroker, list[Partition], Counter[str]]:
-    """Five of them, and how often each was maintained since."""
+    """Return five of them, and how often each was maintained since."""
     kept: Counter[str] = Counter()
     maintain = Partition.maintain
 

@@ -1,4 +1,4 @@
-"""A bookie over a real socket, in v3 frames: each operation, and what breaks the protocol."""
+"""A bookie over a real socket, in v3 frames: each operation, and protocol errors."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_a_fencing_read_brings_no_lac(client: V3Client) -> None:
 
 @contextmanager
 def held_syncs(disk: TroubledDisk) -> Iterator[threading.Event]:
-    """No sync ends within the block; the event says that one was begun."""
+    """Let no sync end within the block; the event says that one was begun."""
     gate, begun = threading.Event(), threading.Event()
 
     def hold(call: str, path: str) -> None:
@@ -185,7 +185,7 @@ def held_syncs(disk: TroubledDisk) -> Iterator[threading.Event]:
 @pytest.mark.parametrize("wire", ["v2", "v3"])
 @pytest.mark.parametrize(("ledger", "code"), [(1, Code.NO_ENTRY), (9, Code.NO_ENTRY)])
 async def test_no_is_as_durable_as_yes(tmp_path: Path, wire: str, ledger: int, code: Code) -> None:
-    """Of a ledger that is here and of one never heard of: the fence is on the disk first."""
+    """For a known and an unknown ledger: the fence is on the disk first."""
     disk = TroubledDisk()
     async with running_bookie(tmp_path, disk=disk) as bookie:
         client = await V3Client.connect(bookie)
@@ -208,7 +208,7 @@ async def test_no_is_as_durable_as_yes(tmp_path: Path, wire: str, ledger: int, c
 
 
 async def test_a_deleted_ledger_is_denied_once_that_is_durable(tmp_path: Path) -> None:
-    """A deletion that a crash takes back would let its writer go on after the fence."""
+    """If a crash undid a deletion, its writer could continue after the fence."""
     disk = TroubledDisk()
     async with running_bookie(tmp_path, disk=disk) as bookie:
         client = await V3Client.connect(bookie)
@@ -336,7 +336,7 @@ async def test_a_lac_that_comes_alone(tmp_path: Path) -> None:
         client.close()
     async with running_bookie(tmp_path) as bookie:
         client = await V3Client.connect(bookie)
-        # Made again with the digest that the ledger's entries have; under a password none can be.
+        # Made again with the digest of the ledger's entries; under a password it cannot be.
         assert await told(client, 1) == (OK, signed(1, 2), entry_of(1, 2))
         assert (await told(client, 2))[0] == STATUS[Code.NO_ENTRY]
         client.close()
@@ -398,7 +398,7 @@ async def test_v2_adds_are_deferred_by_a_flag_of_ours(tmp_path: Path) -> None:
 
 
 async def test_a_force_asks_for_nothing_but_a_sync(client: V3Client) -> None:
-    """As Apache's bookies: of a ledger never heard of, or fenced, it is a success."""
+    """As in Apache's bookies, it succeeds for an unknown or a fenced ledger."""
     assert await force(client, 404) == OK
     await client.read(404, -1, flag=FENCE, masterKey=KEY)
     assert await client.add(404, 0, write_flags=1) == STATUS[Code.FENCED]
@@ -453,7 +453,7 @@ async def test_an_operation_without_its_body_and_of_another_version(
     assert await client.add(1, 0) == OK
 
 
-# Which protocol a connection speaks; what breaks both
+# Which protocol a connection speaks; errors in both
 
 
 async def test_v3_until_one_frame_is_none_then_v2_for_good(bookie: BookieNode) -> None:
@@ -531,7 +531,7 @@ async def test_the_longest_frame_and_one_byte_more(bookie: BookieNode) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_random_v3_bytes_never_harm(bookie: BookieNode, client: V3Client, seed: int) -> None:
-    """Each request is answered, or ends its connection; the bookie goes on."""
+    """Each request is answered, or ends its connection; the bookie continues."""
     rng = random.Random(seed)
     fields: dict[int, tuple[str, dict[str, Any]]] = {
         Op.READ: ("readRequest", {"ledgerId": 1, "entryId": 0}),
@@ -598,10 +598,9 @@ KEYLESS_BROKEN = {
 
 @pytest.mark.parametrize("what", KEYLESS_BROKEN)
 async def test_it_ends_its_connection_and_nothing_is_stored(tmp_path: Path, what: str) -> None:
-    """A v3 add without a master key, its entry id there three times, was taken: the id counted for
-    the field that was missing. It was stored under a key of zeros, acked, and the ledger's own
-    writer found the ledger taken. A length in six bytes, which protobuf does not read, was read.
-    """
+    """A v3 add without a master key, with its entry id three times, was taken: the id counted for
+    the missing field. It was stored under a key of zeros and acked, and the ledger's own writer
+    found the ledger taken. And a length in six bytes, which protobuf does not read, was read."""
     async with running_bookie(tmp_path) as bookie:
         stranger = await V3Client.connect(bookie)
         stranger.send(KEYLESS_BROKEN[what])

@@ -1,5 +1,6 @@
-"""A bookie whose disk was wiped comes back under its id, the loss accepted: nothing is cut short,
-nothing is acked past a close, nothing is denied that it may have held (BookKeeper BP-46, #4812)."""
+"""A wiped bookie comes back under its id with an accepted loss: no ledger is cut short, nothing is
+acked past a close, no entry is denied that it may have held (BookKeeper BP-46, #4812).
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ async def test_an_open_ledger_is_recovered_whole(cluster: Cluster, name: str) ->
     assert all(event.last_add_confirmed is None for event in said)
     denied = [e for e in events if isinstance(e, EntryAnswered) and e.bookie_id == name]
     assert not any(event.answer == "absent" for event in denied), "P42"
-    # The old writer may still run: nothing that it adds is acked by the new life.
+    # The old writer may still run: the new life acks none of its adds.
     with pytest.raises(OctavoError):
         await add_many_or_fail(writer)
     assert is_fenced(node.storage, writer.ledger_id)
@@ -207,7 +208,7 @@ async def test_limbo_lasts_until_the_operator_ends_it(cluster: Cluster) -> None:
         assert (node.storage.limbo.record is not None) == still, how
 
 
-# Getting there
+# Setup
 
 
 async def test_without_the_operators_word_it_does_not_start(cluster: Cluster) -> None:

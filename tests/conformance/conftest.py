@@ -17,7 +17,7 @@ DEADLINE_S = 40.0
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test with a simulated tree runs in virtual time."""
+    """Run a test with a simulated tree in virtual time."""
     found = pyfuncitem.funcargs.get("tree")
     if not isinstance(found, SimulatedTree):
         return None

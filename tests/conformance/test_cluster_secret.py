@@ -1,4 +1,4 @@
-"""One secret a cluster, whoever asks first, in every metadata store."""
+"""One secret per cluster, whichever process asks first, in every metadata store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def test_each_use_has_a_key_of_its_own_and_each_cluster_a_secret(tree: Tre
     assert secret.ledger_password == secret.key("ledgers").hex().encode()
     assert ClusterSecret(bytes(32)).key("ledgers") != secret.key("ledgers")
     assert ClusterSecret(bytes(32)).ledger_password.decode() == (
-        # HMAC-SHA256 of "octavo ledgers" under 32 zero bytes: Apache's clients are configured
-        # with it, so it never changes.
+        # HMAC-SHA256 of "octavo ledgers" under 32 zero bytes: Apache's clients are configured with
+        # it, so it never changes.
         "c02cf6c26637cd0397981e9dc924cc781d83d12859ac2016d06b7779c24cae22"
     )
 

@@ -1,4 +1,4 @@
-"""What every `Disk` does: the operating system's, the one in memory, the simulated one."""
+"""The behaviour of every `Disk`: the operating system's, the one in memory, the simulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The high-water mark over every kind of store: older metadata is refused, or its ids are left."""
+"""The high-water mark over every kind of store: older metadata is refused, or its ids are
+skipped."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def mark_of(store: Any, folder: Path) -> HighWaterMark:
 
 
 async def put_back(store: Any, value: bytes | None) -> None:
-    """What a copy of the metadata does to the record."""
+    """Do to the record what a copy of the metadata does."""
     if value is None:
         await store.delete(PATH)
     else:

@@ -1,8 +1,8 @@
-"""Records are registers with compare-and-set: whoever asks at the same time, one order explains it.
+"""Records are registers with compare-and-set: one order explains all concurrent answers.
 
-Several stores of one tree read, create, change and delete the same few records, some with old
-versions, some cut off in the middle; what they were told is searched for such an order. The same
-search on answers that were bent finds none.
+Several stores of a tree read, create, change and delete the same few records, some with old
+versions, some cut off in the middle; the test searches their answers for such an order. The same
+search on falsified answers finds none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REFUSED = (RecordExists, RecordNotFound, VersionConflict)
 
 
 async def use(store: Any, name: str, told: History, rng: random.Random, count: int) -> None:
-    """One user: mostly with the version that it saw last."""
+    """Act as one user: mostly with the version that it saw last."""
     seen: dict[str, int] = {}
     for number in range(count):
         path = rng.choice(PATHS)

@@ -40,7 +40,7 @@ def ledger_store(store, seed: int = 1) -> LedgerStore:
     return LedgerStore(store, rng=random.Random(seed))
 
 
-# -- ledgers
+# Ledgers
 
 
 async def test_many_processes_initialize_one_cluster(tree: Tree) -> None:
@@ -56,7 +56,7 @@ async def test_many_processes_initialize_one_cluster(tree: Tree) -> None:
 
 
 async def test_what_apaches_tools_ask_for_is_there_from_the_start(tree: Tree) -> None:
-    """Else `whoisauditor` and `lostbookierecoverydelay -get` fail until an auditor has run."""
+    """Otherwise `whoisauditor` and `lostbookierecoverydelay -get` fail until an auditor has run."""
     a = await tree.open()
     await asyncio.gather(*(ledger_store(a, seed).initialize() for seed in range(3)))
     folder = "/ledgers/underreplication"
@@ -119,7 +119,7 @@ async def test_a_ledger_is_watched_and_deleted(tree: Tree, eventually: Eventuall
         await b.read(metadata.ledger_id)
     with pytest.raises(RecordNotFound):
         await b.delete(metadata.ledger_id)
-    # The folders that it left empty are gone, the sequence of ids goes on.
+    # Its empty folders are gone, the sequence of ids goes on.
     assert "00" not in await store.children("/ledgers")
     assert (await a.create(NEW))[0].ledger_id == metadata.ledger_id + 1
 
@@ -204,7 +204,7 @@ async def test_a_record_that_is_none_is_called_bad(tree: Tree) -> None:
         await ledger_store(store).read(5)
 
 
-# -- bookies
+# Bookies
 
 BOOKIE = BookieInfo("b:1", "b", 1, properties={"rack": "r1", "incarnation": "one"})
 
@@ -316,7 +316,7 @@ async def test_cookies_stay_and_change_by_version(tree: Tree) -> None:
         await registry.read_cookie("b:1")
 
 
-# -- topics
+# Topics
 
 
 async def test_topic_records_are_made_changed_and_deleted(tree: Tree) -> None:
@@ -365,7 +365,7 @@ async def test_a_leftover_becomes_a_topic_that_is_being_deleted(tree: Tree) -> N
     with pytest.raises(RecordNotFound):
         await a.take_up_leftover("public", "t", marked)
     await a.create_subscription("public", "t", "s", SubscriptionRecord())
-    # Somebody makes a topic of that name at the same time: one of the two is first.
+    # Another client makes a topic of that name at the same time: one of the two is first.
     made = TopicRecord(TopicSettings(), 1, incarnation="x-1")
     outcomes = await asyncio.gather(
         a.take_up_leftover("public", "t", marked),
@@ -395,7 +395,7 @@ async def test_a_topic_is_made_while_a_leftover_of_its_name_goes(tree: Tree) -> 
         await creating
         try:
             assert (await others.read_topic("public", "t"))[0] == made
-        except RecordNotFound:  # the one who tidies up here goes by versions alone
+        except RecordNotFound:  # this tidying compares versions only
             await a.delete(f"/octavo/incarnations/{made.incarnation}")
         else:
             await topics.delete_topic("public", "t", made.guard)
@@ -445,7 +445,7 @@ async def test_names_cannot_leave_their_place(tree: Tree) -> None:
             await topics.list_topics(name)
 
 
-# -- ownership
+# Ownership
 
 
 async def test_one_of_two_owns_until_it_releases(tree: Tree, eventually: Eventually) -> None:

@@ -1,4 +1,4 @@
-"""What every metadata store promises, with two sessions open at once."""
+"""The promises of every metadata store, with two sessions open at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from octavo.metadata.store import (
 )
 from tests.support.metadata_trees import Eventually, Tree
 
-# -- records
+# Records
 
 
 async def test_a_record_is_made_read_changed_and_deleted(tree: Tree) -> None:
@@ -236,7 +236,7 @@ async def test_random_calls_by_two_agree_with_a_dictionary(tree: Tree, seed: Any
 
 
 def apply_to_model(model, call, path, value, version):
-    """What a store must answer, by the plainest means."""
+    """Return a store's right answer, computed in the simplest way."""
     below = {other for other in model if other.startswith(path + "/")}
     if call == "children":
         return sorted({other[len(path) + 1 :].split("/")[0] for other in below})
@@ -282,7 +282,7 @@ async def test_a_synced_read_sees_what_another_was_told(tree: Tree) -> None:
         assert len(await b.children("/s")) == n + 1
 
 
-# -- sequences
+# Sequences
 
 
 async def test_sequence_numbers_ascend_and_never_repeat(tree: Tree) -> None:
@@ -312,7 +312,7 @@ async def test_sequence_numbers_of_many_at_once_differ(tree: Tree) -> None:
     assert await stores[0].children("/seq") == sorted(path.rpartition("/")[2] for path in made)
 
 
-# -- ephemeral records
+# Ephemeral records
 
 
 async def test_an_ephemeral_record_goes_with_close_at_once(
@@ -345,7 +345,7 @@ async def test_an_ephemeral_record_can_be_changed_and_deleted_by_others(tree: Tr
     await a.create("/e", b"", ephemeral=True)
 
 
-# -- watches
+# Watches
 
 
 async def test_a_watch_hears_creation_change_and_deletion(
@@ -502,7 +502,7 @@ async def test_children_under_a_racing_writer_end_complete(
     reading.cancel()
 
 
-# -- sessions
+# Sessions
 
 
 async def test_an_expired_session_is_told_and_replaced(tree: Tree, eventually: Eventually) -> None:
@@ -520,11 +520,11 @@ async def test_an_expired_session_is_told_and_replaced(tree: Tree, eventually: E
     await tree.expire(a)
     await eventually(lambda: states and states[-1] is SessionState.CONNECTED)
     assert SessionState.EXPIRED in states
-    # Its records are gone, everybody hears of it, and the others' stand.
+    # Its records are gone, all watchers hear of it, and the others' records stay.
     await eventually(lambda: heard_by_b)
     assert await b.children("/e") == ["b"]
     assert await a.children("/e") == ["b"]
-    # The new session and the watches of old work.
+    # The new session and the old watches work.
     await a.create("/e/a", b"again", ephemeral=True)
     await settled(heard)
     await b.create("/later", b"")
@@ -600,7 +600,7 @@ async def test_a_watch_that_was_cancelled_and_is_placed_again_hears(
         await _hears_after(tree, eventually, a, b, order, f"/w{attempt}")
         if states.count(SessionState.SUSPENDED) == cuts:
             return
-        # The machine stood still: the store reconnected by itself too, which hides the mistake.
+        # If the machine stood still, the store reconnected by itself too, which hides the mistake.
 
 
 class _Placed:
@@ -684,7 +684,7 @@ async def _hears_after(
 async def test_no_session_ends_while_the_store_itself_cannot_be_written(
     tree: Tree, eventually: Eventually
 ) -> None:
-    """Whose fault it is decides: only a process that could have been heard and was not is over."""
+    """A session ends only if its process could have been heard and was not."""
     a, b = [await tree.open(session_timeout_ms=600, impatient=True) for _ in range(2)]
     states: list[SessionState] = []
     a.on_session(states.append)

@@ -1,4 +1,4 @@
-"""A bookie that has data takes in new ledger folders, and starts after a crash at any step of it.
+"""A bookie with data accepts new ledger folders, and starts after a crash at any step of it.
 
 A bookie's folders were fixed at its first start: a full bookie could not get another disk.
 """
@@ -94,7 +94,7 @@ class Bookie:
         return cookie
 
     async def check_whole(self, config: BookieConfig) -> None:
-        """Every folder and metadata say the same, and a start needs no permission."""
+        """Check that every folder and metadata agree, and a start needs no permission."""
         cookie = await self.start(replace(config, accept_new_folders=False))
         assert cookie == await self.recorded()
         assert cookie.ledger_dirs == config.ledger_directories
@@ -172,7 +172,8 @@ async def test_a_bookie_whose_data_is_missing_gets_no_new_folder(bookie: Bookie)
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_crash_at_any_step(tree: Tree, tmp_path: Path, after: bool) -> None:
-    """Before metadata knows, the old folders alone will do; after it, no permission is needed."""
+    """Before metadata has the folder, the old folders are enough; afterwards no permission is
+    needed."""
     store = await tree.open()
     seen: set[bool] = set()
     for step in range(1, 30):
@@ -201,7 +202,7 @@ async def test_a_crash_at_any_step(tree: Tree, tmp_path: Path, after: bool) -> N
 
 
 async def test_a_crash_and_then_a_lost_disk(bookie: Bookie) -> None:
-    """The loss can be accepted also while some folders carry the cookie of before."""
+    """The loss can also be accepted while some folders have the former cookie."""
     await bookie.with_data()
     with pytest.raises(Crash):
         await bookie.start(bookie.allowed, FailingDisk(3, after=False))
@@ -214,7 +215,8 @@ async def test_a_crash_and_then_a_lost_disk(bookie: Bookie) -> None:
 
 
 async def test_two_starts_at_once(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record changes between the reading and the compare-and-set: nobody wins by accident."""
+    """The record changes between the read and the compare-and-set: neither start wins by
+    accident."""
     before = await bookie.with_data()
     real = BookieRegistry.read_cookie
 

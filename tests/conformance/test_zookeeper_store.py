@@ -1,4 +1,4 @@
-"""What only the ZooKeeper store can meet: lost replies, refused connections, foreign writers."""
+"""Situations of the ZooKeeper store only: lost replies, refused connections, foreign writers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(
     ledgers = LedgerStore(a, rng=random.Random(1))
     metadata = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("b:1",)),))
 
-    # A neighbour, so that the create below is one request: the folders are there.
+    # A neighbour, so that the create below is one request: the folders exist.
     await ledgers.create(LedgerMetadata(6, 1, 1, 1, (Fragment(0, ("b:1",)),)))
 
     async def made() -> bool:
@@ -93,7 +93,7 @@ async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(
         await eventually(made)
     created, version = await create
     assert (created, version) == await LedgerStore(b).read(7)
-    # Another who wants the same id is told that it is taken.
+    # Another client that wants the same id is told that it is taken.
     with pytest.raises(RecordExists):
         await LedgerStore(b, rng=random.Random(2)).create(metadata)
 
@@ -279,7 +279,7 @@ async def test_a_server_that_is_killed_and_comes_back(
     await eventually(lambda: states[-1] is SessionState.SUSPENDED)
     heard.clear()
     with await asyncio.to_thread(enter, zookeeper_of_ones_own()) as _:
-        # Neither the records nor the session and what it owns went with the server.
+        # The records, the session and its ephemeral records survived the server.
         await eventually(lambda: states[-1] is SessionState.CONNECTED)
         assert await store.get("/stays") == Record(b"x", 0)
         assert await store.get("/mine") == Record(b"", 0)

@@ -1,8 +1,8 @@
 """A cluster of containers on a private network: ZooKeeper, bookies, brokers, by their names.
 
-Containers are as compose.yaml has them: the same image, user, settings file, read-only root, no
-capabilities. A node's data lie in a named volume, so that its container can be replaced with it or
-without. The network is reached from this machine by the containers' addresses.
+Containers are as in compose.yaml: the same image, user, settings file, read-only root, no
+capabilities. A node's data are in a named volume, so that its container can be replaced with it or
+without. This machine reaches the network by the containers' addresses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def until(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) ->
 
 
 class Node:
-    """One container of the cluster, and those that take its place."""
+    """One container of the cluster, and its replacements."""
 
     def __init__(self, name: str, make: Callable[..., DockerContainer]) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class Node:
         self._wrapped: DockerContainer | None = None
 
     def create(self, *arguments: str) -> None:
-        """A new container, whose command gets these arguments besides."""
+        """Make a new container, whose command gets these extra arguments."""
         self._wrapped = self._make(self.name, *arguments).start()
 
     @property
@@ -87,7 +87,7 @@ class Node:
         return self.get(HEALTH[self.kind]) is not None
 
     def get(self, place: str, wait_s: float = 5) -> str | None:
-        """The body of `:port/path`; None when it does not answer with 200."""
+        """Return the body of `:port/path`, or None when it does not answer with 200."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             if address := self.address:
                 with urllib.request.urlopen(f"http://{address}{place}", timeout=wait_s) as answer:
@@ -106,16 +106,16 @@ class Node:
         self.container.wait()
 
     def start(self) -> None:
-        """The same container again."""
+        """Start the same container again."""
         self.container.start()
 
     def stop(self) -> int:
-        """As an operator does; its exit code."""
+        """Stop it as an operator does; return its exit code."""
         self.container.stop(timeout=STOP_S)
         return int(self.container.wait()["StatusCode"])
 
     def remove(self) -> None:
-        """The container, not its volume."""
+        """Remove the container, not its volume."""
         if self._wrapped is not None:
             with contextlib.suppress(Exception):
                 self.container.unpause()
@@ -126,7 +126,7 @@ class Node:
         return str(self.container.logs().decode(errors="replace"))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Those of its log."""
+        """Return the events of its log."""
         lines = [json.loads(one) for one in self.logs().splitlines() if one.startswith("{")]
         return [one for one in lines if one.get("event") == name]
 
@@ -151,7 +151,7 @@ class Cluster:
 
     @property
     def broker_urls(self) -> list[str]:
-        """For those on the private network."""
+        """For clients on the private network."""
         return [f"http://{one.name}:8080" for one in self.brokers]
 
     def start(self) -> None:
@@ -185,25 +185,25 @@ class Cluster:
                 labels=LABELS,
                 cap_drop=["ALL"],
                 read_only=True,
-                healthcheck={"test": ["NONE"]},  # these tests ask for themselves
+                healthcheck={"test": ["NONE"]},  # these tests poll themselves
             )
         )
 
     def disconnect(self, node: Node) -> None:
-        """Take its network away: what it sends and what is sent to it is lost from now on."""
+        """Take its network away: from now on all its packets are lost."""
         self._client.networks.get(self.network.id).disconnect(node.container)
 
     def connect(self, node: Node) -> None:
-        """Give it the network again, maybe with another address."""
+        """Connect it again, perhaps with another address."""
         network = self._client.networks.get(self.network.id)
         network.connect(node.container, aliases=[node.name])
 
     def lose_volume(self, node: Node) -> None:
-        """Of a node whose container is removed."""
+        """Remove the volume of a node whose container is removed."""
         self._volumes.pop(node.name).remove()
 
     def run(self, *command: str) -> str:
-        """`octavo …` on a broker that runs, as an operator does."""
+        """Run `octavo …` on a live broker, as an operator does."""
         broker = next(one for one in self.brokers if one.status == "running" and one.address)
         ran = broker.container.exec_run(["octavo", *command], demux=True)
         said, complained = (part or b"" for part in ran.output)
@@ -213,7 +213,8 @@ class Cluster:
     def owner_of(
         self, topic: str, asking_others_than: Node | None = None
     ) -> tuple[Node | None, int]:
-        """Who serves partition 0, as a broker that answers knows, and how often it has moved."""
+        """Return the owner of partition 0, as an answering broker knows it, and how often it has
+        moved."""
         for broker in self.brokers:
             if broker is asking_others_than:
                 continue
@@ -224,12 +225,12 @@ class Cluster:
         return None, 0
 
     def registered_bookies(self) -> list[Node]:
-        """Those that serve, as metadata has it."""
+        """Return the serving bookies in the metadata."""
         found = json.loads(self.run("bookies", "--json"))
         return [self.nodes[one["bookie"]] for one in found if one["state"] == "writable"]
 
     def writing_bookies(self) -> list[Node]:
-        """Those of open ledgers."""
+        """Return the bookies of open ledgers."""
         ledgers = json.loads(self.run("ledger", "list", "--json"))
         names = {
             name
@@ -285,7 +286,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running_cluster(images: Images, logs: Path, *, bookies: int, brokers: int) -> Iterator[Cluster]:
-    """A cluster for the length of a block; what its nodes said is left in the folder `logs`."""
+    """Run a cluster for the length of a block; keep its nodes' output in the folder `logs`."""
     cluster = Cluster(images, bookies=bookies, brokers=brokers)
     try:
         cluster.start()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-# Its helper container cannot be pulled here, and nothing is left for it to remove.
+# Its helper container cannot be pulled here, and would have nothing to remove.
 os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
 
 from tests.containers.cluster import Cluster, running_cluster
@@ -17,7 +17,7 @@ from tests.containers.images import Images, build_images
 
 @pytest.fixture(scope="session")
 def images() -> Iterator[Images]:
-    """Built from this work tree, by an engine that runs as long as the tests."""
+    """Images built from this work tree, by an engine that runs as long as the tests."""
     try:
         with running_engine():
             built = build_images()

@@ -1,8 +1,8 @@
-"""A container engine for tests: the one that answers, or a `dockerd` of our own.
+"""A container engine for tests: a running engine, or a `dockerd` that the tests start.
 
-Test processes that run at the same time share one. Whoever finds none starts it; whoever is last
-ends it, if tests started it. Its images stay, so that the next run is quick. What a killed test
-left in it is removed by the next one that finds itself alone.
+Concurrent test processes share an engine. The first starts it if there is none; the last ends it,
+if tests started it. Its images stay, so that the next run is quick. Leftovers of a killed test are
+removed by the next one that finds itself alone.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def locked(name: str, how: int = fcntl.LOCK_EX) -> Iterator[int]:
 
 @contextlib.contextmanager
 def running_engine() -> Iterator[None]:
-    """An engine that the `docker` command and the client libraries find. Raises `NoEngine`."""
+    """Run an engine that the `docker` command and the client libraries find. Raises `NoEngine`."""
     with contextlib.ExitStack() as stack:
         with locked("starting"):
             users = stack.enter_context(locked("users", fcntl.LOCK_SH))
             _start()
             if _alone(users):
                 _remove_leftovers()
-            fcntl.flock(users, fcntl.LOCK_SH)  # a failed try to be alone gave it up
+            fcntl.flock(users, fcntl.LOCK_SH)  # a failed try to be alone released it
         try:
             yield
         finally:
@@ -65,7 +65,7 @@ def _alone(users: int) -> bool:
 
 
 def _answer() -> str | None:
-    """What keeps the engine from answering; None when it does."""
+    """Return what keeps the engine from answering, or None when it answers."""
     if shutil.which("docker") is None:
         return "the command docker is missing (Debian: apt-get install docker.io)"
     asked = subprocess.run(["docker", "version"], capture_output=True, text=True, check=False)
@@ -83,7 +83,8 @@ def _start() -> None:
     if shutil.which("dockerd") is None:
         raise NoEngine(f"{why}; no dockerd to start (Debian: apt-get install docker.io)")
     with contextlib.suppress(OSError):
-        # Where forwarding is off dockerd turns it on and drops what others forward: do it before.
+        # Where forwarding is off, dockerd turns it on and drops other forwarded packets: turn it on
+        # before.
         _FORWARDING.write_text("1")
     log = _FOLDER / "dockerd.log"
     with open(log, "wb") as output:
@@ -92,7 +93,7 @@ def _start() -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # a Ctrl-C of the tests is not meant for it
+            start_new_session=True,  # it must not get the tests' Ctrl-C
         )
     (_FOLDER / "dockerd.pid").write_text(str(engine.pid))
     deadline = time.monotonic() + READY_S
@@ -106,7 +107,7 @@ def _start() -> None:
 
 
 def _stop() -> None:
-    """If tests started it. The process may be another test's child, or an orphan."""
+    """Stop it, if tests started it. The process may be another test's child, or an orphan."""
     file = _FOLDER / "dockerd.pid"
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         engine = int(file.read_text())
@@ -119,7 +120,7 @@ def _stop() -> None:
 
 
 def _lives(engine: int) -> bool:
-    """Not dead, and not a zombie that this process has still to wait for."""
+    """Whether it is neither dead nor a zombie that this process has still to wait for."""
     with contextlib.suppress(ChildProcessError):
         if os.waitpid(engine, os.WNOHANG) != (0, 0):
             return False

@@ -1,9 +1,9 @@
-"""The images that the tests run, made here: nothing is pulled from a registry of images.
+"""The images of the tests, made here: nothing is pulled from a registry of images.
 
 Debian with Python by `compose/base-image.sh`, ZooKeeper from the Debian package on it, and Octavo
-by `compose/Dockerfile` from this work tree. The engine keeps what it has made: a second run finds
-the first two, and rebuilds of the third only what changed. Containers reach no package index here
-(a certificate or a proxy of this machine is not theirs), so wheels are fetched outside of them.
+by `compose/Dockerfile` from this work tree. The engine keeps them: a second run finds the first
+two, and rebuilds only changes of the third. Containers reach no package index here (this machine's
+certificate or proxy is not in them), so wheels are fetched outside of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IMAGE_PYTHON = "3.11"
 
 @dataclass(frozen=True)
 class Images:
-    """Names of images that are there."""
+    """Names of existing images."""
 
     octavo: str = OCTAVO
     zookeeper: str = ZOOKEEPER
@@ -38,7 +38,8 @@ class Images:
 
 
 def build_images() -> Images:
-    """Of this work tree. Raises `NoEngine` where no base image can be made, or no container run."""
+    """Build the images of this work tree. Raises `NoEngine` where no base image can be made, or no
+    container run."""
     started = time.monotonic()
     with locked("images"), ThreadPoolExecutor() as pool:
         wheels = pool.submit(_fetch_wheels)
@@ -76,7 +77,7 @@ def _check_containers() -> None:
 
 
 def _fetch_wheels() -> None:
-    """What the image installs, unless just that has been fetched before."""
+    """Fetch the wheels that the image installs, unless the same ones have been fetched before."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = project["build-system"]["requires"] + project["project"]["dependencies"]
     stamp, wanted = _WHEELS / ".fetched-for", "\n".join(needed)

@@ -1,8 +1,8 @@
 """The users of a topic, on the cluster's network: `python -m tests.containers.load`.
 
 Two publishers, a shared subscription and an exclusive one, as in tests/process/, until SIGTERM.
-Then all is read back and held against what they were told. `progress.json` tells how far they are,
-`verdict.json` what it came to; times are in seconds.
+Then everything is read back and compared with their answers. `progress.json` has their progress,
+`verdict.json` the result; times are in seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.processes.users import (
 )
 
 SETTLE_S = 120.0
-"""After the last fault everything must be answered within it."""
+"""Every call must be answered within this time after the last fault."""
 
 
 class Load:
@@ -47,7 +47,7 @@ class Load:
         self._wrong: list[str] = []
 
     async def run(self) -> None:
-        """Until SIGTERM, and the verdict."""
+        """Run until SIGTERM, and write the verdict."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         options, record = self._options, self._record
@@ -151,10 +151,8 @@ class Load:
 
 
 def longest_silence(history: History) -> float:
-    """The longest time for which no publish to some partition was acked though one was asked for.
-
-    A message that only waits behind others, on a machine that is busy, does not count.
-    """
+    """Return the longest time without an ack of a partition, though a publish was sent. A message
+    that only waits behind others, on a busy machine, does not count."""
     partitions: dict[str, list[tuple[float, float]]] = {}
     for one in history:
         if one.call is Call.SEND and one.is_ok and one.completed_at is not None:

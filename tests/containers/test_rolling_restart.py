@@ -1,7 +1,7 @@
 """Every node is stopped and started, one after the other, under load: the runbook's loop.
 
-Nobody notices but the client, which repeats calls: no publish fails, and none is refused for longer
-than a take-over may last. In the cluster of the other tests; `make containers` takes a new one of
+Only the client notices, and repeats calls: no publish fails, and none is refused for longer than a
+take-over may last. It uses the cluster of the other tests; `make containers` takes a new one of
 five bookies and three brokers.
 """
 
@@ -48,7 +48,8 @@ def test_every_node_is_restarted(restarted: Cluster, tmp_path: Path) -> None:
             users.more(50)
         verdict = users.finish()
     print(f"{len(codes)} restarts: {verdict}; goal {TAKE_OVER_GOAL_S} s")
-    overloaded = os.getloadavg()[0] > 4 * (os.cpu_count() or 1)  # by others: all are late then
+    # by other work: everything is late then
+    overloaded = os.getloadavg()[0] > 4 * (os.cpu_count() or 1)
     assert set(codes.values()) == {0}, codes
     assert not verdict.wrong, "\n".join(verdict.wrong[:20])
     assert verdict.silence_max <= (WAIT_S if overloaded else TAKE_OVER_GOAL_S)

@@ -1,7 +1,7 @@
-"""A bookie's container is replaced: with its volume nothing happened, without it nobody pretends.
+"""A bookie's container is replaced: with its volume it continues, without it the bookie says so.
 
-As the runbook has it: an empty volume under a known id is refused. Started once with the loss
-accepted the bookie is in limbo, says *unknown* where it cannot know, and all is read from others.
+As in the runbook: an empty volume under a known id is refused. Started once with the loss accepted
+the bookie is in limbo, says *unknown* where it cannot know, and everything is read from others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def limbo_of(bookie: Node) -> float:
-    """Its metric: 1 while it cannot tell what it held."""
+    """Return its metric: 1 while it cannot tell what it held."""
     found = re.search(
         r"^octavo_bookie_limbo(?:\{.*\})? (\S+)$", bookie.get(":9181/metrics") or "", re.M
     )

@@ -1,4 +1,4 @@
-"""The users' container as the test sees it: how far they are, and what it came to."""
+"""The users' container as the test sees it: its progress, and its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINISH_S = 300
 
 @dataclass(frozen=True)
 class Verdict:
-    """`wrong`: every promise that was broken, in words. Waits in seconds, from call to ack."""
+    """`wrong`: every broken promise, in words. Waits in seconds, from call to ack."""
 
     wrong: list[str]
     sent: int
@@ -30,7 +30,7 @@ class Verdict:
     wait_p99: float
     wait_max: float
     silence_max: float
-    """No publish to some partition was acked for so long, though one was asked for."""
+    """The longest time without an ack of a partition, though a publish was sent."""
 
     def __str__(self) -> str:
         return (
@@ -59,7 +59,7 @@ class Users:
         until(enough, f"{count} more messages published and consumed")
 
     def finish(self) -> Verdict:
-        """Stop publishing, let all be consumed, read all back."""
+        """Stop publishing, let all be consumed, read everything back."""
         wrapped = self._container.get_wrapped_container()
         wrapped.kill("SIGTERM")
         status = wrapped.wait(timeout=FINISH_S)["StatusCode"]
@@ -67,7 +67,7 @@ class Users:
         return Verdict(**self._read("verdict.json"))
 
     def judge(self) -> None:
-        """Finish; no promise may be broken."""
+        """Finish; fail on any broken promise."""
         verdict = self.finish()
         print(verdict)
         assert not verdict.wrong, "\n".join(verdict.wrong[:20])
@@ -89,7 +89,7 @@ class Users:
 
 @contextlib.contextmanager
 def users_of(cluster: Cluster, topic: str, folder: Path, **options: int) -> Iterator[Users]:
-    """At work on a new topic."""
+    """Users at work on a new topic."""
     notes = folder / "notes"
     notes.mkdir()
     notes.chmod(0o777)  # they are not root

@@ -1,4 +1,5 @@
-"""What is read of somebody before it is known who they are; and the files and records behind it."""
+"""Readers of a caller's bytes before its identity is known, and of the files and records behind
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.support.identities import NOW_S, PASSWORD, RNG, certificate, revocati
 
 _JSON_BYTES = 256 * 1024
 _LIBRARY_BYTES = 1 << 20
-"""Of its own, whatever comes: tables, errors."""
+"""The library's own memory, for any input: tables, errors."""
 _USER = encode_record(UserRecord(*scram_records(PASSWORD, RNG), ("staff",), True, NOW_S))
 
 
@@ -45,7 +46,7 @@ def _scram_valid(data: bytes) -> object:
     try:
         return _scram(data)
     except Unauthenticated as error:
-        return str(error)  # nobody is known there
+        return str(error)  # no user is known there
 
 
 _BOOKIE_TOKENS = BookieTokens(ClusterSecret(b"f" * 32), lambda: NOW_S * 1000)

@@ -1,7 +1,7 @@
 """Everything that reads bytes from a disk or the network, each with valid bytes and its one error.
 
-`seal` makes the checksums of mutated bytes good again, so that what lies behind them is reached:
-bytes of a newer release, of a bug, of somebody hostile.
+`seal` repairs the checksums of mutated bytes, so that the code behind them is reached, as by bytes
+of a newer release, of a bug, of an attacker.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ _CRC32C = digest_for(DigestType.CRC32C, b"")
 
 
 class Reader(NamedTuple):
-    """Something that reads."""
+    """A function that reads bytes, with its bounds."""
 
     valid: Sequence[bytes]
     read: Callable[[bytes], object]
     errors: tuple[type[Exception], ...]
-    """What may leave it; nothing else."""
+    """The only errors that may leave it."""
     seal: Callable[[bytes], bytes] | None = None
     bytes_max: int = 0
-    """What it may take besides four times its input: a bound of its own."""
+    """The memory that it may take besides four times its input: its own bound."""
 
 
 def _sealed_at_the_end(data: bytes) -> bytes:
@@ -253,7 +253,7 @@ def _sealed_limbo(data: bytes) -> bytes:
 
 
 def _marks() -> list[bytes]:
-    """Of two journals, and what the first version wrote."""
+    """The marks of two journals, and the first version's file."""
     mark = Mark((Position(3, 99), Position(4, 1)), 2, 88, 1, 77, ("/j", "/k"))
     return [encode_mark(mark), *(one.read_bytes() for one in sorted(FORMATS.glob("mark/v*/*")))]
 
@@ -358,7 +358,7 @@ def _v3_answers() -> list[bytes]:
 
 
 def _read_v3(data: bytes) -> None:
-    """As a connection does; what is taken by runs is what the judge reads, or is not taken."""
+    """Read as a connection does; adds parsed by runs equal the single parser's reading."""
     position = 0
     while len(data) - position >= 8:
         length = checked_length(_U32.unpack_from(data, position)[0], FRAME_BYTES_MAX)
@@ -403,7 +403,7 @@ def _read_v3_adds(data: bytes) -> None:
         one.answers(Code.FENCED)
 
 
-# Before anybody has said who they are
+# Before the caller is known
 
 
 def _heads() -> list[bytes]:
@@ -417,7 +417,7 @@ def _heads() -> list[bytes]:
 
 
 def _follow(data: bytes) -> None:
-    """What is called whole begins where the data does, and its body is as long as it says."""
+    """A whole request begins where the data does, and its body has the stated length."""
     for step in (len(data) or 1, 7):
         edges = RequestEdges()
         for start in range(0, len(data), step):
@@ -430,7 +430,7 @@ def _follow(data: bytes) -> None:
 
 
 def _ask_as_browser(data: bytes) -> None:
-    """Each line a header; whatever they are, no answer is for a site that is not named."""
+    """Each line is a header; whatever they are, an unnamed site gets no access to an answer."""
     pairs = (line.partition(b": ") for line in data.split(b"\r\n"))
     headers = CIMultiDict(
         (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
@@ -455,20 +455,20 @@ def _find_route(data: bytes) -> None:
 
 
 def _restore(data: bytes) -> None:
-    """Of a call between brokers, whose proof does not cover them."""
+    """A call between brokers; its proof does not cover these headers."""
     escaped, _, value = data.decode("utf-8", "surrogateescape").partition("\n")
     restored(CIMultiDict({ESCAPED_HEADER: escaped, "Octavo-Key": value, "Producer-Id": value}))
 
 
 class _Quiet:
-    """A transport of which nothing is asked but to wait."""
+    """A transport that only waits."""
 
     def pause_reading(self) -> None:
-        """Nothing more is wanted."""
+        """No more input is wanted."""
 
 
 def _first_frame(data: bytes) -> None:
-    """As a port of TLS looks at what came in the clear."""
+    """Read the first bytes as a TLS port does."""
     with asyncio.Runner() as runner:
         runner.run(_first_frame_of(data))
 
@@ -488,7 +488,7 @@ async def _first_frame_of(data: bytes) -> None:
 
 
 def _tls() -> tuple[ssl.SSLContext, bytes]:
-    """A port's context, and a client's first words to it."""
+    """A port's context, and a client's first message."""
     with tempfile.TemporaryDirectory() as folder:
         held = certificates(Path(folder) / "certs")
         assert held.server
@@ -506,7 +506,7 @@ _SERVER, _HELLO = _tls()
 
 
 def _shake_hands(data: bytes) -> None:
-    """What the library makes of it is told in words; it comes to no connection by one hello."""
+    """Put the library's error into words; one hello never completes a connection."""
     came, out = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = _SERVER.wrap_bio(came, out, server_side=True)
     came.write(data)

@@ -22,9 +22,9 @@ READERS = {**readers.READERS, **identity_readers.READERS}
 SHORT_EXAMPLES = 150
 EXAMPLES = 2000
 MEASURE_EVERY = 10
-"""Of so many examples one, for it takes time to look at memory."""
+"""Memory is measured in one of this many examples, because that takes time."""
 _MEMORY_BYTES = 64 * 1024
-"""Besides four times the input: error messages, tracebacks, what is imported late."""
+"""Besides four times the input: error messages, tracebacks, late imports."""
 
 
 KINDS = ("flip", "set", "cut", "insert", "repeat", "swap", "number")
@@ -33,7 +33,7 @@ MUTATIONS = st.binary(max_size=20)
 
 
 def mutated(data: bytes, mutations: bytes) -> bytes:
-    """`data` with each of `mutations` done to it in turn."""
+    """Apply each of `mutations` to `data` in turn."""
     for which, where, value in struct.iter_unpack(">BHB", mutations[: len(mutations) // 4 * 4]):
         kind = KINDS[which % len(KINDS)]
         at = where % (len(data) + 1)

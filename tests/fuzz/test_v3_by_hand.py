@@ -1,10 +1,10 @@
-"""What is taken of v3 frames by hand, held against generated protobuf: never another reading.
+"""Hand-parsed v3 frames against generated protobuf: the reading is always the same.
 
-`take_run` and `Gathering` walk the adds that are usual without protobuf; headers and answers are
-written without it. Here frames are made field by field, so that what is wrong with them is more
-than flipped bits: fields that are missing, repeated, in another order, of another wire type or
-number, numbers and lengths in more bytes than they need, messages in two parts, groups. Whatever
-the hand takes, protobuf reads alike, and every required field is there.
+`take_run` and `Gathering` walk over usual adds without protobuf; headers and answers are written
+without it. Here frames are made field by field, so that their faults go beyond flipped bits: fields
+that are missing, repeated, in another order, of another wire type or number, numbers and lengths in
+too many bytes, messages in two parts, groups. Whatever the hand-written code accepts, protobuf
+reads alike, and every required field is there.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ HEADER, READ_BODY, ADD_BODY = 1, 100, 101
 
 
 class Field(NamedTuple):
-    """One field as it stands on the wire."""
+    """A field on the wire."""
 
     number: int
     wire: int
     value: int | bytes
     padded: int = 0
-    """Bytes more than its number, or its length, needs."""
+    """Redundant bytes in its number or its length."""
 
     @property
     def encoded(self) -> bytes:
@@ -58,7 +58,7 @@ class Field(NamedTuple):
 
 
 def padded(number: bytes, more: int) -> bytes:
-    """A varint, with so many bytes that say nothing."""
+    """Encode a varint with this many redundant bytes."""
     if not more:
         return number
     return number[:-1] + bytes([number[-1] | 0x80]) + b"\x80" * (more - 1) + b"\0"
@@ -93,7 +93,7 @@ def frame(head: list[Field], body: list[Field], number: int = ADD_BODY) -> bytes
 
 
 class Add(NamedTuple):
-    """As a bookie stores and answers it."""
+    """An add, as a bookie stores and answers it."""
 
     txn: int
     flags: int
@@ -114,7 +114,7 @@ def frames_of(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def by_protobuf(frame: bytes) -> Any:
-    """The message, or None where it is none or lacks a required field."""
+    """Return the message, or None when it is invalid or lacks a required field."""
     try:
         found = RequestMessage.FromString(frame[LENGTH.size :])
     except DecodeError:
@@ -123,7 +123,7 @@ def by_protobuf(frame: bytes) -> Any:
 
 
 def judged_add(frame: bytes) -> Add | None:
-    """The add that a frame is, by protobuf alone."""
+    """Return the add of a frame, by protobuf alone."""
     found = by_protobuf(frame)
     if found is None or (found.header.version, found.header.operation) != (3, v3.Op.ADD):
         return None
@@ -138,7 +138,7 @@ def judged_add(frame: bytes) -> Add | None:
 
 
 def answers_of(data: bytes) -> list[tuple[int, int, int, int]]:
-    """(txn, status, ledger, entry) of each."""
+    """Return (txn, status, ledger, entry) of each."""
     found = []
     for start, end in frames_of(data):
         answer = ResponseMessage.FromString(data[start + LENGTH.size : end])
@@ -151,7 +151,7 @@ def answers_of(data: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def check_run(data: bytes) -> int:
-    """The first run of `data` is what protobuf reads; how many adds it has."""
+    """Check that the first run of `data` is what protobuf reads; return its number of adds."""
     start, following = next(frames_of(data))
     run = take_run(memoryview(data), start, following)
     if run is None:
@@ -173,7 +173,8 @@ def check_run(data: bytes) -> int:
 
 
 def gathered(data: bytes, *, by_hand: bool) -> tuple[list[Add], list[Refusal], int]:
-    """The adds and refusals of a chunk, as a connection takes it; and where v3 ends in it."""
+    """Return the adds and refusals of a chunk, as a connection takes it, and where v3 ends in
+    it."""
     gathering, position = Gathering(), 0
     view = memoryview(data)
     for start, following in frames_of(data):
@@ -206,7 +207,7 @@ def gathered(data: bytes, *, by_hand: bool) -> tuple[list[Add], list[Refusal], i
 
 
 def check(data: bytes) -> None:
-    """Everything that two readings of `data` have in common."""
+    """Check everything that two readings of `data` have in common."""
     if next(frames_of(data), None) is None:
         return
     check_run(data)
@@ -219,7 +220,7 @@ def check(data: bytes) -> None:
 
 
 def check_request(frame: bytes) -> None:
-    """Whatever is no add: fields and echoed header are those that protobuf has."""
+    """Check other requests: fields and echoed header equal protobuf's."""
     found, request = by_protobuf(frame), v3.parse_request(memoryview(frame))
     assert (found is None) == (request is None)
     if found is None or request is None:
@@ -245,7 +246,7 @@ def check_request(frame: bytes) -> None:
         assert told.readResponse.maxLAC == read.previousLAC
 
 
-# Everything that can be gone through
+# Exhaustive cases
 
 
 COUNTS = [
@@ -255,7 +256,7 @@ COUNTS = [
 
 
 def test_each_field_missing_once_and_repeated() -> None:
-    """A required field that is not there is never taken for a zero, whatever else there is."""
+    """A missing required field never counts as zero, whatever else there is."""
     one = {field.number: field for field in add_fields(7, 5, Field(FLAG, VARINT, 1))}
     by_hand = 0
     for counts in COUNTS:
@@ -293,7 +294,7 @@ def test_each_wire_type_and_the_numbers_beside() -> None:
 
 
 def test_messages_in_two_parts_are_one() -> None:
-    """Protobuf joins them; the hand takes neither part for the whole."""
+    """Protobuf joins them; the hand-written code takes neither part for the whole."""
     head, body = message(header(v3.Op.ADD, 9)), add_fields(7, 5)
     for cut in range(len(body) + 1):
         parts = [message(body[:cut]), message(body[cut:])]
@@ -303,11 +304,12 @@ def test_messages_in_two_parts_are_one() -> None:
         assert isinstance(v3.parse_request(memoryview(data)), v3.Add)
 
 
-# By chance
+# Random cases
 
 
 def usual() -> list[list[Field]]:
-    """Bodies of adds as clients write them: of two ledgers, some of recovery, some with flags."""
+    """Draw bodies of adds as clients write them: of two ledgers, some of recovery, some with
+    flags."""
     recovery, deferred = Field(FLAG, VARINT, 1), Field(WRITE_FLAGS, VARINT, 1)
     return [
         add_fields(7, 5),
@@ -332,7 +334,7 @@ STEP = struct.Struct(">BBB")
 
 
 def changed(fields: list[Field], program: bytes) -> list[Field]:
-    """`fields` with each step of `program` done to it: kind, place, value."""
+    """Apply each step of `program` to `fields`: kind, place, value."""
     fields = list(fields)
     for which, where, value in STEP.iter_unpack(program[: len(program) // STEP.size * STEP.size]):
         kind = KINDS[which % len(KINDS)]
@@ -345,7 +347,7 @@ def changed(fields: list[Field], program: bytes) -> list[Field]:
 
 
 def altered(fields: list[Field], at: int, kind: str, value: int) -> list[Field]:
-    """What stands in place of the field at `at`."""
+    """Return the replacement of the field at `at`."""
     one = fields[at]
     if kind == "drop":
         return []
@@ -383,7 +385,7 @@ def _fuzz_one(examples: int) -> None:
 
 
 def _fuzz_run(examples: int) -> None:
-    """Frames of one length one behind another: one of them is changed, and bits of all."""
+    """Frames of one length in a row: one is changed, and bits of all."""
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
     @given(

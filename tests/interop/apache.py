@@ -1,7 +1,7 @@
-"""Apache BookKeeper as it is published: fetched from Maven Central, started, asked, stopped.
+"""Apache BookKeeper as published: fetched from Maven Central, started, called, stopped.
 
-Nothing of it is kept in this repository. The jars go to `.cache/interop`, the processes run in a
-folder that the caller gives, on free ports of the loopback interface.
+This repository keeps none of it. The jars go to `.cache/interop`; the processes run in a given
+folder, on free ports of the loopback interface.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 
-# Since 4.18 the shell prints its results through structured logging: what was found stands in the
-# context map (%X), and nothing is seen above level INFO.
+# Since 4.18 the shell prints its results through structured logging: the findings are in the
+# context map (%X), and appear only at level INFO.
 LOG4J = """status = error
 rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
@@ -68,16 +68,16 @@ zkTimeout=4000
 
 
 NO_FLUSH = "flushInterval=600000\n"
-"""Of milliseconds. What a bookie has flushed when it is killed it answers otherwise than what it
-finds in its journal (a fence without entries, a master key): so it has flushed nothing."""
+"""In milliseconds. After a kill, a bookie answers differently for flushed data and for its journal
+(a fence without entries, a master key), so it must flush nothing."""
 
 
 class Missing(Exception):
-    """Something that interop needs is not on this machine. The message names it."""
+    """This machine lacks something that interop needs; the message names it."""
 
 
 def fetch(what: str = f"BookKeeper {VERSION}", pom: str = POM.format(version=VERSION)) -> Path:
-    """The folder with the jars that `pom` asks for, fetched if need be. Raises `Missing`."""
+    """Return the folder with the jars that `pom` asks for, fetched if missing. Raises `Missing`."""
     wanted = {"java": "a JDK, 17 or newer", "javac": "a JDK, 17 or newer", "mvn": "Apache Maven"}
     for tool, package in wanted.items():
         if shutil.which(tool) is None:
@@ -104,10 +104,8 @@ def fetch(what: str = f"BookKeeper {VERSION}", pom: str = POM.format(version=VER
 
 
 class Java:
-    """Runs classes of one folder of jars; what they say is shaped by a log file of ours.
-
-    `memory_mb` bounds the heap, and what is outside of it as well.
-    """
+    """Runs classes of a folder of jars, with our log configuration. `memory_mb` bounds the heap,
+    and the memory outside of it."""
 
     def __init__(self, lib: Path, folder: Path, memory_mb: int = 256) -> None:
         self.lib = lib
@@ -117,7 +115,7 @@ class Java:
         (folder / "log4j2.properties").write_text(LOG4J)
 
     def command(self, main: str, *words: str, classes: Path | None = None) -> list[str]:
-        """The command that runs the class `main`, of the jars or of the folder `classes`."""
+        """Return the command that runs the class `main`, of the jars or of the folder `classes`."""
         path = f"{self.lib}/*" + (f":{classes}" if classes else "")
         return [
             "java",
@@ -138,7 +136,7 @@ class Java:
 
 
 class Zookeeper:
-    """One ZooKeeper server, with its data in `java.folder`."""
+    """A ZooKeeper server, with its data in `java.folder`."""
 
     def __init__(self, java: Java) -> None:
         self.port = free_port()
@@ -158,7 +156,6 @@ class Zookeeper:
         self._process.wait_until_listening(self.port)
 
     def kill(self) -> None:
-        """kill −9."""
         if self._process is not None:
             self._process.kill()
 
@@ -178,7 +175,7 @@ class ApacheBookie:
 
     @property
     def bookie_id(self) -> str:
-        """What it is called in metadata."""
+        """Its id in the metadata."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -189,20 +186,19 @@ class ApacheBookie:
         self._process.wait_until_serving(self.port)
 
     def kill(self) -> None:
-        """kill −9."""
         if self._process is not None:
             self._process.kill()
 
 
 class Shell:
-    """`bookkeeper shell`, with the configuration of one bookie."""
+    """`bookkeeper shell`, with the configuration of a bookie."""
 
     def __init__(self, java: Java, conf: Path) -> None:
         self._java = java
         self._conf = conf
 
     def __call__(self, *words: str) -> str:
-        """What it prints. Raises `AssertionError` when it fails."""
+        """Return its output. Raises `AssertionError` when it fails."""
         main = "org.apache.bookkeeper.bookie.BookieShell"
         done = subprocess.run(
             self._java.command(main, "-conf", str(self._conf), *words),
@@ -226,20 +222,20 @@ class Peer:
         self.shell = Shell(self.java, self.bookie.conf)
 
     def start(self) -> None:
-        """Start both; BookKeeper's tree is laid out by Apache's own hand."""
+        """Start both; Apache's software lays out BookKeeper's tree."""
         self.zookeeper.start()
         self.shell("initnewcluster")
         self.bookie.start()
 
     def stop(self) -> None:
-        """End what was started, the last first."""
+        """End everything in reverse order."""
         self.bookie.kill()
         self.zookeeper.kill()
 
 
 @contextlib.contextmanager
 def running(lib: Path, folder: Path) -> Iterator[Peer]:
-    """ZooKeeper and a real bookie, while the block runs."""
+    """Run ZooKeeper and a real bookie for the length of the block."""
     peer = Peer(lib, folder)
     try:
         peer.start()

@@ -1,4 +1,4 @@
-"""Apache's own client against both bookies at once, and our reading of what it left behind."""
+"""Apache's own client against both bookies at once, and our reading of its ledgers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class JavaClient:
         self._java.compile(SOURCE, self._classes)
 
     async def run(self, *words: object) -> dict[str, str]:
-        """What its RESULT line says. Raises `AssertionError` when it fails."""
+        """Return its RESULT line. Raises `AssertionError` when it fails."""
         command = self._java.command(
             "InteropClient", self._uri, *map(str, words), classes=self._classes
         )
@@ -53,7 +53,7 @@ class JavaClient:
 
 
 def payload_of(entry: int) -> bytes:
-    """As `InteropClient.payload`."""
+    """Do as `InteropClient.payload` does."""
     return b"entry %d " % entry * 10
 
 
@@ -65,7 +65,7 @@ LENGTH = sum(map(len, CONTENT))
 async def apaches_client(
     checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie, java: JavaClient
 ) -> None:
-    """A ledger on one bookie of each kind, written, left open and recovered by Apache's client."""
+    """Apache's client writes, leaves open and recovers a ledger on one bookie of each kind."""
     for wire, digest_type in itertools.product(("v2", "v3"), (DigestType.CRC32C, DigestType.HMAC)):
         kind = APACHE_NAME.get(digest_type, digest_type.name)
         for end in ("close", "leave"):
@@ -95,7 +95,7 @@ def _ends(last: int) -> tuple[str, str]:
 async def both_replicas(
     checks: Checks, ports: tuple[int, int], ledger: int, digest_type: DigestType
 ) -> None:
-    """Every entry from each bookie, by our codec: the same bytes on both."""
+    """Read every entry from each bookie with our codec: the same bytes on both."""
     digest = digest_for(digest_type, PASSWORD)
     found: list[list[bytes]] = []
     for port in ports:
@@ -124,7 +124,7 @@ async def _recovered(
 async def _old_writer(
     checks: Checks, ports: tuple[int, int], ledger: int, digest_type: DigestType
 ) -> None:
-    """An add of the writer that was fenced, sent by hand, and a recovery add beside it."""
+    """Send an add of the fenced writer by hand, and a recovery add beside it."""
     digest = digest_for(digest_type, PASSWORD)
     key = master_key(PASSWORD)
     entry = pack_entry(digest, ledger, ENTRIES, ENTRIES - 1, LENGTH + 4, b"late")

@@ -1,7 +1,7 @@
-"""What is said to a bookie, Apache's or ours, and the transcript of what it answers.
+"""The requests to a bookie, Apache's or ours, and the transcript of its answers.
 
-The script never looks at whom it talks to. Each step has a ledger of its own, so that none depends
-on another, and a connection of its own where it may cost the connection.
+The script does not know which kind it talks to. Each step has its own ledger, so no step depends on
+another, and its own connection where the bookie may end it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our ledger client over one bookie of each kind; what it left behind, read by Apache's."""
+"""Our ledger client over one bookie of each kind, and Apache's reading of its ledgers."""
 
 from __future__ import annotations
 

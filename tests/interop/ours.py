@@ -1,4 +1,4 @@
-"""Our bookie as a process of its own, as users start it; and the store that both bookies share."""
+"""Our bookie as a separate process, as users start it, and the store that both bookies share."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ async def store_at(zookeeper_port: int) -> AsyncIterator[MetadataStore]:
 
 
 class OurBookie:
-    """`octavo bookie`, in folders below `folder`, on the cluster of Apache's ZooKeeper.
-
-    `words` are added to its command.
-    """
+    """`octavo bookie`, in folders below `folder`, on the cluster of Apache's ZooKeeper. `words` are
+    added to its command."""
 
     rack = "/dc1/rack1"
 
@@ -52,7 +50,7 @@ class OurBookie:
 
     @property
     def bookie_id(self) -> str:
-        """What it is called in metadata."""
+        """Its id in the metadata."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -65,6 +63,5 @@ class OurBookie:
         self._process.wait_until_serving(self.port)
 
     def kill(self) -> None:
-        """kill −9."""
         if self._process is not None:
             self._process.kill()

@@ -1,4 +1,4 @@
-"""What the conversation is made of: frames, and how their answers are written down."""
+"""Parts of the conversation: frames, and the notation of their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FENCE, RECOVERY = int(Flag.FENCE), int(Flag.RECOVERY_ADD)
 Step = Callable[[int, int], AsyncIterator[str]]
 STEPS: list[Step] = []
 STEPS_AFTER_RESTART: list[Step] = []
-"""A step that is to be looked at again after kill −9 registers its second half here."""
+"""Second halves of steps, which run again after kill −9."""
 
 
 def step(function: Step) -> Step:
@@ -32,7 +32,7 @@ def step_after_restart(function: Step) -> Step:
 
 
 async def transcript(port: int, steps: list[Step], first_ledger: int) -> list[str]:
-    """Have the whole conversation; one line for each thing that was answered."""
+    """Have the whole conversation; return one line for each answer."""
     lines: list[str] = []
     for ledger, one in enumerate(steps, first_ledger):
         lines.append(f"— {(one.__doc__ or '').strip()}")
@@ -50,7 +50,7 @@ def add(
     lac: int | None = None,
     length: int | None = None,
 ) -> bytes:
-    """An add frame of a CRC32C ledger whose every entry is as long as this one."""
+    """Build an add frame of a CRC32C ledger whose every entry is as long as this one."""
     if length is None:
         length = (entry + 1) * len(payload)
     packed = pack_entry(CRC32C, ledger, entry, entry - 1 if lac is None else lac, length, payload)
@@ -58,19 +58,19 @@ def add(
 
 
 def payload_of(entry: int, size: int = 100) -> bytes:
-    """Bytes that tell which entry they belong to."""
+    """Return bytes that name their entry."""
     return (b"%08d" % entry * (size // 8 + 1))[:size]
 
 
 def adds(ledger: int, first: int, count: int, flags: int = 0) -> list[bytes]:
-    """Frames of consecutive adds."""
+    """Build frames of consecutive adds."""
     return [
         add(ledger, entry, payload_of(entry), flags=flags) for entry in range(first, first + count)
     ]
 
 
 async def say(talk: Talk, *frames: bytes, raw: bool = True) -> AsyncIterator[str]:
-    """Send in one write; a line for each answer, and one for the bytes of them all."""
+    """Send in one write; yield a line for each answer, and one for the bytes of all."""
     for answer in await talk.ask(*frames):
         yield told(answer, CRC32C)
     if raw:

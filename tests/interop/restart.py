@@ -1,9 +1,9 @@
-"""What a bookie must still know after kill −9: entries, fences, master keys.
+"""A bookie's knowledge after kill −9: entries, fences, master keys.
 
-One thing Apache's does not know any more (4.18.0, DbLedgerStorage): the fence of a ledger of which
-it held no entry. It journals that fence, but not the ledger's key, and its replay takes a ledger
-without a key for a deleted one and leaves the fence out. After the restart it acks the old writer's
-adds, under any key. Recovery relies on such fences, so ours keep: `forgotten_fence` shows both.
+Apache's bookie (4.18.0, DbLedgerStorage) forgets one thing: the fence of a ledger without entries.
+It journals that fence, but not the ledger's key, and its replay takes a ledger without a key for a
+deleted one and skips the fence. After the restart it acks the old writer's adds, under any key.
+Recovery relies on such fences, so ours keep them: `forgotten_fence` shows both.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def fences_after(port: int, ledger: int) -> AsyncIterator[str]:
 
 
 async def forgotten_fence(checks: Checks, ports: tuple[int, int]) -> None:
-    """An add of the old writer to a ledger that was fenced, and not heard of, before kill −9."""
+    """Send an add of the old writer to a ledger that was fenced before kill −9 and has no entry."""
     said: list[str] = []
     for port in ports:
         async with await Talk.with_bookie(port) as talk:

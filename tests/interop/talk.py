@@ -1,4 +1,4 @@
-"""One connection to a bookie, over the project's own codec, that notes what came back."""
+"""One connection to a bookie, over the project's own codec, that notes the answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Talk(asyncio.BufferedProtocol):
 
     @classmethod
     async def with_bookie(cls, port: int) -> Talk:
-        """A fresh connection to the bookie on `port` of this machine."""
+        """Open a new connection to the bookie on `port` of this machine."""
         loop = asyncio.get_running_loop()
         _, talk = await loop.create_connection(cls, "127.0.0.1", port)
         return talk
@@ -58,16 +58,13 @@ class Talk(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the connection stands."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: room for what comes."""
         return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: something came."""
         data = self._receiver.received(nbytes)
         found, end = heard_in(data)
         self._heard.update(data[:end])
@@ -77,15 +74,12 @@ class Talk(asyncio.BufferedProtocol):
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the bookie hung up, or we did."""
         self.closed = True
         self._changed.set()
 
     async def ask(self, *frames: bytes, count: int | None = None) -> list[Heard]:
-        """Send `frames` in one write; the `count` answers (one a frame), or fewer if it hangs up.
-
-        A run of `n` acked adds counts as `n` answers.
-        """
+        """Send `frames` in one write; return the `count` answers (one a frame), or fewer if it
+        hangs up. A run of `n` acked adds counts as `n` answers."""
         assert self._transport is not None
         wanted = len(frames) if count is None else count
         if not self.closed:
@@ -98,7 +92,7 @@ class Talk(asyncio.BufferedProtocol):
         return found
 
     def heard(self) -> str:
-        """How many bytes of answers there were since the last call, and their fingerprint."""
+        """Return the number of answer bytes since the last call, and their fingerprint."""
         text = f"{self.bytes_heard} bytes, sha256 {self._heard.hexdigest()[:16]}"
         self._heard = hashlib.sha256()
         self.bytes_heard = 0
@@ -106,7 +100,8 @@ class Talk(asyncio.BufferedProtocol):
 
 
 def heard_in(data: memoryview) -> tuple[list[Heard], int]:
-    """The answers in `data` and where they end. What our codec refuses comes as its bytes."""
+    """Return the answers in `data` and where they end. Answers that our codec refuses come as
+    bytes."""
     try:
         found, end = parse_answers(data, FRAME_BYTES_MAX)
         return list(found), end
@@ -121,14 +116,14 @@ def heard_in(data: memoryview) -> tuple[list[Heard], int]:
 
 
 def number_of(answers: Iterable[Heard]) -> int:
-    """How many single answers these are."""
+    """Return how many single answers these are."""
     return sum(
         answer.last - answer.first + 1 if isinstance(answer, Added) else 1 for answer in answers
     )
 
 
 def joined(answers: Iterable[Heard]) -> list[Heard]:
-    """The same answers with runs that continue one another made one: chunking does not matter."""
+    """Join consecutive runs in the answers, so that chunking does not matter."""
     out: list[Heard] = []
     for answer in answers:
         last = out[-1] if out else None
@@ -145,7 +140,7 @@ def joined(answers: Iterable[Heard]) -> list[Heard]:
 
 
 def told(answer: Heard, digest: Digest | None = None) -> str:
-    """The answer in words, for the transcript; an entry is opened with `digest` where given."""
+    """Describe the answer for the transcript; open an entry with `digest` where given."""
     match answer:
         case bytes():
             return f"bytes {answer.hex(' ', -4)}"
@@ -166,12 +161,12 @@ def told(answer: Heard, digest: Digest | None = None) -> str:
 
 
 def name_of(code: int) -> str:
-    """`104 FENCED`."""
+    """Return a text such as `104 FENCED`."""
     return f"{code} {Code(code).name}" if code in set(Code) else f"{code} ?"
 
 
 def entry_told(data: bytes, ledger_id: int, digest: Digest | None) -> str:
-    """Length and fingerprint of an entry, with its fields if it can be opened."""
+    """Return length and fingerprint of an entry, with its fields if it can be opened."""
     text = f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:12]}"
     if digest is None:
         return text

@@ -33,7 +33,7 @@ async def compare(
 
 
 async def transcripts(checks: Checks, peer: Peer, node: OurBookie, aloud: bool) -> None:
-    """The conversation, what differs on purpose, and the conversation after kill −9."""
+    """The conversation, the intended differences, and the conversation after kill −9."""
     ports = (peer.bookie.port, node.port)
     checks.title(f"one conversation, with Apache BookKeeper {VERSION} and with Octavo")
     await compare(checks, ports, STEPS, 1001, aloud)

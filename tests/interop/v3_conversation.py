@@ -1,5 +1,5 @@
-"""In v3 frames: one conversation with Apache's bookie and with ours, its answers field by field;
-and Apache's own client, as it comes, over bookies of ours alone.
+"""In v3 frames: one conversation with Apache's bookie and with ours, compared field by field; and
+Apache's own default client over bookies of ours alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Said(NamedTuple):
     what: str
     frame: bytes
     apache_answers: bool = True
-    """Its DbLedgerStorage is silent when it is asked for its entries."""
+    """Its DbLedgerStorage does not answer requests for its entries."""
 
 
 def entry_of(ledger: int, entry: int, payload: bytes = b"payload") -> bytes:
@@ -42,7 +42,7 @@ def entry_of(ledger: int, entry: int, payload: bytes = b"payload") -> bytes:
 
 
 def add(ledger: int, entry: int, **how: Any) -> bytes:
-    """An add of an entry of a ledger without a password."""
+    """Build an add of an entry of a ledger without a password."""
     how.setdefault("key", KEY)
     how.setdefault("body", entry_of(ledger, entry))
     return add_frame(ledger, entry, txn=1000 + entry, **how)
@@ -68,7 +68,7 @@ def write_lac(ledger: int, lac: int, key: bytes = KEY) -> bytes:
 
 
 def conversation(ledger: int) -> Iterator[Said]:
-    """What is said, on one connection."""
+    """Return the requests, on one connection."""
     entries = "getListOfEntriesOfLedgerRequest"
     yield Said("read of an unknown ledger", read_frame(ABSENT, 0))
     yield Said("its last entry", read_frame(ABSENT, -1))
@@ -122,7 +122,7 @@ def conversation(ledger: int) -> Iterator[Said]:
 
 
 async def answer(port: int, said: Said) -> str:
-    """What a bookie answers to one request, on a connection of its own."""
+    """Return a bookie's answer to one request, on a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(said.frame)
@@ -140,7 +140,7 @@ async def answer(port: int, said: Said) -> str:
 
 
 async def v3_conversation(checks: Checks, ports: tuple[int, int]) -> None:
-    """Both are asked the same; each answer must be equal."""
+    """Ask both the same; each answer must be equal."""
     checks.title("one conversation in v3 frames")
     for said in conversation(9001):
         apache, octavo = ports
@@ -155,10 +155,8 @@ async def v3_conversation(checks: Checks, ports: tuple[int, int]) -> None:
 async def apaches_client_on_ours(
     checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie, java: JavaClient
 ) -> None:
-    """Apache's client in its default configuration, v3, over three bookies of ours and no other.
-
-    Apache's own bookie ends here.
-    """
+    """Run Apache's client in its default configuration, v3, over three bookies of ours. Apache's
+    own bookie ends here."""
     checks.title("Apache's client as it comes (v3), over three bookies of ours")
     peer.bookie.kill()
     others = []

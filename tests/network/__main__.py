@@ -1,7 +1,7 @@
 """The partition matrix: `python -m tests.network`, as root; docs/partitions.md.
 
-Each case gets a cluster of its own and meets it in each phase. Ends with 1 when a promise was
-broken, and with 2 when this machine cannot have network namespaces.
+Each case gets its own cluster, and happens in each phase. Exits with 1 when a promise was broken,
+and with 2 when this machine cannot have network namespaces.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def rounds(options: argparse.Namespace) -> list[list[tuple[Case, Phase]]]:
-    """The cells of each cluster."""
+    """Return the cells of each cluster."""
     if options.cells:
         pairs = [cell.partition(":") for cell in options.cells]
         return [[(BY_NAME[name], Phase(phase)) for name, _, phase in pairs]]
@@ -93,7 +93,7 @@ async def matrix(options: argparse.Namespace) -> int:
 async def one_round(
     partitioner: Partitioner, planned: list[tuple[Case, Phase]], data: Path, rng: random.Random
 ) -> list[Cell]:
-    """The cells of one cluster, all of them; what was found wrong in the end is the last one's."""
+    """Run all cells of a cluster; faults found at the end belong to the last cell."""
     cells = partitioner.cells
     try:
         outcome = await partitioner.run(data, rng)
@@ -117,7 +117,7 @@ def show(cell: Cell) -> None:
 
 
 def conclude(options: argparse.Namespace, folder: Path, cells: list[Cell], took_s: float) -> int:
-    """The closing lines and the exit code."""
+    """Print the closing lines; return the exit code."""
     recoveries = sorted(cell.recovery_s for cell in cells if cell.recovery_s is not None)
     wrong = sum(bool(cell.wrong) for cell in cells)
     unfinished = sum(bool(cell.unfinished) for cell in cells)
@@ -141,7 +141,7 @@ HEAD = (
 
 
 def row(cell: Cell) -> str:
-    """One line of the table; the last two are seconds after the heal."""
+    """Return a line of the table; the last two columns are seconds after the heal."""
     minority = str(cell.acks_of_silent) if cell.silent else "-"
     times = [cell.take_over_s, cell.publishing_s, cell.recovery_s]
     shown = ["-" if one is None else f"{one:.2f} s" for one in times]

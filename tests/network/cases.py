@@ -1,7 +1,7 @@
-"""The partitions that are tried: which links lose or hold packets, given who plays which part.
+"""The tried partitions: which links lose or delay packets, for given roles.
 
-Pure: a case is a function from `Roles` to a `Loss` or to a `Late`, and what may be acknowledged
-under that loss follows from the graph alone (`may_ack`); what is only late may be acknowledged.
+Pure: a case is a function from `Roles` to a `Loss` or to a `Late`. Whether a publish may be acked
+under that loss follows from the graph alone (`may_ack`); late packets do not forbid an ack.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ FLAP_S = 0.4
 
 
 class Phase(enum.StrEnum):
-    """What the cluster is doing when the network fails."""
+    """The cluster's activity when the network fails."""
 
     STEADY = "steady"
     ROLL_OVER = "roll-over"
     """The owner stands between two ledgers: it has switched, the old one is not yet closed."""
     TAKE_OVER = "take-over"
-    """The owner before was killed; the next one has begun to recover its ledger."""
+    """The former owner was killed; the next one has begun to recover its ledger."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Who plays which part. `bookies` begins with those of the owner's ledger."""
+    """The roles of hosts. `bookies` begins with those of the owner's ledger."""
 
     owner: str
     other: str
@@ -50,7 +50,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Case:
-    """One partition. `goes_on`: when it comes in the steady phase, publishing goes on meanwhile."""
+    """A partition. `goes_on`: in the steady phase, publishing goes on meanwhile."""
 
     name: str
     what: str
@@ -73,12 +73,12 @@ def alone(roles: Roles, *names: str) -> dict[Link, float]:
 
 
 def deaf(roles: Roles, name: str) -> dict[Link, float]:
-    """It hears nobody, and is heard."""
+    """The host hears no other, and is heard."""
     return {(other, name): 1.0 for other in roles.everybody if other != name}
 
 
 def mute(roles: Roles, name: str) -> dict[Link, float]:
-    """Nobody hears it, and it hears."""
+    """No other hears the host, and it hears."""
     return {(name, other): 1.0 for other in roles.everybody if other != name}
 
 
@@ -89,7 +89,7 @@ def lossy(roles: Roles, share: float) -> dict[Link, float]:
 
 
 def in_pieces(roles: Roles) -> dict[Link, float]:
-    """A broker, a bookie and a ZooKeeper server together, as often as there are any."""
+    """A broker, a bookie and a ZooKeeper server together, for as many groups as there are."""
     pieces = [{roles.owner, roles.bookies[0], roles.zk_leader}]
     pieces.append({roles.other, roles.bookies[1], roles.zk_followers[0]})
     pieces.append(set(roles.everybody) - pieces[0] - pieces[1])
@@ -197,17 +197,17 @@ DELAYS = (
         for by in (Lateness(50, 20), Lateness(200, 50))
     ),
 )
-"""Nothing is lost, only late."""
+"""Cases with late packets, and no lost ones."""
 BY_NAME = {case.name: case for case in (*CASES, *DELAYS)}
 
 
 def hear_each_other(loss: Loss, a: str, b: str) -> bool:
-    """Neither direction is closed."""
+    """Whether both directions are open."""
     return a == b or (loss.get((a, b), 0) < 1 and loss.get((b, a), 0) < 1)
 
 
 def may_ack(loss: Loss, roles: Roles, broker: str) -> bool:
-    """Whether a publish that begins at `broker` now can be acknowledged, by it or through it."""
+    """Whether a publish that begins at `broker` now can be acked, by it or through it."""
 
     def reaches_quorum(name: str) -> bool:
         return sum(hear_each_other(loss, name, one) for one in roles.bookies) >= ACK_QUORUM
@@ -218,7 +218,7 @@ def may_ack(loss: Loss, roles: Roles, broker: str) -> bool:
 
 
 def silent(loss: Loss, roles: Roles) -> list[str]:
-    """The hosts, brokers and the client, at which no publish may be acknowledged."""
+    """Return the hosts, brokers and the client, at which no publish may be acked."""
     found = [name for name in roles.brokers if not may_ack(loss, roles, name)]
     if not any(hear_each_other(loss, CLIENT, name) for name in roles.brokers if name not in found):
         found.append(CLIENT)

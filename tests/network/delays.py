@@ -1,10 +1,9 @@
-"""Packets that come late: the kernel holds them in a queue until a thread of ours says go.
+"""Late packets: the kernel holds them in a queue until a thread of ours releases them.
 
-`netem` is not in every kernel. Here a rule of the receiving host hands what comes from a sender to
-a queue of nfnetlink (`-j NFQUEUE`), one queue for each link, and this thread lets each packet pass
-when its time has come. Packets of one link keep their order, so jitter bunches them, as the queue
-of a slow network does. Only the packets' numbers come to user space, never their bytes. When the
-process ends, what is still held is lost.
+`netem` is not in every kernel. Here a rule of the receiving host puts a sender's packets into an
+nfnetlink queue (`-j NFQUEUE`), one queue for each link, and this thread releases each packet at its
+time. Packets of a link keep their order, so jitter bunches them, as in a slow network's queue. Only
+the packets' numbers come to user space. When the process ends, held packets are lost.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ class Lateness(NamedTuple):
 
 
 class NoQueues(Exception):
-    """The kernel has no nfnetlink_queue, or not for us."""
+    """The kernel has no nfnetlink_queue, or this user may not use it."""
 
 
 class Delays:
-    """The queues of all hosts. A queue's number is that of its sender; a socket is a receiver's."""
+    """The queues of all hosts. A queue's number is its sender's; a socket is a receiver's."""
 
     def __init__(self, sockets: Mapping[str, socket.socket], senders: Sequence[str]) -> None:
-        """`sockets`: for each host one of `queue_socket`, made there. Raises `NoQueues`."""
+        """`sockets`: for each host a `queue_socket` that was made there. Raises `NoQueues`."""
         self._senders = senders
         self._late: Mapping[tuple[str, str], Lateness] = {}
         self._rng = random.Random()
         self._last: dict[tuple[str, int], float] = {}
         self._held: list[tuple[float, int, socket.socket, int, int]] = []
-        """Due at, a number, where the verdict goes, the queue, the packet."""
+        """Due time, a number, the verdict's socket, the queue, the packet."""
         self._count = 0
         self._selector = selectors.DefaultSelector()
         for name, one in sockets.items():
@@ -69,7 +68,7 @@ class Delays:
         threading.Thread(target=self._run, name="delays", daemon=True).start()
 
     def set(self, late: Mapping[tuple[str, str], Lateness]) -> None:
-        """From now on, by (from, to)."""
+        """Set the delays from now on, by (from, to)."""
         self._late = dict(late)
 
     def _run(self) -> None:
@@ -108,7 +107,7 @@ class Delays:
 
 
 def queue_socket() -> socket.socket:
-    """A socket to the queues of the network namespace that this thread is in."""
+    """Make a socket to the queues of this thread's network namespace."""
     one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
     one.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
     one.bind((0, 0))

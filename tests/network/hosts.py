@@ -1,12 +1,12 @@
-"""Hosts of a cluster on one machine: network namespaces, and links that lose or hold packets.
+"""Hosts of a cluster on one machine: network namespaces, and links that lose or delay packets.
 
-Everything lives in a sandbox: `enter_sandbox` runs the program again in network, mount and process
-namespaces of its own, where the bridge is, where /run is empty, and where the kernel kills whatever
-is left when the program ends, however it ends. Rules and names of the machine outside (a firewall's
-FORWARD policy, other namespaces, processes) are neither seen nor changed.
+Everything lives in a sandbox: `enter_sandbox` runs the program again in its own network, mount and
+process namespaces, with the bridge and an empty /run, and the kernel kills every remaining process
+when the program ends. Rules and names of the outside machine (a firewall's FORWARD policy, other
+namespaces, processes) are neither visible nor changed.
 
-A link is directed, (from, to), and lost packets are dropped where they arrive; late ones are held
-there (delays.py). What a host says to itself is never lost nor late.
+A link is directed, (from, to). Lost packets are dropped where they arrive; late packets are held
+there (delays.py). A host's packets to itself are never lost or late.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.network.delays import Delays, Lateness, queue_socket
 Link = tuple[str, str]
 """From a host to a host."""
 Loss = Mapping[Link, float]
-"""The share of a link's packets that is dropped; a link that is not named loses none."""
+"""The share of a link's packets that is dropped; unnamed links lose none."""
 
 Late = Mapping[Link, Lateness]
-"""How late a link's packets come. A link that is not named has none that do."""
+"""How late a link's packets come; those of unnamed links are not late."""
 
 CLIENT = "client"
-"""The host that this program itself is on: the bridge's own address."""
+"""This program's own host: the bridge's address."""
 _SUBNET = "10.77.0"
 _INSIDE = "OCTAVO_TEST_SANDBOX"
 _CLONE_NEWNET = 0x40000000
@@ -41,11 +41,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NoNamespaces(Exception):
-    """This machine or this user cannot have hosts of that kind; says what is missing."""
+    """This machine or this user cannot have such hosts; says what is missing."""
 
 
 def check_namespaces() -> None:
-    """Raises `NoNamespaces`."""
     if os.geteuid() != 0:
         raise NoNamespaces("network namespaces need root")
     for tool, package in (
@@ -68,7 +67,8 @@ _UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "-
 
 
 def sandboxed(*command: str) -> tuple[list[str], dict[str, str]]:
-    """The command and the environment that run a program which calls `enter_sandbox` in one."""
+    """Return the command and the environment that run a program which calls `enter_sandbox` in a
+    sandbox."""
     return [*_UNSHARE, *command], {**os.environ, _INSIDE: "1"}
 
 
@@ -83,7 +83,7 @@ def enter_sandbox(module: str, arguments: Sequence[str]) -> None:
 
 
 class Hosts:
-    """One namespace for each name; `CLIENT` is where this program is."""
+    """One namespace for each name; `CLIENT` is where this program runs."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = (CLIENT, *names)
@@ -92,7 +92,7 @@ class Hosts:
         self._delays: Delays | None = None
 
     def make(self) -> None:
-        """Once, inside a sandbox."""
+        """Make them, once, inside a sandbox."""
         os.makedirs("/run/netns", exist_ok=True)
         here = self.addresses[CLIENT]
         _batch(
@@ -115,12 +115,13 @@ class Hosts:
             )
 
     def command(self, name: str) -> list[str]:
-        """What to put before a command so that it runs on that host, as the same process."""
+        """Return the prefix that runs a command on that host, as the same process."""
         return [] if name == CLIENT else ["nsenter", f"--net={_path(name)}", "--"]
 
     @contextlib.contextmanager
     def on(self, name: str) -> Iterator[None]:
-        """Sockets made in the block belong to that host. Of this thread alone; no `await` in it."""
+        """Sockets made in the block belong to that host. For this thread alone; the block must not
+        `await`."""
         if name == CLIENT:
             yield
             return
@@ -132,15 +133,13 @@ class Hosts:
                 _set_namespace(back.fileno())
 
     def socket_of(self, name: str) -> socket.socket:
-        """A TCP socket of that host."""
+        """Make a TCP socket of that host."""
         with self.on(name):
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 
     async def impair(self, loss: Loss, late: Late | None = None) -> None:
-        """From now on exactly these links lose packets, and exactly these have them come late.
-
-        Raises `NoQueues`.
-        """
+        """From now on exactly these links lose packets, and exactly these delay them. Raises
+        `NoQueues`."""
         at: defaultdict[str, list[str]] = defaultdict(list)
         for (sender, receiver), share in loss.items():
             assert sender != receiver, sender

@@ -1,4 +1,4 @@
-"""The members of a cluster, each on a host of its own: `octavo standalone`'s supervisor, spread."""
+"""The members of a cluster, each on its own host: `octavo standalone`'s supervisor, spread."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ZOOKEEPER_NAMES = tuple(f"zk-{n}" for n in range(1, SERVERS + 1))
 
 
 def make_hosts() -> Hosts:
-    """One for each member."""
+    """Make a host for each member."""
     hosts = Hosts((*BROKER_NAMES, *BOOKIE_NAMES, *ZOOKEEPER_NAMES))
     hosts.make()
     return hosts
 
 
 def make_ensemble(hosts: Hosts, folder: Path) -> Ensemble:
-    """ZooKeeper, three servers on their hosts."""
+    """Make ZooKeeper, three servers on their hosts."""
     places = [
         Place(name, host=hosts.addresses[name], prefix=tuple(hosts.command(name)))
         for name in ZOOKEEPER_NAMES

@@ -1,9 +1,9 @@
-"""One cluster with its users, and the network broken in one way after another.
+"""A cluster with its users, and the network broken in one way after another.
 
     steady, or stopped within a roll-over or a take-over → cut → hold → heal → well again
 
-The users of tests/process/ are at work all the time. In the end everything is killed, and what is
-on the disks is held against what the users were told; a cell's own figures are taken on the way.
+The users of tests/process/ are at work all the time. At the end everything is killed, and the disks
+are compared with the users' answers; a cell's own figures are taken on the way.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ _STOP_AT = {
 
 @dataclass(slots=True)
 class Cell:
-    """What one case in one phase came to."""
+    """The result of a case in a phase."""
 
     case: str
     phase: str
     acked_while_cut: int = 0
     silent: list[str] = field(default_factory=list)
-    """Hosts from which no publish could be acknowledged; somebody tried on each."""
+    """Hosts from which no publish could be acked, though it was tried on each."""
     acks_of_silent: int = 0
     take_over_s: float | None = None
-    """From the cut until every partition of a lost owner had acknowledged something elsewhere."""
+    """From the cut until every partition of a lost owner had acked something elsewhere."""
     publishing_s: float | None = None
     """From the heal until each partition took new messages and all old ones were answered."""
     recovery_s: float | None = None
-    """From the heal until, besides, all are registered and ready."""
+    """From the heal until all are registered and ready, too."""
     wrong: list[str] = field(default_factory=list)
-    """Promises that were broken."""
+    """Broken promises."""
     unfinished: str = ""
-    """Why it was not judged, for example since the machine was too busy to start a process."""
+    """Why it was not judged, for example because the machine was too busy to start a process."""
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return asdict(self)
 
 
 class Partitioner:
-    """Does the cells, one after another, to a cluster with its users at work."""
+    """Applies the cells, one after another, to a cluster with its users at work."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Partitioner:
         self.cells: list[Cell] = []
 
     async def run(self, folder: Path, rng: random.Random) -> Outcome:
-        """A cluster's life with all cells in it, and the audit."""
+        """Run a cluster's life with all cells in it, and the audit."""
         chroot = f"/net-{folder.name}"
         return await run_round(
             folder,
@@ -160,7 +160,7 @@ class Partitioner:
             cell.wrong.append(f"{cell.acks_of_silent} acks on the minority side, {cell.silent}")
 
     async def _roles(self, supervisor: HostedSupervisor) -> Roles:
-        """Once everything is as it should be."""
+        """Choose the roles once everything is well."""
         await self._until_members(BROKER_NAMES)
         async with AsyncClient(supervisor.cluster.urls) as client, asyncio.timeout(DEADLINE_S):
             while True:
@@ -184,7 +184,7 @@ class Partitioner:
     async def _stop_at(
         self, supervisor: HostedSupervisor, names: Sequence[str], phase: Phase, killing: str = ""
     ) -> list[str]:
-        """Let `names` fall asleep in the middle of `phase`; all of them, who did so comes first."""
+        """Let `names` fall asleep in the middle of `phase`; the first to do so leads."""
         children = [supervisor.launched[name] for name in names]
         for child in children:
             child.trigger.arm(_STOP_AT[phase])
@@ -212,7 +212,7 @@ class Partitioner:
         phase: Phase,
         cell: Cell,
     ) -> None:
-        """For `HOLD_S`, and until publishing has gone on, where it must."""
+        """Hold for `HOLD_S`, and until publishing has gone on, where it must."""
         goes_on = case.goes_on and phase is Phase.STEADY
         deadline = cut_at + DEADLINE_S
         while True:
@@ -246,7 +246,8 @@ class Partitioner:
         cell.recovery_s = time.monotonic() - healed_at
 
     async def _until_members(self, brokers: Sequence[str]) -> None:
-        """All bookies and these brokers are registered, as each of them sees it, and ready."""
+        """Wait until all bookies and these brokers are registered, as each of them sees it, and
+        ready."""
         async with plain_session() as session, asyncio.timeout(DEADLINE_S):
             for name in brokers:
                 while not await is_ready(session, self._hosts, name) or (  # noqa: ASYNC110
@@ -258,7 +259,8 @@ class Partitioner:
 def take_over_s(
     logs: Logs, record: Record, partitions: set[str], owner: str, cut_at: float
 ) -> float | None:
-    """From the cut until the last of `partitions` had acked at a new owner; None without one."""
+    """Return the time from the cut until the last of `partitions` had an ack at a new owner, or
+    None."""
     monotonic_since = time.time() - time.monotonic()
     opened: dict[str, float] = {}
     for event in logs.events("partition_taken_over"):

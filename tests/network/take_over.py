@@ -1,9 +1,9 @@
 """How long a take-over takes, and where the time goes: `python -m tests.network.take_over`.
 
-A broker is killed with `kill -9` while somebody publishes to every partition. The take-over of a
-round lasts from the kill until each partition that it served has acknowledged a message sent after
-the kill: what a user sees, the client's own retries included. On the way are the end of the
-session, which ZooKeeper decides, the news of it, and the recovery.
+A broker is killed with `kill -9` during publishes to every partition. The take-over of a round
+lasts from the kill until each of its partitions has acked a message sent after the kill: the time
+that a user sees, with the client's retries. It includes the end of the session, which ZooKeeper
+decides, the notification of it, and the recovery.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTITIONS = 6
 TOPIC = "take-over"
 SEND_PAUSE_S = 0.02
 WARM_S = 0.5
-"""Of publishing before the kill."""
+"""Time of publishing before the kill."""
 DEADLINE_S = 60.0
 
 
@@ -49,7 +49,7 @@ class Round:
     """Seconds since the kill."""
 
     partitions: int
-    """Served by the broker that was killed."""
+    """The partitions of the killed broker."""
     session_ended_s: float
     """Its record was gone, as another session saw it."""
     noticed_s: float
@@ -57,9 +57,9 @@ class Round:
     open_s: float
     """The last of its partitions was open elsewhere."""
     acked_s: float
-    """The last of its partitions had acknowledged a message that was sent after the kill."""
+    """The last of its partitions had acked a message that was sent after the kill."""
     recovery_s: float
-    """The longest of the partitions' recoveries, as their new owners' logs say."""
+    """The longest of the partitions' recoveries, from their new owners' logs."""
 
 
 class Publisher:
@@ -72,12 +72,11 @@ class Publisher:
         self.first: dict[int, float] = {}
 
     def mark(self) -> None:
-        """Begin anew: what was sent before this does not count."""
+        """Start again: earlier messages do not count."""
         self._since = time.monotonic()
         self.first = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             for partition in range(PARTITIONS):
                 receipt = await self._producer.send(b"x" * 100, partition=partition)
@@ -93,7 +92,7 @@ class Publisher:
                 self.first.setdefault(partition, time.monotonic())
 
     async def acked_by(self, partitions: set[int]) -> float:
-        """When the last of them had answered."""
+        """Return when the last of them had answered."""
         async with asyncio.timeout(DEADLINE_S):
             while not partitions <= set(self.first):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
@@ -109,7 +108,7 @@ class Registrations:
         self._watch = store.watch_children(BROKERS_ROOT, self._changed.set)
 
     async def until_without(self, name: str) -> float:
-        """When `name` is registered no more."""
+        """Wait until `name` is registered no more."""
         async with asyncio.timeout(DEADLINE_S):
             while name in await self._store.children(BROKERS_ROOT):
                 await self._changed.wait()
@@ -118,7 +117,7 @@ class Registrations:
 
 
 async def measure(options: argparse.Namespace, folder: Path, ensemble: Ensemble) -> list[Round]:
-    """`options.rounds` take-overs on one cluster."""
+    """Measure `options.rounds` take-overs on one cluster."""
     url = f"zk://{ensemble.hosts}/take-over"
     plan = Plan(
         folder=folder / "data",
@@ -160,7 +159,7 @@ async def measure(options: argparse.Namespace, folder: Path, ensemble: Ensemble)
 async def one_round(
     supervisor: Supervisor, client: AsyncClient, publisher: Publisher, registrations: Registrations
 ) -> Round:
-    """Kill the owner of partition 0, and bring it back in the end."""
+    """Kill the owner of partition 0, and bring it back at the end."""
     publisher.mark()
     await publisher.acked_by(set(range(PARTITIONS)))
     await asyncio.sleep(WARM_S)
@@ -193,7 +192,7 @@ async def one_round(
 
 
 def at_of(event: dict[str, object]) -> float:
-    """When it was written."""
+    """Return when it was written."""
     return datetime.fromisoformat(str(event["ts"])).timestamp()
 
 
@@ -204,7 +203,7 @@ HEAD = (
 
 
 def row(one: Round) -> str:
-    """One line of the table, in ms; each time but the last is since the kill."""
+    """Return a line of the table, in ms; each time but the last is since the kill."""
     times = (one.session_ended_s, one.noticed_s, one.open_s, one.acked_s, one.recovery_s)
     shown = [f"{1000 * time_s:.0f}" for time_s in times]
     return f"{one.partitions:10}{shown[0]:>15}" + "".join(f"{one:>10}" for one in shown[1:])

@@ -1,4 +1,4 @@
-"""What a partition is, and where nothing may be acknowledged: by the graph alone."""
+"""The cases of partitions, and where a publish may not be acked: by the graph alone."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.network.hosts import NoNamespaces, check_namespaces, sandboxed
 from tests.network.test_partitions import ROOT, need
 
 SLEEPERS = "86399.7717"
-"""What nobody else sleeps for."""
+"""A duration that no other process sleeps for."""
 PROGRAM = textwrap.dedent(
     """
     import asyncio, socket, subprocess, sys, time

@@ -1,4 +1,4 @@
-"""Six partitions of a real cluster on hosts of its own, under load, and one that is only late.
+"""Six partitions of a real cluster on separate hosts, under load, and one case of late packets.
 
 `make network-matrix` has them all.
 """

@@ -1,4 +1,4 @@
-"""What is looked at while the network is broken, and what counts as being well again."""
+"""Observers while the network is broken, and the criteria for being well again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROBE_PAUSE_S = 0.2
 
 @contextlib.asynccontextmanager
 async def probes(hosts: Hosts, names: list[str], record: Record) -> AsyncIterator[None]:
-    """On each host somebody publishes to the broker there, until the block ends."""
+    """Publish from each host to the broker there, until the block ends."""
     tasks = [asyncio.create_task(_probe(hosts, name, record)) for name in names]
     try:
         yield
@@ -35,12 +35,12 @@ async def probes(hosts: Hosts, names: list[str], record: Record) -> AsyncIterato
 
 
 def probe_name(host: str) -> str:
-    """In the history."""
+    """Return the publisher's name in the history."""
     return f"at {host}"
 
 
 async def _probe(hosts: Hosts, name: str, record: Record) -> None:
-    """One message at a time, each under a key of its own: nobody repeats it."""
+    """Send one message at a time, each under a new key, without repeats."""
     url = f"http://{hosts.addresses[name]}:{BROKER_PORT}/v1/topics/public/{TOPIC}/messages"
     connector = aiohttp.TCPConnector(socket_factory=lambda _: hosts.socket_of(name))
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
@@ -64,7 +64,7 @@ async def _probe(hosts: Hosts, name: str, record: Record) -> None:
 
 
 def acked(record: Record, process: str, since: float) -> list[Operation]:
-    """Sends of processes whose names begin so, begun after `since`, acknowledged by now."""
+    """Return sends of processes with this name prefix, begun after `since`, acked by now."""
     found = []
     for one in reversed(record.history.operations):
         if one.invoked_at < since:
@@ -75,7 +75,7 @@ def acked(record: Record, process: str, since: float) -> list[Operation]:
 
 
 def unanswered(record: Record, before: float, since: float) -> int:
-    """The publishers' sends of `since` to `before` that have no answer yet."""
+    """Return the publishers' unanswered sends from `since` to `before`."""
     return sum(
         one.completed_at is None and since <= one.invoked_at < before
         for one in record.history.operations
@@ -84,7 +84,7 @@ def unanswered(record: Record, before: float, since: float) -> int:
 
 
 async def is_ready(session: aiohttp.ClientSession, hosts: Hosts, broker: str) -> bool:
-    """As its /readyz says, asked from the clients' host."""
+    """Whether its /readyz answers so, from the clients' host."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
         url = f"http://{hosts.addresses[broker]}:{BROKER_PORT}/readyz"
         async with session.get(url) as response:
@@ -93,7 +93,7 @@ async def is_ready(session: aiohttp.ClientSession, hosts: Hosts, broker: str) ->
 
 
 async def registered(session: aiohttp.ClientSession, hosts: Hosts, broker: str) -> tuple[int, int]:
-    """How many bookies and brokers that broker sees."""
+    """Return how many bookies and brokers that broker sees."""
     base = f"http://{hosts.addresses[broker]}:{BROKER_PORT}/v1"
     counts = [0, 0]
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
@@ -105,7 +105,7 @@ async def registered(session: aiohttp.ClientSession, hosts: Hosts, broker: str) 
 
 
 def plain_session() -> aiohttp.ClientSession:
-    """A new connection for each question, and no patience."""
+    """Open a new connection for each question, with short deadlines."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True),
         timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
@@ -121,7 +121,7 @@ class Logs:
         self.began = time.time()
 
     def events(self, event: str) -> Iterator[dict[str, object]]:
-        """Each with its `node`."""
+        """Yield the events, each with its `node`."""
         for path in self._paths:
             with open(path, "rb") as file:
                 file.seek(self._starts[path])

@@ -1,9 +1,9 @@
 """A campaign of kills: `python -m tests.process.campaign --cycles 500 [--seed S] [--json]`.
 
-One cluster, its users at work all the time, thousands of small ledgers, logs and journal files,
-and processes that die at random and at every persist step. At the end: nothing acked is lost,
-nothing is stored twice, reordered or divergent, everything was delivered; which failpoints were
-hit, and how long a process takes from its start to serving.
+One cluster, its users at work all the time, thousands of small ledgers, logs and journal files, and
+processes that die at random and at every persist step. At the end: no acked message is lost, none
+is doubled, reordered or divergent, all are delivered. The report lists the failpoints that were
+hit, and how long processes take from start to serving.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RATE = 100.0
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What a campaign came to."""
+    """The result of a campaign."""
 
     seed: int
     cycles: int
@@ -73,7 +73,7 @@ async def run_campaign(
     rate: float = RATE,
     kinds: dict[str, int] = KINDS,
 ) -> Report:
-    """Run it and audit it. Raises what a user or a process died of."""
+    """Run it and audit it. Raises the error of a user or a process."""
     rng = random.Random(seed)
     killers: list[Killer] = []
 
@@ -129,7 +129,7 @@ def _quantile(values: Sequence[float], percent: int) -> float:
 
 
 def shown(report: Report) -> str:
-    """For people."""
+    """Return the report for people."""
     steps: dict[str, Counter[str]] = {}
     for name in (*BOOKIE_FAILPOINTS, *BROKER_FAILPOINTS):
         step, phase = name.split(":")
@@ -168,7 +168,6 @@ PHASES = ("before", "half", "after")
 
 
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.process.campaign")
     parser.add_argument("--cycles", type=int, default=500)
     parser.add_argument("--seed", type=int, default=None)

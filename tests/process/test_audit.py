@@ -1,4 +1,4 @@
-"""The audit of a cluster's disks and of its users' record finds what is wrong with them."""
+"""The audit of a cluster's disks and of its users' records finds their faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_bad_replicas_are_found(entry: int, held: dict[str, bytes], said: str) -
 
 
 def topic(count: int = 6) -> tuple[Record, dict[Place, tuple[str, str]]]:
-    """What a publisher under one key was told, and what the topic holds."""
+    """A publisher's answers under one key, and the topic's content."""
     record, found = Record(), dict[Place, tuple[str, str]]()
     for number in range(count):
         text = payload("p0", number)

@@ -1,7 +1,7 @@
 """Bad input to a real cluster: each answer names its cause, shows no trace, and harms nothing.
 
-Over HTTP and by the command; at the end of each test what was acked before is still there, and the
-topic takes messages.
+Over HTTP and by the command; at the end of each test, earlier acked messages are there and the
+topic takes more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     body: bytes
 
     def problem(self, status: int) -> dict[str, Any]:
-        """The problem document; fails when it is none, has another status, or a trace."""
+        """Return the problem document; fail on another status, a trace, or no problem."""
         assert self.status == status, self
         assert self.headers["content-type"] == "application/problem+json"
         assert b"Traceback" not in self.body
@@ -56,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 def call(
     one: Standalone, method: str, path: str, body: bytes | None = None, kind: str = "text/plain"
 ) -> Answer:
-    """The path goes out as it is written: no client tidies it up."""
+    """Call a path exactly as written: no client normalises it."""
     url = urlsplit(one.cluster.urls[0])
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=30)
     try:
@@ -74,7 +74,8 @@ def call(
 
 @pytest.fixture
 def topic(cluster: Standalone, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A topic with three messages; they must be there after the test, and one more be taken."""
+    """Make a topic with three messages; check after the test that they are there and one more is
+    taken."""
     name = request.node.originalname.removeprefix("test_")[:60]
     with Client(cluster.cluster.urls) as client:
         if name not in client.topics():
@@ -135,7 +136,7 @@ def test_json_that_is_not(
 
 
 def test_one_bad_line(cluster: Standalone, topic: str) -> None:
-    """Which line it is and what was stored; the lines before it are."""
+    """The answer names the line and the stored messages; those before it are stored."""
     lines = [b'{"value": "line-%d"}' % n for n in range(1, 1201)]
     body = b"\n".join([*lines, b'{"value": ', b'{"value": "never"}'])
     path = f"/v1/topics/public/{topic}/messages"
@@ -178,7 +179,8 @@ def test_damaged_record_batches(cluster: Standalone, topic: str, batch: bytes, s
 
 
 def test_a_count_that_its_checksum_covers(cluster: Standalone, topic: str) -> None:
-    """A client that counts wrong, and seals it: the records themselves are not counted through."""
+    """A client that counts wrong, with a fitting checksum: the records themselves are not
+    counted."""
     import crc32c
 
     wrong = bytearray(GOOD[:23] + struct.pack(">i", 8) + GOOD[27:57])
@@ -235,7 +237,7 @@ def test_trimmed_offset(cluster: Standalone) -> None:
 
 
 def test_broken_bytes_to_a_bookie(cluster: Standalone, topic: str) -> None:
-    """A frame above the bound, and garbage: that connection ends, publishing does not notice."""
+    """A frame above the bound, and garbage: that connection ends, and publishing goes on."""
     import socket
 
     for member in cluster.cluster.of_kind("bookie"):

@@ -1,6 +1,6 @@
 """`octavo bookie` and `octavo broker` that cannot start: one clear reason, exit code 1, no trace.
 
-And a folder that was refused is left as it was: the bookie it belongs to starts on it again.
+A refused folder is left as it was: its own bookie can start on it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GIVE_UP_S = 30.0
 
 
 def refused(*arguments: str) -> str:
-    """Why a process did not start: its last word, which is the only error it tells."""
+    """Return why a process did not start: its last line, the only error."""
     started = time.monotonic()
     found = octavo(*arguments, timeout_s=GIVE_UP_S + 10)
     assert found.returncode == 1, found.stderr
@@ -41,7 +41,7 @@ def refused(*arguments: str) -> str:
 
 @contextlib.contextmanager
 def running(ready: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has said `ready`; asked to leave at the end of the block."""
+    """Run a process that has said `ready`; stop it at the end of the block."""
     process = subprocess.Popen(
         [*OCTAVO, *arguments], stderr=subprocess.PIPE, text=True, env=environment()
     )
@@ -95,7 +95,7 @@ def test_port_in_use(tmp_path: Path, metadata: str, kind: str) -> None:
 
 @pytest.mark.long
 def test_folder_of_another_bookie(tmp_path: Path, metadata: str) -> None:
-    """The cookie in the folder, the id, and metadata must agree; every mismatch says which."""
+    """The cookie in the folder, the id, and metadata must agree; every mismatch is named."""
     folder = tmp_path / "b"
     with running("bookie_ready", *bookie(folder, metadata, "--bookie-id", "one")):
         pass
@@ -148,7 +148,7 @@ def test_nothing_serves_without_assertions(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_program_that_imports_the_client_runs_without_assertions() -> None:
-    """`import octavo` ended it: somebody else's process."""
+    """`import octavo` ended another program's process."""
     work = (
         "import octavo\n"
         "from octavo import Client, InvalidCall\n"

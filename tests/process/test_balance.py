@@ -1,7 +1,7 @@
-"""Real brokers share what they serve evenly, and again after each of them was restarted.
+"""Real brokers share partitions evenly, and again after each of them was restarted.
 
-In short: the issue's figures were 100 topics of 4 partitions, of which 12 lay 4:0, and a rolling
-restart that went from 22/10 to 0/32 and stayed.
+The issue's figures were 100 topics of 4 partitions, of which 12 lay 4:0, and a rolling restart that
+went from 22/10 to 0/32 and stayed there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOPICS = 20
 PARTITIONS = 32
 BALANCE_AFTER_MS = 1_500
 EVEN_WITHIN_S = 40.0
-"""Twenty times what it takes on an idle machine."""
+"""Twenty times the time on an idle machine."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 
 
 def served(url: str) -> list[str]:
-    """The partitions that the broker at `url` serves; none while it is down."""
+    """Return the partitions that the broker at `url` serves; none while it is down."""
     try:
         with urllib.request.urlopen(f"{url}/v1/cluster", timeout=5) as answer:
             found: list[str] = json.load(answer)["partitions_here"]
@@ -53,7 +53,7 @@ def served(url: str) -> list[str]:
 
 
 def shares(cluster: Standalone, topic: str) -> list[int]:
-    """How many partitions of the topic each broker serves, ascending."""
+    """Return how many partitions of the topic each broker serves, ascending."""
     prefix = f"{topic}/"
     return sorted(
         sum(name.startswith(prefix) for name in served(broker.address))
@@ -81,7 +81,7 @@ def test_each_topic_lies_evenly_on_two_brokers(cluster: Standalone) -> None:
 
 
 def test_a_rolling_restart_ends_even_by_itself(cluster: Standalone) -> None:
-    """While a publisher runs, to whom nothing happens."""
+    """A publisher runs meanwhile, without an error."""
     topic, half = "public/many", [PARTITIONS // 2, PARTITIONS // 2]
     over = asyncio.Event()
     waits_s: list[float] = []
@@ -142,7 +142,7 @@ def test_a_rolling_restart_ends_even_by_itself(cluster: Standalone) -> None:
 
 
 def test_a_broker_that_is_stopped_hands_everything_on_first(cluster: Standalone) -> None:
-    """All that it served is taken as it was left, while a publisher goes on."""
+    """Each partition is handed over, not recovered, while a publisher runs."""
     topic, partitions = "public/left", 12
     names = [f"{topic}/{number}" for number in range(partitions)]
     one, two = cluster.cluster.of_kind("broker")

@@ -1,4 +1,4 @@
-"""kill −9 of a bookie in the middle of everything: what was acked is there, what was fenced stays.
+"""kill −9 of a bookie at any moment: acked entries are there, and fences stay.
 
 Small caches and journal files make flushes, roll-overs and checkpoints happen all the time, so that
 kills hit them too.
@@ -48,7 +48,7 @@ def command(
 
 @contextlib.contextmanager
 def bookie_process(folder: Path, **settings: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A bookie and its port; killed at the end of the block if it still runs."""
+    """Run a bookie; yield it and its port; kill it at the end of the block if it still runs."""
     log = folder / "log"
     with open(log, "a") as out:
         start = out.tell()
@@ -74,10 +74,8 @@ def bookie_process(folder: Path, **settings: int) -> Iterator[tuple[subprocess.P
 async def add_until_killed(
     port: int, process: subprocess.Popen[str], first: int, kill_after: int
 ) -> int:
-    """Pipeline adds to ledger 1 and kill the bookie once `kill_after` are acked.
-
-    Returns the last entry up to which all are.
-    """
+    """Pipeline adds to ledger 1 and kill the bookie once `kill_after` are acked. Return the last
+    entry up to which all are acked."""
     client = await RawClient.connect_to(port)
     acked = first - 1
     sent = first
@@ -89,7 +87,7 @@ async def add_until_killed(
                 sent += 500
             answer = await client.answer()
             assert isinstance(answer, Added)
-            # What was stored before a kill, and not acked, is compared: acked after what is new.
+            # An unacked entry that was stored before a kill is compared, and acked after new ones.
             assert acked < answer.first <= answer.last < sent, "only what was sent, and each once"
             assert answer.first not in answered
             answered[answer.first] = answer.last

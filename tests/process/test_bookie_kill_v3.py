@@ -1,8 +1,8 @@
-"""kill −9 of a bookie in the midst of v3 adds: what was acked is there, as it was sent.
+"""kill −9 of a bookie during v3 adds: acked entries are there, as they were sent.
 
-Several writers at once: one sends runs of adds of one length, which are taken and answered by
-columns, the others lengths and ledgers in turn, with holes, flags and a fence. Each answer is held
-against the request of its transaction id.
+Several writers at once: one sends runs of adds of one length, which are parsed and answered by
+columns; the others vary lengths and ledgers, with holes, flags and a fence. Each answer is compared
+with the request of its transaction id.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tests.support.v3_frames import FENCE, V3Client, add_frame, read_frame
 SHORT_CYCLES, CYCLES = 4, 24
 OK, FENCED = STATUS[Code.OK], STATUS[Code.FENCED]
 AHEAD = 2_000
-"""Adds of one writer that are not answered yet."""
+"""Unanswered adds of a writer."""
 Ids = tuple[int, int]
 
 
 def body_of(ledger: int, entry: int, lengths: tuple[int, ...]) -> bytes:
-    """An entry has the same bytes whenever it is sent."""
+    """Return an entry, the same bytes whenever it is sent."""
     return entry_of(ledger, entry, b"%d" % (entry % 10) * lengths[entry % len(lengths)])
 
 
 async def answers(client: V3Client) -> AsyncIterator[Any]:
-    """All that come until the bookie is gone."""
+    """Return all answers until the bookie is gone."""
     data = b""
     while more := await client.reader.read(1 << 18):
         data, position = data + more, 0
@@ -52,7 +52,7 @@ async def answers(client: V3Client) -> AsyncIterator[Any]:
 
 
 class Victim:
-    """The bookie, which is killed once so many adds are acked, some of each writer among them."""
+    """The bookie, which is killed once enough adds are acked, some of each writer among them."""
 
     def __init__(
         self, process: subprocess.Popen[str], kill_after: int, writers: Iterable[Writer]
@@ -68,7 +68,7 @@ class Victim:
 
 
 class Writer:
-    """Adds to ledgers of its own, in turn; goes on where it was not acked."""
+    """Adds to its own ledgers, in turn; after a kill it continues at the first unacked entry."""
 
     def __init__(
         self, first: int, ledgers: int, lengths: tuple[int, ...], step: int, **how: Any
@@ -85,7 +85,7 @@ class Writer:
         return body_of(*ids, self._lengths)
 
     def _next(self) -> Iterator[Ids]:
-        """What was tried and not acked, then what is new."""
+        """Return unacked entries, then new ones."""
         yield from [ids for ids in self._tried if ids not in self.acked]
         while True:
             ledger = self._ledgers[self._number % len(self._ledgers)]
@@ -93,7 +93,6 @@ class Writer:
             self._number += 1
 
     async def write(self, port: int, victim: Victim) -> None:
-        """Until the bookie is gone."""
         client = V3Client(*await asyncio.open_connection("127.0.0.1", port))
         under_way: dict[int, Ids] = {}
         following, txn = self._next(), 1
@@ -122,7 +121,7 @@ class Writer:
         client.close()
 
     async def check(self, port: int, wanted: Iterable[Ids]) -> None:
-        """All of `wanted` can be read, as it was written."""
+        """Check that all of `wanted` can be read, as written."""
         client = V3Client(*await asyncio.open_connection("127.0.0.1", port))
         arriving, asked = answers(client), list(wanted)
         for start in range(0, len(asked), 200):
@@ -136,7 +135,8 @@ class Writer:
         client.close()
 
     async def check_tried(self, port: int) -> int:
-        """What was not acked is there as it was written, or not at all; how much is there."""
+        """Check that each unacked entry is there as written, or absent; return how many are
+        there."""
         client = V3Client(*await asyncio.open_connection("127.0.0.1", port))
         found = 0
         for ids in [one for one in self._tried if one not in self.acked][:300]:
@@ -149,7 +149,7 @@ class Writer:
 
 
 async def fence(port: int, ledger: int) -> None:
-    """A ledger of its own, written and fenced through v3."""
+    """Write and fence a ledger through v3."""
     client = V3Client(*await asyncio.open_connection("127.0.0.1", port))
     assert await client.add(ledger, 0) == OK
     assert (await client.read(ledger, -1, flag=FENCE, masterKey=KEY)).status == OK

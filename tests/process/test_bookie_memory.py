@@ -1,7 +1,7 @@
 """A bookie whose disk is slower than its network: its memory stays bounded, no add is refused.
 
-The bookie is a process of its own, so that its peak memory (VmHWM) is nobody else's; its disk is a
-real one that takes its time for each sync.
+The bookie is a separate process, so its peak memory (VmHWM) is its own; its disk is a real one with
+slow syncs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ADDS = 5_000
 PAYLOAD = b"m" * 1_000
 SENT_MIB = CONNECTIONS * ROUNDS * ADDS * len(PAYLOAD) // MIB
 GROWTH_MIB_MAX = 64
-"""Twice what the bounds below come to: the interpreter and the allocator have their share."""
+"""Twice the sum of the bounds below: the interpreter and the allocator take their share."""
 BOUNDS = {
     "connection_add_bytes_max": MIB,
     "journal_queue_bytes_max": 4 * MIB,
@@ -55,7 +55,7 @@ BOOKIE = textwrap.dedent(
 
 
 def peak_mib(pid: int) -> float:
-    """The most memory that the process ever had."""
+    """Return the peak memory of the process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 

@@ -174,7 +174,7 @@ def test_a_named_producer_repeats_itself(running: Standalone, client: Client) ->
 def test_the_owner_dies_while_a_producer_sends(
     running: Standalone, encoding: Literal["batch", "ndjson"]
 ) -> None:
-    """Its last requests have unknown outcomes; the next owner sorts out which were stored."""
+    """Its last requests have unknown outcomes; the next owner knows which were stored."""
     topic = f"public/owner-dies-{encoding}"
 
     async def run() -> tuple[list[list[str]], list[list[str]]]:
@@ -212,7 +212,7 @@ def test_the_owner_dies_while_a_producer_sends(
 def test_the_same_cluster_on_zookeeper(
     zookeeper: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """`--metadata zk://…` is all that changes."""
+    """Only `--metadata zk://…` changes."""
     url = zookeeper.new_url()  # type: ignore[attr-defined]
     folder = tmp_path_factory.mktemp("zk") / "data"
     with standalone(folder, "--metadata", url, "--session-timeout-ms", "2000") as one:

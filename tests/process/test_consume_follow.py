@@ -1,6 +1,6 @@
 """`octavo consume --follow` as a script uses it: each line at once, through a killed owner.
 
-And what is said of a pattern that matches nothing yet.
+And the message for a pattern that matches nothing yet.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Consuming:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**environment(), "PYTHONUNBUFFERED": ""},  # as nearly everybody has it
+            env={**environment(), "PYTHONUNBUFFERED": ""},  # a common setting
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -56,11 +56,11 @@ class Consuming:
             self._lines.put(line)
 
     def values(self, count: int) -> list[Any]:
-        """Of the next so many lines."""
+        """Return the values of the next lines."""
         return [json.loads(self._lines.get(timeout=LINE_S))["value"] for _ in range(count)]
 
     def interrupted(self) -> str:
-        """What it says when it is told to stop, as by Ctrl-C."""
+        """Interrupt it as by Ctrl-C, and return its last message."""
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(10) == 0
         assert self.process.stderr is not None
@@ -88,7 +88,7 @@ def test_each_line_at_once_through_a_killed_owner(
             for number in range(2, 12):
                 client.publish(topic, number)
             values = consuming.values(10)
-            if subscription:  # at least once: what was given out is given again when its owner dies
+            if subscription:  # at least once: leased messages come again when their owner dies
                 again = len({0, 1}.intersection(values))
                 values = sorted({*values, *consuming.values(again)} - {0, 1})
             assert values == [*range(2, 12)]

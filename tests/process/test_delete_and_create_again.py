@@ -1,8 +1,8 @@
 """Real processes: a topic is deleted at one broker and made again at the other, without a pause.
 
-Of 60 rounds up to 19 lost all that was acked afterwards a second later, and 14 showed messages of
-the dead topic. The topics take turns, so each is looked at once more when all others have had their
-round. `OCTAVO_ROUNDS=500` makes it a long one.
+Of 60 rounds up to 19 lost all later acked messages a second later, and 14 showed messages of the
+dead topic. The topics take turns, so each is checked once more after a round of all others.
+`OCTAVO_ROUNDS=500` makes it longer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def rounds(urls: list[str]) -> None:
         if topic in stored:
             for url in urls:
                 assert await found(url, topic) == stored[topic], (turn, topic, "by and by")
-        # New ones, which know no owner yet; their connections stand before the deletion begins.
+        # New clients, which know no owner yet; they connect before the deletion begins.
         async with AsyncClient([here]) as deleter, AsyncClient([there]) as maker:
             await asyncio.gather(deleter.topics(), maker.topics())
             if topic in stored:
@@ -53,6 +53,6 @@ async def rounds(urls: list[str]) -> None:
 
 
 async def found(url: str, topic: str) -> list[str]:
-    """All of it, by the word of the broker at `url`, or of whom it sends us to."""
+    """Return all of it, as the broker at `url` says, or the broker to which it redirects."""
     async with AsyncClient([url]) as client:
         return [message.text() async for message in client.messages(topic)]

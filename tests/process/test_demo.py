@@ -1,4 +1,4 @@
-"""The demonstrations as a person runs them, smaller: they check themselves and say so."""
+"""The demonstrations as a person runs them, smaller: they check themselves and report it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Disks that fail under real processes: a preloaded library (failing_sync.c) fails their calls.
 
-It reaches what the `Disk` seam does not: RocksDB. Whatever `fsync` of a bookie fails, the bookie
-must end with a word that names it; it must not try again, for the kernel may have dropped the
-pages. The cluster goes on, nothing acked is lost, and the bookie is taken back with its folders.
+It reaches RocksDB, which the `Disk` seam does not. When any `fsync` of a bookie fails, the bookie
+must end with a message that names it. It must not retry, because the kernel may have dropped the
+pages. The cluster goes on, no acked message is lost, and the bookie can start again with its
+folders.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ShimmedChild(Child):
 
     @contextlib.contextmanager
     def failing(self, what: str) -> Iterator[Path]:
-        """Calls fail within the block; gives the file that says which did."""
+        """Make calls fail within the block; yield the file that lists them."""
         hits = self.trigger.with_name(self.trigger.name + ".hits")
         hits.unlink(missing_ok=True)
         draft = self.trigger.with_suffix(".draft")

@@ -1,6 +1,6 @@
-"""A bookie that dies at every step of its first start, and of clearing away what a crash left.
+"""A bookie that dies at every step of its first start, and of clearing away a crash's leftovers.
 
-What a bookie that serves goes through is the campaign's (test_kill_campaign.py).
+The campaign covers the steps of a serving bookie (test_kill_campaign.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAYLOAD = b"p" * 300
 
 
 class Bookie:
-    """One bookie with failpoints, over an embedded store of its own."""
+    """A bookie with failpoints, over its own embedded store."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Bookie:
         await self.child.wait()
 
     async def adds_until_dead(self, first: int) -> int:
-        """Add to ledger 1 until it dies; the last entry acked."""
+        """Add to ledger 1 until it dies; return the last acked entry."""
         client = await RawClient.connect_to(self.port)
         acked = sent = first - 1
         with contextlib.suppress(EOFError, ConnectionError):
@@ -87,7 +87,7 @@ class Bookie:
 
 @pytest.mark.long
 async def test_every_step_of_a_first_start(tmp_path: Path) -> None:
-    """However far it came, the next start makes a bookie of it that serves."""
+    """However far it came, after the next start the bookie serves."""
     for number, name in enumerate(FIRST_START_FAILPOINTS):
         step, _, phase = name.partition(":")
         bookie = Bookie(tmp_path / str(number))
@@ -118,7 +118,7 @@ async def test_every_step_of_a_first_start(tmp_path: Path) -> None:
 async def test_a_death_while_it_clears_away_what_another_left(
     tmp_path: Path, first: str, second: str
 ) -> None:
-    """It dies in the middle of a file's making, and at once again when it removes the rest."""
+    """It dies while it writes a file, and again when it removes the rest."""
     bookie = Bookie(tmp_path)
     store = open_store(bookie.url)
     await store.start()

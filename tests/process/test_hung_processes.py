@@ -1,6 +1,6 @@
-"""A process whose loop hangs in a library is killed, and none outlives its supervisor.
+"""A process whose loop hangs in a library is killed, and no process outlives its supervisor.
 
-A JSON Schema held a broker in a library that keeps the interpreter: the watching thread saw
+A JSON Schema held a broker in a library that keeps the interpreter lock: the watching thread saw
 nothing, and half an hour after its supervisor's end the broker still had its port.
 """
 

@@ -24,14 +24,14 @@ KILLS = int(os.environ.get("KILLS", "4"))
 
 
 def small() -> Iterator[str]:
-    """Flags that make flushes, roll-overs and checkpoints happen all the time."""
+    """Return flags for frequent flushes, roll-overs and checkpoints."""
     for section, settings in (("bookie", SMALL_BOOKIE), ("broker", SMALL_BROKER)):
         for name, value in settings.items():
             yield f"--set={section}.{name}={value}"
 
 
 def read_all(urls: list[str]) -> dict[tuple[int, int], str]:
-    """Every message that is stored."""
+    """Return every stored message."""
     with Client(urls) as client:
         return {
             (partition, message.offset): message.text()
@@ -43,11 +43,11 @@ def read_all(urls: list[str]) -> dict[tuple[int, int], str]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
-    """Several times over, the supervisor and all its children at once, in the middle of it.
+    """Kill the supervisor and all its children at once, several times, during publishes.
 
-    The publishers live through it and repeat what was not answered under the same sequences, so
-    in the end every message is there exactly once, in order per key, and was delivered; what was
-    acked before a kill is where its ack said.
+    The publishers survive and repeat unanswered messages under the same sequences. So in the end
+    every message is there exactly once, in order per key, and was delivered; a message acked before
+    a kill is at its acked offset.
     """
     rng = random.Random(20131224)
     one = Standalone(tmp_path / "data", "--session-timeout-ms", "2000", *small())
@@ -112,7 +112,7 @@ def test_a_bookie_dies_for_good(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_supervisor_alone_is_killed(tmp_path: Path) -> None:
-    """Its children notice and stop; a new one on the same folder waits for them and goes on."""
+    """Its children notice and stop; a new one on the same folder waits for them and takes over."""
     one = Standalone(tmp_path / "data")
     try:
         one.start()

@@ -1,5 +1,5 @@
-"""10,000 connections, each with a v3 long poll, at one bookie: what they cost, how soon they are
-answered, and that all is given back when their clients are gone.
+"""10,000 connections, each with a v3 long poll, at one bookie: their cost, the speed of answers,
+and that all is given back when their clients are gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEDGER = 1
 OK, TOO_MANY = STATUS[Code.OK], STATUS[Code.TOO_MANY_REQUESTS]
 LAST = 2**40
 ANSWERED_S_MAX = 60.0
-"""Far more than it takes, on a machine that is busy with others too."""
+"""Far more than the usual time, for a busy machine."""
 
 
 async def clients_of(port: int, count: int) -> list[V3Client]:
@@ -37,7 +37,7 @@ async def clients_of(port: int, count: int) -> list[V3Client]:
 
 
 async def answer_of(client: V3Client) -> Any:
-    """The next answer, however long it takes."""
+    """Return the next answer, however long it takes."""
     length = LENGTH.unpack(await client.reader.readexactly(LENGTH.size))[0]
     return ResponseMessage.FromString(await client.reader.readexactly(length))
 
@@ -47,7 +47,7 @@ def poll(client: V3Client, lac: int) -> None:
 
 
 async def taken(client: V3Client) -> list[int]:
-    """The statuses of what it was refused so far: what it asked before has been taken now."""
+    """Return the statuses of refusals so far: its earlier polls have been accepted now."""
     client.send(read_frame(404, 0, txn=LAST))
     refused = []
     while (answer := await answer_of(client)).header.txnId != LAST:
@@ -56,7 +56,7 @@ async def taken(client: V3Client) -> list[int]:
 
 
 async def until_all_are_free(port: int, count: int, lac: int) -> None:
-    """So many polls find a place: none is kept for who is gone."""
+    """Wait until this many polls find a place: no gone client keeps one."""
     async with asyncio.timeout(60):
         while True:
             (client,) = await clients_of(port, 1)

@@ -1,4 +1,4 @@
-"""Every disk of a cluster is lost, one after another, and nothing that was acked is."""
+"""Every disk of a cluster is lost, one after another, and no acked message is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def said(running: Standalone, name: str, event: str) -> bool:
 
 @pytest.mark.timeout(600)
 def test_all_disks_are_replaced_in_turn(tmp_path: Path) -> None:
-    """E = Qw = 3 on three bookies: there is no spare, each fetches its own copies back."""
+    """E = Qw = 3 on three bookies: there is no spare, so each fetches its own copies back."""
     folder = tmp_path / "data"
     with standalone(folder, *QUICK) as running:
         with Client(running.cluster.urls) as client:

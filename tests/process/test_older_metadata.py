@@ -1,4 +1,5 @@
-"""A copy of the metadata that is put back: acked messages were lost in silence, ids given twice."""
+"""An old copy of the metadata is put back: acked messages were lost silently, and ids given
+twice."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_a_copied_file_is_refused_and_may_be_accepted(tmp_path: Path) -> None:
     assert "restore the newest metadata" in said
     assert "accept_older_metadata=true" in said or "--accept-older-metadata" in said
 
-    for path in folder.glob("metadata.db*"):  # so it is done, and nothing was lost
+    for path in folder.glob("metadata.db*"):  # the right way: nothing was lost
         path.unlink()
     for path in newest.iterdir():
         shutil.copy(path, folder / path.name)

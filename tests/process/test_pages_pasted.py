@@ -1,9 +1,9 @@
-"""Every block of README and the guides is pasted, in order, in one fresh folder, by one cluster.
+"""Every block of README and the guides is pasted, in order, in one fresh folder, on one cluster.
 
 Pages were tried one at a time, and contradicted each other: `orders` with four partitions and with
-two. A block that is not pasted says why in the line above it: `<!-- not pasted: REASON -->`; one
-that goes on until Ctrl-C says `<!-- pasted for 3 s -->`, and has to be at work when that is over.
-Only the address is replaced, for tests take any free port. The Python blocks of docs/spark.md are
+two. A block that is not pasted has its reason in the line above: `<!-- not pasted: REASON -->`. A
+block that runs until Ctrl-C says `<!-- pasted for 3 s -->`, and must still be running then. Only
+the address is replaced, because tests take any free port. The Python blocks of docs/spark.md are
 one session, as the page says, so they are pasted together.
 """
 
@@ -30,7 +30,7 @@ from tests.support.processes.standalone import Standalone, environment, standalo
 
 ROOT = Path(__file__).parents[2]
 BY_HAND = "A cluster with ZooKeeper, by hand"
-"""README's section that starts a cluster of its own."""
+"""README's section that starts its own cluster."""
 NOT_PASTED = {
     "README.md": 2,
     "docs/topics.md": 0,
@@ -39,7 +39,7 @@ NOT_PASTED = {
     "docs/python.md": 0,
     "docs/spark.md": 3,
 }
-"""How many blocks of each page are not pasted; each says why on the page."""
+"""The number of blocks of each page that are not pasted; each has its reason on the page."""
 IN_ORDER = ["README.md", "docs/topics.md", "docs/http.md", "docs/durable_streams.md"]
 QUICK = ["README.md", "docs/python.md"]
 LIMIT_S = 600
@@ -48,7 +48,7 @@ SPARK_WAITS = {
     "--conf spark.ui.enabled=false pyspark-shell",
     "SPARK_AUTH_SOCKET_TIMEOUT": "600",
 }
-"""Spark waits 15 s for a Python of its own to connect: on a busy machine that is too short."""
+"""Spark waits 15 s for its Python to connect: too short on a busy machine."""
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>not pasted: [^\n]+|pasted for (?P<seconds>\d+) s) -->\n)?"
     r"```(?P<language>sh|python)\n(?P<text>.*?)^```",
@@ -70,7 +70,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: str) -> list[Block]:
-    """All of a page, in their order."""
+    """Return all blocks of a page, in order."""
     text = (ROOT / page).read_text()
     return [
         Block(
@@ -105,7 +105,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def paste(block: Block, running: Standalone) -> str:
-    """What it prints; fails where it ends with an error, or, if it is to go on, where it ends."""
+    """Return its output; fail if it ends with an error or, when it should run on, if it ends."""
     url = running.cluster.urls[0]
     text = block.text.replace("localhost:8080", url.removeprefix("http://"))
     return run(block._replace(text=text), running.folder.parent, {"OCTAVO_URL": url})
@@ -149,7 +149,7 @@ def run(block: Block, folder: Path, variables: dict[str, str]) -> str:
 
 
 def one_session(page: str) -> list[Block]:
-    """A page's shell blocks, and then its Python blocks as one, with the end of what they began."""
+    """Paste a page's shell blocks, then its Python blocks as one, with an end for their queries."""
     blocks = [one for one in blocks_of(page) if not one.skipped]
     python = [one for one in blocks if one.language == "python"]
     text = "\n".join(one.text for one in python) + SPARK_ENDS
@@ -169,7 +169,7 @@ print("late", spark.read.parquet("late").count())
 
 
 def pasted(page: str, running: Standalone) -> list[str]:
-    """What each block of a page prints, looked at as the page shows it."""
+    """Return the output of each block of a page."""
     blocks = [one for one in blocks_of(page) if not one.skipped and one.section != BY_HAND]
     said = [paste(block, running) for block in blocks]
     _SHAPES[page](said, running.folder.parent)
@@ -220,7 +220,7 @@ def _python(said: list[str], _: Path) -> None:
 
 
 def _spark(said: list[str]) -> None:
-    """What the queries have written, by other reads."""
+    """Check what the queries have written, by other reads."""
     told = said[-1].splitlines()
     assert "late 3" in told
     totals = next(line for line in told if line.startswith("totals "))
@@ -264,7 +264,7 @@ def test_all_pages_in_order(tmp_path: Path) -> None:
 @pytest.mark.timeout(2 * LIMIT_S)
 @needs_shell
 def test_the_page_about_spark(tmp_path: Path) -> None:
-    """Its snippets named a topic that nothing made, used an unknown name, shared a checkpoint."""
+    """Its snippets named a missing topic, used an unknown name, and shared a checkpoint."""
     if shutil.which("java") is None:
         assert not os.environ.get("REQUIRE_JAVA"), "CI installs Java: there this is never skipped"
         pytest.skip("Spark needs Java 17")
@@ -277,7 +277,7 @@ def test_the_page_about_spark(tmp_path: Path) -> None:
 @pytest.mark.timeout(2 * LIMIT_S)
 @needs_shell
 def test_the_cluster_by_hand(tmp_path: Path) -> None:
-    """README's processes with ZooKeeper, started one by one, and a look at what is on a disk."""
+    """README's processes with ZooKeeper, started singly, and a look at a disk's content."""
     try:
         find_java()
         find_class_path()
@@ -305,11 +305,11 @@ def test_the_cluster_by_hand(tmp_path: Path) -> None:
 
 
 BY_HAND_ENDS = "trap 'set +e; kill %2 %3 %4 %5 %6; wait %2 %3 %4 %5 %6; kill %1; wait' EXIT\n"
-"""ZooKeeper ends last: who ends without it waits for it a while."""
+"""ZooKeeper ends last: a process that stops without it waits for it a while."""
 
 
 def _three_in_a_row() -> int:
-    """A number that three free ports follow."""
+    """Return a port followed by two more free ports."""
     while True:
         first = free_port()
         with contextlib.ExitStack() as stack:

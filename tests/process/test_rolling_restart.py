@@ -1,7 +1,7 @@
-"""Every process is asked to leave and started again, one after the other, under load.
+"""Every process is stopped and started again, one after the other, under load.
 
-What an operator does for a new version. A client notices retries and nothing else: no call fails,
-and no message waits long.
+An operator does this for a new version. A client sees only retries: no call fails, and no message
+waits long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.processes.waiting import everybody_registered, more_acked
 pytestmark = pytest.mark.long
 
 ACK_S_MAX = 10.0
-"""No message waits longer for its ack, on a machine that is busy with other tests."""
+"""The longest wait for an ack, on a machine that runs other tests."""
 
 
 @pytest.mark.timeout(600)

@@ -1,4 +1,5 @@
-"""bench/b15_scale.py in small: each part runs to its end, and what it counts is all there."""
+"""bench/b15_scale.py in small: each part runs to its end, and everything that it counts is
+there."""
 
 from __future__ import annotations
 

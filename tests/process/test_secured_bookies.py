@@ -51,7 +51,8 @@ def test_securing_a_running_cluster_shuts_strangers_out_and_nobody_else(tmp_path
         assert any(isinstance(found, bytes) for found in answers())
         asyncio.run(change_policy(one.cluster.metadata_url))
         until(lambda: answers() == [Code.UNAUTHORIZED] * 3, "strangers are refused", 10.0)
-        # Who has the metadata is a node, and so are brokers: what they had under way goes on.
+        # A process with access to the metadata is a node, and so are brokers: their work in
+        # progress goes on.
         read = octavo("ledger", "read", str(ledger), *data)
         assert read.returncode == 0, read.stderr
         recovered = octavo("ledger", "recover", str(ledger), "--force", *data)

@@ -46,7 +46,7 @@ def test_ready_soon_and_small(tmp_path: Path) -> None:
         found = one.start()
         assert found["ready"]
         assert isinstance(found["took_s"], float)
-        # The bound of the product is 5 s on an idle machine; a busy CI machine gets three times.
+        # The product's bound is 5 s on an idle machine; a busy CI machine gets three times that.
         assert found["took_s"] < READY_S_MAX * 3
         assert one.process is not None
         pids = [one.process.pid, *one.pids().values()]
@@ -150,7 +150,7 @@ def test_ledgers_and_bookies_by_command(running: Standalone) -> None:
     recovered = octavo("ledger", "recover", ledger, "--data", data, "--json", "--force")
     assert json.loads(recovered.stdout)["state"] == "CLOSED"
     assert "step 3: fence bookie-" in recovered.stderr
-    # Its owner was fenced by that; it recovers by itself and the topic goes on.
+    # That fenced its owner; it recovers by itself, and the topic goes on.
     assert octavo("publish", "led", "y", "--data", data).returncode == 0
     got = octavo("consume", "led", "--raw", "--data", data)
     assert got.stdout.splitlines() == ["x", "y"]
@@ -262,7 +262,7 @@ def test_a_bookie_and_a_broker_by_hand(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
-    """Nothing is left, and the folder is as good as before."""
+    """No process is left, and the folder is usable."""
     folder = tmp_path / "data"
     process = subprocess.Popen(
         [*OCTAVO, "standalone", "--data", str(folder), "--port-base", "0"],

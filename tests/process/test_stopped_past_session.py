@@ -1,7 +1,7 @@
-"""SIGSTOP: a process that sleeps past its session, while others take what was its, and wakes.
+"""SIGSTOP: a process sleeps past its session, others take over its partitions, and it wakes.
 
-It still believes what it knew: that it owns partitions, that its ledgers are open, that it is
-registered. Nothing that it does after it woke may harm what happened meanwhile.
+It still believes that it owns partitions, that its ledgers are open, that it is registered. None of
+its actions after waking may harm what happened meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ async def check(folder: Path, metadata_url: str = "") -> None:
 async def stop_between_writes(supervisor: LaunchedSupervisor, name: str) -> None:
     """Stop it, but not in the millisecond in which it holds the embedded store's write lock.
 
-    Who does holds up the others, as GUARANTEES.md says: that is not what is tested here.
+    A process that holds the lock holds up the others, as GUARANTEES.md says: this test is not about
+    that.
     """
     member = supervisor.cluster.member(name)
     assert member is not None
@@ -110,7 +111,7 @@ STOPS = [
 
 
 async def stopped_owner(supervisor: LaunchedSupervisor, moment: Failpoint) -> str:
-    """An owner of partitions that fell asleep at that moment; who owns may change meanwhile."""
+    """An owner of partitions that fell asleep at that moment; the owner may change meanwhile."""
     while True:
         name = (await owners_of(supervisor.cluster.urls))[0][0]
         child = supervisor.launched[name]
@@ -148,10 +149,8 @@ async def check_middle(folder: Path, metadata_url: str = "") -> None:
 
 
 async def test_in_the_middle_of_a_change_of_metadata(tmp_path: Path) -> None:
-    """The owner falls asleep right before or after it changed a record, and wakes an ex-owner.
-
-    It may take the embedded store's lock into its sleep: then the others wait for it.
-    """
+    """The owner falls asleep right before or after it changed a record, and wakes replaced. It may
+    hold the embedded store's lock while it sleeps: then the others wait for it."""
     await check_middle(tmp_path / "data")
 
 
@@ -159,14 +158,14 @@ async def test_in_the_middle_of_a_change_of_metadata(tmp_path: Path) -> None:
 async def test_in_the_middle_of_a_change_in_zookeeper(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
-    """Nobody waits for who sleeps."""
+    """No process waits for the sleeping one."""
     await check_middle(tmp_path / "data", zookeeper.new_url())
 
 
-# A process stopped (SIGSTOP) inside a metadata transaction ended the sessions of healthy ones.
-#
-# Found from outside: heartbeats needed the write lock that the stopped process held. With 15 s of
-# SIGSTOP a healthy broker's session expired, it lost 79 partitions, and a publisher stalled 37 s.
+# A process that was stopped (SIGSTOP) inside a metadata transaction ended the sessions of healthy
+# ones. Heartbeats needed the write lock that the stopped process held. With 15 s of SIGSTOP a
+# healthy broker's session expired, it lost 79 partitions, and a publisher stalled for 37 s. Found
+# from outside.
 
 ROOT = Path(__file__).parents[2]
 LOCK_SESSION_MS = 2000
@@ -246,13 +245,13 @@ async def test_the_others_keep_their_sessions_and_read(
             slowest_s = max(slowest_s, time.monotonic() - begun)
             await asyncio.sleep(0.01)
         assert slowest_s < LOCK_TIMEOUT_MS / 1000, "reads stood behind a write that waited"
-        # What cannot be done says so, and whose fault it is.
+        # A call that cannot be done says so, and names the process that causes it.
         with pytest.raises(MetadataUnavailable, match=rf"process {sleeper.pid} \(.*, stopped\)"):
             await writing
         assert await store.children("/e") == ["healthy", "sleeper"]
         os.kill(sleeper.pid, ends_by)
         async with asyncio.timeout(60):
-            # The dead one's session ends; the one that woke has lost its own, and says so.
+            # The dead process's session ends; the process that woke has lost its own, and says so.
             while "sleeper" in await store.children("/e"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await store.create("/mine", b"")
@@ -266,7 +265,7 @@ async def test_the_others_keep_their_sessions_and_read(
 
 
 STEADY = "steady"
-"""A topic with long ledgers: nothing in it needs a change of metadata."""
+"""A topic with long ledgers, which needs no change of metadata."""
 PAUSE_S_MAX = CLUSTER_SESSION_MS / 1000
 """A session, of which the bug cost several: most of it is for a busy machine."""
 
@@ -310,7 +309,7 @@ async def test_a_healthy_broker_keeps_its_partitions_and_acks(
 
 
 async def publish_meanwhile(client: AsyncClient, producer: Producer) -> set[str]:
-    """Three sessions long to what this broker serves, which is what it returns."""
+    """Publish for three sessions to what this broker serves; return that."""
     served = set((await client.cluster())["partitions_here"])
     own = [int(one.rpartition("/")[2]) for one in served if f"/{STEADY}/" in one]
     assert own, f"it serves none of the steady ones, but {served}"

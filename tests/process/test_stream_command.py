@@ -1,4 +1,4 @@
-"""`octavo stream` as people and scripts use it: with pipes, to its end, and told to stop."""
+"""`octavo stream` as people and scripts use it: with pipes, to its end, and interrupted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def said(running: Standalone, *arguments: str, stdin: str | None = None) -> str:
 
 
 def told(running: Standalone, *arguments: str, stdin: str | None = None, code: int = 1) -> str:
-    """What it says when it does not work."""
+    """Return its message when it does not work."""
     done = octavo("stream", *arguments, "--data", str(running.folder), stdin=stdin)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("error: ")
@@ -134,7 +134,7 @@ def test_followed_each_message_is_out_at_once_until_it_is_told_to_stop(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**environment(), "PYTHONUNBUFFERED": ""},  # as nearly everybody has it
+            env={**environment(), "PYTHONUNBUFFERED": ""},  # a common setting
         ) as following,
     ):
         try:

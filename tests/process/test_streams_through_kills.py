@@ -1,10 +1,9 @@
-"""kill −9 of brokers in the midst of streams: events that are followed, lines that are acked by
-calls, a WebSocket, the Python client. Nothing is lost, nothing that was acked comes again, order is
-kept.
+"""kill −9 of brokers during streams: followed events, lines acked by calls, a WebSocket, the Python
+client. No message is lost, no acked message comes again, order is kept.
 
-A stream whose own broker is killed is begun anew at another one, as its user would; one whose
-owner is killed goes on by itself; the client does so in either case. `OCTAVO_ROUNDS=200` makes it a
-long one.
+When a stream's own broker is killed, the test opens the stream at another one, as its user would;
+when its owner is killed, the stream continues by itself. The client does so in both cases.
+`OCTAVO_ROUNDS=200` makes it longer.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(tmp_path: Path) -> None:
 
 
 class Followed:
-    """What came of a partition: every offset once, in order, whatever happens."""
+    """The messages of a partition: every offset once, in order."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -65,7 +64,7 @@ class Followed:
 
 
 class Consumed:
-    """What came of a subscription."""
+    """The messages of a subscription."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -80,21 +79,21 @@ class Consumed:
         self._last.clear()
 
     def delivered(self, message: Any) -> str:
-        """Its ack id."""
+        """Note a delivery; return its ack id."""
         place = partition, offset = message["partition"], message["offset"]
         self.times[place] += 1
         if place in self.acked:
             self.wrong.append(f"{self.name}: {place} came after its ack was answered")
         if message["delivery_count"] == 1:
             epoch = message["ack_id"].split("-")[2]
-            at = hash((partition, epoch))  # a take-over begins at the first that is not acked
+            at = hash((partition, epoch))  # a take-over begins at the first unacked message
             if self._last.get(at, -1) >= offset:
                 self.wrong.append(f"{self.name}: {place} came after {self._last[at]}")
             self._last[at] = offset
         return str(message["ack_id"])
 
     async def lines(self, url: str, acks: AsyncClient) -> None:
-        """Acked by calls of their own."""
+        """Consume lines; ack by separate calls."""
         subscription = acks.subscription("t", self.name)
         path = f"{url}{TOPIC}/subscriptions/{self.name}/stream?credits=200"
         async with opened("GET", path, {"Accept": "application/x-ndjson"}) as response:
@@ -109,7 +108,7 @@ class Consumed:
                     self.acked.add((found["partition"], found["offset"]))
 
     async def socket(self, url: str, _: AsyncClient) -> None:
-        """Acked over it."""
+        """Consume and ack over a WebSocket."""
         path = f"{url}{TOPIC}/subscriptions/{self.name}/stream?credits=200"
         asked: dict[int, list[Place]] = {}
         numbers = itertools.count()
@@ -140,7 +139,7 @@ async def opened(
 
 
 class Rounds:
-    """One cluster, one publisher, three streams, and somebody who kills brokers."""
+    """One cluster, one publisher, three streams, and a killer of brokers."""
 
     def __init__(self, cluster: Standalone) -> None:
         self.cluster = cluster
@@ -224,9 +223,8 @@ class Rounds:
         await producer.close()
 
     async def _keep(self, run: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        """A stream, begun anew at any broker when its own is gone, or when an ack is not answered
-        within the client's time: then the message comes again.
-        """
+        """Keep a stream open: open it at any broker when its own is gone, or when an ack is not
+        answered in time. Then the message comes again."""
         while True:
             url = self.rng.choice(self.cluster.cluster.urls)
             try:
@@ -239,7 +237,7 @@ class Rounds:
             await asyncio.sleep(0.1)
 
     async def _settle(self, client: AsyncClient) -> None:
-        """All that was sent has come, and is acked."""
+        """Wait until all sent messages have come, and are acked."""
         sent = set(self.sent)
         of_first = sum(partition == 0 for partition, _ in sent)
 
@@ -258,7 +256,8 @@ class Rounds:
                 error.add_note(f"{name}: {await client.subscription('t', name).stats()}")
             error.add_note(f"sent: {len(sent)}, streams begun: {self.lines.begun}")
             raise
-        # An ack whose answer was lost with its broker may have taken effect: then it never comes.
+        # An ack whose answer was lost with its broker may have taken effect: then the message never
+        # comes.
         for name in ("lines", "socket"):
             backlog = -1
             async with asyncio.timeout(SETTLE_S):

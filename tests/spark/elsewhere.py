@@ -1,7 +1,7 @@
 """A Spark of another kind, as a process: `python -m tests.spark.elsewhere KIND SERVICE TOPIC`.
 
-KIND is `local-cluster` (executors are processes of their own) or `connect` (a Spark Connect server,
-and this as its client). Prints one JSON object: the values read, and by how many executors.
+KIND is `local-cluster` (executors are separate processes) or `connect` (a Spark Connect server, and
+this as its client). Prints one JSON object: the values read, and the number of executors that read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from octavo.spark import register
 
 
 def main() -> None:
-    """Read the topic and say what was found."""
+    """Read the topic and print the result."""
     kind, service, topic = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName("octavo elsewhere")

@@ -1,9 +1,10 @@
-"""The query that a campaign of kills kills: one topic copied into another, in a process of its own.
+"""The query that a campaign of kills kills: it copies one topic into another, in a separate
+process.
 
     python -m tests.spark.killed_query SERVICE FOLDER COMMIT [--drain]
 
-COMMIT is the sink's option. It runs until it is killed; with `--drain` it reads what is there and
-ends. Tasks are tried four times, so a Python worker may die without ending the query.
+COMMIT is the sink's option. It runs until it is killed; with `--drain` it reads the present
+messages and ends. Tasks are tried four times, so a Python worker may die without ending the query.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ ROWS_PER_BATCH = 400
 
 
 def run(service: str, folder: Path, commit: str, *, drain: bool) -> None:
-    """See the module's first lines."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

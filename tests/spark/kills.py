@@ -1,11 +1,10 @@
 """Kills of a streaming query: `python -m tests.spark.kills --cycles 100 [--seed S] [--json]`.
 
-A query copies one topic into another, exactly once, in a process of its own. Rows come in all the
-time. In each cycle the query, with its JVM and its Python workers, is killed by SIGKILL at a moment
-that is drawn: any moment, or just when a commit is decided, before Spark has written its own; at
-times a Python worker dies before. It is started again on the same checkpoint, also when it ended
-with an error (Spark gives its Python workers 10 s to start, and no more). At the end what came out
-is compared with what went in, row for row.
+A query copies one topic into another, exactly once, in a separate process, while rows come in. In
+each cycle the query, with its JVM and its Python workers, is killed by SIGKILL at a random moment,
+or just when a commit is decided, before Spark has written its own; sometimes a Python worker dies
+before. It is started again on the same checkpoint, also after an error (Spark gives its Python
+workers only 10 s to start). At the end the output is compared with the input, row for row.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from tests.support.processes.standalone import environment, standalone
 BATCHES = "application/vnd.kafka.recordbatch.v2"
 ENDED_IN_A_ROW_MAX = 8
 LIFE_S_MAX = 1200.0
-"""A life that commits nothing for so long is a failure."""
+"""A life without a commit for this long is a failure."""
 COPY_PARTITIONS = 2
 
 
 @dataclass
 class Report:
-    """What a campaign came to. Every kill is counted in exactly one of the three moments."""
+    """The result of a campaign. Every kill is counted in exactly one of the three moments."""
 
     seed: int
     cycles: int
@@ -53,7 +52,7 @@ class Report:
     batches: int = 0
     workers_killed: int = 0
     ended: int = 0
-    """Lives that ended with an error of their own, not by a kill."""
+    """Lives that ended with an error, not by a kill."""
     killed_before_sparks_commit: int = 0
     """The sink had committed the batch, Spark had not."""
     killed_amid_a_batch: int = 0
@@ -67,7 +66,7 @@ class Report:
 
     @property
     def right(self) -> bool:
-        """Each row came out once, and nothing else did."""
+        """Whether each row came out once, and nothing else did."""
         return not self.missing and not self.doubled and self.rows_in == self.rows_out
 
 
@@ -91,7 +90,7 @@ class Life:
             )  # fmt: skip
 
     def members(self, name: str = "") -> list[int]:
-        """The processes of this run's session whose command has `name` in it."""
+        """Return the processes of this run's session whose command contains `name`."""
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
@@ -103,7 +102,7 @@ class Life:
         return found
 
     def kill_worker(self, rng: random.Random) -> bool:
-        """One of the Python processes that run tasks."""
+        """Kill one of the Python processes that run tasks."""
         workers = self.members("pyspark.daemon")
         if workers:
             with contextlib.suppress(ProcessLookupError):
@@ -111,7 +110,7 @@ class Life:
         return bool(workers)
 
     def kill(self) -> None:
-        """All of it."""
+        """Kill all of it."""
         while members := self.members():
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
@@ -121,7 +120,7 @@ class Life:
         self.process.wait(10)
 
     def said(self) -> str:
-        """The end of what it said."""
+        """Return the end of its output."""
         return self._said.read_text(errors="replace")[-4000:]
 
 
@@ -138,7 +137,7 @@ class Campaign:
         self._failed: list[BaseException] = []
 
     def run(self, say: Callable[[str], None]) -> None:
-        """All cycles, then the rest of the rows, then the comparison."""
+        """Run all cycles, then the rest of the rows, then the comparison."""
         with Client(self._service) as client:
             client.create_topic(ORIGIN, partitions=3)
             client.create_topic(COPY, partitions=COPY_PARTITIONS)
@@ -167,11 +166,11 @@ class Campaign:
         self._compare()
 
     def _feed(self) -> None:
-        """Rows numbered from 0, until told to stop; a few hundred each second."""
+        """Publish rows numbered from 0, until stopped; a few hundred each second."""
         try:
             with Client(self._service) as client, client.producer(ORIGIN) as producer:
                 while not self._stop.is_set():
-                    # Not more than the query takes: rows in cost time at the end.
+                    # Not more than the query handles: rows cost time at the end.
                     if self._published < (self._decided() + 8) * ROWS_PER_BATCH:
                         for _ in range(40):
                             number = self._published
@@ -183,7 +182,7 @@ class Campaign:
             self._failed.append(error)
 
     def _wait_for_readers(self) -> None:
-        """Bookies know the last confirmed entry a moment after the publisher does."""
+        """Wait until bookies know the last confirmed entry, a moment after the publisher."""
         from tests.support.published import known_end
 
         deadline_s = time.monotonic() + LIFE_S_MAX
@@ -205,7 +204,7 @@ class Campaign:
         self._note()
 
     def _commits_once_more(self, life: Life) -> bool:
-        """Let it work until the moment of its death; False when it ends before."""
+        """Let it work until the moment of its death; return False when it ends before."""
         rng = self._rng
         if not self._wait_for_commit(life):
             return False
@@ -219,7 +218,7 @@ class Campaign:
         return True
 
     def _wait_for_commit(self, life: Life) -> bool:
-        """Until the sink has committed one more batch, which may be before Spark has."""
+        """Wait until the sink has committed one more batch, perhaps before Spark has."""
         before, deadline_s = self._decided(), time.monotonic() + LIFE_S_MAX
         while self._decided() == before:
             if life.process.poll() is not None:
@@ -231,7 +230,7 @@ class Campaign:
         return True
 
     def _decided(self) -> int:
-        """The newest batch that the sink has committed; -1 when none is."""
+        """Return the newest batch that the sink has committed, or -1."""
         try:
             query = json.loads((self._folder / "checkpoint" / "metadata").read_text())["id"]
             with urlopen(f"{self._service}/v1/bulk-loads/{query}", timeout=60) as answer:
@@ -241,7 +240,7 @@ class Campaign:
             return -1
 
     def _note(self) -> None:
-        """At which moment did it die?"""
+        """Note at which moment it died."""
         decided, report = self._decided(), self._report
         report.batches = decided + 1
         if self._newest("commits") < decided:
@@ -285,7 +284,7 @@ class Campaign:
 def run_campaign(
     folder: Path, cycles: int, seed: int, say: Callable[[str], None], commit: str = "bulk-load"
 ) -> Report:
-    """On a cluster of its own."""
+    """Run on a new cluster."""
     report = Report(seed, cycles, commit)
     started_s = time.monotonic()
     with standalone(folder / "data") as cluster:
@@ -295,7 +294,6 @@ def run_campaign(
 
 
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, prog="tests.spark.kills")
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))

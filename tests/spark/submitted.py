@@ -1,7 +1,7 @@
-"""An application for `spark-submit`, with nothing of the tests: `submitted.py SERVICE FROM TO`.
+"""An application for `spark-submit`, without any test code: `submitted.py SERVICE FROM TO`.
 
-Reads a topic, writes its rows to another one. Prints one JSON object: how many rows there were, and
-where Octavo was imported from, by the driver and by the tasks.
+Reads a topic, writes its rows to another one. Prints one JSON object: the number of rows, and where
+driver and tasks imported Octavo from.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from octavo.spark import register
 
 
 def where(_: Iterable[int]) -> Iterator[tuple[str, str]]:
-    """In a task."""
+    """Run in a task."""
     import octavo
 
     yield octavo.__file__, os.getcwd()
 
 
 def main() -> None:
-    """Copy, and tell."""
     service, source, target = sys.argv[1:]
     spark = SparkSession.builder.appName("octavo submitted").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

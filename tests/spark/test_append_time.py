@@ -1,4 +1,4 @@
-"""Append times as Spark sees them, without a JVM: from bookies, from objects, through a broker."""
+"""Append times in Spark, without a JVM: from bookies, from objects, through a broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WANTED = [BEGUN_MS + 1_000 * n for n in range(10) for _ in range(3)]
 
 
 async def rows(place: Place, **options: str) -> list[tuple[int, int]]:
-    """Time and type of all rows, in their order."""
+    """Return time and type of all rows, in order."""
     reader, splits = await place.planned(columns="timestamp,timestampType,offset", **options)
     found: list[tuple[int, int]] = []
     for split in splits:

@@ -1,7 +1,7 @@
-"""Spark's columns have the bytes that were published, whatever they are.
+"""Spark's columns have the published bytes, whatever they are.
 
-Spark reads batches as they lie at the bookies, so nothing parses a value on the way; that it stays
-so is held here, with the values that JSON would change (`unit/octavo/test_client_values`).
+Spark reads batches as stored at the bookies, so no code parses a value on the way. This test keeps
+it so, with the values that JSON would change (`unit/octavo/test_client_values`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Told = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
 def drawn(rng: random.Random) -> bytes | None:
-    """A value or a key: none, bytes, text of any planes, or a text of JSON written in some way."""
+    """Draw a value or a key: none, bytes, text of any planes, or JSON text in any form."""
     kind = rng.randrange(5)
     if kind == 0:
         return rng.choice(CHANGED)
@@ -54,7 +54,7 @@ def messages(rng: random.Random) -> list[Told]:
 
 
 def told(found: Any) -> Told:
-    """Of a row, or of a message of the client."""
+    """Return a row, or a message of the client, in one form."""
     if isinstance(found, Message):
         return found.key, found.value, found.headers
     key, value = (None if one is None else bytes(one) for one in (found.key, found.value))

@@ -1,4 +1,4 @@
-"""`compact` on a live cluster: the newest of each key, whatever dies and whatever follows."""
+"""`compact` on a live cluster: the newest message of each key, whatever dies or follows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client(service: str) -> Iterator[Client]:
 
 
 class Topic:
-    """One topic, what the job does with it, and who reads it."""
+    """One topic, the job on it, and its readers."""
 
     def __init__(self, spark: SparkSession, service: str, client: Client, name: str) -> None:
         self.spark, self.service, self.client, self.name = spark, service, client, name
@@ -86,7 +86,7 @@ class Topic:
         return sorted((row.partition, row.offset, row.key, row.value) for row in rows)
 
     def over_http(self) -> list[Message]:
-        """The view and what is behind it, page by page."""
+        """Return the view and the log behind it, page by page."""
         return [
             (number, one.offset, one.key, one.value)
             for number in range(2)
@@ -112,7 +112,7 @@ def topic(
 
 
 def newest(messages: list[Message]) -> list[Message]:
-    """By the book: of each key in each partition its last message; without a key every one."""
+    """By the rule: the last message of each key in each partition, and every one without a key."""
     last = {(one[0], one[2]): one for one in messages if one[2] is not None}
     return sorted([*last.values(), *(one for one in messages if one[2] is None)])
 
@@ -126,7 +126,7 @@ def some(rng: random.Random, count: int, keys: int) -> list[tuple[bytes | None, 
 
 
 def ledgers_of_kind(service: str) -> set[int]:
-    """All that a compaction has written and that are still there."""
+    """Return all existing ledgers that a compaction has written."""
 
     async def read() -> set[int]:
         found = set()
@@ -144,10 +144,8 @@ def ledgers_of_kind(service: str) -> set[int]:
 
 
 def sound(topic: Topic) -> bool:
-    """Neither audit nor scrub finds anything amiss, but for third copies that have yet to come.
-
-    A task's process ends when it was answered, which is when two copies are there.
-    """
+    """Check that audit and scrub find no fault, but for missing third copies: a task's process ends
+    when it is answered, at which time two copies exist."""
     jobs = audit, partial(scrub, options=ScrubOptions())
     return all(one.kind == ABSENT for job in jobs for one in topic.job(job).findings)
 
@@ -171,7 +169,7 @@ def test_the_newest_of_each_key_run_after_run(topic: Topic) -> None:
             assert outcome.summary["messages_kept"] == len(found)
             assert outcome.summary["messages_new"] == count
             assert outcome.summary["ledgers"] >= 2
-    # What was published since is read behind the view.
+    # Later messages are read behind the view.
     topic.publish([(b"k1", b"later"), (b"new", b"n")])
     behind = topic.messages(readCompacted="true")
     assert topic.over_http() == behind
@@ -374,7 +372,7 @@ def test_a_view_of_append_times_has_them(topic: Topic) -> None:
     topic.client.publish(topic.name, "as its producer says", key="first", timestamp_ms=5)
     begun_ms = wall_clock_ms()
     topic.client.set_topic_policies(topic.name, message_time="append")
-    for number in range(2):  # the ledgers that are open give way to some with append times
+    for number in range(2):  # the open ledgers are replaced by some with append times
         while True:
             switch = topic.client.publish(
                 topic.name, "x", key="switch", partition=number, timestamp_ms=6

@@ -48,7 +48,7 @@ def job_at(service: str) -> Job:
 @pytest.fixture(scope="module")
 def spoiled(cluster: Standalone) -> Iterator[LedgerMetadata]:
     """Entry 0 is whole; of 1 a copy is missing, of 2 one is damaged, 3 has another payload on one
-    bookie, 4 is nowhere."""
+    bookie, 4 is lost."""
     url = cluster.cluster.metadata_url
     made = asyncio.run(with_ledgers(url, spoil))
     yield made
@@ -99,14 +99,14 @@ def test_a_sound_ledger_has_no_findings(
             for number in range(200):
                 producer.send(b"%d" % number)
     outcome = job(lambda run: scrub(run, ScrubOptions(sample=0.5, bytes_per_s=10**8)))
-    # A task's process may end when two copies are there, before the third one: it comes later.
+    # A task's process may end when two copies are there; the third one comes later.
     bad = {one.where for one in outcome.findings if one.kind != ABSENT}
     assert bad <= {f"ledger {spoiled.ledger_id}"}
     assert 0 < outcome.summary["entries_read"] < outcome.summary["entries"]
 
 
 def test_audit_has_bookies_fetch_what_they_lack(spark: SparkSession, tmp_path: Path) -> None:
-    """All that somebody has comes back; what nobody has stays lost, and is told."""
+    """All entries with a copy come back; the others stay lost, and are reported."""
     with standalone(tmp_path / "data", "--set=bookie.copies_retry_ms=86400000") as own:
         made = asyncio.run(with_ledgers(own.cluster.metadata_url, spoil))
         job = job_at(own.cluster.urls[0])

@@ -1,4 +1,4 @@
-"""The source where tasks do not run in the session's own process: executors, Spark Connect."""
+"""The source with tasks outside of the session's process: executors, Spark Connect."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An encrypted namespace and the jobs over whole topics: with the key they work as ever, without it
-they say so, and nothing that they write for the cluster can be read.
+"""An encrypted namespace and the jobs over whole topics. With the key they work as usual. Without
+it they say so, and their output for the cluster cannot be read.
 
-All jobs with the key run in one process, those without in another: starting Java is most of what a
-job over a few hundred messages takes, whether they are encrypted or not.
+All jobs with the key run in one process, and those without in another: starting Java takes most of
+the time of a job over a few hundred messages.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Shell:
         self._process.wait(60)
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """The command's exit code, and all that it printed."""
+        """Return the command's exit code and output."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(arguments), file=self._process.stdin, flush=True)

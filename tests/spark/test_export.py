@@ -67,7 +67,7 @@ def publish(client: Client, service: str, topic: str, values: list[Any]) -> None
 
 
 def rows_in(out: Path) -> list[dict[str, Any]]:
-    """As any reader of Parquet sees them, Spark or not."""
+    """Read the rows as any reader of Parquet does."""
     files = sorted(out.glob("export_batch=*/*.parquet"))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 

@@ -1,8 +1,8 @@
-"""`ingest-kafka` but for Kafka: the plan, rows in the shape that Spark's connector gives, the
-checkpoint, and what is said when the connector is missing.
+"""`ingest-kafka` without Kafka: the plan, rows in the shape of Spark's connector, the checkpoint,
+and the message when the connector is missing.
 
-The connector is a package of Maven, which tests do not fetch. Octavo's own source gives the same
-columns, and stands in for it as a stream.
+The connector is a Maven package, which tests do not fetch. Octavo's own source gives the same
+columns, and replaces it as a stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One cycle of the campaign of kills; `make spark-kills N=100` runs as many as wanted."""
+"""One cycle of the campaign of kills; `make spark-kills N=100` runs more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Large messages in Spark: one row each, copied with their bodies by `replay`, told by others."""
+"""Large messages in Spark: one row each, copied with their bodies by `replay`, reported by other
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def client(service: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def films(client: Client, service: str) -> str:
-    """Small and large ones, in an order."""
+    """Small and large messages, in an order."""
     client.create_topic("films")
     with seen_by_readers(service, "films", 5 + 2 * 6):  # each piece has an offset
         client.publish("films", "a", key="k", timestamp_ms=TIME_MS)
@@ -51,7 +53,7 @@ def films(client: Client, service: str) -> str:
 
 
 def found_in(client: Client, topic: str, partition: int = 0) -> list[tuple[Any, ...]]:
-    """Time, key, headers and all of the value of each message."""
+    """Return time, key, headers and the whole value of each message."""
     found = []
     for one in client.messages(topic, partition=partition):
         value = one.value if one.large is None else b"".join(client.body(topic, one))

@@ -1,8 +1,8 @@
-"""Times that no calendar has, on a real Spark: read, streamed, copied, exported, compacted.
+"""Impossible calendar times on a real Spark: read, streamed, copied, exported, compacted.
 
 Spark ended with Arrow's error on a message in microseconds, and `replay` could not write what it
-had read (decision 63). What is stored already is read with a null date beside the number, and a
-copy has the same number.
+had read (decision 63). A stored message with such a time is read with a null date beside the
+number, and a copy has the same number.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def client(service: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _stored(service: str, client: Client) -> None:
-    """Messages as an older version took them: the header of their batch tells no odd time."""
+    """Store messages as an older version did: the header of their batch shows no odd time."""
     client.create_topic(SOURCE)
     records = [
         Record(b"k%d" % number, b"v%d" % number, (), time_ms)
@@ -68,13 +68,13 @@ def _stored(service: str, client: Client) -> None:
 
 
 def wanted() -> list[tuple[bytes, int | None, int]]:
-    """Key, date in milliseconds, number: of every message."""
+    """Return key, date in milliseconds, number: of every message."""
     times = {b"k%d" % number: time_ms for number, time_ms in enumerate(TIMES)} | {b"k9": -1}
     return [(key, ms if ms in DATED else None, ms) for key, ms in times.items()]
 
 
 def told(frame: DataFrame) -> list[tuple[bytes, int | None, int]]:
-    """The same, of rows."""
+    """Return the same, of rows."""
     return sorted(
         (bytes(row.key), ms_of(row.timestamp), row.timestampMillis) for row in frame.collect()
     )
@@ -175,7 +175,7 @@ def test_an_export_has_a_null_where_there_is_no_date(
 def test_a_compacted_view_keeps_the_numbers(
     service: str, client: Client, read: Read, job: Callable[[Callable[[Run], Outcome]], Outcome]
 ) -> None:
-    """The newest of a key is found by offsets, whatever times say; tombstones have odd ones too."""
+    """The newest of a key is found by offsets, whatever the times; tombstones have odd ones too."""
     topic = "odd-compacted"
     client.create_topic(topic, rollover={"entries": 2})
     copies = read().select("key", "value", "timestampMillis")

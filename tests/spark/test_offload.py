@@ -1,4 +1,4 @@
-"""Offload without a JVM: the steps, what dies amid them, and who reads what was offloaded."""
+"""Offload without a JVM: the steps, deaths during them, and readers of the offloaded ledgers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 class OneTaskAfterAnother:
-    """Spark's part in the job: tasks travel pickled, results too."""
+    """Spark's part in the job: tasks and results are pickled."""
 
     defaultParallelism = 2  # noqa: N815
 
@@ -83,7 +83,7 @@ async def links(place: Place) -> list[PartitionLedger]:
 
 
 async def gone_from_bookies(place: Place) -> list[int]:
-    """All closed ledgers are dropped, and the bookies have collected them."""
+    """Wait until all closed ledgers are dropped, and the bookies have collected them."""
     dropped = [link.ledger_id for link in await links(place)]
     for ledger_id in dropped:
         await place.forget(ledger_id)
@@ -123,7 +123,7 @@ async def test_closed_ledgers_are_copied_and_everybody_reads_on(
     # Both places have it; each way gives the same rows.
     for read_from in ("auto", "bookies", "offload"):
         assert await rows_of(place, readFrom=read_from) == WHOLE, read_from
-    # The owner writes its record over what the job wrote, and keeps it.
+    # The owner writes its record over the job's, and keeps the job's change.
     await place.publish(100, 4)
     await until(lambda: len(partition.stats().ledgers) == 8, "a new ledger", 400)
     assert (await owned(place.broker, place.name)).epoch == epoch, "nobody lost the partition"
@@ -144,7 +144,7 @@ async def test_brokers_and_spark_read_what_only_the_objects_have(
     assert outcome.summary["dropped_ledgers"] == len(dropped) == 6
     assert not set(dropped) & set(await place.ledgers.list())
     assert {link.offload.state for link in await links(place) if link.offload} == {DROPPED}
-    # The owner, whose readers of these ledgers were open; then one that begins anew.
+    # The owner, whose readers of these ledgers were open; then a new one.
     assert await values(partition) == WHOLE
     assert await partition.position(MessageId(first.ledger_id, first.entry_id, 3)) == 3
     await place.running.close()
@@ -224,7 +224,7 @@ async def test_a_path_that_cannot_be_written_to(place: Place, tmp_path: Path) ->
 async def test_a_wrong_checksum_after_a_copy(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file system took all bytes and gives back others: the ledger stays where it is."""
+    """The file system took all bytes and returns others: the ledger stays where it is."""
     write = offload_copy._write
 
     async def damaging(cluster: Any, task: Any, url: str) -> Any:

@@ -1,6 +1,6 @@
-"""Spark and a cluster in which nothing is open: tasks read by tokens, brokers are shown one.
+"""Spark and a secured cluster: tasks read by tokens, brokers get a token.
 
-In a process of its own: what says whom to believe, and what to show, is in its environment.
+It runs in a separate process, whose environment names the trusted CA and the token.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
 def test_attempts_of_tasks_publish_nothing_and_the_driver_once(
     spark: SparkSession, service: str, client: Client, tmp_path: Path
 ) -> None:
-    """A task fails at its last row and is run again: what it had is published by the driver."""
+    """A task fails at its last row and is run again; the driver publishes its rows."""
     client.create_topic("retried", partitions=2)
     from pyspark import TaskContext
     from pyspark.sql.functions import udf

@@ -32,7 +32,7 @@ def client(service: str) -> Iterator[Client]:
 def topic(client: Client, service: str) -> str:
     """600 messages over two partitions and several ledgers each, one second apart."""
     client.create_topic("rows", partitions=2, rollover={"entries": 2})
-    for first in range(0, COUNT, 200):  # a ledger ends behind what is on its way
+    for first in range(0, COUNT, 200):  # a ledger ends after the batches in flight
         publish(client, service, "rows", range(first, first + 200))
     return "rows"
 
@@ -164,7 +164,7 @@ def test_a_stream_takes_each_message_once_over_restarts(
     client.create_topic("stream", partitions=2, rollover={"entries": 4})
 
     def run(**options: Any) -> list[int]:
-        """What there is now, then stop; the sizes of the micro-batches."""
+        """Read the present messages, then stop; return the sizes of the micro-batches."""
         query = (
             spark.readStream.format("octavo")
             .options(service=service, subscribe="stream", startingOffsets="earliest", **options)

@@ -1,6 +1,6 @@
-"""The Spark source when what it reads goes, breaks or moves. Planned and read without a JVM.
+"""The Spark source when its ledgers go, break or move. Planned and read without a JVM.
 
-Planning is what Spark's driver calls, reading what its tasks call: the objects are the same.
+The test plans like Spark's driver and reads like its tasks, with the same objects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 class Halfway:
-    """A split's rows, stopped after the first: what comes later is read when asked for."""
+    """A split's rows, stopped after the first: later rows are read on demand."""
 
     def __init__(self, reader: OctavoReader, split: Split) -> None:
         self._rows: Iterator[Any] = reader.read(split)
@@ -68,7 +68,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def trim(place: Place) -> int:
-    """Retention removes all but the newest ledgers, and bookies have collected them too."""
+    """Let retention remove all but the newest ledgers, and bookies collect them too."""
     partition = await owned(place.broker, place.name)
     before = {ledger_id for ledger_id, _ in partition.stats().ledgers}
     await place.broker.topics.update(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
@@ -152,7 +152,7 @@ async def test_a_bookie_that_goes_while_it_is_read(place: Place) -> None:
 
 
 def flips_bits(node: Any) -> None:
-    """What this bookie reads has one bit wrong: the disk's fault, found by no bookie's check."""
+    """Flip one bit in this bookie's reads: a fault of the disk that the bookie's checks miss."""
     storage = node.storage
     read, read_many = storage.reads.read, storage.reads.read_many
 
@@ -196,7 +196,7 @@ async def test_every_replica_damaged_is_an_error_not_silence(
 
 @pytest.mark.usefixtures("small_pages")
 async def test_a_ledger_replaced_by_a_copy_under_a_running_query(place: Place) -> None:
-    """As when small ledgers are put together, or one is written again elsewhere."""
+    """As when small ledgers are merged, or one is written again elsewhere."""
     reader, (split,) = await place.planned()
     query = Halfway(reader, split)
     first = await query.first()
@@ -271,7 +271,7 @@ LEDGERS = 10_000
 async def test_ten_thousand_small_ledgers_are_planned_in_seconds(
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Planned against a store whose every read takes 5 ms, as one some hosts away does."""
+    """Planned against a store whose every read takes 5 ms, like a remote one."""
     store = far_store()
     cluster = SparkCluster(store)
     await cluster.start()
@@ -299,7 +299,7 @@ async def test_ten_thousand_small_ledgers_are_planned_in_seconds(
 
 
 class FarStore(FrozenStore):
-    """Records some milliseconds away. Counts how many reads are under way."""
+    """Records some milliseconds away. Counts the reads in flight."""
 
     at_once = at_once_max = 0
 

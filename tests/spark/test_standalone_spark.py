@@ -1,7 +1,7 @@
 """Spark's own cluster, a master and a worker, that know nothing of Octavo but a zip.
 
-The Python of the workers has what Octavo depends on and not Octavo; everything runs in other
-folders. Python and Java processes begin one after the other: on a busy machine that takes a while.
+The Python of the workers has Octavo's dependencies and not Octavo; everything runs in other
+folders. Python and Java processes start one after the other, which takes a while on a busy machine.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def spark_home() -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What Java needs, and nothing by which Python would find this project."""
+    """Return Java's environment, without any path to this project."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
     return {**kept, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 def python_of_workers(folder: Path) -> Path:
-    """A Python with the packages of this one, but not those that are installed as editable."""
+    """Make a Python with the packages of this one, but without the editable ones."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -66,7 +66,7 @@ def python_of_workers(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def running(folder: Path, name: str, *arguments: str, **more: str) -> Iterator[Callable[[], str]]:
-    """A process of Spark's; gives what it has said."""
+    """Run a process of Spark's; yield its output."""
     log = folder / f"{name}.log"
     with log.open("wb") as said:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`verify` on a live cluster: a topic that keeps its promises, and one made to break each."""
+"""`verify` on a live cluster: a topic that keeps its promises, and one that breaks each."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_topic_that_breaks_each_promise(
 def test_offsets_out_of_all_order(
     verified: Verify, client: Client, cluster: Standalone, spark: SparkSession, service: str
 ) -> None:
-    """Readers refuse the ledger; `verify` reads on to its last entry and tells each step."""
+    """Readers refuse the ledger; `verify` reads on to its last entry and reports each step."""
     client.create_topic("forged", partitions=1)
     forged = [batch(base, 1, -1, -1, -1) for base in (0, 1, 1000, 2, 3, -5, 4)]
     asyncio.run(write_ledgers(cluster.cluster.metadata_url, "forged", [(0, 5, forged)]))
@@ -157,7 +157,7 @@ async def break_promises(metadata_url: str) -> None:
 async def write_ledgers(
     metadata_url: str, topic: str, *partitions: list[tuple[int, int, list[bytes]]]
 ) -> None:
-    """Ledgers of any entries, which the topic's records name: base offset, count, entries."""
+    """Write ledgers of any entries, which the topic's records name: base offset, count, entries."""
     store = open_store(metadata_url)
     await store.start()
     ledgers = LedgerClient(store, rng=random.Random(7))

@@ -182,7 +182,7 @@ def test_a_range_is_replayed_once_and_in_order(
 
 
 def test_submitted_to_spark(client: Client, service: str, tmp_path: Path) -> None:
-    """As on a cluster: `spark-submit` owns master and settings, the job its arguments."""
+    """As on a cluster: `spark-submit` sets master and settings, the job its arguments."""
     import pyspark
 
     import octavo.pipeline
@@ -206,5 +206,5 @@ def test_submitted_to_spark(client: Client, service: str, tmp_path: Path) -> Non
         },
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])  # what is said on the way comes there too
+    found = json.loads(done.stdout.splitlines()[-1])  # other output comes there too
     assert (found["result"], found["summary"]["rows"]) == ("ok", 10)

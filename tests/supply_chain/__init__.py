@@ -1,5 +1,6 @@
-"""What Octavo is made of, and whether any of it is known to be bad: `make sbom`, `make audit`.
+"""The list of Octavo's parts, and their known vulnerabilities: `make sbom`, `make audit`.
 
-`sbom` installs Octavo alone, as its users do, and lists what came with it (CycloneDX). `audit` asks
-an advisory database about that list. What could not be asked is never told as "nothing found".
+`sbom` installs Octavo alone, as its users do, and lists the installed packages (CycloneDX). `audit`
+asks an advisory database about that list. A question without an answer is never reported as
+"nothing found".
 """

@@ -1,7 +1,7 @@
-"""`python -m tests.supply_chain sbom`, or `audit`: exit code 1 when something is known to be bad.
+"""`python -m tests.supply_chain sbom`, or `audit`: exit code 1 for a known vulnerability.
 
-Where the database of advisories is out of reach, `audit` says so and ends with 0, or with 2 where
-REQUIRE_ADVISORIES=1 says that it must be.
+When the database of advisories is out of reach, `audit` says so and ends with 0, or with 2 if
+REQUIRE_ADVISORIES=1 demands it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ BILL = DIST / "sbom.json"
 
 
 def make_bill() -> int:
-    """Write `dist/sbom.json`."""
     python = install(DIST / "runtime")
     BILL.write_text(json.dumps(list_of(python), indent=1, sort_keys=True) + "\n")
     missing = lacking(json.loads(BILL.read_text()), python)
@@ -31,7 +30,6 @@ def make_bill() -> int:
 
 
 def main() -> int:
-    """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m tests.supply_chain", description=__doc__)
     parser.add_argument("what", choices=("sbom", "audit"))
     what = parser.parse_args().what

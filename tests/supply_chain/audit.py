@@ -1,7 +1,7 @@
-"""Asks pip-audit about a bill of materials, and tells findings from answers that did not come.
+"""Asks pip-audit about a bill of materials, and separates findings from missing answers.
 
-pip-audit says "No known vulnerabilities found" also of packages that its database did not know, so
-those are counted here: an index that has no advisories must not make a list look clean.
+pip-audit also says "No known vulnerabilities found" about packages that its database did not know,
+so those are counted here: an index without advisories must not make a list look clean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ASKED_S = 300
 
 
 class Asked(NamedTuple):
-    """What came of it."""
+    """The answer of pip-audit."""
 
     packages: list[dict[str, Any]]
     """As pip-audit writes them: `name`, `version`, `vulns`, or `skip_reason`."""
@@ -26,12 +26,12 @@ class Asked(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """For people and for CI."""
+    """The verdict, for people and for CI."""
 
     text: str
     known_bad: bool
     unknown: bool
-    """Of some nothing is known, neither good nor bad."""
+    """Some packages are unknown to the database."""
 
 
 def ask(bill: dict[str, Any], *options: str) -> Asked:
@@ -58,7 +58,7 @@ def ask(bill: dict[str, Any], *options: str) -> Asked:
 
 
 def verdict(asked: Asked) -> Verdict:
-    """What that means."""
+    """Return the verdict on an answer."""
     skipped = [one["name"] for one in asked.packages if "skip_reason" in one]
     bad = [one for one in asked.packages if one.get("vulns")]
     judged = len(asked.packages) - len(skipped)

@@ -1,4 +1,4 @@
-"""The bill of materials: cyclonedx-py's, of an environment with Octavo and nothing else."""
+"""The bill of materials: cyclonedx-py's, of an environment with Octavo only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Bill = dict[str, Any]
 
 
 def install(folder: Path) -> Path:
-    """Octavo with what it needs in an environment of its own; its interpreter."""
+    """Install Octavo with its dependencies in a new environment; return its interpreter."""
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -28,7 +28,7 @@ def install(folder: Path) -> Path:
 
 
 def list_of(python: Path) -> Bill:
-    """What is installed there, by a tool that knows the format and checks what it wrote."""
+    """List the installed packages, by a tool that knows the format and checks its output."""
     found = _run(
         "cyclonedx_py", "environment", str(python),
         "--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible",
@@ -38,7 +38,7 @@ def list_of(python: Path) -> Bill:
 
 
 def lacking(bill: Bill, python: Path) -> list[str]:
-    """What should be in the list, with its version, and is not."""
+    """Return packages that are missing in the list, with their versions."""
     listed = {_plain(one["name"]): one.get("version") for one in bill["components"]}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {_plain(re.split(r"[<>=\[; ]", one)[0]) for one in project["dependencies"]}
@@ -51,7 +51,7 @@ def lacking(bill: Bill, python: Path) -> list[str]:
 
 
 def installed(python: Path) -> dict[str, str]:
-    """Every package of an environment, with its version."""
+    """Return every package of an environment, with its version."""
     if python == Path(sys.executable):
         folder = sysconfig.get_path("purelib")
     else:
@@ -60,7 +60,7 @@ def installed(python: Path) -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
-    """A package's name as its index has it (PEP 503)."""
+    """Return a package's name as its index has it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

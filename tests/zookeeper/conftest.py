@@ -1,4 +1,4 @@
-"""What tests of a real ZooKeeper share."""
+"""Fixtures for tests of a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 
 @pytest.fixture
 def ensemble(servers: Ensemble) -> Ensemble:
-    """They all serve; the test may break them."""
+    """All serve; the test may break them."""
     servers.start_all()
     return servers

@@ -1,4 +1,4 @@
-"""A store over three real servers: the one it talks to dies, the leader dies, the majority dies."""
+"""A store over three real servers: its own server dies, the leader dies, the majority dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def opened(ensemble: Ensemble, chroot: str, session_timeout_ms: int) -> Any:
 
 
 def server_of(store: ZooKeeperStore, ensemble: Ensemble) -> str:
-    """The server that the store is connected to."""
+    """Return the server that the store is connected to."""
     port = store._client._connection._socket.getpeername()[1]
     return next(one.name for one in ensemble.places.values() if one.client_port == port)
 
@@ -48,7 +48,7 @@ async def test_session_records_and_watches_outlive_any_one_server(
         victim = await asyncio.to_thread(pick, one, ensemble)
         heard.clear()
         await asyncio.to_thread(ensemble.kill, victim)
-        # Changed by somebody else, perhaps while this store is between two servers.
+        # Changed by another store, perhaps while this store is between two servers.
         await persist(lambda n=round_number: other.put("/seen", b"%d" % (n + 1), n), other, "/seen")
         await eventually(lambda: "seen" in heard)
         await eventually(lambda: one.session_state is SessionState.CONNECTED)

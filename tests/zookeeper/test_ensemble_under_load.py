@@ -1,8 +1,8 @@
 """A cluster over three servers of ZooKeeper: the leader dies, then the majority, for long.
 
-While there is no majority, publishing goes on in ledgers that are open and need no change. What
-needs a change waits, and says so: a bookie's replacement, the partitions of a dead broker, a new
-topic. With the majority back all of it happens by itself, and the history checkers find nothing.
+Without a majority, publishing goes on in open ledgers that need no change. Anything that needs a
+change waits, and says so: a bookie's replacement, the partitions of a dead broker, a new topic.
+With the majority back all of it happens by itself, and the history checkers find nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.long, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 RATE = 8.0
-"""Low: what waits for a dead broker's partition must not fill its producer meanwhile."""
+"""Low: messages that wait for a dead broker's partition must not fill its producer meanwhile."""
 
 
 async def test_leader_killed_then_a_long_outage(tmp_path: Path, ensemble: Ensemble) -> None:
@@ -66,8 +66,8 @@ async def majority_away(ensemble: Ensemble, breaker: Breaker, record: Record) ->
     supervisor = breaker.supervisor
     urls = supervisor.cluster.urls
     async with AsyncClient(urls) as client:
-        # No ledger shall be in the middle of its end when it gets dark: an end that had begun
-        # holds the answers back, so the second round of answers tells that there is none.
+        # No ledger may be ending when the majority goes: an end in progress holds answers back, so
+        # the second round of answers shows that there is none.
         await client.update_topic(TOPIC, rollover={"entries": 1_000_000})
         owners = [owner for owner, _ in await owners_of(urls)]
         for _ in range(2):
@@ -99,7 +99,8 @@ async def majority_away(ensemble: Ensemble, breaker: Breaker, record: Record) ->
 
 
 async def goes_on(record: Record, owners: list[str], owner: str) -> None:
-    """What `owner` serves takes messages, also when every session would have ended long ago."""
+    """The partitions of `owner` take messages, also when every session would have ended long
+    ago."""
     served = {str(n) for n, name in enumerate(owners) if name == owner}
     await acked_in(record, served, 10)
     await asyncio.sleep(1.5 * SESSION_MS / 1000)
@@ -107,7 +108,7 @@ async def goes_on(record: Record, owners: list[str], owner: str) -> None:
 
 
 async def until_not_ready(url: str) -> None:
-    """/readyz says that the metadata store is out of reach."""
+    """Wait until /readyz says that the metadata store is out of reach."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE_S):
         while True:
             async with session.get(f"{url}/readyz") as response:
@@ -128,7 +129,7 @@ async def takes_no_new_topic(url: str) -> str:
 
 
 async def acked_in(record: Record, partitions: set[str], count: int) -> None:
-    """Wait until so many messages that are sent from now on are acked in each of them."""
+    """Wait until this many later messages are acked in each of them."""
     since = time.monotonic()
     async with asyncio.timeout(DEADLINE_S):
         while True:

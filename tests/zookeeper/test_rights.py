@@ -1,4 +1,4 @@
-"""Digest authentication: records belong to the cluster's credentials, and to nobody else."""
+"""Digest authentication: only the cluster's credentials open its records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def credentials(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stranger(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """Somebody who may reach ZooKeeper, and has no credentials."""
+    """A client that reaches ZooKeeper, and has no credentials."""
     client = KazooClient(f"127.0.0.1:{zookeeper.port}")
     client.start()
     yield client
@@ -116,7 +116,7 @@ async def test_watches_and_rights_stand_again_after_a_new_session(
 
 
 def end_session(store: object, port: int) -> None:
-    """From another connection, as ZooKeeper would when it hears nothing."""
+    """End it from another connection, as ZooKeeper does when it hears nothing."""
     twin = KazooClient(f"127.0.0.1:{port}", client_id=store._client.client_id)  # type: ignore[attr-defined]
     twin.start()
     twin.stop()
@@ -146,7 +146,7 @@ def test_a_cluster_with_credentials(
     stranger: KazooClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`octavo standalone` and the commands find them in the environment; a stranger is shut out."""
+    """`octavo standalone` and the commands find them in the environment; a stranger is refused."""
     url = zookeeper.new_url()
     monkeypatch.setattr(
         "tests.support.processes.standalone.environment", with_credentials(credentials)

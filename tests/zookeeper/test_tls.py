@@ -1,4 +1,4 @@
-"""TLS to a real ZooKeeper: it works as in the clear, and what does not fit is said in words."""
+"""TLS to a real ZooKeeper: it works as in the clear, and mismatches are reported in words."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.zookeeper]
 
 @contextlib.contextmanager
 def running(folder: Path, certs: Path, name: str, *, asks: bool) -> Iterator[ZooKeeperServer]:
-    """A server that shows the certificate of that name, and may ask for one."""
+    """Run a server that shows the certificate of that name, and may ask for one."""
     store = pem_store(folder / "store.pem", certs / f"{name}.pem", certs / f"{name}.key")
-    # Whether it serves is asked by its own certificate, whatever name is in that.
+    # Whether it serves is checked with its own certificate, whatever its name.
     context = client_context(
         ca=f"{certs}/ca.pem", certificate=f"{certs}/{name}.pem", key=f"{certs}/{name}.key"
     )
@@ -78,7 +78,7 @@ async def started(url: str, tls: Certificates | None, **how: int) -> AsyncIterat
 
 
 async def why_not(url: str, tls: Certificates | None) -> str:
-    """What is said of a store that cannot be opened."""
+    """Return the message about a store that cannot be opened."""
     store = open_store(url, tls=tls)
     assert isinstance(store, ZooKeeperStore)
     store._connect_timeout_ms = 2_000
