@@ -44,7 +44,7 @@ MUTANTS = (
         "every-batch-the-same-epoch",
         0,
         "sink_producer.py",
-        "batches of a query share a producer epoch, so later ones look like repeats",
+        "batches of a query share a producer epoch, so later batches look like repeats",
         """The epoch distinguishes the batches of a query, because each begins with sequence 0. The
         edit leaves it out: a broker takes a batch for a repeat of another, and answers that it
         has the rows.""",

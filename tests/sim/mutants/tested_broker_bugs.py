@@ -210,7 +210,7 @@ BUGS = (
     ),
     TestedBug(
         "snapshot-of-what-is-not-confirmed",
-        "confirmed messages are noted among the accepted ones, and snapshots miss them",
+        "confirmed messages are noted among the accepted messages, and snapshots miss them",
         """Two tables with similar names: one as of what was accepted, one as of what is confirmed,
         which a snapshot holds.""",
         "S9 (none twice)",

@@ -428,7 +428,7 @@ BUGS = (
     ),
     TestedBug(
         "busy-taken-for-a-failure",
-        "recovery treats a busy bookie as one that cannot answer",
+        "recovery counts a busy bookie's refusal as its answer",
         """Recovery is due when bookies have most to do. The edit takes "ask again" for an answer:
         with two busy bookies a ledger cannot be recovered.""",
         "S8 (P35)",

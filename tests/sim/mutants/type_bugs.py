@@ -31,7 +31,7 @@ MUTANTS = (
         "new-ones-overtake-what-is-not-remembered",
         0,
         "Pulsar's Key_Shared (class)",
-        "new messages of a key overtake older ones that did not fit into memory",
+        "new messages of a key overtake older messages that did not fit into memory",
         """Later messages overtook messages that did not fit into memory. The edit takes any
         message beyond the front for the key's next message.""",
         "S13 (what is out of a key is its beginning)",
@@ -124,7 +124,7 @@ MUTANTS = (
 BUGS = (
     TestedBug(
         "later-ones-stay-out",
-        "a message is returned without the later ones of its key, which may be acked first",
+        "a message is returned without the later messages of its key, which may be acked first",
         """The later messages belong to the same key, and may be acked before the earlier one is
         delivered again.""",
         "S13 (what is out of a key is its beginning)",

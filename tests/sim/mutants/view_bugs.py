@@ -11,7 +11,7 @@ MUTANTS = (
         "log-before-the-view-ends",
         0,
         "compacted.py",
-        "a page goes on in the log before the compacted view is at its end",
+        "a page continues in the log before the end of the compacted view",
         """That the page has come to the horizon looks redundant where room is left: a page ends
         when it is full. It also ends after so many ledgers, and where entries are uneven.""",
         "X9 (a page has all of the view)",
