@@ -161,7 +161,7 @@ BUGS = (
     _tested(
         "given-up-and-lets-none-in",
         "a publish that gives up waiting does not let the next one in",
-        "It was too long for the room that there is, and those behind it are not.",
+        "It was too long for the free room; the publishes behind it are not.",
         "Q2",
         _LINE,
         (f"{_PUBLISHER}._give_up", "self._pump()", "pass"),
@@ -169,7 +169,7 @@ BUGS = (
     _tested(
         "cancelled-and-still-in-line",
         "a publish whose caller has gone keeps its place in the queue",
-        "Only a publish that waited for too long left it.",
+        "The edit removes only publishes that waited for too long.",
         "Q1",
         _LINE,
         (f"{_PUBLISHER}.publish", "self._give_up(job)", "pass"),
@@ -185,7 +185,7 @@ BUGS = (
     _tested(
         "placed-before-the-reconnect",
         "a watch cancelled before a reconnect counts as placed after it",
-        "The same watch, placed again, never fires.",
+        "When the same watch is placed again, it never fires.",
         "watches stand",
         _AGAIN,
         (f"{_WATCHES}.place_all", "self._placed.clear()", "pass"),

@@ -18,8 +18,8 @@ BUGS = (
     TestedBug(
         "left-before-it-was-given",
         "an owner hands on leases of messages that no consumer has received",
-        """A message was still on its way from the bookies when the owner ended. Its lease is
-        handed on like all others, and no consumer can ack it until the lease ends.""",
+        """A message was still on its way from the bookies when the owner ended. If its lease is
+        handed on, no consumer can ack it until the lease ends.""",
         "decision 72 (what no consumer got is handed out)",
         _LEASES,
         (
@@ -33,8 +33,8 @@ BUGS = (
     TestedBug(
         "counts-end-with-the-owner",
         "delivery counts are not handed on",
-        """The lease is, and the ack id is good. But a poison message begins to count anew with
-        each drain, and never becomes a dead letter.""",
+        """The lease and the ack id stay valid, but a poison message counts from zero after each
+        drain, and never becomes a dead letter.""",
         "decision 72 (delivery counts go on)",
         _LEASES,
         (
@@ -48,8 +48,8 @@ BUGS = (
     TestedBug(
         "delays-stand-still",
         "delays stop while no consumer uses the subscription",
-        """What is out and what waits are two kinds of one table, and time passes for both. The
-        edit leaves one of them out of a tuple.""",
+        """Leased and waiting messages are two kinds in one table, and time passes for both. The
+        edit leaves one kind out.""",
         "decision 72 (delays go on)",
         _LEASES,
         (
@@ -63,8 +63,8 @@ BUGS = (
     TestedBug(
         "second-part-with-counts-of-the-first",
         "in a table of over 10,000 messages, counts are assigned to the wrong messages",
-        """A long table is told in several operations. The edit cuts offsets and counts
-        differently: both have the right length, so no reader refuses them.""",
+        """A long table is written as several operations. The edit cuts offsets and counts
+        differently; both have the right length, so no reader refuses them.""",
         "decision 72 (delivery counts go on)",
         _LEASES,
         (
@@ -78,8 +78,8 @@ BUGS = (
     TestedBug(
         "floor-swept-along",
         "dropping acked messages also drops the first unacked one",
-        """An off-by-one at the bound: what lies before the floor is acked, the floor is not. That
-        message is due and never handed out, until another broker takes the partition over.""",
+        """An off-by-one: messages before the floor are acked, the floor is not. That message is
+        never delivered until another broker takes the partition over.""",
         "what is due is handed out",
         _FLOOR,
         (
@@ -93,8 +93,8 @@ BUGS = (
     TestedBug(
         "taken-ones-come-again",
         "breaking up a run returns messages that were already taken from it",
-        """The first of a run are taken by moving a number on, and cut off later. Who reads the
-        array from its beginning meets them again: they are handed out a second time.""",
+        """Messages are taken from a run by moving an index, and cut off later. Code that reads the
+        array from its start delivers them a second time.""",
         "a message is out under one lease",
         _RUNS,
         (
@@ -108,8 +108,8 @@ BUGS = (
     TestedBug(
         "former-heads-are-believed",
         "the heap of delayed runs uses entries that are out of date",
-        """The heap keeps entries of former states, which are passed over when they come up. The
-        edit looks only whether the run is still there.""",
+        """The heap keeps outdated entries, which must be skipped when they come up. The edit checks
+        only that the run still exists.""",
         "nothing is handed out before it is due, nor twice",
         _RUNS,
         (

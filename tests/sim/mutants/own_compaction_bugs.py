@@ -123,8 +123,8 @@ BUGS = (
     TestedBug(
         "tombstone-goes-with-its-first-view",
         "an old tombstone is removed before any view contained it",
-        """A reader of views alone then never learns that the key was deleted. The edit checks only
-        the tombstone's age: it has an old timestamp, or the topic's first run comes late.""",
+        """A tombstone with an old timestamp is removed by the first run that meets it. A reader of
+        views alone never learns that the key was deleted.""",
         "X18 (a view told of each tombstone)",
         _TESTS + "test_tombstones_go_after_their_delay_and_one_view",
         (
@@ -139,8 +139,8 @@ BUGS = (
     TestedBug(
         "ledgers-of-a-lost-run-stay",
         "the ledgers of a compaction run that lost a race are never deleted",
-        """A ledger of a compaction may be deleted once the record names another run. The edit
-        waits for a record without any compaction.""",
+        """A ledger of a compaction may be deleted once the record names another run. The edit waits
+        for a record without any compaction.""",
         "P62",
         _TESTS + "test_a_run_that_is_broken_off_leaves_nothing",
         (

@@ -82,9 +82,8 @@ BUGS = (
     TestedBug(
         "between-two-marks-aged-by-the-earlier",
         "a message stored between two age marks gets the age of the earlier mark",
-        """Nobody knows when between two marks a message came, so it has to age from the later. The
-        edit takes the mark that follows the last old one. 150 seeds did not tell: a message is as
-        old as its sending there, and marks are close.""",
+        """A message may have come just before the later of two marks, so its age must count from
+        there.""",
         "P64",
         "unit/broker/test_ages.py",
         (
@@ -98,8 +97,8 @@ BUGS = (
     TestedBug(
         "dated-by-what-may-be-behind",
         "age marks use a clock that may be behind, so new messages look old",
-        """Of a clock that was behind the mark is too old at once when it is right again: a message
-        that came a second ago has been there for an hour.""",
+        """The clock was behind when the mark was written. When it is right again, a message that
+        came a second ago seems an hour old.""",
         "P64",
         "unit/broker/test_backlogs.py",
         (
@@ -113,8 +112,8 @@ BUGS = (
     TestedBug(
         "an-earlier-mark-takes-the-later-back",
         "replaying an older age mark discards newer marks",
-        """A snapshot of a state ledger is ahead of the operations that were queued before it. The
-        edit lets an operation that says nothing new take the marks back.""",
+        """A snapshot of a state ledger is ahead of operations that were queued before it. Such an
+        operation must not take newer marks back.""",
         "P64",
         "unit/broker/test_ages.py",
         (
@@ -128,9 +127,9 @@ BUGS = (
     TestedBug(
         "who-comes-later-is-not-held",
         "a new publish overtakes publishes that wait for room in the backlog",
-        """When a backlog has room again those that waited go on one by one; one that comes in
-        between and looks at the quota alone is stored before them. An idempotent producer has a
-        gap then.""",
+        """When a backlog has room again, waiting publishes are stored one by one. A new publish
+        that looks at the quota alone is stored before them, and an idempotent producer gets a
+        gap.""",
         "S9 (batches take effect in the order of the calls)",
         "unit/broker/test_backlogs.py",
         (
@@ -144,8 +143,8 @@ BUGS = (
     TestedBug(
         "readable-before-it-is-synced",
         "adds that are written but not synced are shown to readers",
-        """A deferred ack is an ack all the same, and confirmed like any other. A consumer acks what
-        a power failure takes away, and its cursor stands behind the end of the log.""",
+        """A consumer acks a message that a power failure then takes away, and its cursor stands
+        behind the end of the log.""",
         "S9 (cursor ≤ end)",
         "cluster/test_policies.py",
         (

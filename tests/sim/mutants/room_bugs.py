@@ -140,7 +140,7 @@ BUGS = (
     _bug(
         "doubtful-and-sound-share-turns",
         "healthy dead-letter topics wait for full topics of their namespace",
-        "The sound topics wait for the full ones.",
+        "Topics that accept letters wait behind full topics.",
         "a key that is too small",
         "unit/broker/test_letter_turns.py::test_topics_in_doubt_and_others_of_one_namespace_take_no_turns_of_each_other",
         (

@@ -35,8 +35,8 @@ BUGS = (
     TestedBug(
         "marks-pruned-blindly",
         "marks of bulk loads that are not complete are removed",
-        """A partition keeps which batch of a bulk load it has. The mark may go once nobody asks
-        for it. The edit lets all go when there are many, and a part is taken in twice.""",
+        """A partition notes which batch of a bulk load it has taken in. If the note is removed
+        while the batch may still be requested again, the part is taken in twice.""",
         "X2",
         "unit/broker/test_marks_pruned.py",
         (
@@ -50,9 +50,8 @@ BUGS = (
     TestedBug(
         "rollover-does-not-wait",
         "a roll-over closes the old ledger before its adds are confirmed",
-        """Both ledgers have publishes under way. The old ledger is closed at its last confirmed
-        add: its later messages are lost, and those in the new ledger stay. The edit does not
-        wait.""",
+        """The old ledger is closed at its last confirmed add: its later messages are lost, and
+        messages in the new ledger stay.""",
         "S9",
         "unit/broker/test_rollover.py",
         (
@@ -66,8 +65,8 @@ BUGS = (
     TestedBug(
         "rollover-does-not-hear",
         "a roll-over does not notice that the old ledger failed",
-        """A similar call releases the waiter as if all adds were confirmed. The record then names
-        the new ledger, with messages behind a lost one.""",
+        """The edit calls a similar function, which releases the waiter as if all adds were
+        confirmed. The record then names the new ledger, although a message before it is lost.""",
         "S9",
         "unit/broker/test_rollover.py",
         (
@@ -81,9 +80,8 @@ BUGS = (
     TestedBug(
         "trim-by-an-old-limit",
         "a trim uses the limit from before it waited for the metadata store",
-        """The trim asks which offset the slowest subscription needs, then waits for the metadata
-        store. A subscription that seeks back meanwhile loses its messages. The edit does not
-        ask again.""",
+        """A subscription seeks back while the trim waits for the metadata store, and loses its
+        messages.""",
         "S9 (no message is trimmed that a subscription needs)",
         "cluster/test_retention.py",
         (
@@ -102,8 +100,8 @@ BUGS = (
     TestedBug(
         "seek-below-a-trim-under-way",
         "a seek goes to messages that a trim is removing",
-        """A similar name: the first offset that exists now, not the first that will. The answer
-        names an offset that is about to be removed.""",
+        """The edit uses a similar name: the first offset that exists now, not the first offset
+        after the trim. The seek answers with an offset that is about to be removed.""",
         "S9 (no message is trimmed that a subscription needs)",
         "cluster/test_retention.py",
         (
@@ -117,9 +115,8 @@ BUGS = (
     TestedBug(
         "markers-dropped-before-the-state",
         "a deletion marker is dropped before the deletion is in the ledger state",
-        """What stands in the ledger state of a deleted ledger's life is believed again once the
-        mark has passed the journal's record of its end, unless its deletion stands there too. The
-        edit lets the marker go when nothing else needs it.""",
+        """Once the mark has passed the journal's deletion record, a restart believes the ledger
+        state again, unless the deletion is recorded there too.""",
         "P44, P40",
         "unit/bookie/test_failed_flush_beside_collection.py",
         (
@@ -133,9 +130,8 @@ BUGS = (
     TestedBug(
         "failed-checkpoint-taken-as-done",
         "compaction continues after a checkpoint that failed halfway",
-        """A checkpoint that failed after its mark had moved left records that the index does not
-        know. Compaction then tells the index that it is complete, and they are found nowhere. The
-        edit does not look whether a half is left over.""",
+        """The checkpoint failed after its mark had moved, so the index lacks some records.
+        Compaction tells the index that it is complete, and those entries are found nowhere.""",
         "P38, P41",
         "unit/bookie/test_failed_flush_beside_collection.py",
         (
@@ -149,9 +145,8 @@ BUGS = (
     TestedBug(
         "joined-over-an-overlay",
         "the write cache joins runs although a resent entry lies between them",
-        """Small runs that follow one another are joined. One that is sent again lies among them,
-        and the count of whole small runs at the end has to begin anew, or the join takes pieces
-        for whole that are cut. The edit leaves the count as it is.""",
+        """Small runs in a row are joined. After a resent entry the count of small runs must begin
+        again, or the join mixes pieces that do not follow one another.""",
         "S4, P38 (an entry is what was stored)",
         "unit/bookie/test_write_cache.py",
         (
@@ -165,9 +160,9 @@ BUGS = (
     TestedBug(
         "next-ledger-before-the-end",
         "a page of a compacted view skips the rest of a ledger",
-        """How many entries fill a page is estimated by their mean, so a page may have room left
-        where the ledger is not at its end: its entries are uneven. The edit goes on in the next
-        ledger all the same, and the messages in between are in no page.""",
+        """The number of entries for a page is estimated, so a page may have room left in the middle
+        of a ledger. The edit continues in the next ledger, and no page has the messages in
+        between.""",
         "X9 (a page has all of the view)",
         "unit/broker/test_compacted_reader.py",
         (
@@ -181,8 +176,8 @@ BUGS = (
     TestedBug(
         "kept-from-the-first-use",
         "a bulk load's id is forgotten seven days after its first use, not its last",
-        """An id is used for as long as its query lives. The edit counts from its first batch: a
-        batch that is repeated after that is stored twice.""",
+        """A query uses its id for as long as it lives. Counted from the first batch, the id is
+        forgotten while the query runs, and a repeated batch is stored twice.""",
         "X1",
         "unit/broker/test_bulk_loads_kept.py",
         (
@@ -196,8 +191,8 @@ BUGS = (
     TestedBug(
         "patience-of-another-time",
         "an open ledger counts as abandoned since the first loss, though its bookies returned",
-        """Its writer lives, and has had its bookies again in between. The edit never begins to
-        wait anew: the next short absence fences the writer at once.""",
+        """The writer has had its bookies again in between. The edit keeps the old start of the
+        wait, so the next short absence fences the writer at once.""",
         "S8 (a writer that lives is not fenced by who copies)",
         "unit/ledger/test_keeper_patience.py",
         (

@@ -14,8 +14,8 @@ BUGS = (
     TestedBug(
         "newer-half-forgotten",
         "a search in the write cache skips a newer copy of an entry",
-        """How far nothing newer lies is the least of both memtables. The edit takes that of the one
-        looked at last.""",
+        """Both memtables limit how far a search is valid. The edit uses only the limit of the
+        memtable that it searched last.""",
         "P7, S4",
         "unit/bookie/test_write_cache.py",
         (
@@ -29,8 +29,8 @@ BUGS = (
     TestedBug(
         "a-log-without-a-mark-is-torn",
         "without a mark, a log is cut at its first bad record",
-        """What the index goes beyond was synced: a bad record there is damage, and good ones
-        behind it are the only copies of this bookie.""",
+        """The index goes beyond that record, so it was synced: this is damage, and the good records
+        behind it are this bookie's only copies.""",
         "P41, P45",
         "unit/bookie/test_lost_mark.py",
         (
@@ -44,8 +44,8 @@ BUGS = (
     TestedBug(
         "room-counted-twice",
         "compaction plans a rewrite for which the disk has no room",
-        """What a log gives back is what is dead in it: what is live was copied. The edit counts
-        all.""",
+        """A log gives back only its dead bytes, because live entries are copied. The edit counts
+        all bytes.""",
         "S8 (a full disk)",
         "unit/bookie/test_garbage.py",
         (
@@ -59,7 +59,8 @@ BUGS = (
     TestedBug(
         "woken-by-what-it-knows",
         "a reader is woken by a LAC that it already knows",
-        """An off-by-one that loses nothing: each reader at the end asks again at once, always.""",
+        """An off-by-one that loses nothing: each reader at the end of a ledger asks again at once,
+        for ever.""",
         "S6, load",
         "unit/bookie/test_lac_watch.py",
         (
@@ -73,7 +74,8 @@ BUGS = (
     TestedBug(
         "unreadable-record-proves-deletion",
         "a record that cannot be read proves that its ledger is deleted",
-        """There are three answers, and the edit asks for the wrong one of them.""",
+        """The store has three answers: found, missing, unreadable. The edit takes the third for the
+        second.""",
         "P44 (S1)",
         "unit/bookie/test_deletion_proof.py",
         (
@@ -87,8 +89,8 @@ BUGS = (
     TestedBug(
         "limbo-over-in-one-folder",
         "a bookie leaves limbo when one of its folders says so",
-        """An `any` for an `all`: after a second loss and a crash between two folders the old
-        file's word counts.""",
+        """An `any` for an `all`: after a second loss and a crash between two folders, the old file
+        in one folder ends the limbo.""",
         "P42",
         "unit/bookie/test_limbo.py",
         (
@@ -102,7 +104,7 @@ BUGS = (
     TestedBug(
         "only-the-last-length-counts",
         "journal replay checks only that the first and last entries have equal lengths",
-        """Whether all are alike is asked of each; the edit keeps the answer of the last.""",
+        "Every pair of lengths is compared; the edit keeps the result of the last pair.",
         "P38, S4",
         "unit/bookie/test_replay_records.py",
         (
@@ -116,7 +118,7 @@ BUGS = (
     TestedBug(
         "cached-run-stays",
         "the read cache keeps an old copy next to a rewritten entry",
-        """An off-by-one: a reader gets the older copy.""",
+        "An off-by-one: a reader gets the older copy.",
         "S4, P7",
         "unit/bookie/test_storage.py",
         (
@@ -130,8 +132,8 @@ BUGS = (
     TestedBug(
         "highest-entry-goes-back",
         "the index lowers a ledger's highest entry when an earlier one is added",
-        """Runs above the last one put are taken for new and not compared: older copies stay beside
-        newer ones.""",
+        """Runs above the last run that was put are taken for new and are not compared, so older
+        copies stay next to newer copies.""",
         "P7, S4",
         "conformance/test_index.py",
         (
@@ -145,7 +147,7 @@ BUGS = (
     TestedBug(
         "mark-without-the-state",
         "comparing two marks ignores the ledger state",
-        """One that has more entries and fewer fences counts as the later one.""",
+        "A mark with more entries and fewer fences counts as the later mark.",
         "P39, P24",
         "unit/bookie/test_mark.py",
         (
@@ -159,8 +161,8 @@ BUGS = (
     TestedBug(
         "census-complete-though-unread",
         "deletions are forgotten although a log could not be read",
-        """What is in that log rises again when its ledger's deletion is forgotten. The edit leaves
-        out one line of an error path.""",
+        """When the deletion of a ledger is forgotten, the entries in the unread log return. The
+        edit leaves out a line of an error path.""",
         "P44",
         "unit/bookie/test_collector.py",
         (
@@ -174,7 +176,7 @@ BUGS = (
     TestedBug(
         "unsure-deletions-not-repeated",
         "a deletion that was not journaled is not tried again",
-        """It holds in memory; its log stays for ever.""",
+        "The deletion holds in memory only, and its log is never removed.",
         "space",
         "unit/bookie/test_collector.py",
         (
@@ -188,8 +190,8 @@ BUGS = (
     TestedBug(
         "unsure-fence-answered",
         "a fence whose journal write failed is answered as durable the next time",
-        """In memory it holds, so the second half of the condition looks redundant. A crash forgets
-        it.""",
+        """The fence holds in memory, so the second condition looks redundant. A crash forgets the
+        fence.""",
         "P24 (S5)",
         "unit/bookie/test_storage_faults.py",
         (
@@ -203,7 +205,8 @@ BUGS = (
     TestedBug(
         "scrub-clears-what-it-found",
         "the scrubber reports damage and clears it in the same step",
-        """What was walked is cleared around what is faulty; the edit does not step over that.""",
+        """The scrubber clears earlier findings in the range that it has read. It must leave out the
+        damage that it has just found.""",
         "P43",
         "unit/bookie/test_scrub.py",
         (
@@ -217,8 +220,8 @@ BUGS = (
     TestedBug(
         "mark-ahead-of-its-half",
         "after a failed checkpoint, the mark moves beyond the flushed entries",
-        """What came since is in the other memtable and in the journal before the mark. The edit
-        takes the memtable that was left over, and not the place up to which it goes.""",
+        """The next checkpoint flushes only the memtable that was left over. The mark must stop at
+        its end, because later entries are in the other memtable and the journal.""",
         "P38, P39 (S1)",
         "unit/bookie/test_storage_faults.py",
         (
@@ -232,8 +235,8 @@ BUGS = (
     TestedBug(
         "older-copy-cached",
         "an older copy of an entry enters the cache after a newer one was flushed",
-        """The flush may have brought a newer copy of the entry, and has dropped the older one from
-        the cache. The edit puts it back.""",
+        """The flush may have brought a newer copy of the entry, and has dropped the older copy from
+        the cache. The edit puts the older copy back.""",
         "S4, P7",
         "unit/bookie/test_reads.py",
         (
@@ -249,7 +252,8 @@ BUGS = (
     TestedBug(
         "joined-an-older-read",
         "a reader joins a read that looked the entry up before a flush",
-        """The read is under way and has the entry; which copy of it was decided when it began.""",
+        """The read under way found its copy of the entry before the flush, which may have brought a
+        newer copy.""",
         "S4, P7",
         "unit/bookie/test_reads.py",
         (
@@ -263,8 +267,8 @@ BUGS = (
     TestedBug(
         "only-the-first-journal-stops",
         "a failed sync stops only one other journal",
-        """With one journal it is all of them. What the others report durable goes on while the
-        process has to end.""",
+        """With one journal this stops all. With more, the other journals still report adds as
+        durable while the process must end.""",
         "P38",
         "unit/bookie/test_journals.py",
         (
@@ -278,8 +282,8 @@ BUGS = (
     TestedBug(
         "map-of-all-logs-so-far",
         "a log's ledger map also names the ledgers of earlier logs",
-        """A new log begins with an empty map. The edit goes on with the old one: garbage is not
-        found, and a log whose map names more than is in it never goes.""",
+        """A new log begins with an empty map. With the old map garbage is not found, and a log
+        whose map names too many ledgers is never removed.""",
         "space",
         "unit/bookie/test_entry_log.py",
         (Edit("octavo.bookie.entrylog.log:EntryLogs.roll", "    self._bytes_of = {}\n", ""),),
@@ -287,8 +291,8 @@ BUGS = (
     TestedBug(
         "removed-whatever-its-map-says",
         "a log is deleted although its map names ledgers that were not found",
-        """Each record was read and none of it is live. That the log's own map knows of more is the
-        last witness of a record that was stepped over.""",
+        """No record that was read is live, but the map names a ledger that was not found: a record
+        was skipped.""",
         "P45",
         "unit/bookie/test_compaction.py",
         (
@@ -304,8 +308,8 @@ BUGS = (
     TestedBug(
         "behind-the-end-of-a-journal",
         "on a full disk, a group is written behind the end of a closed journal file",
-        """With no room for a new file the old one goes on in its margin. Not when the new one may
-        have its name: a replay then finds a file without an end before another one, and calls it
+        """Without room for a new file, the old file continues in its reserve. If the new file may
+        exist already, a replay finds a file without an end before another file, and calls it
         damage.""",
         "P40, P7",
         "unit/bookie/test_start_after_power_loss.py",
@@ -322,8 +326,9 @@ BUGS = (
     TestedBug(
         "id-of-a-dropped-log",
         "a new entry log reuses the id of a dropped one",
-        """A similar name: the newest log, not the newest there ever was. Until the journal is
-        replayed the index may name records of the dropped one: other entries lie there now.""",
+        """A similar name: the newest existing log, not the newest that ever existed. Until the
+        journal is replayed, the index may name records of the dropped log, where other entries lie
+        now.""",
         "S4, P41",
         "unit/bookie/test_entry_log.py",
         (
@@ -337,7 +342,7 @@ BUGS = (
     TestedBug(
         "log-older-than-the-mark",
         "after a lost disk, a new log gets an id below the mark",
-        """All behind the mark is cut at the next start; by then it may be all that there is.""",
+        "The next start cuts everything behind the mark, which may then be the only copy.",
         "P38",
         "unit/bookie/test_entry_log.py",
         (
@@ -351,8 +356,7 @@ BUGS = (
     TestedBug(
         "unsure-deletion-compacted",
         "a log is compacted away for a deletion that is not durable",
-        """After a crash the ledger is there again, and its entries are not. The edit takes the one
-        fate for the other.""",
+        "After a crash the ledger exists again, and its entries are gone.",
         "P44, P38",
         "unit/bookie/test_compaction.py",
         (
@@ -367,8 +371,7 @@ BUGS = (
     TestedBug(
         "folder-of-another-life",
         "a bookie starts with a folder from before an accepted loss",
-        """It says the bookie's own name. What it holds is of before the loss that was accepted:
-        too old to be served.""",
+        "The folder names this bookie, but its data is older than the accepted loss.",
         "P42",
         "cluster/test_wiped_bookie.py",
         (
@@ -382,7 +385,7 @@ BUGS = (
     TestedBug(
         "anybodys-folder-stamped",
         "a folder with data but without a cookie is taken over",
-        """Nobody knows whose data it holds. The edit asks only at the second attempt.""",
+        "The data may belong to another bookie. The edit checks this only at the second start.",
         "P42",
         "unit/bookie/test_limbo.py",
         (
@@ -396,8 +399,8 @@ BUGS = (
     TestedBug(
         "ledgers-begin-by-a-fence",
         "fences of unknown ledgers are not bounded",
-        """A fence is of a ledger that is being recovered, so there is a record of it: that is what
-        those who keep to the rules do. Others fence what nobody made, and memory grows.""",
+        """Honest clients fence only ledgers that exist. Other clients fence ids that no client
+        made, and memory grows.""",
         "memory (unlisted_ledgers_max)",
         "cluster/test_squatted_ledgers.py",
         (
@@ -411,8 +414,8 @@ BUGS = (
     TestedBug(
         "listing-of-the-first-need",
         "a bookie believes its first listing of ledgers forever",
-        """It is made when there is need of one, and then it is there. Ledgers made later begin
-        nowhere any more where it matters.""",
+        """The listing is made when it is first needed. If it is never renewed, the bookie does not
+        know any ledger that was made later.""",
         "S8",
         "cluster/test_squatted_ledgers.py",
         (
@@ -426,8 +429,8 @@ BUGS = (
     TestedBug(
         "cut-before-the-journal-was-read",
         "a start cuts entry logs before it knows that the journal is readable",
-        """A journal that is damaged ends the start, and the next one is told to accept the loss: of
-        entries that the logs had, until the start that refused cut them.""",
+        """A damaged journal ends the start, and the operator accepts the loss. By then the logs
+        have lost entries that they had before.""",
         "what is not vouched for is kept",
         "unit/bookie/test_damage.py",
         (

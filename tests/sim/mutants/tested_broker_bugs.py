@@ -13,8 +13,8 @@ BUGS = (
     TestedBug(
         "cursor-load-below-floor",
         "loading a cursor counts acks below its floor",
-        """A chunk of a snapshot may begin below the floor. Without the mask its lower bits are
-        counted: the backlog is too small by them for ever.""",
+        """A chunk of a snapshot may begin below the cursor's floor. Without the mask its lower bits
+        count, and the backlog is too small for ever.""",
         "S9 (backlog)",
         "unit/broker/test_cursor.py",
         (
@@ -29,8 +29,8 @@ BUGS = (
     TestedBug(
         "duplicate-proved-by-its-first",
         "a repeat is answered when only its first message is durable",
-        """A repeat may span several batches, cut otherwise than before. Its answer waits for one
-        offset; the first one does not prove the last.""",
+        """A repeat may span several stored batches. Its answer must wait for its last offset, not
+        for its first.""",
         "S9, S1 (what is answered is durable)",
         "unit/broker/test_dedup.py",
         (
@@ -44,8 +44,8 @@ BUGS = (
     TestedBug(
         "repeat-answered-from-memory",
         "a fenced owner answers a repeat from memory",
-        """What it says was true once, and nothing is added by which it would find out. Meanwhile
-        the topic was deleted and made again, and its maker begins at sequence 0.""",
+        """An answer to a repeat adds nothing by which the old owner would notice its fence.
+        Meanwhile the topic was deleted and recreated, and its producer begins at sequence 0.""",
         "X13 (nothing is acked into a topic that is gone)",
         "cluster/test_namesakes.py",
         (
@@ -59,8 +59,8 @@ BUGS = (
     TestedBug(
         "short-way-into-a-namesake",
         "the fast publish path stores into a new topic of the same name",
-        """A head that names an incarnation is remembered with it. Who made the topic anew is not
-        the one whom the producer means, though name and partition are the same.""",
+        """A head that names an incarnation is remembered with it. The name and partition of the new
+        topic are the same, but the producer means the old topic.""",
         "X13 (nothing is acked into a topic that is gone)",
         "unit/broker_http/test_short_way.py",
         (
@@ -74,9 +74,7 @@ BUGS = (
     TestedBug(
         "passed-on-and-on",
         "the fast publish path forwards a call that was forwarded already",
-        """It would pass such a call on again, and two brokers that take each other for the owner
-        send a message to and fro for ever. Each of those calls has a number of its own, so its head
-        never comes again but by who has recorded it.""",
+        "Two brokers that take each other for the owner forward a message to each other for ever.",
         "a call is passed on once at most",
         "unit/broker_http/test_short_way.py",
         (
@@ -90,8 +88,8 @@ BUGS = (
     TestedBug(
         "short-way-repeats-itself",
         "a publish with unknown outcome on the fast path is done again",
-        """Where nothing was done, the long way begins anew; an add whose end nobody knows may have
-        been stored, and then it is stored twice.""",
+        """If nothing was done, the ordinary path may begin again. An add with an unknown outcome
+        may be stored already, and is then stored twice.""",
         "S9 (unknown is told, and never repeated by us)",
         "unit/broker_http/test_short_way.py",
         (
@@ -105,8 +103,8 @@ BUGS = (
     TestedBug(
         "short-way-with-anothers-key",
         "the fast path gives each message the key of the first",
-        """The key stands in the head and is left out of what is remembered, so that heads that
-        differ in it alone are one. What is left out must be put in again.""",
+        """The remembered head leaves the key out, so that heads that differ only in the key match.
+        The key of each request must be put back in.""",
         "what is stored is what was sent",
         "unit/broker_http/test_short_way.py",
         (
@@ -120,9 +118,8 @@ BUGS = (
     TestedBug(
         "short-way-in-the-midst-of-a-body",
         "the fast path takes bytes of a chunked body for a request",
-        """A request with `Transfer-Encoding` has no length that its head says. Who takes it for
-        one without a body sees a new request begin where chunks go on: what one caller sends as
-        the content of a message is then a call of its own.""",
+        """A request with `Transfer-Encoding` has no length in its head. If it counts as a request
+        without a body, its chunks are read as the next request.""",
         "bytes of a request are of that request alone",
         "unit/broker_http/test_request_edges.py",
         (
@@ -136,8 +133,8 @@ BUGS = (
     TestedBug(
         "short-way-holds-on",
         "the fast path never gives back a message's memory",
-        """It is counted when it is taken. After some million messages the broker says that it is
-        full, with nothing in its hands.""",
+        """Memory is counted when a message is taken. After some million messages an idle broker
+        says that it is full.""",
         "bodies are bounded, and only those that are there count",
         "unit/broker_http/test_short_way.py",
         (
@@ -151,8 +148,8 @@ BUGS = (
     TestedBug(
         "extended-lease-ends",
         "an extended lease ends with the lease that it was split from",
-        """Both have one number, so `holds`, which is there already, looks like the right question.
-        The message is delivered to two consumers at once.""",
+        """Both leases have one number, so the existing `holds` looks like the right check. The
+        message is delivered to two consumers at once.""",
         "S9",
         "unit/broker/test_dispatch.py",
         (
@@ -166,8 +163,8 @@ BUGS = (
     TestedBug(
         "a-repeat-is-cut-short",
         "a repeated receive is cut short when reading takes long",
-        """What is cut off is there for others; the consumer, who has the first answer as well, is
-        at work on it.""",
+        """The messages that are cut off go to other consumers, but this consumer may have them from
+        the first answer.""",
         "X12",
         "unit/broker/test_receive_of_subscription.py",
         (
@@ -181,8 +178,8 @@ BUGS = (
     TestedBug(
         "a-failed-repeat-ends-leases",
         "a repeated receive that fails releases leases of the first answer",
-        """As a first one does, of which nobody has seen anything. A consumer that has the first
-        answer is at work on them.""",
+        """A first receive that fails releases its leases, because no consumer saw them. A consumer
+        that has the first answer works on the messages of a repeat.""",
         "X12",
         "unit/broker/test_receive_of_subscription.py",
         (
@@ -196,8 +193,8 @@ BUGS = (
     TestedBug(
         "producers-keep-their-place",
         "replay does not update which producer was silent longest",
-        """The table forgets whoever was silent for longest. Setting a key that is there keeps its
-        place, so after a take-over the busiest producer may be forgotten first.""",
+        """The table forgets the producer that was silent for longest. Setting an existing key keeps
+        its place, so after a take-over the busiest producer may be forgotten first.""",
         "S9 (none twice)",
         "unit/broker/test_state_format.py",
         (
@@ -211,8 +208,8 @@ BUGS = (
     TestedBug(
         "snapshot-of-what-is-not-confirmed",
         "confirmed messages are noted among the accepted messages, and snapshots miss them",
-        """Two tables with similar names: one as of what was accepted, one as of what is confirmed,
-        which a snapshot holds.""",
+        """There are two tables with similar names: accepted messages, and confirmed messages, which
+        a snapshot holds.""",
         "S9 (none twice)",
         "unit/broker/test_publisher.py",
         (
@@ -226,8 +223,8 @@ BUGS = (
     TestedBug(
         "size-trims-one-more",
         "retention by size removes a ledger too many",
-        """What is left afterwards has to hold the bytes to keep; the edit looks at what was there
-        before.""",
+        """The ledgers that stay must hold the bytes to keep; the edit counts the ledger that goes
+        as well.""",
         "retention",
         "unit/broker/test_ledger_list.py",
         (
@@ -241,8 +238,8 @@ BUGS = (
     TestedBug(
         "a-complete-batch-is-asked-for",
         "a partition takes in a late repeat of a batch that is complete",
-        """Only the record's own word that it is complete keeps a late repeat out once the mark was
-        pruned. With the mark that is there it looks redundant. The rows are there twice.""",
+        """After the mark was pruned, only `complete` in the record keeps a late repeat out. The
+        rows are then stored twice.""",
         "X2",
         "unit/broker/test_bulk_load.py",
         (
@@ -256,8 +253,8 @@ BUGS = (
     TestedBug(
         "repeated-ack-not-durable",
         "a repeated ack is answered without being durable",
-        """In memory it is done already, so nothing in it is new, and the edit writes only what is
-        new. A take-over delivers again what was answered.""",
+        """In memory the ack is done, so the edit writes nothing. A take-over delivers the messages
+        again although the ack was answered.""",
         "S9 (an ack that was answered holds)",
         "unit/broker/test_acks_are_durable.py",
         (
@@ -271,8 +268,8 @@ BUGS = (
     TestedBug(
         "old-state-ledger-goes-on",
         "after a roll without answer, acks go into the old state ledger",
-        """That the old writer is let go of before the new one stands looks redundant. The record
-        may name the new one: what is answered from then on nobody finds.""",
+        """The old writer must be released before the new ledger is there. If the record names the
+        new ledger, later answers are in a ledger that no owner reads.""",
         "S9 (an ack that was answered holds)",
         "unit/broker/test_acks_are_durable.py",
         (
@@ -287,7 +284,7 @@ BUGS = (
     TestedBug(
         "second-reader-kept-open",
         "when two readers of a ledger open at once, one is never closed",
-        """Nobody uses it; its watch stays for ever.""",
+        "No caller uses it, and its watch stays for ever.",
         "every reader is closed",
         "unit/broker/test_open_readers.py",
         (
@@ -302,8 +299,8 @@ BUGS = (
     TestedBug(
         "reader-of-another-time-dropped",
         "dropping a reader removes its successor from the table",
-        """The one that is dropped may have been replaced since. The look whether it is still the
-        same one seems redundant; the newer one is never closed.""",
+        """The reader may have been replaced since. Without the check that it is the same one, the
+        newer reader leaves the table and is never closed.""",
         "every reader is closed",
         "unit/broker/test_open_readers.py",
         (
@@ -317,8 +314,8 @@ BUGS = (
     TestedBug(
         "index-loses-its-first-point",
         "a sparse index loses its first point when it is thinned",
-        """Every second one goes; the edit begins one earlier, and nothing lies before the lowest
-        any more.""",
+        """Every second point goes. The edit begins one point too early, so nothing lies before the
+        lowest point.""",
         "reads of long ledgers",
         "unit/broker/test_broker_memory.py",
         (
@@ -332,8 +329,8 @@ BUGS = (
     TestedBug(
         "unsaved-cursor-forgotten",
         "a cursor counts as saved before it is written",
-        """Two lines in the other order: when the write fails the next call does not repeat it, and
-        messages that nobody had are trimmed.""",
+        """Two lines in the other order: when the write fails, the next call does not repeat it, and
+        unacked messages are trimmed.""",
         "S9",
         "unit/broker/test_subscriptions_made.py",
         (
@@ -351,8 +348,7 @@ BUGS = (
     TestedBug(
         "a-namesake-taken-for-the-topic",
         "a call that names an old topic is served by a new one of that name",
-        """Who finds a claim under way takes it for its own. What was opened meanwhile may be of
-        another incarnation.""",
+        "A call that waits for an opening under way must check which incarnation was opened.",
         "X13",
         "cluster/test_namesakes.py",
         (
@@ -366,7 +362,7 @@ BUGS = (
     TestedBug(
         "reads-until-it-has-all",
         "a receive reads without a limit of time",
-        """Its caller has given up by then, and begins anew.""",
+        "Its caller has given up by then, and asks again.",
         "S8 (a subscription drains)",
         "unit/broker/test_receive_of_subscription.py",
         (
@@ -380,8 +376,8 @@ BUGS = (
     TestedBug(
         "made-though-deleted-meanwhile",
         "a subscription deleted during its creation is returned as created",
-        """Its cursor was forgotten while it was on the way to the state ledger. Who gets the
-        subscription receives and acks over a cursor that no snapshot has.""",
+        """The cursor was deleted while it was on the way to the state ledger. The consumer receives
+        and acks with a cursor that no snapshot has.""",
         "S9",
         "unit/broker/test_subscriptions_made.py",
         (
@@ -398,8 +394,8 @@ BUGS = (
     TestedBug(
         "cursor-of-a-namesake",
         "a recreated subscription starts at the deleted one's cursor",
-        """Its cursor is there, by name; that it belongs to another life of the name is told by when
-        it was made. Messages of the new one are taken for acked.""",
+        """The old cursor still has the name; only its creation time shows that it is of the deleted
+        subscription. New messages count as acked.""",
         "S9",
         "unit/broker/test_acks_are_durable.py",
         (
@@ -413,8 +409,8 @@ BUGS = (
     TestedBug(
         "reading-before-the-alarm",
         "a record that changed during its reading counts as current",
-        """The record changed while it was read: what came back may be of before. The edit forgets
-        to look, and the broker goes by it until the next change.""",
+        """The watch fired during the read, so the result may be old. The edit ignores that, and the
+        broker uses it until the next change.""",
         "what is remembered is not older than the last alarm",
         "unit/broker/test_watched_record.py",
         (
@@ -428,7 +424,7 @@ BUGS = (
     TestedBug(
         "leftover-of-this-epoch",
         "cleanup deletes a ledger that the current epoch may still name",
-        """An off-by-one: at this epoch its owner may still name it.""",
+        "An off-by-one: at the current epoch the owner may still name the ledger.",
         "P46",
         "unit/broker/test_leftover.py",
         (
@@ -442,9 +438,8 @@ BUGS = (
     TestedBug(
         "leftover-though-it-holds-cursors",
         "cleanup deletes a state ledger from an earlier epoch",
-        """A partition is its chain of ledgers; that its record names one more, which lives on when
-        the owner opens the partition anew, is easily forgotten. All cursors are gone at the next
-        take-over.""",
+        """Besides its chain of ledgers a partition's record names its state ledger, which may be of
+        an earlier epoch. All cursors are gone at the next take-over.""",
         "P46",
         "unit/broker/test_leftover.py",
         (
@@ -458,8 +453,8 @@ BUGS = (
     TestedBug(
         "state-ledger-of-an-earlier-epoch",
         "an owner names a state ledger with an outdated label, which cleanup then deletes",
-        """It lives through its owner's opening anew, and may be made meanwhile. By its label it is
-        left over by then: a sweep deletes what the record names a moment later.""",
+        """A state ledger may be made while its owner reopens the partition at a higher epoch. By
+        its label it is then a leftover, and cleanup deletes it just before the record names it.""",
         "P46",
         "cluster/test_orphan_ledgers.py",
         (
@@ -473,8 +468,8 @@ BUGS = (
     TestedBug(
         "proofs-that-need-not-agree",
         "cleanup keeps its suspicion although the ledger was found named in between",
-        """That it is named takes the suspicion away; a line that looks redundant, as what is named
-        does not go anyway.""",
+        """A ledger that was found named must be found unnamed twice again. The line looks
+        redundant, because a named ledger is not deleted anyway.""",
         "P46",
         "unit/broker/test_leftover.py",
         (
@@ -488,8 +483,8 @@ BUGS = (
     TestedBug(
         "dated-by-a-clock-that-was-behind",
         "a ledger's age ignores the times of its messages",
-        """What stood before. By a clock that is behind every message is from the future, and gets
-        the date of that clock: days ago, when the clock is right again.""",
+        """This was the earlier behaviour. For a clock that is behind, every message is from the
+        future and gets the clock's date: days ago, when the clock is right again.""",
         "P60",
         "cluster/test_retention.py",
         (
@@ -503,8 +498,8 @@ BUGS = (
     TestedBug(
         "follows-by-its-own-word",
         "a reader accepts a batch that leaves a gap",
-        """Each entry has a checksum, and the index found the right one. A gap, or an entry that
-        somebody forged, is passed over in silence.""",
+        """The entry has a good checksum, so the reader believes it. A gap or a forged entry is
+        skipped without an error.""",
         "S9 (none skipped)",
         "cluster/test_forged_entries.py",
         (
@@ -518,8 +513,7 @@ BUGS = (
     TestedBug(
         "one-copy-asked-again",
         "a reader that met a bad copy asks the same bookie again",
-        """Who asked for the same entries once more would get them from another replica, one thinks;
-        but readers stay with the one that answered.""",
+        "A reader stays with the bookie that answered, so asking once more gives the same copy.",
         "S8 (one bad copy of three)",
         "cluster/test_forged_entries.py",
         (
@@ -533,8 +527,8 @@ BUGS = (
     TestedBug(
         "unused-state-ledger-kept",
         "a state ledger that no record can name is not deleted",
-        """A flag says whether the record may name the new ledger: it begins with the wrong value.
-        One ledger for each failure, until a sweep finds it.""",
+        """A flag says whether the record may name the new ledger, and begins with the wrong value.
+        Each failure leaves a ledger until a sweep finds it.""",
         "P62",
         "cluster/test_orphan_ledgers.py",
         (
@@ -548,8 +542,8 @@ BUGS = (
     TestedBug(
         "changed-while-it-was-read",
         "a bulk load that changes during its reading is not read again",
-        """The watch says that a record is out of date, a reading says that it is not: the second is
-        noted when the reading is done, as one would write it at first.""",
+        """The watch marks the record as old during the read. If the read marks it as current when
+        it ends, the change is missed.""",
         "X3 (complete means everywhere)",
         "cluster/test_broker_bulk_loads.py",
         (
@@ -564,8 +558,8 @@ BUGS = (
     TestedBug(
         "a-deposed-owner-refuses",
         "a replaced owner refuses a valid sequence for good",
-        """It was cut off, and has not heard yet that its session is over. A refusal adds nothing to
-        a ledger, so nothing tells it; the edit does not ask.""",
+        """The owner was cut off and does not know that its session is over. A refusal adds nothing
+        to a ledger, so it must ask before it refuses.""",
         "S9 (a producer goes on)",
         "cluster/test_broker_takeover.py",
         (
@@ -579,7 +573,8 @@ BUGS = (
     TestedBug(
         "a-deposed-owner-knows-the-end",
         "a replaced owner says that an existing offset is beyond the end",
-        """The same for whoever reads: the edit answers by what is here.""",
+        """The owner does not know that it was replaced. It must ask before it says where the
+        partition ends.""",
         "S9 (a reader goes on)",
         "cluster/test_broker_takeover.py",
         (
@@ -593,8 +588,8 @@ BUGS = (
     TestedBug(
         "growing-reader-taken-for-closed",
         "a reader opened while its ledger grew is used for the closed ledger",
-        """Its end is where the ledger ended then. The edit asks whether it has entries and not
-        whether it is closed: the last entries of a ledger are not there.""",
+        """The reader ends where the ledger ended when it was opened, so readers miss the last
+        entries of the closed ledger.""",
         "S9",
         "unit/broker/test_log_reader.py",
         (
@@ -608,8 +603,7 @@ BUGS = (
     TestedBug(
         "no-time-is-long-ago",
         "a message without a timestamp is older than any retention",
-        """Its timestamp is -1, and now less -1 is more than any retention. The edit takes the
-        number for a time.""",
+        "The timestamp −1 is taken for a time: now minus −1 is older than any retention.",
         "P60",
         "cluster/test_retention.py",
         (

@@ -16,9 +16,8 @@ BUGS = (
     TestedBug(
         "state-ledger-is-no-ones",
         "recovery of a partition's state ledger is allowed while it is in use",
-        """The state ledger is written by the owner as well: fenced, it ends acks and the
-        producers' table, and the partition has to be opened anew. That a partition's record names
-        it apart is easily overlooked.""",
+        """The owner writes the state ledger too. When it is fenced, acks end, and the partition has
+        to be opened again.""",
         "a topic is not stopped from outside",
         _RECOVER,
         (
@@ -32,8 +31,8 @@ BUGS = (
     TestedBug(
         "ledger-not-yet-named-is-no-ones",
         "recovery of a ledger is allowed before its owner has named it",
-        """Between making a ledger and naming it there is a write of metadata. Recovered in
-        between, it is named closed, and the first add is fenced.""",
+        """A ledger exists for a moment before the record names it. If it is recovered in between,
+        it is named closed, and the first add is fenced.""",
         "a topic is not stopped from outside",
         _RECOVER,
         (
@@ -47,8 +46,7 @@ BUGS = (
     TestedBug(
         "forced-recovery-without-end",
         "forced recoveries are not counted",
-        """Whoever forces it in a loop stops the topic as before. That a recovery waits its turn
-        at the door looks like limit enough.""",
+        "A client that forces recoveries in a loop stops the topic.",
         "a topic is not stopped from outside",
         _RECOVER,
         (
@@ -62,8 +60,8 @@ BUGS = (
     TestedBug(
         "any-number-follows",
         "a batch with a number far ahead is committed, and all below it are dropped",
-        """It is newer than the newest, and that was all that once counted. Every batch up to there
-        is a repeat from then on, answered as done and dropped.""",
+        """The number is higher than the newest, so the batch is taken. All batches up to it then
+        count as repeats, and are answered and dropped.""",
         "X1 (batches ascend one by one)",
         _BATCHES,
         (
@@ -77,8 +75,8 @@ BUGS = (
     TestedBug(
         "after-is-not-compared",
         "a batch may follow a batch that is not the newest",
-        """The writer says which batch was the last; that this is true looks like its own affair.
-        Of two writers with one id the slower one jumps over what the other has committed.""",
+        """The writer says which batch was the last. If that is not compared, the slower of two
+        writers with one id skips what the other has committed.""",
         "X1 (batches ascend one by one)",
         _BATCHES,
         (
@@ -92,8 +90,8 @@ BUGS = (
     TestedBug(
         "callers-without-a-token-pass",
         "a call without a token may use a bulk load that has one",
-        """Old writers have none, and their ids go on; so do, by the edit, all others' for whoever
-        says nothing.""",
+        """Bulk loads of old writers have no token. With the edit, a caller without a token may use
+        the bulk loads of all others as well.""",
         "an id is its owner's",
         _BATCHES,
         (
@@ -107,8 +105,8 @@ BUGS = (
     TestedBug(
         "a-commit-binds-nobody",
         "a commit of ledgers does not bind the bulk load to its caller",
-        """Whoever publishes begins, and that binds the id; a commit by ledgers has no begin. The
-        edit lets it keep what the record has: nothing.""",
+        """A bulk load that publishes is bound to its caller when it begins; a commit by ledgers has
+        no begin, so the commit must bind it.""",
         "an id is its owner's",
         _BATCHES,
         (
@@ -122,8 +120,8 @@ BUGS = (
     TestedBug(
         "proof-of-one-call-holds-for-another",
         "the proof between brokers does not cover the method",
-        """Path, caller and target look like all that a call is. Whoever reads the traffic makes a
-        broker claim a partition by what another one only looked at.""",
+        """A recorded call that only reads can be replayed as a call that makes a broker claim a
+        partition.""",
         "what counts between brokers counts from brokers only",
         _FORGED,
         (
@@ -137,8 +135,8 @@ BUGS = (
     TestedBug(
         "call-for-another-broker-is-taken",
         "a broker accepts a call that was meant for another broker",
-        """The proof holds, so it came from a broker. At an address that has changed hands it claims
-        what the caller believes to be another one's.""",
+        """The proof is valid. When an address has changed hands, the broker there claims what the
+        caller meant for another broker.""",
         "what counts between brokers counts from brokers only",
         _FORGED,
         (
@@ -152,8 +150,8 @@ BUGS = (
     TestedBug(
         "callers-speak-for-brokers",
         "a broker forwards headers of its caller that only brokers may set",
-        """It proves what it sends, and with it headers that name escaped ones: the owner then
-        stores another key than it would have been given directly.""",
+        """The broker seals headers of its caller, such as an escaped key. The owner then stores
+        another key than in a direct call.""",
         "any broker answers as the owner does",
         _FORGED,
         (
@@ -167,8 +165,7 @@ BUGS = (
     TestedBug(
         "registered-by-name-alone",
         "calls go to the address in an owner's record without checking it",
-        """The id is looked up, the address is taken from the record: whoever writes it has callers'
-        requests sent to any host.""",
+        "A client that can write the record has callers' requests sent to any host.",
         "calls go to registered brokers only",
         _FORGED,
         (
@@ -182,9 +179,8 @@ BUGS = (
     TestedBug(
         "message-in-hand-is-done",
         "a delivery loop acks the message that its body still works on",
-        """The body says how many messages it has asked for, and the last of them is not done before
-        it asks for one more. A program that ends in the midst of its work has lost a message
-        then.""",
+        """The body has asked for a message and not finished it. If the program ends now, that
+        message is lost.""",
         "at least once",
         "cluster/test_receive.py",
         (
@@ -198,8 +194,8 @@ BUGS = (
     TestedBug(
         "stream-begins-its-page-anew",
         "a stream repeats a page after a failed fetch",
-        """While the partition moves a page fails, and is asked for again. Whoever keeps the place
-        in the stream, and not in the last page, repeats what the reader has.""",
+        """A page fails while the partition moves, and is read again. A place that is kept for the
+        stream, not for the page, repeats messages that the reader has.""",
         "offsets of a stream follow each other",
         _FOLLOW,
         (
@@ -213,8 +209,8 @@ BUGS = (
     TestedBug(
         "follower-forgets-what-a-stream-brought",
         "a client whose stream ends reads the stream's messages again",
-        """The client reads to the end by calls, and then has a stream, which may break off at any
-        time. Whoever notes only what the calls brought has all of the stream twice.""",
+        """The client reads with calls first, then with a stream, which may break off. If it notes
+        only the messages of the calls, it reads those of the stream twice.""",
         "who follows has each message once",
         "unit/octavo/test_following.py",
         (
@@ -228,8 +224,8 @@ BUGS = (
     TestedBug(
         "stream-waits-for-a-deleted-topic",
         "a reader waits forever when its topic was deleted and recreated",
-        """That the topic is another one is told as something that passes, for the broker that says
-        so may be the one that has not heard. A reader would wait for ever, without a word.""",
+        """`topic-replaced` may pass when the broker that says so is behind. If it never counts as
+        final, a reader waits for ever.""",
         "a stream ends with its topic",
         _FOLLOW,
         (
@@ -243,7 +239,7 @@ BUGS = (
     TestedBug(
         "each-reader-fetches-for-itself",
         "each reader at the end of a partition fetches its own page",
-        """A thousand readers of one partition read and encode each batch a thousand times.""",
+        "A thousand readers of a partition read and encode each batch a thousand times.",
         "one read and one encoding a batch",
         _FOLLOW,
         (
@@ -257,8 +253,8 @@ BUGS = (
     TestedBug(
         "a-socket-keeps-what-is-out",
         "a WebSocket that closes keeps its messages leased",
-        """As a consumer does that calls and goes away. But one that closes has said that it is
-        through, and the others wait half a minute for what it had.""",
+        """A socket that closes says that its consumer has finished. Other consumers wait half a
+        minute for its messages.""",
         "closing gives back",
         _PUSH,
         (
@@ -272,7 +268,7 @@ BUGS = (
     TestedBug(
         "the-unsent-stays-leased",
         "messages received for a stream but not sent stay leased when it ends",
-        """It is in a queue that nobody reads any more, and its leases end some time.""",
+        "The messages are in a queue that has no reader, until their leases end.",
         "what is not sent is given back",
         _PUSH,
         (
@@ -286,7 +282,7 @@ BUGS = (
     TestedBug(
         "credits-for-each-call",
         "a stream's credits limit each call, not the total",
-        """A consumer that takes and never acks is given all that there is.""",
+        "A consumer that never acks gets all messages.",
         "no more is out than there are credits",
         _PUSH,
         (
@@ -300,7 +296,7 @@ BUGS = (
     TestedBug(
         "each-try-is-another-call",
         "a stream that repeats a receive gets other messages; the lost answer's stay leased",
-        """What the lost answer had is leased to nobody who knows of it, until its leases end.""",
+        "The messages of the lost answer stay leased to no consumer until their leases end.",
         "the same call again gets the same",
         _PUSH,
         (
@@ -314,8 +310,8 @@ BUGS = (
     TestedBug(
         "a-sockets-acks-are-tried-once",
         "an ack over a WebSocket is refused while its partition moves",
-        """By HTTP the caller tries again. Over a socket the broker in front follows the owner, and
-        what it was told has to follow as well.""",
+        """Over HTTP the caller tries again. For a socket, the broker must find the new owner and
+        send the ack there.""",
         "a stream goes on through its owner's death",
         _PUSH,
         (
@@ -329,8 +325,7 @@ BUGS = (
     TestedBug(
         "shared-batch-one-offset",
         "all messages of a shared batch get its first offset",
-        """Of a batch of one message, which is what each test of a single publish makes, it is the
-        right one.""",
+        "For a batch of one message, as most tests make it, that is right.",
         "each message has its own place",
         _GATHERING,
         (
@@ -344,7 +339,7 @@ BUGS = (
     TestedBug(
         "who-leaves-takes-the-batch-along",
         "a caller that leaves cancels its whole shared batch",
-        """Awaiting the future itself looks the same, and cancels it.""",
+        "Awaiting the future itself, without a shield, cancels it.",
         "each message has its own place",
         _GATHERING,
         (
@@ -358,8 +353,8 @@ BUGS = (
     TestedBug(
         "an-open-batch-is-forgotten",
         "an open batch is not sent after the previous one failed",
-        """It goes when one of those under way is stored; where that fails, nobody sends it, and
-        its callers wait for ever.""",
+        """It is sent when a batch under way is stored. If that batch fails, its callers wait for
+        ever.""",
         "a publish is answered",
         _GATHERING,
         (
@@ -373,9 +368,9 @@ BUGS = (
     TestedBug(
         "published-after-it-was-committed",
         "a committed batch is published again",
-        """Brokers remember so many producers only, and not for ever; the record of the bulk load
-        knows a committed batch longer. The edit does not heed its answer, so a driver that is
-        behind, or has other rows by now, publishes once more.""",
+        """Brokers remember a bounded number of producers; the bulk load's record knows a committed
+        batch longer. The edit ignores its answer, so a driver that is behind publishes once
+        more.""",
         "X10, S9 (each row once)",
         "cluster/test_spark_sink_producer.py",
         (Edit("octavo.spark.commit:publish", 'if began["repeated"]:', "if False:"),),

@@ -14,9 +14,9 @@ BUGS = (
     TestedBug(
         "returned-not-counted",
         "the acks of a bookie that returned are never counted",
-        """It missed entries that others confirmed, so it has to count anew from the last confirmed
-        one. Without that line its acks are ranges that came too early, for ever: with Qa = Qw,
-        or when another bookie fails, the writer stands still.""",
+        """A bookie that returned missed confirmed entries, so it must count again from the last
+        confirmed one. Otherwise its acks stay ranges that came too early, and with Qa = Qw the
+        writer stops.""",
         "S8",
         "unit/ledger/test_writer_state.py",
         (
@@ -30,8 +30,8 @@ BUGS = (
     TestedBug(
         "second-failure-forgotten",
         "a bookie that fails during an ensemble change is not replaced",
-        """The look at who is down by now seems redundant after a change that went well. The writer
-        goes on as if all were live, also where no ack quorum is left.""",
+        """After an ensemble change the writer must check which bookies failed meanwhile. Otherwise
+        it continues as if all were up, also where no ack quorum is left.""",
         "S8",
         "unit/ledger/test_writer_state.py",
         (
@@ -45,8 +45,8 @@ BUGS = (
     TestedBug(
         "early-acks-go-back",
         "duplicate acks move a bookie's progress back",
-        """A range that waited may end before what was acked meanwhile. Without the maximum the
-        bookie owes again what it has stored.""",
+        """A range of acks that waited may end before a later ack. Without the maximum, the bookie
+        seems not to have entries that it has stored.""",
         "S8, P13",
         "unit/ledger/test_quorum.py",
         (
@@ -60,8 +60,7 @@ BUGS = (
     TestedBug(
         "length-not-taken",
         "recovery closes a ledger with length 0 if nothing is above the LAC",
-        """The confirmed entry is read for nothing but its length, so the early return seems to
-        belong first.""",
+        "The last confirmed entry must be read for its length, even if nothing lies above it.",
         "S2 (the record says what the ledger holds)",
         "unit/ledger/test_recovery_state.py",
         (
@@ -80,7 +79,7 @@ BUGS = (
     TestedBug(
         "gap-of-one",
         "a single missing entry is overlooked when copies are checked",
-        """An off-by-one: the bookie vouches for a ledger of which one entry is missing.""",
+        "An off-by-one: the bookie vouches for a ledger although it lacks one entry.",
         "P42, P53",
         "unit/ledger/test_copies.py",
         (
@@ -94,8 +93,8 @@ BUGS = (
     TestedBug(
         "any-copy-finishes",
         "an offload takes another run's finished copy for its own",
-        """`finished` is repeated after a lost answer. Without the second half of the condition a
-        copy that is still being made counts as whole.""",
+        """`finished` is repeated after a lost answer. Without the second condition, a copy that is
+        still being made counts as complete.""",
         "X6",
         "unit/metadata/test_offloads.py",
         (
@@ -109,7 +108,7 @@ BUGS = (
     TestedBug(
         "whole-copy-begun-anew",
         "a complete offload is started again, and the record forgets it",
-        """A similar name: only a copy that is the *only* one is kept.""",
+        "The edit uses a similar name, and protects only a copy that is the *only* copy.",
         "X6",
         "unit/metadata/test_offloads.py",
         (
@@ -123,8 +122,8 @@ BUGS = (
     TestedBug(
         "intent-gone-before-its-run",
         "a new offload removes the intent of an older run that still writes",
-        """The run before was thought dead. It lives, has its object written after this, and dies
-        before it hears that nobody needs it: no intent names the object, and it stays for ever.""",
+        """The older run was thought dead. It writes its object afterwards and dies, and without the
+        intent no run ever finds that object.""",
         "S8",
         "cluster/test_offloaded.py",
         (
@@ -138,7 +137,7 @@ BUGS = (
     TestedBug(
         "watchers-skipped",
         "a watcher is skipped when the previous one cancels its watch",
-        """The list is gone through while it changes: the copy of it looks redundant.""",
+        "The list changes while the loop walks over it, because the loop no longer copies it.",
         "watches (no change is ever missed)",
         "unit/metadata/test_watching.py",
         (
@@ -152,7 +151,7 @@ BUGS = (
     TestedBug(
         "retired-ledgers-forgotten",
         "a third compacted view forgets the ledgers of the first",
-        """They are retired by no record any more, so nobody collects them.""",
+        "No record retires them any more, so no process deletes them.",
         "X9, space",
         "unit/metadata/test_compactions.py",
         (
@@ -166,7 +165,7 @@ BUGS = (
     TestedBug(
         "last-short-id",
         "the first long ledger id gets the path of a short id",
-        """An off-by-one at 2³¹ − 1: the record stands where BookKeeper does not look.""",
+        "An off-by-one at 2³¹ − 1: BookKeeper looks for the record at another path.",
         "BookKeeper's tree",
         "conformance/test_metadata_records.py",
         (
@@ -180,7 +179,8 @@ BUGS = (
     TestedBug(
         "own-create-any-state",
         "a ledger is written although it was recovered before its creator knew of it",
-        """The token says that it is ours, so its state looks redundant.""",
+        """The record has the creator's token, but a recovery has closed it meanwhile: its state
+        must be checked too.""",
         "S2, S3",
         "cluster/test_ledger_edges.py",
         (
@@ -194,8 +194,8 @@ BUGS = (
     TestedBug(
         "claim-of-a-dead-session",
         "a claim is believed although its session ended while it was made",
-        """The look at the session before looks like enough. The record that was made is gone or the
-        next session's, and this process serves what another one may own.""",
+        """The session was checked before the claim, but not after it. The claim's record is gone,
+        and this broker serves a partition that another broker may own.""",
         "one owner (metadata/election.py)",
         "unit/metadata/test_election.py",
         (
@@ -209,8 +209,8 @@ BUGS = (
     TestedBug(
         "rack-of-one-side",
         "placement compares a bookie's rack with one neighbour only",
-        """Write sets reach both ways from a position. With half of them a write set may stand in
-        one rack where there are two.""",
+        """Write sets reach both ways from a position. If only one side is compared, a write set may
+        lie in one rack although there are two.""",
         "placement",
         "unit/ledger/test_placement.py",
         (
@@ -224,8 +224,8 @@ BUGS = (
     TestedBug(
         "last-entry-not-owed",
         "a bookie that has not acked the last written-back entry counts as done",
-        """An off-by-one. When it falls silent there, nobody gives up on it: the recovery waits for
-        ever, where it had a spare.""",
+        """An off-by-one: when the bookie falls silent before its last ack, recovery waits for ever
+        instead of using a spare.""",
         "S8 (P35)",
         "unit/ledger/test_recovery_state.py",
         (Edit("octavo.ledger.recover.recovery_state:RecoveryState.is_owing", "<= last", "< last"),),
@@ -233,8 +233,8 @@ BUGS = (
     TestedBug(
         "patience-with-who-has-failed",
         "a read's timer keeps running for a replica that has failed",
-        """Who asks the next one starts a patience of its own, which looks as if it replaced the
-        other. Behind the last replica none is started, and the old one fires.""",
+        """The next replica gets a timer of its own, so the old timer seems harmless. After the last
+        replica no new timer starts, and the old one fires.""",
         "reads (an error that nobody expects)",
         "unit/ledger/test_speculative_read.py",
         (
@@ -248,8 +248,8 @@ BUGS = (
     TestedBug(
         "idle-counts-as-silence",
         "idle time counts as silence, so all bookies are replaced at the next add",
-        """Nothing was heard of it, for nothing was asked. Without the two lines an idle ledger
-        replaces all its bookies when it goes on.""",
+        """A bookie that was asked nothing answers nothing. Without two lines, an idle ledger
+        replaces all its bookies at its next add.""",
         "S8, copies",
         "unit/ledger/test_writer_state.py",
         (
@@ -264,8 +264,8 @@ BUGS = (
     TestedBug(
         "told-of-an-older-end",
         "a bookie that was told one LAC is not told the next",
-        """Who has confirmed it is kept by name. The edit does not begin anew with a new LAC: a
-        reader at the end never sees the last entry of an idle ledger.""",
+        """The writer keeps which bookies have confirmed a LAC. If this is not reset for a new LAC,
+        a reader never sees the last entry of an idle ledger.""",
         "S6, S8",
         "cluster/test_ledger_edges.py",
         (
@@ -279,8 +279,8 @@ BUGS = (
     TestedBug(
         "told-without-who-was-away",
         "a LAC counts as announced although a bookie was down",
-        """All that live have confirmed it. The one that comes back knows nothing of it, and may be
-        the one that a reader asks.""",
+        """All live bookies have confirmed the LAC. A bookie that returns does not know it, and may
+        be the bookie that a reader asks.""",
         "S6, S8",
         "cluster/test_ledger_edges.py",
         (
@@ -296,8 +296,8 @@ BUGS = (
     TestedBug(
         "first-answer-is-the-end",
         "a reader believes the first bookie about the end of an open ledger",
-        """Any answer is safe, but an old one may be below what another reader was shown: who asks
-        waits for so many that no later LAC can have been told.""",
+        """The first answer may be older than the LAC that another reader has seen. A reader must
+        wait for so many answers that no higher LAC can have been announced.""",
         "S6",
         "unit/ledger/test_reader.py",
         (
@@ -311,8 +311,8 @@ BUGS = (
     TestedBug(
         "one-denial-is-absence",
         "a single denial makes an entry absent while other bookies are silent",
-        """An `any` for an `all`. A copy that went missing on one bookie makes an acked entry absent
-        while the others are away.""",
+        """An `any` for an `all`: a copy that one bookie lost makes an acked entry absent while the
+        other bookies are away.""",
         "S3 (unknown is never absent)",
         "unit/ledger/test_reader.py",
         (
@@ -326,8 +326,8 @@ BUGS = (
     TestedBug(
         "firsts-of-chunks-that-went",
         "the writer finds the wrong chunk after it has released some",
-        """Two lists of equal length are cut together; one of the two lines looks like a repeat.
-        What is sent again is another entry, or nothing.""",
+        """Two lists of equal length must be shortened together; one of the two lines looks like a
+        repeat. The writer then resends another entry, or none.""",
         "S1, S8",
         "unit/ledger/test_pending.py",
         (
@@ -339,8 +339,8 @@ BUGS = (
     TestedBug(
         "squatters-hold-nothing-back",
         "recovery keeps an entry that can no longer reach an ack quorum",
-        """A copy was found, and one copy is enough everywhere else. It was never acked, and has no
-        ack quorum to be written back to: the ledger cannot be closed, nor its topic opened.""",
+        """The entry was never acked and has no ack quorum to which it can be written back. So the
+        ledger cannot be closed, nor its topic opened.""",
         "S8",
         "unit/ledger/test_recovery_state.py",
         (
@@ -354,8 +354,8 @@ BUGS = (
     TestedBug(
         "squatter-in-limbo",
         "a bookie in limbo refuses a ledger's own key as wrong",
-        """It may have had the ledger under that key, and acked. A recovery takes the refusal for a
-        denial and closes the ledger before what was acked.""",
+        """The bookie may have had the ledger under that key. Recovery takes the refusal for a
+        denial and closes the ledger before an acked entry.""",
         "P29",
         "cluster/test_squatted_ledgers.py",
         (
@@ -369,8 +369,8 @@ BUGS = (
     TestedBug(
         "damaged-copies-copied",
         "re-replication copies entries that failed their check",
-        """Each entry is checked; the edit hands on the answer as it came. A damaged entry becomes
-        a copy, and the record names it as a good one.""",
+        """The edit passes the answer on as it came. A damaged entry becomes a copy, and the record
+        names it as good.""",
         "P53, P41",
         "unit/ledger/test_copying.py",
         (
@@ -384,8 +384,8 @@ BUGS = (
     TestedBug(
         "refused-copy-counts",
         "a copy that a bookie refused counts as stored",
-        """Each has an answer, so nothing is owed any more. That one of the answers was an error is
-        kept beside it, and forgotten by the edit.""",
+        """Every copy was answered, so nothing seems missing. The edit forgets that one answer was
+        an error.""",
         "P53",
         "unit/ledger/test_copying.py",
         (
@@ -399,8 +399,8 @@ BUGS = (
     TestedBug(
         "gaps-count-as-sound",
         "gaps between sound entries count as sound",
-        """Stretches are joined when they follow one another. Without that question every stretch
-        is joined to the one before, and what is damaged between them is not fetched.""",
+        """Ranges of sound entries are joined only if they follow one another. The edit joins all,
+        so damaged entries between them are not fetched.""",
         "P42, P53",
         "unit/ledger/test_copying.py",
         (
@@ -414,8 +414,8 @@ BUGS = (
     TestedBug(
         "limbo-taken-for-a-failure",
         "recovery treats a bookie in limbo as failed",
-        """It is fenced and answers, only what it knows counts for nothing. The edit treats it as
-        one that failed: where there is no other bookie, the ledger cannot be recovered.""",
+        """A bookie in limbo can be fenced and answers; only its denials count for nothing. If it
+        counts as failed and there is no other bookie, the ledger cannot be recovered.""",
         "S8 (P35)",
         "unit/ledger/test_recovery.py",
         (
@@ -429,8 +429,8 @@ BUGS = (
     TestedBug(
         "busy-taken-for-a-failure",
         "recovery counts a busy bookie's refusal as its answer",
-        """Recovery is due when bookies have most to do. The edit takes "ask again" for an answer:
-        with two busy bookies a ledger cannot be recovered.""",
+        """Recoveries come when bookies are busiest. If "ask again" counts as an answer, two busy
+        bookies make a recovery fail.""",
         "S8 (P35)",
         "cluster/test_ledger_edges.py",
         (
@@ -446,8 +446,8 @@ BUGS = (
     TestedBug(
         "refused-during-a-pause",
         "entries that a busy bookie refuses during its pause are not sent again",
-        """A pause under way looks like a reason to return first. What was refused is kept by
-        nobody then: the bookie counts as silent, and is replaced.""",
+        """If the pause under way returns first, no queue keeps the refused entries: the bookie
+        counts as silent and is replaced.""",
         "S8, copies",
         "unit/ledger/test_bookie_channel.py",
         (
@@ -465,8 +465,8 @@ BUGS = (
     TestedBug(
         "held-for-who-is-down",
         "a writer keeps entries in memory for a bookie that is down",
-        """It is sent no more: it counts anew when it comes back. The edit waits for it; with no
-        spare the writer's memory fills up, and it takes no more adds.""",
+        """A bookie that is down gets no entries, and counts again when it returns. With no spare
+        the writer's memory fills up, and it takes no more adds.""",
         "S8, memory",
         "unit/ledger/test_writer_state.py",
         (
@@ -480,8 +480,8 @@ BUGS = (
     TestedBug(
         "last-stretch-counts",
         "a ledger leaves limbo when only its last part is complete",
-        """An `&=` that became `=`: what could not be fetched of an earlier fragment is forgotten
-        when the last one is complete.""",
+        """An `&=` became `=`: a failed fetch of an earlier fragment is forgotten when the last
+        fragment is complete.""",
         "P42 (who vouches for a ledger has all of it)",
         "cluster/test_copies.py",
         (

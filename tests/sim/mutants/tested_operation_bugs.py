@@ -17,7 +17,7 @@ BUGS = (
         "answer-of-another-operation",
         "an answer goes to the oldest request instead of its own",
         """Many operations are under way on one connection, and answers come in any order. A caller
-        is told the place of another one's message.""",
+        gets the offset of another caller's message.""",
         "any broker answers as the owner does",
         _LINKS,
         (
@@ -31,8 +31,8 @@ BUGS = (
     TestedBug(
         "unknown-operation-sent-again",
         "a publish whose answer was lost is sent again",
-        """The connection ended after all of the request was sent. The loop that looks for the owner
-        takes it for a broker that cannot be reached, and stores the batch a second time.""",
+        """The connection ended after all of the request was sent. The edit treats this like an
+        unreachable broker, and the batch is stored twice.""",
         "S9 (unknown is told, and never repeated by us)",
         _LINKS,
         (
@@ -46,8 +46,8 @@ BUGS = (
     TestedBug(
         "operation-of-nobody",
         "an operation is sent without its caller's identity",
-        """On a secured cluster the owner refuses what the caller may do. Where it does not ask, it
-        stores batches under the producer ids of nobody, and takes repeats for new ones.""",
+        """On a secured cluster the owner refuses an operation without an identity. In other checks
+        it stores batches under wrong producer ids, and takes repeats for new batches.""",
         "X25 (the owner is told who asks)",
         _LINKS,
         (
@@ -61,7 +61,7 @@ BUGS = (
     TestedBug(
         "operation-without-deadline",
         "an operation is sent without its deadline",
-        """The owner goes on waiting, or begins what its caller has given up for seconds.""",
+        "The owner continues to wait, or begins an operation that its caller gave up seconds ago.",
         "a deadline goes along",
         _CHANNEL,
         (
@@ -75,8 +75,8 @@ BUGS = (
     TestedBug(
         "part-of-a-request-counts-as-done",
         "a half-sent request has an unknown outcome",
-        """Half of it cannot be begun. Callers are told that the outcome is unknown, and publishers
-        without a sequence cannot go on.""",
+        """The owner cannot have begun it. Callers are told that the outcome is unknown, and
+        publishers without a sequence cannot repeat.""",
         "unknown is told only where it is",
         _CHANNEL,
         (
@@ -90,8 +90,7 @@ BUGS = (
     TestedBug(
         "seal-of-another-frame",
         "a frame's seal does not cover its number",
-        """The bytes are a broker's, and so is the seal. Whoever stands between two brokers sends a
-        publish a second time, or leaves one out.""",
+        "An attacker between two brokers sends a publish a second time, or leaves one out.",
         "what counts between brokers counts from brokers only",
         _FRAMES,
         (
@@ -105,8 +104,8 @@ BUGS = (
     TestedBug(
         "lease-of-a-late-answer",
         "messages in an answer whose caller has gone stay leased",
-        """The owner has sent them, and no client reads them. They are out until the ack timeout,
-        and come back counted as delivered; later messages were handed out before them.""",
+        """The owner has sent the messages, and no client reads them. They stay leased until the ack
+        timeout, and count as delivered.""",
         "S9 (a lease without a reader is given back)",
         _LINKS,
         (
@@ -150,8 +149,8 @@ BUGS = (
     TestedBug(
         "lost-receive-asked-anew",
         "a receive that is asked again gets the next messages, not the same",
-        """The owner gives the messages that follow. The first ones stay leased, and a consumer that
-        acks all up to an offset acks them unseen.""",
+        """The first messages stay leased, and a consumer that acks all up to an offset acks them
+        unseen.""",
         "S9 (an answer that was lost is given again)",
         _ELSEWHERE,
         (

@@ -13,8 +13,8 @@ BUGS = (
     TestedBug(
         "ended-writer-waits-for-an-add",
         "a partition notices only at the next add that its writer has ended",
-        """All bookies were gone for a while and nobody published. What they had not confirmed is
-        confirmed by nobody now, and its readers get a 503 until somebody publishes.""",
+        """All bookies were gone for a while, and no client published. The unconfirmed entries stay
+        unconfirmed, and readers get a 503 until a client publishes.""",
         "S8",
         "cluster/test_partition_faults.py",
         (
@@ -28,9 +28,9 @@ BUGS = (
     TestedBug(
         "closes-another-ledger",
         "a close records the new ledger's contents for the old ledger",
-        """A roll-over could not name the new ledger: the store was away. It is back for the close,
-        which looks at the new ledger and finds nothing in it. The old ledger leaves the record, and
-        all that was acked in it is lost. It stood in the code until seed 91000032.""",
+        """A roll-over could not name its new ledger, which is empty. The close takes that ledger's
+        contents for the old ledger's, and all acked messages of the old ledger are lost (seed
+        91000032).""",
         "S9",
         "cluster/test_broker_partition.py",
         (
@@ -54,8 +54,8 @@ BUGS = (
     TestedBug(
         "first-time-from-one-clock",
         "a cluster's first deletion time comes from one broker's clock",
-        """The store has a clock, told its time, and was away since. Without the question the
-        broker's own is written down, an hour ahead, and retention of all goes by it.""",
+        """The store has a clock and was away for a moment. The broker's own clock, an hour ahead,
+        becomes the cluster's time, and retention follows it.""",
         "P60",
         "cluster/test_retention.py",
         (
@@ -69,8 +69,8 @@ BUGS = (
     TestedBug(
         "opening-never-gets-longer",
         "an opening that timed out is tried again with the same time limit",
-        """It begins at the beginning. What takes a little longer than that, a long state ledger on
-        slow bookies, takes too long each time: nobody serves the partition any more.""",
+        """An opening begins again from its start. If a long state ledger on slow bookies takes
+        longer than the limit, no broker ever serves the partition.""",
         "S8",
         "cluster/test_broker_takeover.py",
         (
@@ -84,9 +84,8 @@ BUGS = (
     TestedBug(
         "opened-anew-though-replaced",
         "an owner that was replaced opens its partition again",
-        """Epochs only grow, so a smaller one looks like the only one that must not be. The edit
-        lets the greater one pass: who was replaced fences its successor, and with cursors of
-        before takes back acks that this one answered.""",
+        """The record has a higher epoch, so the owner was replaced. It fences its successor, and
+        its old cursors undo acks that the successor answered.""",
         "S9 (of two owners one chain wins; an ack that was answered holds)",
         "unit/broker/test_opening.py",
         (
@@ -100,8 +99,8 @@ BUGS = (
     TestedBug(
         "named-only-when-it-is-known",
         "a roll-over without an answer deletes a ledger that the record may name",
-        """Two lines in the other order: the flag says that the record names the new ledger, and not
-        that it may. A write whose reply was lost has taken effect all the same.""",
+        """Two lines in the other order: the flag must say that the record *may* name the new
+        ledger. A write whose reply was lost has taken effect.""",
         "P46 (what a chain names is there)",
         "unit/broker/test_rollover.py",
         (
@@ -119,9 +118,9 @@ BUGS = (
     TestedBug(
         "taken-over-without-a-word",
         "a take-over without recovery does not change the record, so two owners answer",
-        """Its last ledger is closed and no other one is made, so there is nothing to fence: the
-        record alone keeps the former owner out, who names a ledger of its own there when somebody
-        publishes. Left as it is, both answer: who reads at one misses what the other acked.""",
+        """The last ledger is closed, so there is nothing to fence: only the record keeps the former
+        owner out. If it is unchanged, both owners answer, and readers at one miss the acks of the
+        other.""",
         "S9 (of two owners one chain wins)",
         "cluster/test_opening_makes_no_ledger.py::"
         "test_a_successor_for_which_nobody_came_keeps_the_former_owner_out",
@@ -136,8 +135,7 @@ BUGS = (
     TestedBug(
         "there-never-was-a-producer",
         "an opening records that no batch has a producer, although some do",
-        """Then none of them is looked through again: the owner after the next one stores a repeat
-        for the second time.""",
+        "Later openings then search no batches, and store a repeat a second time.",
         "S9 (none twice)",
         "cluster/test_opening_makes_no_ledger.py::"
         "test_producers_are_known_again_however_the_owners_end",
@@ -152,8 +150,8 @@ BUGS = (
     TestedBug(
         "append-time-goes-back-after-a-take-over",
         "append times go back after a take-over",
-        """In Kafka it is so: a leader whose clock is behind appends what is older than what stands
-        there, and a lookup by halving goes wrong. The edit leaves out the last owner's time.""",
+        """As in Kafka, a new owner whose clock is behind appends older times, and a search by
+        halving goes wrong. The edit ignores the last owner's time.""",
         "P66",
         "cluster/test_append_time.py::"
         "test_a_batch_has_the_time_at_which_it_is_stored_through_a_take_over",
@@ -173,9 +171,8 @@ BUGS = (
     TestedBug(
         "view-with-the-producers-time",
         "a compacted view shows the producer's time instead of the append time",
-        """A view's batches are built anew, from records as they are stored, and the append time
-        stands in the header alone. A message would have two times, by how it is read, and a
-        tombstone would go by a producer's clock.""",
+        """A view's batches are rebuilt from stored records, but the append time is only in the
+        header. A message then has two times, and a tombstone ages by a producer's clock.""",
         "P66",
         "cluster/test_append_time.py::test_a_view_and_a_fork_have_the_same_times",
         (
@@ -189,8 +186,8 @@ BUGS = (
     TestedBug(
         "trimmed-beyond-what-was-scanned",
         "a trim removes batches that the producers' snapshot does not cover",
-        """The producers were made durable as of a moment; what was published since a take-over has
-        to scan. The edit goes by what subscriptions need alone, as if that moment were now.""",
+        """Producers are durable as of an offset; a take-over must scan the batches behind it. The
+        trim looks only at subscriptions, and removes them.""",
         "S9 (none twice)",
         "cluster/test_retention.py",
         (
@@ -204,8 +201,8 @@ BUGS = (
     TestedBug(
         "back-before-it-was-missed",
         "a broker that restarts between two looks counts as never gone",
-        """Its name is there, before and after. What it had served nobody serves any more, and
-        nobody takes it: the edit compares names, not runs.""",
+        """The broker's name is there before and after, but it no longer serves its partitions, and
+        no other broker takes them: the edit compares names, not runs.""",
         "S8",
         "unit/broker/test_broker_registry.py",
         (
@@ -219,8 +216,9 @@ BUGS = (
     TestedBug(
         "settled-in-another-life",
         "a broker that restarted counts as settled",
-        """What is served is handed on to brokers that have settled. The edit remembers when the
-        name was first seen: a broker that dies every minute is handed partitions every minute.""",
+        """Partitions go only to brokers that have been up for a while. The edit counts from the
+        first time a name was seen, so a broker that dies every minute gets partitions every
+        minute.""",
         "S10",
         "unit/broker/test_broker_registry.py",
         (
@@ -234,8 +232,8 @@ BUGS = (
     TestedBug(
         "look-takes-anothers-record",
         "a replaced owner adopts the new owner's record version",
-        """The version that it learns so makes its next write succeed, where it has to fail. The
-        edit leaves out the look at what has changed.""",
+        """With the newer version its next write succeeds, although it must fail. The edit does not
+        compare what has changed.""",
         "S9 (of two owners one chain wins)",
         "unit/broker/test_partition_record.py",
         (
@@ -251,8 +249,7 @@ BUGS = (
     TestedBug(
         "batches-kept-for-nobody",
         "a batch confirmed after its partition closed stays in the cache",
-        """Nobody reads it, and nothing evicts it: a part that is closed gives nothing back. The
-        bound shrinks for all others, for ever.""",
+        "No reader uses it and nothing evicts it, so the room of the cache shrinks for ever.",
         "memory (the cache's bound)",
         "unit/broker/test_broker_memory.py",
         (
@@ -266,8 +263,8 @@ BUGS = (
     TestedBug(
         "taken-in-by-a-namesake",
         "a committed batch enters a new topic of the same name",
-        """That the topic is there and not being deleted looks like enough. The edit forgets to ask
-        whether it is the one that the batch was written for.""",
+        """The topic exists and is not being deleted, but it is not the topic for which the batch
+        was written.""",
         "X1, S9 (no phantom)",
         "cluster/test_broker_bulk_loads.py",
         (
@@ -281,9 +278,8 @@ BUGS = (
     TestedBug(
         "own-record-taken-for-anothers",
         "a broker does not serve a partition that its own old record claims",
-        """Who is preferred is asked, and not whose record stands. The others send everybody to the
-        broker that the record names, and this one sends them on: nobody serves the partition for
-        as long as its session lives.""",
+        """Other brokers forward callers to the broker that the record names. If that broker
+        forwards them too, no broker serves the partition until its session ends.""",
         "S8",
         "cluster/test_broker_takeover.py",
         (
@@ -297,9 +293,9 @@ BUGS = (
     TestedBug(
         "forgotten-claim-not-released",
         "a forgotten claim of this broker is never released",
-        """A release that failed has forgotten the claim; releasing it again does nothing. Two lines
-        that look like a repeat claim it first. Without them a topic cannot be deleted for as long
-        as the session lives.""",
+        """A release that failed has already forgotten the claim, so releasing it again does
+        nothing. Two lines claim it first; without them the topic cannot be deleted while the
+        session lives.""",
         "S8",
         "cluster/test_broker_takeover.py",
         (
@@ -314,8 +310,7 @@ BUGS = (
     TestedBug(
         "only-the-first-window-is-proved",
         "only the beginning of a compressed batch is checked",
-        """Lengths that fit look like records that can be read. Damage behind comes to light
-        when the message is delivered.""",
+        "Damage behind the beginning is noticed only when the message is delivered.",
         "a packed batch holds what it says",
         "unit/broker_http/test_batch_proofs.py::test_damage_behind_the_first_window_is_refused",
         (
@@ -329,8 +324,8 @@ BUGS = (
     TestedBug(
         "proofs-by-arrival",
         "a client with many large batches keeps other clients' batches waiting",
-        """A line of all keys that are alike still looks like a fair one. One peer that sends a
-        hundred of them keeps the others out until theirs are refused.""",
+        """Clients should take turns. With one queue for all, a client that sends a hundred large
+        batches delays the others until theirs are refused.""",
         "nobody else waits for whoever meets a bound (docs/limits.md)",
         "unit/broker_http/test_batch_proofs.py::test_peers_take_turns",
         (
@@ -344,8 +339,7 @@ BUGS = (
     TestedBug(
         "open-batches-counted-packed",
         "unpacked batches in the cache are counted without their contents",
-        """The overhead alone is added up, as for one that could not be opened. Sixteen batches of
-        megabytes are kept as if they were none.""",
+        "Sixteen unpacked batches of megabytes count as almost nothing.",
         "memory has a bound (GUARANTEES.md)",
         "unit/broker_http/test_batch_proofs.py::test_the_cache_counts_what_it_holds",
         (
@@ -359,9 +353,8 @@ BUGS = (
     TestedBug(
         "view-of-a-server-that-is-behind",
         "a compacted read starts with an outdated view",
-        """One that is behind does not know the view that was published a moment ago. Where
-        retention has removed what the view holds, a reader from the beginning misses keys, and no
-        word is said.""",
+        """A metadata server that is behind does not know the newest view. If retention has removed
+        the messages of that view, a reader from the beginning misses keys without an error.""",
         "X9",
         "unit/broker/test_compacted_reader.py",
         (
@@ -375,8 +368,8 @@ BUGS = (
     TestedBug(
         "fork-alone-refers",
         "a shared ledger is registered for the fork but not for its source",
-        """That the topic has its own ledgers goes without saying, it seems. When the fork is
-        deleted nobody is known to have them any more, and they go from under the topic.""",
+        """When the fork is deleted, no other user of the ledgers is known, and they are deleted
+        while the source needs them.""",
         "P46",
         "unit/broker/test_shared_ledgers.py",
         (
@@ -390,8 +383,8 @@ BUGS = (
     TestedBug(
         "fork-looks-once",
         "a fork does not check again that its source still has the shared ledgers",
-        """The list of ledgers was read a moment ago. A ledger that was trimmed since was let go of
-        by who saw no other referrer, and the fork begins with a ledger that is not there.""",
+        """The source may have trimmed a ledger since its list was read, when it saw no other user.
+        The fork then begins with a ledger that is gone.""",
         "P46",
         "unit/broker/test_shared_ledgers.py",
         (
@@ -405,7 +398,8 @@ BUGS = (
     TestedBug(
         "trimmed-for-all",
         "a ledger that one partition releases is deleted although others share it",
-        """As it was before there were forks. The edit does not ask who is left.""",
+        """This was correct before there were forks. The edit does not ask which partitions still
+        use the ledger.""",
         "P46",
         "unit/broker/test_shared_ledgers.py",
         (
@@ -419,8 +413,8 @@ BUGS = (
     TestedBug(
         "fork-in-the-making-swept",
         "cleanup removes the reference of a fork that has no record yet",
-        """No record names the ledger, so nobody seems to have it. The fork is about to make that
-        record: it gets a ledger that goes with its source.""",
+        """No record names the ledger yet, so it seems unused. The fork is about to write its
+        record, and gets a ledger that is deleted with its source.""",
         "P46",
         "unit/broker/test_shared_ledgers.py",
         (
@@ -434,8 +428,8 @@ BUGS = (
     TestedBug(
         "fork-has-the-whole-batch",
         "a fork in the middle of a batch shows the whole batch",
-        """A batch is stored whole and served whole. The messages behind the fork are the source's,
-        and their offsets come again with what is published into the fork.""",
+        """A batch is stored and served whole. The messages behind the fork's offset belong to the
+        source, and new messages of the fork get their offsets again.""",
         "S9",
         "cluster/test_forks.py",
         (
@@ -449,8 +443,8 @@ BUGS = (
     TestedBug(
         "fork-remembers-producers",
         "a fork inherits the producers of its source",
-        """A take-over scans what no checkpoint covers, of a fork all of it. A producer that begins
-        in the fork with its first sequence is told that it is stored.""",
+        """A take-over scans the batches that no checkpoint covers, in a fork all of them. A
+        producer's first sequence in the fork then counts as stored.""",
         "S9",
         "cluster/test_forks.py",
         (
@@ -464,7 +458,8 @@ BUGS = (
     TestedBug(
         "truncated-under-its-subscriptions",
         "truncating a partition does not move its subscriptions",
-        """What they would read next is gone: their backlog counts it, and leases of it live on.""",
+        """The messages at their positions are gone, but the backlog still counts them, and their
+        leases stay.""",
         "S9",
         "cluster/test_truncate.py",
         (
@@ -478,8 +473,8 @@ BUGS = (
     TestedBug(
         "dead-letter-acked-without-its-copy",
         "a message is acked although its dead letter was refused",
-        """The copies are sent together, and what fails is looked at when all are through. Acked are
-        all of them, as if sending were storing: a message that nobody could process is gone.""",
+        """Copies are sent together, and the edit acks all originals whatever the answers. A message
+        that no consumer could process is lost.""",
         "X14",
         "unit/broker/test_dead_letters.py",
         (
@@ -493,8 +488,7 @@ BUGS = (
     TestedBug(
         "retry-acked-before-its-copy",
         "a message is acked before its retry copy is stored",
-        """Clients that retry elsewhere send the copy, and ack without waiting for its answer: when
-        the copy is refused, or its sender dies, the message is nowhere.""",
+        "When the copy is refused, or the broker dies before it is stored, the message is lost.",
         "X14",
         "unit/broker/test_retry_topic.py",
         (
@@ -513,8 +507,8 @@ BUGS = (
     TestedBug(
         "take-over-forgets-writers-of-streams",
         "a take-over forgets a stream's appends since the last checkpoint",
-        """What an append says lies in its batch, and the batches since the last checkpoint have to
-        be looked through. Without that a repeat is stored twice, and a closed stream is open.""",
+        """A new owner must read the batches since the last checkpoint. Otherwise a repeat is stored
+        twice, and a closed stream is open.""",
         "S9",
         "cluster/test_durable_streams.py::test_a_take_over_keeps_all_of_it",
         (
@@ -528,8 +522,8 @@ BUGS = (
     TestedBug(
         "trim-takes-writers-of-streams-along",
         "a trim forgets a stream's writers",
-        """The next owner looks through the batches since the checkpoint, and those are gone. The
-        edit writes down Kafka's producers alone before a trim.""",
+        """The next owner reads the batches since the checkpoint, and the trim has removed them. The
+        edit writes down only Kafka's producers before a trim.""",
         "S9",
         "cluster/test_durable_streams.py::test_what_is_trimmed_took_no_writers_along",
         (
@@ -543,8 +537,8 @@ BUGS = (
     TestedBug(
         "repeats-at-once-are-both-new",
         "two concurrent appends with the same sequence are both stored",
-        """The first one is under way when the second one comes: what is confirmed does not know it
-        yet. The edit remembers an append when it is confirmed, and not when it is let in.""",
+        """The first append is not confirmed when the second comes, so it must be remembered when it
+        is let in.""",
         "S9",
         "cluster/test_durable_streams.py::test_repeats_that_come_at_once_are_stored_once",
         (
@@ -558,8 +552,8 @@ BUGS = (
     TestedBug(
         "end-shown-before-it-is-durable",
         "readers learn that a stream has ended before that is durable",
-        """Its owner dies, the next one has never heard of the end, and more is appended, which
-        readers who believe in it never see.""",
+        """The owner dies. The next owner does not know the end and takes more appends, which
+        readers that saw the end never read.""",
         "S9",
         "unit/broker/test_partition_stream.py",
         (
@@ -573,10 +567,8 @@ BUGS = (
     TestedBug(
         "repeat-is-answered-before-it-is-durable",
         "a repeated append is answered before the first is durable",
-        """It is known, so it is a repeat; that it is stored nobody knows yet. The edit has the
-        repeat wait for the first message instead of its own: it is acked, and gone when the
-        owner's ledger fails. Seeds hardly see it: before the answer the state ledger proves whose
-        the partition is, and takes as long as the append.""",
+        """The edit makes a repeat wait for the partition's first message instead of its own. The
+        repeat is acked, and lost when the owner's ledger fails.""",
         "X20",
         "unit/broker/test_publisher.py::test_a_repeat_of_what_is_under_way_waits_for_it",
         (
@@ -590,9 +582,8 @@ BUGS = (
     TestedBug(
         "maker-plans-a-fork-anew",
         "a repeated request to make a fork plans it at another offset",
-        """The owner has not heard of it and asks the source, which has grown meanwhile: a stream of
-        JSON is refused for good. The first version was so. A seed would need a fork of JSON without
-        an offset, passed on before a watch comes, and an append to its source in between.""",
+        """The owner has not heard of the fork yet and asks the source, which has grown meanwhile. A
+        repeated request for a JSON stream is then refused for good.""",
         "X20",
         "cluster/test_durable_streams.py",
         (
@@ -606,9 +597,8 @@ BUGS = (
     TestedBug(
         "close-passes-what-is-under-way",
         "a stream's close does not wait for earlier appends",
-        """They have their offsets and are on their way to the bookies. The edit has the end written
-        where the stream ends at that moment, and readers told, while messages come behind it. A
-        seed sees it when the state ledger's bookies are quicker than the log's.""",
+        """Earlier appends have their offsets and are on their way to the bookies. Readers are told
+        an end, and messages come behind it.""",
         "X20",
         "unit/broker/test_publisher.py::test_a_close_waits_for_what_was_let_in_before_it",
         (
@@ -622,8 +612,8 @@ BUGS = (
     TestedBug(
         "repeat-is-refused-while-it-is-opened-anew",
         "a repeated upload is refused while its partition reopens",
-        """The record says where it is before anything of it can be read. Its first version looked
-        for the body there, and told who repeats as it was told to that there is no such offset.""",
+        """The partition's record names the upload before its messages can be read. A first version
+        looked for the body in the partition, and answered that the offset does not exist.""",
         "X23",
         "cluster/test_large_messages.py",
         (
@@ -637,9 +627,7 @@ BUGS = (
     TestedBug(
         "unknown-upload-is-thrown-away",
         "an upload whose insertion had no answer is discarded",
-        """The record may name its ledger by then. The edit deletes it all the same. Of the seeds of
-        profile `large` one in some hundreds sees it: it wants a record that is written, an answer
-        that does not come, and a broker that goes on.""",
+        "The record may name the upload's ledger, which the edit deletes.",
         "P46, X23",
         "cluster/test_large_messages.py",
         (

@@ -12,8 +12,7 @@ BUGS = (
     TestedBug(
         "entry-overwritten",
         "an add overwrites a stored entry",
-        """What stood before. It is idempotent for whoever keeps to the protocol; whoever does not
-        changes what was acked.""",
+        "This was the earlier behaviour. A client that breaks the protocol changes an acked entry.",
         "P7 (S4)",
         "cluster/test_secured_ledgers.py",
         (
@@ -27,8 +26,8 @@ BUGS = (
     TestedBug(
         "compared-before-it-is-durable",
         "an add is compared with stored entries while another add of its id is being journaled",
-        """That one is in no cache yet, so nothing is there to compare with, and both are
-        stored.""",
+        """The add that is being journaled is in no cache yet, so there is nothing to compare with,
+        and both are stored.""",
         "P7 (S4)",
         "cluster/test_secured_ledgers.py",
         (
@@ -42,7 +41,7 @@ BUGS = (
     TestedBug(
         "fence-overtakes-a-comparison",
         "an add is stored after its comparison although a fence came first",
-        """It was admitted when it came, so asking again looks redundant.""",
+        "The add was allowed when it came, so the second check looks redundant.",
         "P24 (S5)",
         "cluster/test_secured_ledgers.py",
         (
@@ -56,8 +55,8 @@ BUGS = (
     TestedBug(
         "kept-though-the-journal-stopped",
         "a repeated add succeeds after a failed sync",
-        """The entry is durable, so nothing is lost by it; but nobody may be told of a success after
-        that.""",
+        """The entry itself is durable, but after a failed sync the bookie must answer no add with
+        success.""",
         "P38",
         "unit/bookie/test_failed_sync.py",
         (
@@ -71,8 +70,8 @@ BUGS = (
     TestedBug(
         "kept-past-the-journal",
         "a repeated add does not wait for the running sync",
-        """The journal has not stopped yet, as far as the loop knows: the disk has failed, and its
-        answer is on the way.""",
+        """The loop believes that the journal works; the disk has failed, and its answer is on the
+        way.""",
         "P38",
         "unit/bookie/test_failed_sync.py",
         (
@@ -100,8 +99,8 @@ BUGS = (
     TestedBug(
         "checkpoint-takes-a-producer-back",
         "replay moves a producer back to an older checkpoint",
-        """A checkpoint that waits while the state ledger is replaced stands behind a snapshot that
-        is newer. What the snapshot says beyond it is never said again.""",
+        """A checkpoint that waits while the state ledger is replaced is written behind a newer
+        snapshot. What the snapshot said is never repeated.""",
         "a repeat is known after a take-over",
         "unit/broker/test_state_log.py",
         (
@@ -115,8 +114,8 @@ BUGS = (
     TestedBug(
         "coverage-goes-back",
         "replay lowers the offset up to which producers are known",
-        """Behind a snapshot it says less than is known; what it leaves out is scanned again, for as
-        long as its ledgers are there.""",
+        """An operation behind a snapshot may cover less than the snapshot. The batches in between
+        are then scanned again at each opening.""",
         "a repeat is known after a take-over",
         "unit/broker/test_state_log.py",
         (

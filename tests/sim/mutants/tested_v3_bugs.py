@@ -9,8 +9,8 @@ BUGS = (
     TestedBug(
         "deletion-denies-too-early",
         'a fence is answered "no such ledger" before the deletion is durable',
-        """"No such ledger" ends a recovery's doubts about this bookie. Power fails, and the bookie
-        has a ledger again, not fenced, whose writer goes on.""",
+        """After "no such ledger" a recovery counts on this bookie. After a power failure the bookie
+        has the ledger again, unfenced, and takes adds of its writer.""",
         "P23",
         "cluster/test_v3_frames.py",
         (
@@ -24,8 +24,8 @@ BUGS = (
     TestedBug(
         "foreign-bookies-not-told",
         "Apache's bookies are not told the LAC of an idle ledger",
-        """They take it in v3 frames alone. Until the next add nobody but the writer knows that the
-        ledger's last entries are confirmed: readers leave them out, brokers answer 503.""",
+        """Apache's bookies take a LAC only in v3 frames. Without it only the writer knows that the
+        last entries are confirmed: readers leave them out, and brokers answer 503.""",
         "what is confirmed can be read",
         "cluster/test_apaches_bookies.py",
         (
@@ -39,7 +39,7 @@ BUGS = (
     TestedBug(
         "signature-of-a-lac-not-checked",
         "an explicit LAC from an Apache bookie is believed without its signature",
-        """A bit that falls over makes entries readable that were never confirmed.""",
+        "A flipped bit makes entries readable that were never confirmed.",
         "P2",
         "cluster/test_apaches_bookies.py",
         (
@@ -53,8 +53,8 @@ BUGS = (
     TestedBug(
         "v3-run-not-compared",
         "v3 adds of equal length are taken for consecutive ids",
-        """Most are. Where two writers share a connection, or one entry is sent again, answers name
-        entries that nobody sent.""",
+        """Most are consecutive. When two writers share a connection, or an entry is sent again,
+        answers name entries that no client sent.""",
         "answers are those to what was asked",
         "unit/protocol/test_v3_runs.py",
         (
@@ -68,7 +68,8 @@ BUGS = (
     TestedBug(
         "v3-ids-believed",
         "the ids in a v3 request and in its entry may differ",
-        """v2 has them once. In v3 they may differ, and an answer acknowledges what is not here.""",
+        """v2 has the ids once. In v3 they may differ, and the answer acks an entry that this bookie
+        does not have.""",
         "S1",
         "cluster/test_v3_frames.py",
         (
@@ -82,8 +83,8 @@ BUGS = (
     TestedBug(
         "deferred-recovery-adds",
         "a recovery add may be answered before it is synced",
-        """A recovery closes the ledger at what was answered. Power fails at the bookies together,
-        and the ledger has an end that nobody has.""",
+        """A recovery closes the ledger at the last answered entry. If power then fails at all its
+        bookies, no bookie has that entry.""",
         "P21, P5",
         "cluster/test_v3_frames.py::test_what_recovery_adds_is_synced_whatever_it_asks_for",
         (
@@ -97,7 +98,7 @@ BUGS = (
     TestedBug(
         "mark-stays-before-what-was-deferred",
         "a flush does not sync deferred adds, so the journal grows without end",
-        """The entries are in the log and the journal is never shortened: it fills the disk, and a
+        """The entries are in the log, but the journal is never shortened: it fills the disk, and a
         start reads all of it.""",
         "P39, space",
         "unit/bookie/test_deferred_sync.py",
@@ -112,8 +113,8 @@ BUGS = (
     TestedBug(
         "long-poll-of-the-gone-kept",
         "a long poll continues after its client has gone",
-        """Places for long polls are few. Clients that come, ask and go take all of them for a
-        minute.""",
+        """The number of long polls is bounded. Clients that connect, ask and leave occupy all of
+        them for a minute.""",
         "S6, a bound",
         "unit/bookie/test_bounds_of_requests.py",
         (
@@ -127,7 +128,7 @@ BUGS = (
     TestedBug(
         "long-polls-counted-when-they-wait",
         "long polls are counted only after each has cost a task",
-        """Each has cost a task by then: one client has a bookie make as many as it can name.""",
+        "One client makes the bookie start as many tasks as it can send requests.",
         "a bound of memory",
         "unit/bookie/test_bounds_of_requests.py",
         (
@@ -141,8 +142,7 @@ BUGS = (
     TestedBug(
         "v3-missing-field-is-zero",
         "a missing required field of a v3 request counts as zero",
-        """Protobuf gives the default of a field that is not there; that it is not has to be asked
-        for.""",
+        "Protobuf gives a default for a missing field, so the code must ask whether it is there.",
         "bad input is refused",
         "fuzz/test_v3_by_hand.py::test_each_field_missing_once_and_repeated",
         (
@@ -156,8 +156,8 @@ BUGS = (
     TestedBug(
         "v3-repeated-field-counts-for-another",
         "a repeated field of a v3 add stands in for a missing one",
-        """An entry id that is there three times makes up for a key that is missing: the add is
-        stored under a key of zeros, and acked.""",
+        """An entry id that occurs three times makes up for a missing key: the add is stored under a
+        key of zeros, and acked.""",
         "bad input is refused; a ledger's key is its writer's",
         "fuzz/test_v3_by_hand.py::test_each_field_missing_once_and_repeated",
         (
@@ -171,7 +171,7 @@ BUGS = (
     TestedBug(
         "v3-frame-without-bound",
         "the length of a v3 frame is not checked",
-        """Who announces two gigabytes and goes on sending has them kept.""",
+        "A client announces two gigabytes and sends them, and the bookie keeps them all.",
         "a bound of memory",
         "cluster/test_v3_frames.py::test_the_longest_frame_and_one_byte_more",
         (
@@ -190,7 +190,7 @@ BUGS = (
     TestedBug(
         "lists-beside-full-answers",
         "lists of entries are made while answers wait to be taken",
-        """Each may have megabytes; requests for it have 30 bytes.""",
+        "A request for a list has 30 bytes, its answer may have megabytes.",
         "a bound of memory",
         "unit/bookie/test_bounds_of_requests.py",
         (
@@ -204,7 +204,7 @@ BUGS = (
     TestedBug(
         "turn-reads-all-sockets",
         "one turn of the loop reads from all sockets",
-        """With small requests it lasts for seconds, and everybody else waits.""",
+        "With small requests the turn lasts for seconds, and all other callers wait.",
         "service under load",
         "unit/bookie/test_bounds_of_requests.py",
         (
@@ -218,8 +218,8 @@ BUGS = (
     TestedBug(
         "quarantined-ledgers-asked-for-first",
         "garbage collection asks for the same ledgers first in each round, and others wait",
-        """It asks for so many only. After many deletions two rounds of three ask in vain, and the
-        disk stays full for longer.""",
+        """A round asks for a bounded number of ledgers. After many deletions two rounds of three
+        ask in vain, and the disk stays full for longer.""",
         "garbage goes in time",
         "unit/bookie/test_collector.py",
         (
