@@ -305,8 +305,8 @@ class CompactedReader:
                 await self._record.look()
                 if self.now.ledgers == view.ledgers:
                     raise CompactedViewUnreadable(
-                        f"{self._name}: its compacted view is not whole: {error}. A read without "
-                        "compacted=true gives the messages that retention has left"
+                        f"{self._name}: its compacted view is incomplete: {error}. A read without "
+                        "compacted=true returns the messages that retention has left"
                     ) from error
                 self._hints.clear()
         raise CompactedViewUnreadable(

@@ -136,7 +136,7 @@ class LargeUpload:
 
         async def plan() -> Insertion | None:
             if self._known_as and self._record.ledgers.uploaded(self._known_as):
-                return None  # a repeated call was quicker
+                return None  # a repetition of this call has inserted it
             return Insertion((ledger,), upload=self._known_as, check=self._check)
 
         # From now on the record may name the ledger, even if this call is cancelled, because that
@@ -156,8 +156,10 @@ class LargeUpload:
         if inserted is not None:
             return placed(inserted, duplicate=False)
         found = self._known_as and self._record.ledgers.uploaded(self._known_as)
-        if not found:  # retention was quicker than this answer
-            raise PublishOutcomeUnknown(f"{self.name}: the large message is gone already")
+        if not found:
+            raise PublishOutcomeUnknown(
+                f"{self.name}: the large message was stored, and retention has removed it already"
+            )
         self._writer = writer
         return placed(found, duplicate=True)
 
@@ -206,7 +208,7 @@ async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes
     """
     large = large_body_of(copy.headers)
     if large is None:
-        raise BrokenBody("it does not say how long its body is")
+        raise BrokenBody("the message does not name the size of its body")
     cutter = Cutter(begun.upload, large.size)
     async for part in parts:
         for piece in cutter.feed(part):
@@ -216,8 +218,8 @@ async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes
     body = cutter.body()
     if (body.size, body.crc32c) != (large.size, large.crc32c):
         raise BrokenBody(
-            f"of a copy {body.size} bytes with checksum {body.crc32c} have come, and its message "
-            f"says {large.size} with {large.crc32c}"
+            f"a copy's body has {body.size} bytes with checksum {body.crc32c}, but its message "
+            f"names {large.size} bytes with checksum {large.crc32c}"
         )
     headers = [header for header in copy.headers if header[0] != LARGE_HEADER]
     return await begun.finish(copy._replace(headers=headers), body)
@@ -279,8 +281,8 @@ async def open_body(
     large = None if segment.pieces or message.value else large_body_of(message.headers)
     if large is not None and large.size:
         raise MessageNotFound(
-            f"the message at offset {offset} is a copy of a large one, without its body: read that "
-            "where the copy was made"
+            f"the message at offset {offset} is a copy of a large message, without its body: read "
+            "the original"
         )
     return BodyReader(log, segment, offset, message)
 

@@ -207,8 +207,8 @@ class PartitionLog:
             if message_id.ledger_id in compacted_ledgers(self._record.value):
                 # Retention may have removed its offset, so a seek to it would go elsewhere.
                 raise MessageNotFound(
-                    f"{error}: that is in a compacted view, where only compacted=true looks; "
-                    "go by the message's offset"
+                    f"{error}: it is in a compacted view, which only compacted=true reads; "
+                    "use the message's offset instead"
                 ) from error
             raise
 
@@ -222,7 +222,7 @@ class PartitionLog:
             )
         if offset > end:
             raise OffsetBeyondEnd(
-                f"{self._name}: offset {offset} is beyond the end; the next one will be {end}", end
+                f"{self._name}: offset {offset} is beyond the end; the next offset is {end}", end
             )
 
     async def _wait_for_growth(self, offset: int, wait_s: float) -> None:

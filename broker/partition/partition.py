@@ -449,8 +449,8 @@ class Partition:
         header = read_header(batch) if checked else check_batch(batch)
         if header.total_bytes != len(batch):
             raise InvalidBatch(
-                f"a publish takes one record batch: it has {header.total_bytes} bytes, "
-                f"{len(batch)} were given"
+                f"a publish takes a single record batch: it has {header.total_bytes} bytes, but "
+                f"the call has {len(batch)}"
             )
         most = ENTRY_PAYLOAD_BYTES_MAX if own else self._config.batch_bytes_max
         if len(batch) > most:
@@ -473,7 +473,7 @@ class Partition:
         try:
             return await self._publisher.publish(batch, header, expected_offset, access, append)
         except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
-            await self.prove()  # our successor, if any, may have what is missing
+            await self.prove()  # our successor, if any, may have the missing messages
             raise
 
     async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> int | None:
@@ -750,7 +750,7 @@ class Partition:
         self._check_open()
         if before > self.next_offset:
             raise OffsetBeyondEnd(
-                f"{self.name}: offset {before} is beyond the end; the next one will be "
+                f"{self.name}: offset {before} is beyond the end; the next offset is "
                 f"{self.next_offset}",
                 self.next_offset,
             )

@@ -1,6 +1,6 @@
 """The job `export`: writes topics as Parquet files, raw or typed by a JSON Schema.
 
-A Structured Streaming query writes each batch to a folder of its own, `OUT/export_batch=N/`. Batch
+A Structured Streaming query writes each batch to a separate folder, `OUT/export_batch=N/`. Batch
 N always has the same range of offsets, and a repeated batch overwrites its folder. So each message
 is in the files exactly once, whenever the job was killed. A folder is complete when it holds
 `_SUCCESS`. The checkpoint, by default `OUT/_checkpoint`, holds the position. The job refuses to add
@@ -119,7 +119,7 @@ def export(run: Run, options: ExportOptions) -> Outcome:
 
 
 def _check_names(schema: Mapping[str, Any]) -> None:
-    """Raise `BadSchema` if a property has the name of one of the export's own columns."""
+    """Raise `BadSchema` if a property has the name of a column that the export adds."""
     ours = {BATCH, *(f"_{name}" for name in _PLACES)}
     taken = sorted(name for name in columns_of(schema).names if name.lower() in ours)
     if taken:
@@ -260,7 +260,7 @@ def _begin(run: Run, options: ExportOptions, checkpoint: str) -> None:
     begun = any(name.startswith(f"{BATCH}=") for name in held)
     if _NOTE not in held:
         if held:
-            raise BadUsage(f"{options.out} is not empty and not an export: choose a new folder")
+            raise BadUsage(f"{options.out} has files, but no earlier export: choose a new folder")
         if exists(run, f"{checkpoint}/offsets"):
             raise BadUsage(f"checkpoint {checkpoint} belongs to another query: choose a new one")
     said = json.loads(read_text(run, note)) if _NOTE in held else mine

@@ -1,6 +1,6 @@
 """The job `ingest`: writes files into a topic, each file exactly once.
 
-Every file is a bulk load of its own: all of its rows are added, or none. The bulk load's id is made
+Every file is a separate bulk load: all of its rows are added, or none. The bulk load's id is made
 from the topic, the file's path, size and time of change, and the options that shape its rows. So
 the job can be killed and run again; to ingest new files of a folder, run it again. With `--id` all
 files are a single bulk load of that name, whatever they hold.

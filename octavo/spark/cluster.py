@@ -377,7 +377,7 @@ class Cluster:
         """Return the entries of the piece, about a megabyte at a time, with read-ahead.
 
         Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`, and `LedgerDamaged` if an entry's
-        offsets do not follow those of the entry before.
+        offsets do not follow the offsets of the entry before.
         """
         reader = await self.reader(piece.ledger_id, piece.offload)
         last = await reader.refresh()

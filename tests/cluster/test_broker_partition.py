@@ -232,7 +232,7 @@ async def test_bad_batches_are_refused_and_change_nothing(cluster: Cluster) -> N
     good = batch(2)
     with pytest.raises(InvalidBatch, match="checksum"):
         await partition.publish(good[:-1] + bytes([good[-1] ^ 1]))
-    with pytest.raises(InvalidBatch, match="takes one record batch"):
+    with pytest.raises(InvalidBatch, match="takes a single record batch"):
         await partition.publish(good + good)
     with pytest.raises(BatchTooLong, match="one entry holds 5000"):
         await partition.publish(batch(1000))

@@ -192,7 +192,7 @@ async def test_time_and_message_ids(accounts: Accounts) -> None:
         call = "messages" if wrong == "from" else "offsets"
         answer = await accounts.cluster.api.get(f"{PATH}/{call}?{wrong}={messages[0]['id']}")
         assert (answer.status, answer.json()["code"]) == (404, "message-not-found")
-        assert "go by the message's offset" in answer.json()["detail"]
+        assert "use the message's offset instead" in answer.json()["detail"]
     await accounts.cluster.api.put(PATH + "/subscriptions/s")
     answer = await accounts.cluster.api.post(
         PATH + "/subscriptions/s/seek", json={"to": messages[0]["id"]}
@@ -224,7 +224,7 @@ async def test_a_view_that_is_replaced_and_deleted_between_two_pages(accounts: A
     for start in ("earliest", 3, "1970-01-01T00:00:09Z"):
         answer = await accounts.get(start, broker=1)
         assert (answer.status, answer.json()["code"]) == (503, "compacted-view-unreadable"), answer
-        assert "not whole" in answer.json()["detail"]
+        assert "is incomplete" in answer.json()["detail"]
 
 
 async def _owner(accounts: Accounts) -> Any:

@@ -151,7 +151,7 @@ async def test_what_cannot_be_forked(cluster: Cluster) -> None:
         return detail
 
     assert "already" in await refused(409, "topic-exists", name="one")
-    assert "the next one will be 10" in await refused(416, "offset-beyond-end", name="f", at=11)
+    assert "the next offset is 10" in await refused(416, "offset-beyond-end", name="f", at=11)
     await refused(422, "invalid-position", name="f", at="yesterday")
     await refused(422, "invalid-position", name="f", at={"1": 3})
     await refused(400, "invalid-name", name="a/b")

@@ -416,13 +416,13 @@ class FakePartition:
 
     async def truncate(self, before: int) -> int:
         if before > self.next_offset:
-            raise errors.OffsetBeyondEnd(f"the next one will be {self.next_offset}", before)
+            raise errors.OffsetBeyondEnd(f"the next offset is {self.next_offset}", before)
         self.earliest_offset = max(self.earliest_offset, before)
         return self.earliest_offset
 
     async def fork_point(self, offset: int) -> ForkPoint:
         if offset > self.next_offset:
-            raise errors.OffsetBeyondEnd(f"the next one will be {self.next_offset}", offset)
+            raise errors.OffsetBeyondEnd(f"the next offset is {self.next_offset}", offset)
         return ForkPoint(offset, Cut(7, 0, 0, -1) if offset else None)
 
     def is_subscription_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:

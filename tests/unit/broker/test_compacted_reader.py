@@ -243,7 +243,7 @@ async def test_a_view_goes_away(world: World, reader: CompactedReader, how: str)
     gone(*newest.ledgers)
     gone(first)
     for work in (reader.read(0, ALL), reader.offset_at(62)):
-        with pytest.raises(CompactedViewUnreadable, match="is not whole"):
+        with pytest.raises(CompactedViewUnreadable, match="is incomplete"):
             await work
     with pytest.raises(CompactedViewUnreadable):
         await reader.position(MessageId(newest.ledgers[0].ledger_id, 0, 0))

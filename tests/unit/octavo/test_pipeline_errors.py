@@ -110,7 +110,7 @@ async def test_what_needs_no_spark_is_told_without(place: Place, tmp_path: Path)
     wrong: list[tuple[Callable[[Run], Outcome], type[Exception], str]] = [
         (partial(verify, selection=NOBODY), InvalidOption, "there is no topic public/nobody"),
         (partial(export, options=ExportOptions(NOBODY, "out")), InvalidOption, "no topic"),
-        (partial(export, options=ExportOptions(FLIGHTS, str(full))), BadUsage, "not an export"),
+        (partial(export, options=ExportOptions(FLIGHTS, str(full))), BadUsage, "no earlier export"),
         (partial(export, options=ExportOptions(FLIGHTS, other.as_uri())), BadUsage, "holds an"),
         (partial(export, options=ExportOptions(FLIGHTS, "o", None, "skip")), BadUsage, "--schema"),
         (partial(report, options=ReportOptions(FLIGHTS, done)), BadUsage, "--overwrite"),
