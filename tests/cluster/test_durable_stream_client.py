@@ -70,7 +70,7 @@ async def test_bytes_are_joined_and_may_be_of_any_kind(client: AsyncClient) -> N
         await story.append({"a": 1})
     with pytest.raises(InvalidCall, match="bytes or text"):
         await story.close(5)
-    with pytest.raises(InvalidCall, match="one after the other"):
+    with pytest.raises(InvalidCall, match="one by one"):
         await story.append_many([b"x"])
     said = await story.head()
     assert (said.content_type, said.ttl_s, said.expires_at) == ("text/plain", 3_600, None)
