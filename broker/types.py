@@ -82,6 +82,16 @@ class PartitionName(NamedTuple):
         return TopicName(self.namespace, self.topic)
 
 
+class GroupName(NamedTuple):
+    """A consumer group: `namespace/group`. The group is also the name of its subscriptions."""
+
+    namespace: str
+    group: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.group}"
+
+
 class MessageId(NamedTuple):
     """The place of a message: record number `index` of an entry of a ledger."""
 

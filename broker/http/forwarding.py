@@ -41,7 +41,7 @@ from octavo.broker.http.problems import Problem, problem_from
 from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations import routing
-from octavo.broker.operations.kinds import AnyAnswer, LocalOperation, Refused
+from octavo.broker.operations.kinds import AnyAnswer, GroupOperation, LocalOperation, Refused
 from octavo.broker.operations.remote import MOVING_CODES
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, TopicInfo
@@ -209,6 +209,19 @@ async def operate(
     finally:
         if is_part:
             call.owner_url = before
+    assert isinstance(found, kind)
+    return found
+
+
+async def operate_group(call: Call, operation: GroupOperation, kind: type[Result]) -> Result:
+    """Run a call of a group's member at the group's coordinator; return its answer.
+
+    Raises what the operation raises here, or the other broker's problem.
+    """
+    try:
+        found = await call.services.operations.at_coordinator(call, call.identity, operation)
+    except Refused as error:
+        raise problem_from(error.refusal) from error
     assert isinstance(found, kind)
     return found
 

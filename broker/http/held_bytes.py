@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from octavo.broker.errors import Overloaded
-from octavo.security.principal import ANONYMOUS, Identity
 
 ROOM_WAIT_S = 2.0
 """How long a body waits for room before its sender is asked to come back."""
@@ -28,11 +27,6 @@ NAMESPACE = "namespace:"
 """How the subject of a quota begins that is of a namespace."""
 PACE_FULL_BYTES_S = 64 * 1024
 """The speed that a body needs when all room is taken; when half is taken, none is needed."""
-
-
-def share_of(identity: Identity) -> str:
-    """Return the principal whose share a call's bytes count in; empty for anonymous callers."""
-    return "" if identity.name == ANONYMOUS.name else identity.name
 
 
 def pace_least(held: int, bytes_max: int) -> float:

@@ -142,6 +142,7 @@ class Door:
                 lambda: services.ready and not services.stopping.is_set(),
                 services.in_hand.enter,
                 services.in_hand.leave,
+                services.groups,
             )
         return self._serving
 

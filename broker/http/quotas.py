@@ -25,10 +25,10 @@ from aiohttp import web
 
 from octavo.broker.errors import QuotaExceeded
 from octavo.broker.http.charges import Charge, charge_of
-from octavo.broker.http.held_bytes import NAMESPACE, share_of
+from octavo.broker.http.held_bytes import NAMESPACE
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import AUDIT_TOPIC
-from octavo.broker.operations.quotas import OperationQuotas
+from octavo.broker.operations.quotas import OperationQuotas, share_of
 from octavo.broker.policies.rates import INTO
 from octavo.broker.types import TopicName
 from octavo.security.limits import GO_ON, Wait
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.http.call import Call
     from octavo.broker.http.config import HttpConfig
-    from octavo.broker.http.groups import Groups
     from octavo.broker.metrics import Metrics
     from octavo.metadata.store import MetadataStore
     from octavo.security.principal import Identity
@@ -202,13 +201,6 @@ class HttpQuotas(OperationQuotas):
         """Charge a call to the namespace of a partition that is open here. Raises a 429."""
         if not call.is_streaming:
             self.owned_here(namespace)
-
-    def check_groups(self, call: Call, namespace: str, groups: Groups) -> None:
-        """Check that the caller may make another group here. Raises a 422."""
-        if self.on:
-            founded = groups.founded_by(share_of(call.identity))
-            self._check_count(call.identity.name, "groups", founded)
-            self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
 
     def sharers(self, identity: Identity, namespace: str) -> tuple[str, ...]:
         """Return the subjects in whose shares of the memory a body counts.

@@ -21,6 +21,7 @@ from aiohttp import web
 from octavo.broker.audit.log import AuditLog
 from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
+from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.api.short_way import ShortWay
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
 from octavo.broker.http.browsers import check_browser, preflight, protect
@@ -30,7 +31,6 @@ from octavo.broker.http.connections import Connection, ConnectionServer
 from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.gate import Gate
-from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.operations import Door, new_remote
 from octavo.broker.http.overview import Overview
@@ -113,6 +113,7 @@ class BrokerServer:
         quotas = HttpQuotas(store, broker, self._config, metrics)
         remote = self._new_remote(proof, call_key, tls, metrics)
         ids = ProducerIds(call_key, lambda: gate.secured)
+        groups = Groups(self._config)
         rules = BrokerRules(broker, gate, quotas, ids, metrics, self._config.line_bytes_max)
         self._services = Services(
             broker=broker,
@@ -124,13 +125,11 @@ class BrokerServer:
             streams=StreamPlaces(self._config.streams_max, metrics.streams.set),
             held=HeldBytes(self._config.bodies_bytes_max),
             quotas=quotas,
-            groups=Groups(self._config),
+            groups=groups,
             peers=Peers(self._config, metrics, proof, tls),
             remote=remote,
             rules=rules,
-            operations=Operations(
-                broker, remote, rules, refusal_of, self._config.moving_wait_ms / 1000, proof.run
-            ),
+            operations=self._new_operations(remote, rules, proof.run, groups),
             door=Door(call_key, _draw_nonce),
             proof=proof,
             gate=gate,
@@ -163,6 +162,12 @@ class BrokerServer:
         broker_id = self._broker.config.broker_id
         own, count = node_identity(broker_id), metrics.forwarded.inc
         return new_remote(own, broker_id, self._config, proof, call_key, _draw_nonce, tls, count)
+
+    def _new_operations(
+        self, remote: Remote, rules: BrokerRules, run_id: str, groups: Groups
+    ) -> Operations:
+        wait_s = self._config.moving_wait_ms / 1000
+        return Operations(self._broker, remote, rules, refusal_of, wait_s, run_id, groups)
 
     @property
     def operations(self) -> Operations:
@@ -234,6 +239,7 @@ class BrokerServer:
         await self._broker.give_away()
         self._services.stopping.set()
         self._gate.wakes.wake()
+        self._services.groups.stop()
         self._services.ready = False
         if self._listener is not None:
             self._listener.close()

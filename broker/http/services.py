@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.in_use import RecoveryDoor
+from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.gate import Gate
-from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.pages import Pages

@@ -1,8 +1,8 @@
-"""Run operations for clients, at whichever broker owns the partition.
+"""Run operations for clients, at the broker that owns the partition or coordinates the group.
 
-`Operations.run` is all that a protocol needs: it applies the rules for the client, finds the owner,
-runs the operation there, and charges the answer. HTTP, which admits its calls by their routes,
-calls `at_owner`.
+`Operations.run` is all that a protocol needs: it applies the rules for the client, finds the
+broker, runs the operation there, and charges the answer. HTTP, which admits its calls by their
+routes, calls `at_owner` and `at_coordinator`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from octavo.broker.errors import SchemaMismatch
+from octavo.broker.groups.coordinator import coordinator_of
+from octavo.broker.operations import group_calls
 from octavo.broker.operations.brokers import run_at_broker
 from octavo.broker.operations.kinds import (
     AcquireAccess,
     AnyAnswer,
     Await,
     Drain,
+    GroupOperation,
+    Heartbeat,
     LocalOperation,
     Receive,
     Refusal,
@@ -30,6 +34,7 @@ from octavo.broker.types import Owner
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
+    from octavo.broker.groups.coordinator import Groups
     from octavo.broker.operations.remote import Remote
     from octavo.broker.operations.rules import BrokerRules
     from octavo.broker.partition.partition import Partition
@@ -59,19 +64,22 @@ class Operations:
         refusal_of: Callable[[BaseException], Refusal],
         moving_wait_s: float,
         run_id: str,
+        groups: Groups,
     ) -> None:
         """`refusal_of`: returns what a client is told of an error. `moving_wait_s`: how long an
-        operation waits for a partition that moves. `run_id`: unique to this run of the broker."""
+        operation waits for a partition that moves. `run_id`: unique to this run of the broker.
+        `groups`: the consumer groups that this broker keeps."""
         self._broker = broker
         self._remote = remote
         self._rules = rules
         self._refusal_of = refusal_of
         self._moving_wait_s = moving_wait_s
         self._run_id = run_id
+        self._groups = groups
         self._receives = itertools.count()
 
     async def run(
-        self, identity: Identity, operation: LocalOperation | Drain, peer: str
+        self, identity: Identity, operation: LocalOperation | GroupOperation | Drain, peer: str
     ) -> AnyAnswer:
         """Run a client's operation, by all rules. `peer`: the client's address.
 
@@ -81,6 +89,9 @@ class Operations:
         await rules.begin(identity, operation, peer)
         if isinstance(operation, Drain):
             return await self.at_broker(Asked(), identity, operation)
+        if isinstance(operation, GroupOperation):
+            asked = self.at_coordinator(Asked(), identity, operation)
+            return await rules.measured(identity, operation.group.namespace, asked)
         topic = operation.name.topic_name
         work = self.at_owner(
             Asked(), identity, operation, owned=lambda: rules.owned(topic.namespace)
@@ -136,6 +147,22 @@ class Operations:
             owned=owned,
         )
 
+    async def at_coordinator(
+        self, context: Context, identity: Identity, operation: GroupOperation
+    ) -> AnyAnswer:
+        """Run a call of a group's member, which was admitted, at the group's coordinator.
+
+        The coordinator answers whether or not it agrees that it is (coordinator.py), so a call is
+        sent on once at most. Raises what refuses it, and `OwnerUnreachable`.
+        """
+        broker = self._broker
+        found = coordinator_of(operation.group, broker.registry.brokers())
+        if found is None or found.broker_id == broker.broker_id:
+            return await group_calls.run(broker, self._groups, operation, identity, self._rules)
+        context.owner_url = found.url
+        owner = Owner(found.broker_id, found.url, local=False)
+        return await self._remote.ask(owner, identity, operation, _wait_s(operation))
+
     async def at_broker(self, context: Context, identity: Identity, operation: Drain) -> AnyAnswer:
         """Run an operation that was admitted, at the broker that it names.
 
@@ -152,8 +179,8 @@ class Operations:
         return await self._remote.ask(owner, identity, operation)
 
 
-def _wait_s(operation: LocalOperation) -> float:
+def _wait_s(operation: LocalOperation | GroupOperation) -> float:
     """Return how long the operation may wait at the owner."""
-    if isinstance(operation, Await | Receive | AcquireAccess):
+    if isinstance(operation, Await | Receive | AcquireAccess | Heartbeat):
         return operation.wait_ms / 1000
     return 0.0

@@ -1,4 +1,7 @@
-"""The typed operations that a partition's owner runs for any caller, and their answers. Pure.
+"""The typed operations that brokers run for any caller, and their answers. Pure.
+
+The owner of a partition runs the operations on it; the coordinator of a consumer group runs the
+calls of its members.
 
 `RULES` has a row for each: which rights its caller needs, how urgent it is, whether it may be
 repeated when its outcome is unknown, and the type of its answer. An operation without a row cannot
@@ -15,10 +18,12 @@ import msgspec
 
 from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import BrokerError, StaleLease, TooManyDelayed
+from octavo.broker.groups.group import GroupNow, Membership
 from octavo.broker.operations.channel import Priority
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import (
     Delivery,
+    GroupName,
     MessageId,
     Nack,
     PartitionName,
@@ -32,6 +37,7 @@ from octavo.protocol.ack_ids import shown
 from octavo.protocol.batch import BatchHeader
 from octavo.protocol.leased import Leased
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.protocol.topic_patterns import TopicPattern
 from octavo.security.principal import Identity, Standing
 from octavo.security.rules import Operation
 
@@ -356,6 +362,39 @@ class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
     draining: bool
 
 
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
+    """Be a member of a consumer group; wait until the member's partitions are not what it holds.
+
+    Kafka's `ConsumerGroupHeartbeat` (KIP-848) does the same: one call joins, keeps the session, and
+    tells and hears which partitions the member has.
+    """
+
+    group: GroupName
+    member: str
+    topics: list[TopicPattern]
+    """The topics that it would consume, all of the group's namespace."""
+    holds: list[PartitionName]
+    """The partitions that it has now and has not let go yet."""
+    generation: int
+    """The highest it has heard of; 0: none."""
+    session_ms: int
+    """How long it may be silent."""
+    wait_ms: int = 0
+
+
+class LeaveGroup(msgspec.Struct, frozen=True, array_like=True, tag="leave_group"):
+    """Leave a consumer group: other members get the partitions at once."""
+
+    group: GroupName
+    member: str
+
+
+class DescribeGroup(msgspec.Struct, frozen=True, array_like=True, tag="describe_group"):
+    """Tell the members of a consumer group, and what each holds."""
+
+    group: GroupName
+
+
 def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
     """Return the same receive under a request number, which `draw` gives if the consumer gave none.
 
@@ -394,7 +433,9 @@ PartitionOperation = LocalOperation | BodyOperation
 """The partition's owner runs it."""
 BrokerOperation = Prepare | Take | LetGo | Drain
 """It is for one broker, whichever partitions that owns."""
-AnyOperation = PartitionOperation | BrokerOperation
+GroupOperation = Heartbeat | LeaveGroup | DescribeGroup
+"""The coordinator of the consumer group runs it."""
+AnyOperation = PartitionOperation | BrokerOperation | GroupOperation
 
 
 def subscription_of(operation: AnyOperation) -> str:
@@ -662,6 +703,8 @@ AnyAnswer = (
     | PieceTaken
     | Released
     | Drained
+    | Membership
+    | GroupNow
 )
 
 
@@ -700,6 +743,12 @@ class On(enum.Enum):
     TOPIC = "topic"
     SUBSCRIPTION = "subscription"
     """Not asked about if the operation names none."""
+    GROUP = "group"
+    """A consumer group is a subscription of several topics."""
+    TOPICS = "topics"
+    """Each topic that the member of a group names, without patterns."""
+    SUBSCRIPTIONS = "subscriptions"
+    """The group's subscription of each of these topics."""
     CLUSTER = "cluster"
 
 
@@ -740,6 +789,7 @@ _PRODUCE = ((Operation.PRODUCE, On.TOPIC),)
 _DESCRIBE = ((Operation.DESCRIBE, On.TOPIC),)
 _CONSUME = ((Operation.CONSUME, On.TOPIC),)
 _CONSUME_SUB = ((Operation.CONSUME, On.SUBSCRIPTION), *_CONSUME)
+_CONSUME_GROUP = ((Operation.CONSUME, On.GROUP),)
 RULES: dict[type[AnyOperation], Rule] = {
     Publish: Rule(_PRODUCE, Rate.INTO, Priority.URGENT, False, Stored),
     Read: Rule(_CONSUME, Rate.OUT_OF, Priority.LATER, True, Given),
@@ -805,6 +855,17 @@ RULES: dict[type[AnyOperation], Rule] = {
     Drain: Rule(
         ((Operation.ADMIN, On.CLUSTER),), Rate.NO_MESSAGES, Priority.URGENT, False, Drained
     ),
+    # A member that calls again holds what it held. Topics of patterns, and partitions that it
+    # says it holds, count only as far as the member may consume them.
+    Heartbeat: Rule(
+        (*_CONSUME_GROUP, (Operation.CONSUME, On.TOPICS), (Operation.CONSUME, On.SUBSCRIPTIONS)),
+        Rate.NO_MESSAGES,
+        Priority.URGENT,
+        True,
+        Membership,
+    ),
+    LeaveGroup: Rule(_CONSUME_GROUP, Rate.NO_MESSAGES, Priority.URGENT, False, Done),
+    DescribeGroup: Rule(_CONSUME_GROUP, Rate.NO_MESSAGES, Priority.LATER, True, GroupNow),
 }
 
 

@@ -41,13 +41,14 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
-from octavo.broker.types import Delivery, Published, SlowedBy, StoredBatch, TopicName
+from octavo.broker.types import Delivery, GroupName, Published, SlowedBy, StoredBatch, TopicName
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import read_records
 from octavo.security.principal import Identity
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
+    from octavo.broker.groups.coordinator import Groups
 
 
 class Rules(Protocol):
@@ -94,6 +95,13 @@ class Rules(Protocol):
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """Return the batch as it is stored for this caller."""
+
+    def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
+        """See `octavo.broker.operations.group_calls.GroupRules`."""
+        ...
+
+    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
+        """See `octavo.broker.operations.group_calls.GroupRules`."""
 
 
 async def publish_all(

@@ -24,18 +24,24 @@ from octavo.broker.operations.processor_time import Measured
 from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
 from octavo.broker.types import SlowedBy, TopicName, TopicSettings
 from octavo.security.limits import GO_ON, Limits, Quotas, Wait
+from octavo.security.principal import ANONYMOUS, Identity
 from octavo.security.quotas import FollowedQuotas
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
+    from octavo.broker.groups.coordinator import Groups
     from octavo.broker.metrics import Metrics
     from octavo.broker.types import StoredBatch
     from octavo.metadata.store import MetadataStore
     from octavo.metadata.topics import Policies
-    from octavo.security.principal import Identity
 
 Value = TypeVar("Value")
 _SILENT = TopicSettings()
+
+
+def share_of(identity: Identity) -> str:
+    """Return the principal in whose share a call counts; empty for anonymous callers."""
+    return "" if identity.name == ANONYMOUS.name else identity.name
 
 
 class OperationQuotas:
@@ -247,6 +253,13 @@ class OperationQuotas:
                 held += len(await topics.list_subscriptions(TopicName(topic.namespace, one)))
             self._check_count(subject, "subscriptions", held)
         self._check_count(subject, "subscriptions", held)
+
+    def check_groups(self, identity: Identity, namespace: str, groups: Groups) -> None:
+        """Check that the caller may make another consumer group here. Raises `QuotaFull`."""
+        if self.on:
+            founded = groups.founded_by(share_of(identity))
+            self._check_count(identity.name, "groups", founded)
+            self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
 
     def memory_of(self, subject: str) -> int | None:
         """Return how many bytes of bodies this broker may hold for a principal or a namespace.

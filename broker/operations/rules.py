@@ -18,13 +18,15 @@ from octavo.broker.operations.kinds import (
     AnyOperation,
     BrokerOperation,
     Given,
+    GroupOperation,
+    Heartbeat,
     Leases,
     On,
     Peeked,
     Publish,
     subscription_of,
 )
-from octavo.broker.types import Delivery, SlowedBy, StoredBatch, TopicName, TopicSettings
+from octavo.broker.types import Delivery, GroupName, SlowedBy, StoredBatch, TopicName, TopicSettings
 from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
     ATTRIBUTE_CONTROL,
@@ -41,6 +43,7 @@ from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
+    from octavo.broker.groups.coordinator import Groups
     from octavo.broker.metrics import Metrics
     from octavo.broker.operations.authorizer import Authorizer
     from octavo.broker.operations.producer_ids import ProducerIds
@@ -98,6 +101,16 @@ class BrokerRules:
         for header, batch in zip(headers, operation.batches, strict=True):
             check_supported(header)
             await self.proofs.prove(header, batch, peer, _hold_nothing, most)
+
+    def check_topics(self, identity: Identity, operation: Heartbeat, peer: str) -> None:
+        """Check and report the rights on the topics that a member names. Raises `Forbidden`.
+
+        For a protocol that has checked the right on the group itself.
+        """
+        for right, on in RULES[Heartbeat].needs:
+            if on is not On.GROUP:
+                for resource in _resources(operation, on):
+                    self._authorizer.check(identity, right, resource, peer, CALL)
 
     def end(self, identity: Identity, operation: AnyOperation, answer: AnyAnswer) -> None:
         """Charge this broker's client for what it was given."""
@@ -183,6 +196,18 @@ class BrokerRules:
         """See `Rules`."""
         return self._quotas.rates_of(topic)
 
+    def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
+        """See `octavo.broker.operations.group_calls.GroupRules`."""
+        may = self._authorizer.may
+        return not self._authorizer.secured or (
+            may(identity, Operation.CONSUME, Resource(Kind.TOPIC, str(topic)))
+            and may(identity, Operation.CONSUME, _subscription(topic, subscription))
+        )
+
+    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
+        """See `octavo.broker.operations.group_calls.GroupRules`."""
+        self._quotas.check_groups(identity, name.namespace, groups)
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """See `Rules`."""
         return self.producer_ids.bound(identity, batch)
@@ -191,15 +216,40 @@ class BrokerRules:
 def _needed(operation: AnyOperation) -> Iterator[tuple[Operation, Resource]]:
     """Give the rights that the operation needs, with their resources."""
     for right, on in RULES[type(operation)].needs:
-        if on is On.CLUSTER:
-            yield right, CLUSTER
-            continue
-        assert not isinstance(operation, BrokerOperation), "these are about the cluster"
-        topic = str(operation.name.topic_name)
-        if on is On.TOPIC:
-            yield right, Resource(Kind.TOPIC, topic)
-        elif subscription := subscription_of(operation):
-            yield right, Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription}")
+        for resource in _resources(operation, on):
+            yield right, resource
+
+
+def _resources(operation: AnyOperation, on: On) -> Iterator[Resource]:
+    if on is On.CLUSTER:
+        yield CLUSTER
+    elif isinstance(operation, GroupOperation):
+        if on is On.GROUP:
+            yield Resource(Kind.SUBSCRIPTION, str(operation.group))
+        elif isinstance(operation, Heartbeat):
+            yield from _of_named_topics(operation, on)
+    elif isinstance(operation, BrokerOperation):
+        raise AssertionError("these are about the cluster")
+    elif on is On.SUBSCRIPTION:
+        if subscription := subscription_of(operation):
+            yield _subscription(operation.name.topic_name, subscription)
+    else:
+        yield Resource(Kind.TOPIC, str(operation.name.topic_name))
+
+
+def _of_named_topics(operation: Heartbeat, on: On) -> Iterator[Resource]:
+    """Give the topics that a member names without a pattern, or the group's subscriptions there."""
+    for pattern in operation.topics:
+        if not pattern.is_wild:
+            topic = TopicName(*pattern)
+            if on is On.TOPICS:
+                yield Resource(Kind.TOPIC, str(topic))
+            else:
+                yield _subscription(topic, operation.group.group)
+
+
+def _subscription(topic: TopicName, name: str) -> Resource:
+    return Resource(Kind.SUBSCRIPTION, f"{topic}/{name}")
 
 
 def _check_inner(identity: Identity, operation: AnyOperation) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, PartitionMoving
+from octavo.broker.operations import group_calls
 from octavo.broker.operations.bodies import Bodies
 from octavo.broker.operations.brokers import run_at_broker
 from octavo.broker.operations.kinds import (
@@ -24,6 +25,7 @@ from octavo.broker.operations.kinds import (
     AnyAnswer,
     BodyOperation,
     BrokerOperation,
+    GroupOperation,
     Leases,
     PartitionOperation,
     Receive,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from octavo.broker.broker import Broker
+    from octavo.broker.groups.coordinator import Groups
 
 _log = structlog.get_logger()
 Done = TypeVar("Done")
@@ -60,15 +63,18 @@ class Serving:
         is_ready: Callable[[], bool],
         enter: Callable[[], object],
         leave: Callable[[], object],
+        groups: Groups,
     ) -> None:
         """`refusal_of`: returns the problem of an error for a caller. `is_ready`: whether this
-        broker takes calls. `enter` and `leave` bracket each operation: a stop waits for them."""
+        broker takes calls. `enter` and `leave` bracket each operation: a stop waits for them.
+        `groups`: the consumer groups that this broker keeps."""
         self._broker = broker
         self._rules = rules
         self._refusal_of = refusal_of
         self._is_ready = is_ready
         self._enter = enter
         self._leave = leave
+        self._groups = groups
         self._turns: dict[PartitionName, asyncio.Lock] = {}
         self._looking: dict[PartitionName, int] = {}
         """How many operations wait for a partition that is being looked up."""
@@ -142,6 +148,9 @@ class Serving:
         self._rules.admit(identity, operation, peer)
         if isinstance(operation, BrokerOperation):
             return await asyncio.shield(self._keep(run_at_broker(self._broker, operation)))
+        if isinstance(operation, GroupOperation):
+            work = group_calls.run(self._broker, self._groups, operation, identity, self._rules)
+            return await self._rules.measured(identity, operation.group.namespace, work)
         name = operation.name
         ownership = self._broker.ownership
         partition = None

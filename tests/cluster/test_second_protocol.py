@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from octavo.broker.groups.coordinator import Groups
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations.asking import Operations
 from octavo.broker.operations.authorizer import Authorizer
@@ -52,7 +54,9 @@ async def test_a_broker_without_http_serves_it(tmp_path: Path) -> None:
         ids = ProducerIds(b"k" * 32, lambda: False)
         rules = BrokerRules(broker, authorizer, quotas, ids, metrics, 1000)
         alone: Any = None
-        protocol = LineProtocol(Operations(broker, alone, rules, refusal_of, 1.0, "1"))
+        limits: Any = SimpleNamespace(group_members_max=1, groups_max=1, group_partitions_max=1)
+        groups = Groups(limits)
+        protocol = LineProtocol(Operations(broker, alone, rules, refusal_of, 1.0, "1", groups))
         await broker.topics.create(TOPIC, TopicSettings(partitions=1))
         await broker.topics.create_subscription(TOPIC, "s", SubscriptionSettings())
         line = await Client.connect(await protocol.start())
@@ -63,5 +67,9 @@ async def test_a_broker_without_http_serves_it(tmp_path: Path) -> None:
         word, ack_id, text = (await line.ask(f"RECV {here} s c")).split(" ", 2)
         assert (word, text) == ("MSG", "hello")
         assert await line.ask(f"ACK {here} s {ack_id}") == "OK 1"
+        assert await line.ask(f"JOIN public/g m {TOPIC}") == f"HAS 1 {TOPIC}/0"
+        assert (await line.ask(f"JOIN public/g n {TOPIC}")).startswith("ERR group-full ")
+        assert await line.ask("LEAVE public/g m") == "OK"
+        assert (await line.ask("JOIN public/g n public/none")).startswith("ERR topic-not-found ")
         await line.close()
         await protocol.close()

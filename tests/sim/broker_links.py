@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from octavo.broker import errors as broker_errors
 from octavo.broker.broker import Broker
+from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
+from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.problems import problem_from, refusal_of
 from octavo.broker.operations.frames import keys_of
 from octavo.broker.operations.kinds import (
@@ -36,7 +38,7 @@ from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seal
 from octavo.broker.operations.serving import Serving
 from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, answer_head
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import Delivery, SlowedBy, StoredBatch, TopicName
+from octavo.broker.types import Delivery, GroupName, SlowedBy, StoredBatch, TopicName
 from octavo.security.principal import Identity
 from tests.sim.process import Process
 
@@ -122,6 +124,14 @@ class SimRules:
         del topic
         return SlowedBy((), ())
 
+    def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
+        """Whatever it is."""
+        del identity, topic, subscription
+        return True
+
+    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
+        """Any number."""
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         del identity
         return batch
@@ -160,7 +170,7 @@ def new_remote(process: Process, name: str) -> Remote:
 class WatchedServing(Serving):
     """Tells the referees of each finished operation, in the same step of the loop."""
 
-    told: list[Callable[[Partition, AnyOperation, AnyAnswer], None]]
+    told: list[Callable[[Partition, PartitionOperation, AnyAnswer], None]]
 
     async def execute(
         self, partition: Partition, operation: PartitionOperation, identity: Identity
@@ -182,7 +192,13 @@ class Door:
         self.serves = False
         """Whether the broker has started, and does not stop."""
         self.serving = WatchedServing(
-            broker, SimRules(cluster), refusal_of, lambda: self.serves, _nothing, _nothing
+            broker,
+            SimRules(cluster),
+            refusal_of,
+            lambda: self.serves,
+            _nothing,
+            _nothing,
+            Groups(HttpConfig()),
         )
         self.serving.told = cluster.on_operation
 

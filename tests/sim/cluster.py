@@ -24,7 +24,7 @@ from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.node import BookieNode, BookieStartTimeout
 from octavo.bookie.storage import Storage
 from octavo.bookie.write.repeats import Done
-from octavo.broker.operations.kinds import AnyAnswer, AnyOperation
+from octavo.broker.operations.kinds import AnyAnswer, PartitionOperation
 from octavo.broker.partition.partition import Partition
 from octavo.ledger.rereplication.keeper import CopyKeeper
 from octavo.metadata.store import MetadataUnavailable
@@ -438,7 +438,7 @@ class Cluster:
         self.older = False
         """The metadata was turned back to an older copy."""
         self.bookies = {f"b{n}": SimBookie(self, f"b{n}") for n in range(1, options.bookies + 1)}
-        self.on_operation: list[Callable[[Partition, AnyOperation, AnyAnswer], None]] = []
+        self.on_operation: list[Callable[[Partition, PartitionOperation, AnyAnswer], None]] = []
         """Called for each operation that an owner has done for a caller."""
         self.on_refused: list[Callable[[SimBookie, BaseException], None]] = []
         self._ledger_ids: dict[str, int | None] = {}

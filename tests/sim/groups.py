@@ -1,9 +1,9 @@
 """Consumer groups whose members join, leave and vanish: `python -m tests.sim.groups N`.
 
-A separate world without bookies and metadata. Brokers' processes run the production `Groups` and
-handlers. They learn the list of live brokers late, so two of them may keep the group for a while.
-Each partition has the production `Hold` at its owner, whose memory a take-over empties. Members
-call any broker, over a network that loses calls and answers.
+A separate world without bookies and metadata. Brokers' processes run the production `Groups`,
+`Operations` and `Serving`. They learn the list of live brokers late, so two of them may keep the
+group for a while. Each partition has the production `Hold` at its owner, whose memory a take-over
+empties. Members call any broker, over a network that loses calls and answers.
 
 The referee, X22: once a member has received from a partition, no member with an older generation
 does, under the same owner. A keeper that all brokers have agreed on for long gives no partition of
@@ -23,16 +23,35 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
-from aiohttp import web
-
 from octavo.broker.errors import StaleGeneration, SubscriptionBusy
-from octavo.broker.http.api import groups as handlers
+from octavo.broker.groups.coordinator import Groups, now_ms
+from octavo.broker.groups.group import Membership
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.http.groups import Groups, now_ms
+from octavo.broker.http.problems import refusal_of
+from octavo.broker.operations.asking import Operations
+from octavo.broker.operations.kinds import (
+    AnyAnswer,
+    GroupOperation,
+    Heartbeat,
+    LeaveGroup,
+    decode_answer,
+    decode_refusal,
+    encode_request,
+)
+from octavo.broker.operations.remote import error_of
+from octavo.broker.operations.serving import Serving
 from octavo.broker.subscriptions.hold import Hold
-from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
+from octavo.broker.types import (
+    BrokerInfo,
+    GroupName,
+    Owner,
+    PartitionName,
+    TopicName,
+    TopicSettings,
+)
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.topic_patterns import TopicPattern
+from octavo.security.principal import Identity
 from tests.sim import small_worlds
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants.planting import Edit
@@ -51,7 +70,8 @@ AGREED_S = 3 * SESSION_S
 TOPICS = {"a": 4, "b": 3}
 """Topic → its first number of partitions."""
 PARTITIONS_MAX = 8
-_GROUP = {"namespace": "public", "group": "g"}
+_GROUP = GroupName("public", "g")
+_ANN = Identity("user:ann", source="token")
 
 
 class Keeper:
@@ -61,7 +81,8 @@ class Keeper:
         self.world = world
         self.name = name
         self.process: Process | None = None
-        self.groups: Groups | None = None
+        self.operations: Operations
+        self.serving: Serving
         self.heard: tuple[BrokerInfo, ...] = ()
         """The live brokers, as far as it knows."""
 
@@ -76,7 +97,13 @@ class Keeper:
     def start(self) -> None:
         """Start a process that knows the present brokers."""
         self.process = Process(self.world.loop, self.name)
-        self.groups = Groups(HttpConfig())
+        groups, rules = Groups(HttpConfig()), _Rules()
+        broker: Any = self._broker()
+        remote: Any = SimpleNamespace(ask=self._ask)
+        self.operations = Operations(broker, remote, rules, refusal_of, 1.0, "", groups)  # type: ignore[arg-type]
+        self.serving = Serving(
+            broker, rules, refusal_of, lambda: True, _nothing, _nothing, groups  # type: ignore[arg-type]
+        )  # fmt: skip
         self.world.came_or_went(self)
 
     def kill(self) -> None:
@@ -99,25 +126,21 @@ class Keeper:
             raise error
         return found
 
-    async def answer(
-        self, handler: Any, member: str, body: Any, *, forwarded: bool = False
-    ) -> web.StreamResponse:
-        """Return the production handler's answer."""
-        handled: web.StreamResponse = await handler(self._call(handler, member, body, forwarded))
-        return handled
+    async def _ask(
+        self, owner: Owner, identity: Identity, operation: GroupOperation, wait_s: float
+    ) -> AnyAnswer:
+        """Have another broker answer, as `Remote` does."""
+        assert wait_s <= WAIT_S
+        there = self.world.keepers[owner.broker_id]
+        payload = encode_request(identity, owner.incarnation, operation)
+        deadline_s = self.world.loop.time() + CALL_S
+        reply = await there.at(lambda: there.serving.answer(payload, deadline_s, self.name))
+        if reply.is_refused:
+            raise error_of(decode_refusal(reply.payload))
+        return decode_answer(operation, reply.payload)
 
-    def _call(self, handler: Any, member: str, body: Any, forwarded: bool) -> Any:
+    def _broker(self) -> Any:
         world = self.world
-
-        async def read_json(_: Any, **_bounds: int) -> Any:
-            return body
-
-        async def forward(_: Any, owner: Owner) -> web.StreamResponse:
-            there = world.keepers[owner.broker_id]
-            answer: web.StreamResponse = await there.at(
-                lambda: there.answer(handler, member, body, forwarded=True)
-            )
-            return answer
 
         async def get(name: TopicName) -> Any:
             settings = TopicSettings(partitions=world.topics[name.topic])
@@ -130,30 +153,36 @@ class Keeper:
             """Take a turn: one member's work is short here."""
 
         return SimpleNamespace(
-            namespace="public",
-            variables={**_GROUP, "member": member},
-            identity=SimpleNamespace(name="user:ann"),
-            forwarded=forwarded,
-            owner_url="",
-            check=lambda *_: None,
-            duration_ms=lambda *_: round(WAIT_S * 1000),
-            read_json=read_json,
-            reply=lambda found: web.Response(body=msgspec.json.encode(found)),
-            services=SimpleNamespace(
-                config=HttpConfig(),
-                groups=self.groups,
-                gate=SimpleNamespace(secured=False),
-                quotas=SimpleNamespace(check_groups=lambda *_: None),
-                stopping=asyncio.Event(),
-                peers=SimpleNamespace(forward=forward),
-                broker=SimpleNamespace(
-                    broker_id=self.name,
-                    registry=SimpleNamespace(brokers=lambda: self.heard),
-                    topics=SimpleNamespace(get=get, names_in=names_in),
-                    open_batches=SimpleNamespace(turns=SimpleNamespace(take=take)),
-                ),
-            ),
+            broker_id=self.name,
+            registry=SimpleNamespace(brokers=lambda: self.heard),
+            topics=SimpleNamespace(get=get, names_in=names_in),
+            open_batches=SimpleNamespace(turns=SimpleNamespace(take=take)),
         )
+
+
+class _Rules:
+    """Everything is allowed: `test_second_protocol` has the rules."""
+
+    async def begin(self, *_: Any) -> None:
+        """It may."""
+
+    def admit(self, identity: Identity, operation: GroupOperation, peer: str) -> None:
+        """The identity comes as it was."""
+        del operation, peer
+        assert identity == _ANN
+
+    async def measured(self, _identity: Identity, _namespace: str, work: Awaitable[Any]) -> Any:
+        return await work
+
+    def may_consume(self, *_: Any) -> bool:
+        return True
+
+    def may_found_group(self, *_: Any) -> None:
+        """It may."""
+
+
+def _nothing() -> None:
+    """Operations are not counted."""
 
 
 async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception | None]:
@@ -197,14 +226,11 @@ class Member:
         self.process.spawn(self._beat(), self.name)
         self.process.spawn(self._receive(), self.name)
 
-    async def _ask(self, handler: Any) -> web.StreamResponse | None:
+    async def _ask(self, operation: GroupOperation) -> AnyAnswer | None:
         keeper = self.rng.choice(list(self.world.keepers.values()))
-        body = handlers.MemberBody(
-            self.topics, [str(one) for one in sorted(self.holds)], self.generation, SESSION_S
-        )
         try:
-            answer: web.StreamResponse = await keeper.at(
-                lambda: keeper.answer(handler, self.name, body)
+            answer: AnyAnswer = await keeper.at(
+                lambda: keeper.operations.run(_ANN, operation, self.name)
             )
             return answer
         except (OctavoError, TimeoutError):
@@ -214,15 +240,19 @@ class Member:
     async def _beat(self) -> None:
         while not self.leaving:
             asked_s = self.world.loop.time()
-            answer = await self._ask(handlers.beat)
-            if answer is None:
+            patterns = [TopicPattern("public", topic) for topic in self.topics]
+            shown = await self._ask(
+                Heartbeat(
+                    _GROUP, self.name, patterns, sorted(self.holds), self.generation,
+                    round(SESSION_S * 1000), round(WAIT_S * 1000),
+                )
+            )  # fmt: skip
+            if shown is None:
                 if self.world.loop.time() - self.shown_s > SESSION_S:
                     self.holds = self.working = frozenset()  # it begins alone, as a client does
                 continue
-            assert isinstance(answer, web.Response)
-            assert isinstance(answer.body, bytes)
-            shown = msgspec.json.decode(answer.body, type=handlers.MemberShown)
-            given = frozenset(handlers._partition(one) for one in shown.partitions)
+            assert isinstance(shown, Membership)
+            given = frozenset(shown.partitions)
             self.world.given(self, given - self.holds, asked_s)
             self.generation, self.shown_s = max(self.generation, shown.generation), asked_s
             self.working = given
@@ -232,7 +262,7 @@ class Member:
                 await asyncio.sleep(self.rng.choice((0.0, 0.1)))
                 self.holds = given
         self.holds = self.working = frozenset()
-        while await self._ask(handlers.leave) is None:
+        while await self._ask(LeaveGroup(_GROUP, self.name)) is None:
             pass
         self.world.members.pop(self.name, None)
 
@@ -433,30 +463,30 @@ class World:
 BUGS: dict[str, tuple[Edit, ...]] = {
     "what another one holds is given": (
         Edit(
-            "octavo.broker.subscriptions.group:Group.given",
-            "(is_settled and partition not in elsewhere)",
-            "is_settled",
+            "octavo.broker.groups.group:Group.given",
+            "if target == name and partition not in elsewhere",
+            "if target == name",
         ),
     ),
     "who is silent stays a member": (
         Edit(
-            "octavo.broker.subscriptions.group:Group.expire",
+            "octavo.broker.groups.group:Group.tick",
             "if one.until_ms <= now_ms",
             "if one.until_ms <= 0",
         ),
     ),
     "who goes takes its partitions along": (
         Edit(
-            "octavo.broker.subscriptions.group:Group.leave",
-            "del self.members[name]\n    self._assign()",
+            "octavo.broker.groups.group:Group.leave",
+            "del self.members[name]\n    self._happens(self._departure())",
             "del self.members[name]",
         ),
     ),
     "what a member has let go is still its own": (
         Edit(
-            "octavo.broker.subscriptions.group:Group.beat",
-            "member.holds &= frozenset(holds)",
-            "member.holds |= frozenset(holds)",
+            "octavo.broker.groups.group:Group.beat",
+            "member.holds &= held",
+            "member.holds |= held",
         ),
     ),
     "an older generation receives": (
@@ -468,9 +498,9 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     ),
     "more partitions than before are not looked at": (
         Edit(
-            "octavo.broker.subscriptions.group:Group.beat",
-            "changed = changed or wanted != member.wants or generation > self.generation",
-            "changed = changed or generation > self.generation",
+            "octavo.broker.groups.group:Group.beat",
+            "elif wanted != member.wants or generation > self.generation:",
+            "elif generation > self.generation:",
         ),
     ),
 }

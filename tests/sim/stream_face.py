@@ -19,9 +19,11 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged
+from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http import durable
 from octavo.broker.http.api import durable_making, durable_reads, durable_streams
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
+from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import Reply, _problem_from
 from octavo.broker.http.problems import Problem, problem_of, refusal_of
 from octavo.broker.operations.asking import Operations
@@ -168,7 +170,8 @@ class Face:
             return None
         rules: Any = SimRules(at.cluster)
         wait_s = _MOVING_WAIT_MS / 1000
-        return Operations(at.broker, at.remote, rules, refusal_of, wait_s, f"{process.number:x}f")
+        run_id, groups = f"{process.number:x}f", Groups(HttpConfig())
+        return Operations(at.broker, at.remote, rules, refusal_of, wait_s, run_id, groups)
 
     async def _forward(self, process: Process, call: Any, owner: Owner) -> web.Response:
         asked: Request = call.request.asked

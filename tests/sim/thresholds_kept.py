@@ -30,8 +30,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS
-        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.subscriptions.assignment:_ODD
-        octavo.broker.subscriptions.assignment:_64_BITS
+        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.groups.assignment:_ODD
+        octavo.broker.groups.assignment:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
         octavo.metadata.topic_settings:OFF octavo.metadata.topic_settings:NUMBER_MAX
         octavo.broker.state.access:BROKERS octavo.bookie.wire.rights:_COUNT_MAX
@@ -204,7 +204,9 @@ KEPT: Mapping[str, str] = {
     """,
     "HTTP and sockets are outside of the simulator": """
         octavo.broker.http.api.forks:* octavo.broker.http.api.reader_tokens:*
-        octavo.broker.http.groups:_SHARE_OF_A_PRINCIPAL
+        octavo.broker.groups.coordinator:_SHARE_OF_A_PRINCIPAL
+        octavo.broker.groups.coordinator:WAITS_PER_SESSION
+        octavo.broker.operations.group_calls:*
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
         octavo.broker.http.api.acks:* octavo.broker.http.api.cursors:*
         octavo.broker.http.stream:* octavo.broker.http.api.push:*

@@ -27,7 +27,7 @@ from octavo.broker.errors import (
     SubscriptionBusy,
     TooManyDelayed,
 )
-from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Leases, Receive, Settle
+from octavo.broker.operations.kinds import AnyAnswer, Leases, PartitionOperation, Receive, Settle
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Delivery, Nack, PartitionName, Published
 from octavo.protocol.ack_ids import each
@@ -377,7 +377,9 @@ class TopicLoad:
             return given
         return []
 
-    def _watch(self, partition: Partition, operation: AnyOperation, answer: AnyAnswer) -> None:
+    def _watch(
+        self, partition: Partition, operation: PartitionOperation, answer: AnyAnswer
+    ) -> None:
         """Run at the owner, in the step in which the operation was done."""
         if not isinstance(operation, Receive | Settle) or partition.name not in self.audit.logs:
             return

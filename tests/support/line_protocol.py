@@ -5,6 +5,8 @@
     SUB <topic> <partition> <subscription>                OK
     RECV <topic> <partition> <subscription> <consumer>    MSG <ack id> <text>, or NONE
     ACK <topic> <partition> <subscription> <ack id>       OK 1
+    JOIN <group> <member> <topic>                         HAS <generation> <partition> ...
+    LEAVE <group> <member>                                OK
 
 A refusal is `ERR <code> <why>`. It shows that a protocol gets all rules of the brokers
 (permissions, audit, quotas, rates, sizes, schemas) by calling `Operations.run`.
@@ -15,10 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from octavo.broker.groups.group import Membership
 from octavo.broker.operations.asking import Operations
 from octavo.broker.operations.kinds import (
     AnyAnswer,
+    GroupOperation,
+    Heartbeat,
     Leases,
+    LeaveGroup,
     LocalOperation,
     Publish,
     Receive,
@@ -28,9 +34,10 @@ from octavo.broker.operations.kinds import (
     Stored,
     Subscribe,
 )
-from octavo.broker.types import PartitionName, TopicName
+from octavo.broker.types import GroupName, PartitionName, TopicName
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.records import Record, build_batch
+from octavo.protocol.topic_patterns import TopicPattern
 from octavo.security.principal import ANONYMOUS, Identity, Shown
 
 Identify = Callable[[Shown], Awaitable[Identity]]
@@ -74,7 +81,17 @@ class LineProtocol:
         writer.close()
 
 
-def _operation(word: str, rest: str) -> LocalOperation:
+def _operation(word: str, rest: str) -> LocalOperation | GroupOperation:
+    if word in ("JOIN", "LEAVE"):
+        group, member, *topics = rest.split(" ")
+        name = GroupName(*group.split("/"))
+        if word == "LEAVE":
+            return LeaveGroup(name, member)
+        return Heartbeat(name, member, [TopicPattern.parse(one) for one in topics], [], 0, 30_000)
+    return _of_partition(word, rest)
+
+
+def _of_partition(word: str, rest: str) -> LocalOperation:
     topic, partition, *words = rest.split(" ", 3 if word in ("RECV", "ACK") else 2)
     name: PartitionName = TopicName.parse(topic).partition(int(partition))
     if word == "PUB":
@@ -99,6 +116,8 @@ def _said(answer: AnyAnswer) -> str:
         return f"MSG {one.ack_id} {(one.record.value or b'').decode()}"
     if isinstance(answer, Settled):
         return f"OK {answer.acked}" if answer.problem is None else f"ERR {answer.problem.name}"
+    if isinstance(answer, Membership):
+        return " ".join(["HAS", str(answer.generation), *map(str, answer.partitions)])
     return "OK"
 
 

@@ -97,7 +97,7 @@ KEPT: Mapping[str, str] = {
         broker.cluster.ownership:OwnershipManager._names
         broker.cluster.ownership:OwnershipManager._outstanding
         broker.cluster.standing:Standings._others broker.cluster.topics:Topics._known
-        broker.cluster.topics:Topics._namespaces broker.http.groups:Groups._kept
+        broker.cluster.topics:Topics._namespaces broker.groups.coordinator:Groups._kept
         client.client:AsyncClient._looked_at client.client:AsyncClient._own_producers
         client.consumer:TopicsConsumer._subscriptions client.merging:Merged._sources
         client.transport:Transport._owners client.transport:Transport._silent_until
@@ -115,7 +115,7 @@ KEPT: Mapping[str, str] = {
         broker.subscriptions.delays:Delays._runs broker.subscriptions.dispatch:Dispatcher._attempts
         broker.subscriptions.dispatch:Dispatcher._resumed
         broker.subscriptions.dispatch:Dispatcher.consumers
-        broker.subscriptions.group:Group.members broker.subscriptions.keys:KeyOrder._keys
+        broker.groups.group:Group.members broker.subscriptions.keys:KeyOrder._keys
         broker.subscriptions.keys:KeyOrder._known broker.subscriptions.keys:KeyOrder._offers
         broker.subscriptions.keys:KeyOrder._returned
         broker.subscriptions.subscription:Subscription._answered

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.errors import ForeignMember, GroupFull, StaleGeneration, SubscriptionBusy
-from octavo.broker.subscriptions.assignment import assigned
-from octavo.broker.subscriptions.group import Group
+from octavo.broker.groups.assignment import assigned
+from octavo.broker.groups.group import TABLE, Event, Group, State, after
 from octavo.broker.subscriptions.hold import Hold
 from octavo.broker.types import PartitionName
 
@@ -168,6 +168,86 @@ def test_a_name_is_of_who_came_with_it() -> None:
         world.beat("c")
 
 
+# ---- its states
+
+
+EVERY = [(state, event) for state in State for event in Event]
+
+
+@pytest.mark.parametrize(("state", "event"), EVERY, ids=str)
+def test_a_state_without_a_row_refuses_the_event(state: State, event: Event) -> None:
+    if (state, event) in TABLE:
+        assert after(state, event) is TABLE[state, event]
+    else:
+        with pytest.raises(AssertionError, match=f"a group that is {state.value}: "):
+            after(state, event)
+
+
+def test_each_state_is_reached_and_only_the_dead_stay() -> None:
+    assert {State.EMPTY, *TABLE.values()} == set(State)
+    assert {state for state, _ in TABLE} == set(State) - {State.DEAD}
+    assert {event for _, event in TABLE} == set(Event)
+    with_members = {State.GATHERING, State.RECONCILING, State.STABLE}
+    for event in (Event.JOIN, Event.CHANGE, Event.RELEASE, Event.GO, Event.LAST_GOES):
+        assert with_members <= {state for state, one in TABLE if one is event}, event
+
+
+def test_a_group_has_the_states_of_its_story() -> None:
+    world = World()
+    assert world.group.state is State.EMPTY
+    world.beat("a")
+    assert world.group.state is State.STABLE, "it has all there is"
+    world.beat("b")
+    assert world.group.state is State.RECONCILING
+    for name in "aabb":
+        world.beat(name)
+    assert world.group.state is State.STABLE
+    world.has["a"] = []
+    world.group.beat(
+        "a", "alice", ALL, [], generation=world.generation["a"], session_ms=SESSION_MS,
+        now_ms=world.now_ms,
+    )  # fmt: skip
+    assert world.group.state is State.RECONCILING, "its answer was lost, so it is told again"
+    world.beat("a")
+    world.beat("b", parts("a", 1))
+    assert world.group.state is State.RECONCILING
+    world.group.leave("a", "alice")
+    world.group.leave("b", "alice")
+    assert (world.group.state, world.group.now(0).members) == (State.EMPTY, [])
+    world.group.forget()
+    assert world.group.state is State.DEAD
+
+
+def test_a_group_that_comes_from_another_broker_gathers_its_members() -> None:
+    world = World()
+    world.generation["a"] = 5
+    world.beat("a")
+    assert (world.group.state, world.has["a"]) == (State.GATHERING, [])
+    assert world.group.next_event_ms() == SESSION_MS
+    world.group.leave("a", "alice")
+    world.now_ms = 10
+    world.beat("b")
+    assert (world.group.state, world.has["b"]) == (State.GATHERING, []), "others may still come"
+    world.now_ms = SESSION_MS
+    assert world.group.tick(world.now_ms)
+    assert world.group.state is State.RECONCILING
+    world.beat("b")
+    assert (world.group.state, world.has["b"]) == (State.STABLE, sorted(ALL))
+
+
+def test_a_member_that_vanishes_after_the_gathering_is_an_event_in_time() -> None:
+    """The end of the gathering stayed the next event for ever, and hid that a member expires."""
+    world = World()
+    world.generation["a"] = 5
+    world.beat("a")
+    world.now_ms = SESSION_MS - 1
+    world.beat("a")
+    world.beat("b")
+    world.now_ms = SESSION_MS + 500
+    world.beat("a")
+    assert world.group.next_event_ms() == 2 * SESSION_MS - 1, "b expires then"
+
+
 Step = tuple[str, str]
 STEPS = st.lists(
     st.tuples(st.sampled_from(["beat", "beat", "beat", "leave", "late", "keeper"]),
@@ -198,6 +278,33 @@ def test_nobody_is_given_what_another_living_member_has(steps: list[Step]) -> No
                 world.beat(min(world.has))
         held = [one for has in world.has.values() for one in has]
         assert len(held) == len(set(held)), (what, name, world.has)
+
+
+@given(STEPS)
+def test_a_state_is_what_it_says(steps: list[Step]) -> None:
+    """The table's states agree with the members, whatever happens."""
+    world = World()
+    for what, name in steps:
+        world.now_ms += 1
+        said = set(world.has.get(name, []))
+        if what == "beat":
+            world.beat(name)
+        elif what == "leave":
+            world.group.leave(name, "alice")
+            world.has.pop(name, None)
+        elif what == "late":
+            world.now_ms += SESSION_MS // 2
+            world.group.tick(world.now_ms)
+        else:
+            world.group = Group(9)
+        group = world.group
+        assert (group.state is State.EMPTY) == (not group.members)
+        held = {one: name for name, member in group.members.items() for one in member.holds}
+        if group.state is State.STABLE:
+            assert sorted(held) == sorted(ALL)
+            assert held == assigned(dict.fromkeys(group.members, ALL))
+        if group.state is State.GATHERING and what == "beat":
+            assert set(world.has[name]) <= said, "nothing that it did not hold"
 
 
 # ---- the fence

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import GroupFull
+from octavo.broker.groups.coordinator import Groups, KeptGroup, coordinator_of, now_ms
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.http.groups import Groups, KeptGroup, keeper_of, now_ms
-from octavo.broker.types import BrokerInfo
+from octavo.broker.types import BrokerInfo, GroupName
 from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
 
@@ -109,22 +109,23 @@ async def test_a_member_receives_from_one_partition(one: Running) -> None:
 
 def test_the_brokers_agree_on_who_keeps_a_group() -> None:
     brokers = [BrokerInfo(f"b{n}", f"http://b{n}") for n in range(5)]
-    names = [("public", f"g{n}") for n in range(50)]
-    before = {name: keeper_of(name, brokers) for name in names}
+    names = [GroupName("public", f"g{n}") for n in range(50)]
+    before = {name: coordinator_of(name, brokers) for name in names}
     assert len(set(before.values())) == 5
     left = brokers[1:]
     for name in names:
         if before[name] != brokers[0]:
-            assert keeper_of(name, left) == before[name], "only the lost one's move"
-    assert keeper_of(names[0], left[::-1]) == keeper_of(names[0], left)
+            assert coordinator_of(name, left) == before[name], "only the lost one's move"
+    assert coordinator_of(names[0], left[::-1]) == coordinator_of(names[0], left)
+    assert coordinator_of(names[0], []) is None
 
 
 async def test_groups_without_members_are_not_kept() -> None:
     groups = Groups(HttpConfig(groups_max=1))
-    assert groups.find(("public", "a")) is None
-    groups.open(("public", "a"))
-    groups.open(("public", "b"))
-    assert groups.find(("public", "a")) is None
+    assert groups.find(GroupName("public", "a")) is None
+    groups.open(GroupName("public", "a"))
+    groups.open(GroupName("public", "b"))
+    assert groups.find(GroupName("public", "a")) is None
 
 
 async def test_a_member_holds_nothing_that_it_may_not_consume() -> None:
@@ -156,15 +157,15 @@ def test_one_principal_founds_no_more_than_a_quarter_of_all_groups() -> None:
 
     async def fill() -> None:
         for number in range(2):
-            groups.open(("public", f"m{number}"), "user:mallory")
+            groups.open(GroupName("public", f"m{number}"), "user:mallory")
         with pytest.raises(GroupFull, match="user:mallory has founded 2"):
-            groups.open(("public", "m2"), "user:mallory")
-        groups.open(("public", "m1"), "user:mallory")  # it exists already
-        groups.open(("public", "a"), "user:alice")
+            groups.open(GroupName("public", "m2"), "user:mallory")
+        groups.open(GroupName("public", "m1"), "user:mallory")  # it exists already
+        groups.open(GroupName("public", "a"), "user:alice")
         for number in range(5):
-            groups.open(("public", f"s{number}"))  # of an unknown principal
+            groups.open(GroupName("public", f"s{number}"))  # of an unknown principal
         with pytest.raises(GroupFull, match="groups_max"):
-            groups.open(("public", "s5"))
+            groups.open(GroupName("public", "s5"))
 
     asyncio.run(with_members(groups, fill))
 
@@ -173,7 +174,7 @@ async def with_members(groups: Groups, fill: Any) -> None:
     """Add a member to every group, so that none is forgotten as empty."""
     made = groups.open
 
-    def opened(name: tuple[str, str], founder: str = "") -> KeptGroup:
+    def opened(name: GroupName, founder: str = "") -> KeptGroup:
         found = made(name, founder)
         found.group.beat(
             "a", founder, [], frozenset(), generation=0, session_ms=60_000, now_ms=now_ms()

@@ -11,7 +11,8 @@ import pytest
 from octavo.broker.errors import Overloaded
 from octavo.broker.http import call as call_module
 from octavo.broker.http import held_bytes
-from octavo.broker.http.held_bytes import PACE_FULL_BYTES_S, HeldBytes, pace_least, share_of
+from octavo.broker.http.held_bytes import PACE_FULL_BYTES_S, HeldBytes, pace_least
+from octavo.broker.operations.quotas import share_of
 from octavo.security.principal import ANONYMOUS, Identity
 from tests.support.fake_broker import running, until
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user

@@ -12,6 +12,8 @@ import pytest
 
 from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import LargeNotTaken, NotOwner, TopicIsStream
+from octavo.broker.groups.coordinator import Groups
+from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.log.ledger_list import Contents
@@ -160,6 +162,7 @@ class World:
             lambda: self.is_ready,
             lambda: None,
             lambda: None,
+            Groups(HttpConfig()),
         )
         self.done = 0
 

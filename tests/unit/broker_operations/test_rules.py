@@ -21,6 +21,7 @@ from octavo.broker.operations.kinds import (
     Await,
     BeginLargeCopy,
     DescribeAccess,
+    DescribeGroup,
     DescribePartition,
     DescribeSubscription,
     Drain,
@@ -30,6 +31,8 @@ from octavo.broker.operations.kinds import (
     FindForkPoint,
     FindOffset,
     FindUnused,
+    Heartbeat,
+    LeaveGroup,
     LetGo,
     LoadPart,
     LocalOperation,
@@ -56,12 +59,14 @@ from octavo.broker.operations.kinds import (
 from octavo.broker.operations.local import run
 from octavo.broker.operations.rules import CALL, BrokerRules
 from octavo.broker.partition.ending import Foretold, PartitionEnd
-from octavo.broker.types import PartitionName, TopicSettings
+from octavo.broker.types import GroupName, PartitionName, TopicSettings
 from octavo.protocol.records import Record, build_batch
+from octavo.protocol.topic_patterns import TopicPattern
 from octavo.security.principal import Forbidden, Identity
 from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 
 NAME = PartitionName("public", "t", 3)
+GROUP = GroupName("public", "g")
 ALICE = Identity("user:alice", source="token")
 END = PartitionEnd(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
 EVERY: list[AnyOperation] = [
@@ -96,6 +101,11 @@ EVERY: list[AnyOperation] = [
     Take(NAME, Handed("i0", True, END, "b0", "b0 is being drained")),
     LetGo(NAME.topic_name, "i0"),
     Drain("b1", True),
+    Heartbeat(
+        GROUP, "m", [TopicPattern("public", "t"), TopicPattern("public", "a*")], [NAME], 7, 9
+    ),
+    LeaveGroup(GROUP, "m"),
+    DescribeGroup(GROUP),
 ]
 """One operation of each kind."""
 AT_OWNERS = [one for one in EVERY if isinstance(one, LocalOperation)]
@@ -154,6 +164,9 @@ async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOpe
         On.TOPIC: Resource(Kind.TOPIC, "public/t"),
         On.SUBSCRIPTION: Resource(Kind.SUBSCRIPTION, "public/t/s"),
         On.CLUSTER: CLUSTER,
+        On.GROUP: Resource(Kind.SUBSCRIPTION, "public/g"),
+        On.TOPICS: Resource(Kind.TOPIC, "public/t"),
+        On.SUBSCRIPTIONS: Resource(Kind.SUBSCRIPTION, "public/t/g"),
     }
     needs = RULES[type(operation)].needs
     assert needs
@@ -227,6 +240,7 @@ def test_what_changes_something_for_good_is_never_asked_again() -> None:
     assert once == {
         Publish, Settle, Seek, Skip, Expire, Truncate, Unload, ReleaseAccess, LoadPart,
         StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody, Prepare, Take, LetGo, Drain,
+        LeaveGroup,
     }  # fmt: skip
     long = {Unload, LoadPart, StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody}
     assert all(RULES[kind].priority is Priority.URGENT for kind in once - long)

@@ -160,3 +160,43 @@ async def test_the_longest_message_of_a_topic(world: World, at: int) -> None:
         "ERR message-too-long a message may have 100 bytes of key, value and headers"
     )
     assert await client.ask(f"PUB {HERE} {'x' * 100}") == "OK 0"
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_a_consumer_group(world: World, at: int) -> None:
+    """Its coordinator is found, its rights are checked and told once, whichever broker it is."""
+    world.authority.secure(*RULES, "allow user:bob consume subscription:public/g")
+    client, other = world.clients[at], world.clients[1 - at]
+    assert (await client.ask("JOIN public/g m public/one")).startswith("ERR unauthenticated ")
+    await client.ask("AUTH bob")
+    await other.ask("AUTH ann")
+    world.decided.clear()
+    refused = await client.ask("JOIN public/g m public/one")
+    assert refused.startswith("ERR forbidden user:bob may not consume subscription:public/one/g")
+    told = [(str(one.resource), one.allowed) for one in world.decided]
+    assert told == [
+        ("subscription:public/g", True), ("topic:public/one", True),
+        ("subscription:public/one/g", False),
+    ]  # fmt: skip
+    world.decided.clear()
+    assert await other.ask("JOIN public/g m public/one") == "HAS 1 public/one/0"
+    assert [one.allowed for one in world.decided] == [True] * 3, "once, and not at both"
+    assert await client.ask("JOIN public/g n public/o*") == "HAS 2", "left out"
+    assert (await client.ask("JOIN public/g m public/o*")).startswith("ERR foreign-member ")
+    assert (await client.ask("LEAVE public/g m")).startswith("ERR foreign-member ")
+    assert await other.ask("LEAVE public/g m") == "OK"
+    assert (await other.ask("JOIN public/h m public/none")).startswith("ERR topic-not-found ")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("subject", ["user:ann", "namespace:public"])
+async def test_the_quota_of_groups(world: World, at: int, subject: str) -> None:
+    client = world.clients[at]
+    await client.ask("AUTH ann")
+    await set_quota(world.brokers, subject, groups=1)
+    said = [await client.ask(f"JOIN public/g{number} m public/one") for number in range(9)]
+    kept = [server._services.groups.of_namespace("public") for server in world.brokers.servers]
+    assert kept == [1, 1], "each broker keeps one of them"
+    assert sorted({one.split(" ")[0] for one in said}) == ["ERR", "HAS"]
+    refused = [one for one in said if one.startswith("ERR")]
+    assert all(one.startswith(f"ERR quota-exceeded {subject} has 1 groups") for one in refused)

@@ -10,6 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.errors import NotOwner, SequenceGap
+from octavo.broker.groups.coordinator import Groups
+from octavo.broker.http.config import HttpConfig
 from octavo.broker.operations.kinds import Publish, Refusal, decode_refusal, encode_request
 from octavo.broker.operations.serving import Serving
 from octavo.broker.types import PartitionName
@@ -50,6 +52,7 @@ class World:
             lambda: True,
             lambda: None,
             lambda: None,
+            Groups(HttpConfig()),
         )
         self.serving.execute = self._execute  # type: ignore[assignment,method-assign]
 

@@ -1,0 +1,203 @@
+"""Keep consumer groups in memory, and decide which broker is the coordinator of which group.
+
+The live brokers agree on that without asking each other: the coordinator is the broker with the
+highest weight for the group's name (rendezvous hashing). If two brokers disagree for a while, both
+keep the group, and its generations ensure that a partition is not given out twice unnoticed
+(group.py).
+
+A member's call waits here until its partitions should change. A crash loses the groups; the members
+call another broker and say what they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from octavo.broker.errors import GroupFull
+from octavo.broker.groups.group import Group, GroupNow, Membership, State
+from octavo.broker.types import BrokerInfo, GroupName, PartitionName
+
+_SHARE_OF_A_PRINCIPAL = 4
+WAITS_PER_SESSION = 2
+"""A call waits for at most this part of a session, so that waiting members do not expire."""
+
+
+class Limits(Protocol):
+    """The limits of groups in a broker's settings."""
+
+    @property
+    def groups_max(self) -> int:
+        """Groups of a broker."""
+
+    @property
+    def group_members_max(self) -> int:
+        """Members of a group."""
+
+    @property
+    def group_partitions_max(self) -> int:
+        """Partitions of all topics of a group."""
+
+
+def coordinator_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo | None:
+    """Return the live broker that keeps the group; None if no broker is known. Pure."""
+    text = "/".join(name)
+    return max(
+        brokers,
+        key=lambda one: hashlib.blake2b(f"{one.broker_id} {text}".encode()).digest(),
+        default=None,
+    )
+
+
+class KeptGroup:
+    """A group, and the calls that wait for it to change."""
+
+    def __init__(self, members_max: int, founder: str) -> None:
+        """`founder`: the principal of its first member; empty if unknown."""
+        self.group = Group(members_max)
+        self.founder = founder
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Wake all calls that wait."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changes(self, until_ms: int) -> None:
+        """Wait until the group has changed, by a call or by time."""
+        event_ms = self.group.next_event_ms()
+        if event_ms is not None:
+            until_ms = min(until_ms, event_ms)
+        changed = self._changed
+        try:
+            async with asyncio.timeout(max(0.001, (until_ms - now_ms() + 1) / 1000)):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        if self.group.tick(now_ms()):
+            self.wake()
+
+
+class Groups:
+    """The groups that this broker keeps."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._kept: dict[GroupName, KeptGroup] = {}
+        self._is_stopping = False
+
+    def find(self, name: GroupName) -> KeptGroup | None:
+        """Return the group; None when it has no members here."""
+        return self._kept.get(name)
+
+    def open(self, name: GroupName, founder: str = "") -> KeptGroup:
+        """Return the group; make it if it is new. Raises `GroupFull` if there are too many groups.
+
+        `founder`: the principal that would be its first member; empty if unknown. A principal may
+        found a quarter of all groups, so that it cannot take all places.
+        """
+        found = self._kept.get(name)
+        if found is None:
+            if self._no_room(founder):
+                self._forget_empty()
+            if refusal := self._no_room(founder):
+                raise GroupFull(refusal)
+            found = self._kept[name] = KeptGroup(self.limits.group_members_max, founder)
+        return found
+
+    def founded_by(self, principal: str) -> int:
+        """Return how many groups a principal has founded."""
+        return sum(one.founder == principal for one in self._kept.values())
+
+    def of_namespace(self, namespace: str) -> int:
+        """Return how many groups of a namespace are kept here."""
+        return sum(name.namespace == namespace for name in self._kept)
+
+    def stop(self) -> None:
+        """Answer all calls that wait, because this broker stops."""
+        self._is_stopping = True
+        for kept in self._kept.values():
+            kept.wake()
+
+    async def heartbeat(
+        self,
+        name: GroupName,
+        member: str,
+        principal: str,
+        wants: Collection[PartitionName],
+        holds: frozenset[PartitionName],
+        *,
+        generation: int,
+        session_ms: int,
+        wait_ms: int,
+        founder: str = "",
+    ) -> Membership:
+        """Take a member's call; wait until its partitions are not what it holds.
+
+        Raises `GroupFull`, `ForeignMember`.
+        """
+        kept = self.open(name, founder)
+        group = kept.group
+        group.beat(
+            member, principal, wants, holds,
+            generation=generation, session_ms=session_ms, now_ms=now_ms(),
+        )  # fmt: skip
+        kept.wake()
+        until_ms = now_ms() + min(wait_ms, session_ms // WAITS_PER_SESSION)
+        while True:
+            given = group.given(member, now_ms())
+            if frozenset(given) != holds or member not in group.members:
+                break
+            if self._is_stopping or now_ms() >= until_ms:
+                break
+            await kept.changes(until_ms)
+        return Membership(group.generation, given, len(group.members))
+
+    def leave(self, name: GroupName, member: str, principal: str) -> None:
+        """Remove a member, if it is there. Raises `ForeignMember`."""
+        kept = self._kept.get(name)
+        if kept is not None and kept.group.leave(member, principal):
+            kept.wake()
+
+    def describe_group(self, name: GroupName) -> GroupNow:
+        """Return the group and its members; an empty group if it is not kept here."""
+        kept = self._kept.get(name)
+        if kept is None:
+            return GroupNow(State.EMPTY, 0, [])
+        now = now_ms()
+        if kept.group.tick(now):
+            kept.wake()
+        return kept.group.now(now)
+
+    def _no_room(self, founder: str) -> str:
+        """Return why another group is refused; empty if it is allowed."""
+        most = self.limits.groups_max
+        if len(self._kept) >= most:
+            return (
+                f"this broker keeps {len(self._kept)} consumer groups already, the most it may "
+                "(groups_max)"
+            )
+        share = max(1, most // _SHARE_OF_A_PRINCIPAL)
+        if founder and len(self._kept) >= share:
+            founded = self.founded_by(founder)
+            if founded >= share:
+                return (
+                    f"{founder} has founded {founded} consumer groups here, the most that one "
+                    f"principal may: a part of the {most} of all (groups_max)"
+                )
+        return ""
+
+    def _forget_empty(self) -> None:
+        for name, kept in tuple(self._kept.items()):
+            kept.group.tick(now_ms())
+            if not kept.group.members:
+                kept.group.forget()
+                kept.wake()
+                del self._kept[name]
+
+
+def now_ms() -> int:
+    """Return the time in ms, by the clock of the groups."""
+    return int(asyncio.get_running_loop().time() * 1000)
