@@ -122,7 +122,7 @@ async def _rows(matrix: Matrix, grounds: Grounds, mover: Mover) -> None:
 
 
 class Moving:
-    """One direction: two brokers with users, and Apache's client beside them."""
+    """One direction: two brokers with users, and Apache's client."""
 
     def __init__(
         self, matrix: Matrix, grounds: Grounds, urls: list[str], topic: str, wire: str

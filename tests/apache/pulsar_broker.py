@@ -1,4 +1,4 @@
-"""A Pulsar cluster of one broker as published: fetched, laid out, started, called, stopped."""
+"""A Pulsar cluster of a broker as published: fetched, laid out, started, called, stopped."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _PROGRESS = re.compile(r"SimpleTestCommand: \d+ entries written \{")
 
 @dataclass(slots=True)
 class Place:
-    """Bookies of one kind, a shell on them, and ledgers of every kind of `LEDGERS`."""
+    """Bookies of a kind, a shell on them, and ledgers of every kind of `LEDGERS`."""
 
     grounds: Grounds
     shells: Shells

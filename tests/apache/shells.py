@@ -22,7 +22,7 @@ _SAID = re.compile(r"^(?:INFO|WARN|ERROR) (\w*(?:Command|Cmd)) - (.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one command."""
+    """The result of a command."""
 
     code: int
     text: str

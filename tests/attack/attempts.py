@@ -1,4 +1,4 @@
-"""What an attempt is, and all attempts by name."""
+"""The class of attempts, and all attempts by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def attempt(
     seconds: float = 0.0,
     collections: bool = True,
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. The other arguments are those of `Attempt`."""
+    """Enter the function under `name`. The other arguments belong to `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in ATTEMPTS, name

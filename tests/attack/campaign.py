@@ -36,7 +36,8 @@ from tests.support.processes.standalone import Standalone
 CALM_S = 5.0
 """This long after an attempt everything is as it was before."""
 LOG_BYTES_MAX = 2_000_000
-"""What an attempt may write into all logs together, or in each minute of a longer attempt."""
+"""The bytes that an attempt may write into all logs together, or in each minute of a longer
+attempt."""
 ATTEMPT_S = 300.0
 """The longest time of an attempt, beyond the time that it was told to take."""
 

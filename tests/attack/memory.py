@@ -99,7 +99,7 @@ class Peaks:
     def begin(self) -> None:
         """Begin an attempt: earlier peaks do not count against it."""
         for pid in self._pids.values():
-            # where that fails, the peak is that of its whole life
+            # where that fails, the peak covers its whole life
             with contextlib.suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 

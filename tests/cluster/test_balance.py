@@ -27,7 +27,7 @@ from tests.support.cluster import (
     values,
 )
 
-# Partitions stayed where chance put them, and a joining broker got none. Of a hundred topics of
+# Partitions stayed where chance put them, and a joining broker got none. In a hundred topics of
 # four partitions twelve lay 4:0 on two brokers, since each partition chose independently. After a
 # rolling restart of both, the first one back had 0 of 32 for good, because only unowned partitions
 # were ever claimed. Now a topic's partitions are spread evenly (broker/cluster/preference.py), and

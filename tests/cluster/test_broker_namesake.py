@@ -1,4 +1,4 @@
-"""Of two brokers with one id, the second ends and says why; the first notices nothing."""
+"""When two brokers have one id, the second ends and says why; the first notices nothing."""
 
 from __future__ import annotations
 

@@ -292,10 +292,10 @@ async def test_redeliveries_that_lie_far_apart(cluster: Cluster) -> None:
     assert subscription.stats().committed_offset == 1000
 
 
-# An ack id of one subscription acked the same message of another. Leases are numbered from 1 in
-# each subscription, and the epoch in ack ids was the partition's: the first id of `a` was also the
-# first id of `b`. A program that mixed them up, or kept ids of a recreated subscription, was
-# answered 200, and the message was never processed. Found as a user, with curl.
+# An ack id of a subscription acked the same message of another. Leases are numbered from 1 in each
+# subscription, and the epoch in ack ids was the partition's: the first id of `a` was also the first
+# id of `b`. A program that mixed them up, or kept ids of a recreated subscription, was answered
+# 200, and the message was never processed. Found as a user, with curl.
 
 TOPIC = "/v1/topics/public/orders"
 BATCHES = {"Accept": "application/vnd.kafka.recordbatch.v2"}

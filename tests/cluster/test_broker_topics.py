@@ -262,9 +262,9 @@ async def hidden_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_all_settings_are_shown_and_can_be_said(
     hidden_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`octavo topic describe` did not show settings with parts: no backlog quota, no compaction.
-    `octavo subscription create` showed such settings as Python writes them, and could not set most
-    of them: filter, limits, durable. Found as a user of the guide."""
+    """`octavo topic describe` did not show settings with parts, such as a backlog quota or
+    compaction. `octavo subscription create` showed such settings as Python writes them, and could
+    not set most of them: filter, limits, durable. Found as a user of the guide."""
 
     async def octavo(*arguments: str) -> dict[str, str]:
         capsys.readouterr()

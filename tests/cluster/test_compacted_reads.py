@@ -26,7 +26,7 @@ NAME = ("public", "accounts", 0)
 
 
 class Accounts:
-    """A topic of one partition, and its compactor."""
+    """A topic with a single partition, and its compactor."""
 
     def __init__(self, cluster: Cluster, ledgers: LedgerClient) -> None:
         self.cluster = cluster

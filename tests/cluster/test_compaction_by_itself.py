@@ -171,7 +171,7 @@ async def test_raw_ledgers_go_when_the_view_covers_them_and_nobody_needs_them(
 async def test_run_follows_run_and_what_each_has_goes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Maintenance begins one chore: it goes on until no run is due, without maintenance in
+    """Maintenance begins one chore: it continues until no run is due, without maintenance in
     between."""
     monkeypatch.setattr(compaction, "_RUN_MESSAGES_MIN", 5)
     monkeypatch.setattr(broker_module, "_RUN_REST_S", 0.01)

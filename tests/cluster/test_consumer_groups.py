@@ -88,7 +88,7 @@ async def test_topics_appear_and_vanish_while_it_runs(client: AsyncClient) -> No
 async def test_a_pattern_leaves_letters_alone_whatever_their_topic_is_called(
     client: AsyncClient, *, group: bool
 ) -> None:
-    """A pattern included `orders-failed`, and made dead letters of its own dead letters."""
+    """A pattern included `orders-failed`, and made dead letters of its dead letters."""
     for topic in ("orders-eu", "orders-failed"):
         await client.create_topic(topic)
     worker = Worker(client, "orders-*", refresh_s=0.1, group=group, session_timeout_s=SESSION_S)

@@ -114,7 +114,7 @@ async def test_forked_in_the_middle_of_a_batch(cluster: Cluster, kind: Compressi
     for offset in range(23):
         at = (await cluster.api.get(f"{FORK}/offsets?at={_time(offset)}")).json()
         assert at["offsets"][0]["offset"] == offset
-    # Behind the cut the ledger goes on, with messages that the fork does not have.
+    # Behind the cut the ledger continues, with messages that the fork does not have.
     at = (await cluster.api.get(f"{FORK}/offsets?at={_time(30)}")).json()
     assert at["offsets"][0]["offset"] == 23
 
@@ -288,7 +288,7 @@ async def shown(cluster: Cluster, name: str) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("first", ["source", "fork"])
 async def test_each_is_shown_its_own(common_cluster: Cluster, first: str) -> None:
     """Fork and source were shown each other's part of an entry that the fork cuts. A broker keeps
-    batches open by ledger and entry, which are the same for both. Of a batch of two messages,
+    batches open by ledger and entry, which are the same for both. With a batch of two messages,
     forked between them, the fork showed both when the source was read first, and the source's
     readers got a 500 when the fork was: seed 16 of profile `stream`."""
     await common_cluster.api.call("PUT", PATH + "source", headers=JSON)

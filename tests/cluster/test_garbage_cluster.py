@@ -62,7 +62,7 @@ async def test_deleted_ledgers_leave_every_bookie(tmp_path: Path) -> None:
                 await client.delete(writer.ledger_id)
         for name, node in cluster.nodes.items():
             await eventually(lambda node=node: node.storage.ledgers() == [kept.ledger_id], 30)  # type: ignore[misc]
-            # Of the 4.8 MB written one ledger is left, and the slack of logs not worth a copy.
+            # From the 4.8 MB written one ledger is left, and the slack of logs not worth a copy.
             await eventually(
                 lambda name=name: used(cluster, name) < COUNT * SIZE * 1.3 + 2**20,  # type: ignore[misc]
                 30,

@@ -508,7 +508,7 @@ async def test_an_insertion_without_an_answer_takes_nothing_away(
 ) -> None:
     """A client that repeated an upload while its partition was reopening got `416
     offset-beyond-end`, not retryable, for a stored message. An insertion without an answer makes
-    the partition reopen, and the call is to be repeated. The record names the message at once, but
+    the partition reopen, and the call must be repeated. The record names the message at once, but
     nothing of it can be read before the opening is done."""
     await plain(repeated_cluster, "before")
     owner = repeated_cluster.brokers[await repeated_cluster.owner_of(ONE + "/partitions/0")].broker

@@ -199,7 +199,7 @@ async def test_over_http_by_every_way_in(tmp_path: Path) -> None:
 # beginning; it skipped those that retention removed meanwhile, and never came to the newer ones.
 # The simulator found it (seed 26 of the profile `topic`), once brokers joined and left during
 # lookups. And it returned an offset that was removed during the search, below the earliest offset
-# in the same answer: a comparing program found that, beside compaction with `delete_raw`.
+# in the same answer: a comparing program found that, during compaction with `delete_raw`.
 
 
 async def test_ledgers_that_came_meanwhile_are_looked_into(

@@ -430,7 +430,7 @@ async def test_a_subscription_made_too_late_is_nobodys(cluster: Cluster) -> None
 async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
     cluster: Cluster,
 ) -> None:
-    """Publishers at three brokers, all of them deaf, that never stop; readers beside them."""
+    """Publishers at three brokers, all of them deaf, that never stop; and readers."""
     nodes = [(await cluster.start(name, deaf=True)).broker for name in "ABC"]
     over = False
     acked: dict[str, list[str]] = {}

@@ -21,8 +21,8 @@ from tests.support.spark_place import Place, running_place
 
 # A run that begins a copy again removed the intent of the copy before, whose run was thought dead.
 # If that run lived, had its object written after this, and died before it heard that the object was
-# not needed, the object stayed for ever: no record and no intent named it. The same held for a copy
-# that was taken for an orphan. Now an intent stays until no run can still be writing.
+# not needed, the object stayed for ever: neither a record nor an intent named it. The same held for
+# a copy that was taken for an orphan. Now an intent stays until no run can still be writing.
 
 NAME = ("public", "flights", 0)
 SOON = OffloadPolicy(grace_ms=0)

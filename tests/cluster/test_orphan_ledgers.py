@@ -106,7 +106,7 @@ async def open_again(running: RunningBroker, name: PartitionName) -> Partition:
 
 
 class Unanswered:
-    """Every change of a partition's record has no effect and no answer."""
+    """Every change of a partition's record has neither effect nor answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.changes = 0

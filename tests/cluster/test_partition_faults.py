@@ -42,9 +42,9 @@ from tests.support.fake_broker import Answer
 from tests.support.raw_bookie import open_metadata
 
 # After an unexpected error in a background task of a partition, callers waited in silence. A claim
-# whose opening ended so was never opened and never given up: each call was told "it is being
-# opened". A roll-over that ended so kept all answers back for ever. A reopening that ended so was
-# not tried again. Found by reading; the errors are planted here.
+# whose opening ended so was neither opened nor given up: each call was told "it is being opened". A
+# roll-over that ended so kept all answers back for ever. A reopening that ended so was not tried
+# again. Found by reading; the errors are planted here.
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:

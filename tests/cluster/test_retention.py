@@ -206,7 +206,7 @@ async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyP
 
 # Retention deleted messages of age 0, because their ledger began and ended with old ones. A
 # take-over read the first and the last batch of the ledger that it closed, and took the newer of
-# their timestamps for the newest of all. A producer that fills up old data beside a live one was
+# their timestamps for the newest of all. A producer that fills up old data next to a live one was
 # enough: 999 of 1,000 messages were gone 1.5 s after the next take-over, with a retention of 24 h.
 # The simulator's producers all stamped with an advancing clock. Found from outside.
 
@@ -269,7 +269,7 @@ async def test_a_ledger_that_cannot_be_read_is_kept(
 
 
 async def test_what_an_older_version_wrote_is_not_believed(tmp_path: Path) -> None:
-    """A right link of such a version cannot be told from a wrong one."""
+    """A right link of such a version looks like a wrong one."""
     async with running_cluster(tmp_path) as brokers:
         partition = await taken_over(brokers, 400, 0, 400)
         wrong = Contents(3, 0, 0, brokers.clock.now_ms - 400 * AGE_DAY_MS, -1)
@@ -313,8 +313,8 @@ async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
 # A trim removed messages to which a subscription had just gone back. The limit was computed before
 # the producers were made durable, and used after: a backward seek in between was answered, and then
 # its messages were removed. Found by reading, while the model of a partition was written. Later the
-# limit was that of the moment of trimming; a seek while the record was being written still lost its
-# messages, unnoticed, because the simulator's referee forgot what a seek had asked for again.
+# limit was taken at the moment of trimming; a seek while the record was being written still lost
+# its messages, unnoticed, because the simulator's referee forgot what a seek had asked for again.
 
 
 @contextlib.asynccontextmanager

@@ -109,7 +109,7 @@ async def test_what_does_not_fit_is_not_stored(cluster: Cluster, client: AsyncCl
         await client.publish("t", {"n": 1})
     assert (none.value.status, none.value.code) == (422, "schema-mismatch")
     await client.register_schema("s", SCHEMA)
-    for api in cluster.apis.values():  # the owner, and one that forwards
+    for api in cluster.apis.values():  # the owner, and another broker that forwards
         bad: list[tuple[Any, str, int]] = [
             (b'{"value": {"n": "x"}}', "application/json", 0),
             (b'{"messages": [{"value": {"n": 1}}, {"value": {"n": "x"}}]}', "application/json", 1),

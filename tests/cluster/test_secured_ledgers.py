@@ -290,7 +290,7 @@ async def test_a_bookie_keeps_the_entry_that_it_has(tmp_path: Path, place: str, 
             assert isinstance(answer, AddRefused)
             assert (answer.ledger_id, answer.code) == (1, Code.BAD_REQUEST)
         assert await client.read(1, 4) == entry_of(1, 4, b"orig")
-        # The same again succeeds, with another LAC too, alone and beside new ones.
+        # The same again succeeds, with another LAC too, alone and with new entries.
         for frame in (add_of(1, 4, b"orig", flags=flags), add_of(1, 4, b"orig", lac=0)):
             assert await client.add(frame) is Code.OK
         client.send(adds_of(1, range(3, 9), b"orig"))

@@ -1,6 +1,6 @@
 """A producer's sequences wrap at 2³¹, over real brokers: client, batches, NDJSON, take-over.
 
-A test cannot publish two thousand million messages, so both sides are told that it did.
+A test cannot publish two thousand million messages, so both sides believe that it did.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ async def test_a_ledger_is_watched_and_deleted(tree: Tree, eventually: Eventuall
         await b.read(metadata.ledger_id)
     with pytest.raises(RecordNotFound):
         await b.delete(metadata.ledger_id)
-    # Its empty folders are gone, the sequence of ids goes on.
+    # Its empty folders are gone, the sequence of ids continues.
     assert "00" not in await store.children("/ledgers")
     assert (await a.create(NEW))[0].ledger_id == metadata.ledger_id + 1
 

@@ -93,7 +93,7 @@ async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(
         await eventually(made)
     created, version = await create
     assert (created, version) == await LedgerStore(b).read(7)
-    # Another client that wants the same id is told that it is taken.
+    # Another client that wants the same id learns that it is taken.
     with pytest.raises(RecordExists):
         await LedgerStore(b, rng=random.Random(2)).create(metadata)
 

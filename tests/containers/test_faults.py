@@ -1,6 +1,6 @@
 """Publish and consume while containers are killed, paused and cut off from the network.
 
-A killed container is a dead process: its peers are told. A paused one, and one without a network,
+A killed container is a dead process: its peers hear of it. A paused one, and one without a network,
 is silent: its peers find out by their own clocks. In each case no message is lost, doubled or
 reordered, and no call fails.
 """

@@ -1,7 +1,7 @@
 """The simulator's planted storage bugs are found without the simulator too.
 
 Bugs that lose data at a crash are found by the crash states, bugs that mistake damage by the single
-faults. The edits are those of tests/sim/mutants.
+faults. The edits come from tests/sim/mutants.
 """
 
 from __future__ import annotations

@@ -385,7 +385,7 @@ def _fuzz_one(examples: int) -> None:
 
 
 def _fuzz_run(examples: int) -> None:
-    """Frames of one length in a row: one is changed, and bits of all."""
+    """Frames of equal length in a row: one is changed, and bits of all."""
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
     @given(

@@ -42,7 +42,7 @@ Event = tuple[int, Answer]
 
 
 class Batch(NamedTuple):
-    """A stored batch of one message."""
+    """A stored batch with a single message."""
 
     data: bytes
 

@@ -1,4 +1,4 @@
-"""Worlds of one ledger: their nodes, and the condition of their end."""
+"""Worlds of a ledger: their nodes, and the condition of their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is: a world to explore, its expected size, and defects that it must find."""
+"""The parts of a model: a world to explore, its expected size, and defects that it must find."""
 
 from __future__ import annotations
 

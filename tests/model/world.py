@@ -2,8 +2,8 @@
 
 A *node* is any object whose methods each take a message and post others. Only its own steps change
 it. A message in flight may be delivered at any time, after any other, or never: delay, reordering
-and loss are the same here. A node also has *moods*: steps of its own (begin, time out, crash), some
-of which use up one of a limited number of faults.
+and loss are the same here. A node also has *moods*: own steps (begin, time out, crash), some of
+which use up one of a limited number of faults.
 
 Speed: a node's step depends only on the node and the message, so each is computed once. The node is
 unpickled, the production code runs, and the result gets a number. From then on a step is two

@@ -29,7 +29,7 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of hosts. `bookies` begins with those of the owner's ledger."""
+    """The roles of hosts. `bookies` begins with the bookies of the owner's ledger."""
 
     owner: str
     other: str

@@ -1,6 +1,6 @@
 """kill −9 of a bookie during v3 adds: acked entries are there, as they were sent.
 
-Several writers at once: one sends runs of adds of one length, which are parsed and answered by
+Several writers at once: one sends runs of adds of a length, which are parsed and answered by
 columns; the others vary lengths and ledgers, with holes, flags and a fence. Each answer is compared
 with the request of its transaction id.
 """

@@ -2,7 +2,7 @@
 
 It reaches RocksDB, which the `Disk` seam does not. When any `fsync` of a bookie fails, the bookie
 must end with a message that names it. It must not retry, because the kernel may have dropped the
-pages. The cluster goes on, no acked message is lost, and the bookie can start again with its
+pages. The cluster continues, no acked message is lost, and the bookie can start again with its
 folders.
 """
 

@@ -150,7 +150,7 @@ def test_ledgers_and_bookies_by_command(running: Standalone) -> None:
     recovered = octavo("ledger", "recover", ledger, "--data", data, "--json", "--force")
     assert json.loads(recovered.stdout)["state"] == "CLOSED"
     assert "step 3: fence bookie-" in recovered.stderr
-    # That fenced its owner; it recovers by itself, and the topic goes on.
+    # That fenced its owner; it recovers by itself, and the topic continues.
     assert octavo("publish", "led", "y", "--data", data).returncode == 0
     got = octavo("consume", "led", "--raw", "--data", data)
     assert got.stdout.splitlines() == ["x", "y"]

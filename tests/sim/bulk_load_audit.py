@@ -46,7 +46,7 @@ class Attempt:
         return f"{self.bulk_load} batch {self.batch} attempt {self.number}"
 
     def ledgers(self) -> dict[PartitionName, list[int]]:
-        """Return the ledgers of each partition in the order in which they are to be joined."""
+        """Return the ledgers of each partition in the order of their insertion."""
         return {name: list(part) for name, part in self.parts.items()}
 
 

@@ -38,7 +38,7 @@ _TOPIC = re.compile(r"/octavo/topics/([^/]+)/([^/]+)$")
 
 
 class Owned:
-    """The known state of one partition's record."""
+    """The known state of a partition's record."""
 
     def __init__(self) -> None:
         self.record = PartitionRecord()

@@ -1,4 +1,4 @@
-"""The cluster of one seed: bookies on simulated disks, metadata, network, and referees.
+"""The cluster of a seed: bookies on simulated disks, metadata, network, and referees.
 
 All code that promises something is production code. This module starts it, kills it, and tells the
 referee at once what each bookie reports as durable.
@@ -126,7 +126,7 @@ class SimBookie:
         self.cluster.loop.world_later(s, self.start)
 
     def kill(self) -> None:
-        """Kill its process; the machine goes on running."""
+        """Kill its process; the machine continues running."""
         if self.process is not None:
             self.disk.kill_chance = 1.0
             self.process.crash(power=False)
@@ -156,7 +156,7 @@ class SimBookie:
             self.cluster.trace.probe("bookie.pressure")
 
     def count(self, storage: Any) -> None:
-        """Count the events of one life of the storage."""
+        """Count the events of a life of the storage."""
         probe = self.cluster.trace.probe
         self._check_damage(storage)
         if self.keeper is not None:
@@ -177,7 +177,7 @@ class SimBookie:
             probe(f"bookie.found_in_{place}", count)
 
     def _check_damage(self, storage: Storage) -> None:
-        """Check that no read and no scrubber calls undamaged data damaged."""
+        """Check that reads and the scrubber never call undamaged data damaged."""
         found = storage.damages.current()
         rotten = [damage for damage in found if damage.kind is not DamageKind.UNREADABLE]
         hurt = self.name in self.cluster.audit.damaged or any(map(self.disk.counts.get, _MISLED))
@@ -279,7 +279,7 @@ class SimBookie:
         self.kill()
         self.start_later(self.rng.random() * 0.3)
 
-    # What it reports
+    # Reports
 
     async def _open_storage(self, config: BookieConfig, **how: Any) -> Storage:
         storage = await Storage.open(config, **how)
@@ -423,7 +423,7 @@ def _files(positions: Sequence[Position]) -> int:
 
 
 class Cluster:
-    """Everything of one seed but its clients and its faults."""
+    """Everything of a seed but its clients and its faults."""
 
     def __init__(self, loop: SimLoop, options: SimOptions, events: Events) -> None:
         self.loop = loop

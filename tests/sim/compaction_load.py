@@ -108,7 +108,7 @@ def draw(rng: random.Random) -> CompactionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCompaction:
-    """The options of a seed whose brokers compact its topic beside the jobs."""
+    """The options of a seed whose brokers compact its topic, as the jobs do."""
 
     settings: Mapping[str, Any]
     """Settings of the topic."""
@@ -203,7 +203,7 @@ class CompactionLoad:
                 self._probe(f"job_ends.{type(error).__name__}")
 
     async def _run(self, client: TopicClient, name: PartitionName, *, whole: bool = False) -> None:
-        """Run one compaction of one partition. Raises `EXPECTED`."""
+        """Run one compaction of a partition. Raises `EXPECTED`."""
         self._runs += 1
         rng, run = client.rng, f"run-{self._runs}"
         async with self._connected() as cluster:

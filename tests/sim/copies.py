@@ -1,10 +1,10 @@
 """Bookies that keep their own copies (profile `copies`), and the referee's demands on them.
 
-P52  a move changes one position of one fragment, and nothing else of the record
-P53  the new holder is no other of the ensemble, and has all that the position is to hold
-P54  what moves is settled: no writer and no recovery can change it any more
-P42  a bookie that vouches for a ledger has it closed, whole and fenced
-S8   in the end every closed ledger's copies are whole again, if enough bookies are there
+P52  a move changes one position of a fragment, and nothing else of the record P53  the new holder
+is no other of the ensemble, and has all that the position is to hold P54  what moves is settled:
+neither a writer nor a recovery can change it any more P42  a bookie that vouches for a ledger has
+it closed, whole and fenced S8   in the end every closed ledger's copies are whole again, if enough
+bookies are there
 """
 
 from __future__ import annotations

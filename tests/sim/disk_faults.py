@@ -1,4 +1,4 @@
-"""Faults of one simulated disk. A nemesis arms them, the disk fires them.
+"""Faults of a simulated disk. A nemesis arms them, the disk fires them.
 
 A rule fires at the calls that it names (`pread`, `pwritev`, `datasync`, `sync_directory`,
 `preallocate`, `create`, `rename`, `unlink`, `index_put`, `index_flush` …; none: all), on paths that

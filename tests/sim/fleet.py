@@ -3,7 +3,7 @@ balance.
 
     S10  once all is well, every partition is served by the broker that should have it, and no live
          broker has two more partitions of a topic than another, within `EVEN_WITHIN_S`
-    S11  nothing that was discarded stays registered: a broker has the writers of the partitions
+    S11  discarded objects are unregistered: a broker has the writers of the partitions
          that it serves, and no other object listens to bookies
     S12  an unexpected error in one partition's maintenance leaves the others maintained
 """

@@ -21,7 +21,7 @@ _UNWINDINGS_MAX = 20
 
 
 class SimHandle(list[Any]):
-    """A future callback of one process: time, number, `Call`, context, process. A list, because the
+    """A future callback of a process: time, number, `Call`, context, process. A list, because the
     heap compares lists directly and making one is fastest. A cancelled handle has None as its
     `Call`."""
 

@@ -38,7 +38,7 @@ class KeptIndex:
 
 
 class SimIndexStore:
-    """Path → index, of one disk."""
+    """Path → index, of a disk."""
 
     def __init__(self) -> None:
         self.kept: dict[str, KeptIndex] = {}

@@ -1,9 +1,9 @@
 """The referee of leases at a planned hand-over: the next owner continues the leases of the last.
 
-It compares the leases that an owner has given when it ends, the leases that became durable, and
-those of the next owner when the subscription is first used there. X24: a leased message stays
-leased at the next owner, under the same ack id, until its time is over. It may be acked meanwhile.
-An owner that could not write promises nothing, and an opening in between ends all promises.
+It compares the leases that an owner has given when it ends, the leases that became durable, and the
+next owner's leases when the subscription is first used there. X24: a leased message stays leased at
+the next owner, under the same ack id, until its time is over. It may be acked meanwhile. An owner
+that could not write promises nothing, and an opening in between ends all promises.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _WHOLE_S_MAX = 20.0
 
 
 class LedgerImage(NamedTuple):
-    """A bookie's knowledge of one ledger."""
+    """A bookie's knowledge of a ledger."""
 
     entries: frozenset[int]
     fenced: bool

@@ -97,7 +97,7 @@ class LetterJudge:
         self.options = options
 
     async def read(self, client: TopicClient, name: PartitionName, sub: str) -> None:
-        """Read all copies of one subscription in one partition, for its referee."""
+        """Read all copies of a subscription in one partition, for its referee."""
         settings = self.load.options.subscriptions[sub]
         if not limits(settings):
             return

@@ -87,7 +87,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------------ the seed's own
 
     def stream(self, name: str) -> Random:
-        """Return the random stream of one purpose, so that no part shifts another's draws."""
+        """Return the random stream of a purpose, so that no part shifts another's draws."""
         found = self._streams.get(name)
         if found is None:
             found = self._streams[name] = Random(f"{self.seed} {name}")
@@ -270,7 +270,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def look_for_unseen_errors(self, *ending: Process) -> None:
         """Count errors of tasks that no code has read as errors of the seed: of all processes, or
-        of those that are stopping."""
+        of the stopping ones."""
         for process in ending or self._processes:
             for task in process.tasks:
                 if not (process.alive and task.done() and task._log_traceback):  # type: ignore[attr-defined]

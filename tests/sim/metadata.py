@@ -144,7 +144,7 @@ class SimMetadata:
         self.troubled = True
 
     def heal(self, name: str | None = None) -> None:
-        """Undo the partition of one process or of all, and bring the store back if it is away."""
+        """Undo the partition of a process or of all, and bring the store back if it is away."""
         if name is not None:
             self._cuts.pop(name, None)
             self.troubled = bool(self._cuts) or self._away
@@ -240,7 +240,7 @@ class SimMetadata:
         return max(0.0, self._writes_from_s - self.loop.now)
 
     def delay_s(self) -> float:
-        """Return the delay of one message."""
+        """Return the delay of a message."""
         random = self.random
         scale = 10.0 if random() > 0.98 else 2.0
         return self.faults.delay_ms * scale * random() / 1000

@@ -29,7 +29,7 @@ Copy = dict[str, tuple[Record, int]]
 
 
 class Change(NamedTuple):
-    """One change of one record, as the history keeps it."""
+    """One change of a record, as the history keeps it."""
 
     time_s: float
     seq: int

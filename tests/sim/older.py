@@ -5,10 +5,10 @@ store is replaced. X26: a bookie that must know that the copy is older has to sa
 or soon after. It must know if it was started since the copy was made, if a ledger began on it since
 then and it had the time to write its mark, or if it was stopped in an orderly way.
 
-Then the operator puts the newest metadata back, and the seed goes on as any other, with everything
-that was acked before. Or the operator accepts the older copy: no new ledger gets a used id, and
-closed ledgers that the copy describes truly can be read. Bookies that cannot know are not started
-on the older store: the last seconds before a crash are not noted (decision 70).
+Then the operator puts the newest metadata back, and the seed continues as any other, with
+everything that was acked before. Or the operator accepts the older copy: no new ledger gets a used
+id, and closed ledgers that the copy describes truly can be read. Bookies that cannot know are not
+started on the older store: the last seconds before a crash are not noted (decision 70).
 
 Brokers and writers do not live on while the store is older; these seeds have no topics.
 """

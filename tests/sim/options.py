@@ -1,4 +1,4 @@
-"""The options of one seed: cluster, limits, deadlines, workload, faults. All are drawn.
+"""The options of a seed: cluster, limits, deadlines, workload, faults. All are drawn.
 
 Swarm testing: each seed draws a subset of faults and its own tiny limits. Events that come once a
 day in production (a journal rolls, a cache is flushed, a log is closed) happen all the time here,

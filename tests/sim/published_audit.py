@@ -1,7 +1,7 @@
 """The referee of published batches: each row once, a share whole, and only rows that were begun.
 
-It learns a batch's rows, which never change, every answer to a publish, and what a driver is told
-at the end. It sees each change of a bulk load's record.
+It learns a batch's rows, which never change, every answer to a publish, and a driver's final
+answer. It sees each change of a bulk load's record.
 
     X10  a batch is committed when it was begun and all of its shares were answered as stored; a
          driver that is told so was told the truth; the rows of a share stand together, in any
@@ -118,7 +118,7 @@ class PublishedAudit:
     def check_whole(self) -> None:
         """Check at the end, when every planned batch is done, that each share stands together.
 
-        Of a trimmed share, consumers may have seen only some rows.
+        In a trimmed share, consumers may have seen only some rows.
         """
         for batch in self._batches.values():
             for name, values in batch.values.items():

@@ -28,7 +28,7 @@ class Incarnation:
 
 
 class RecreateAudit:
-    """All topics of one name, in order."""
+    """All topics of a name, in order."""
 
     def __init__(self, fail: Fail) -> None:
         self._fail = fail
@@ -102,7 +102,7 @@ class RecreateAudit:
             self._fail(f"X13 topic {topic.number}: {missing} were acked and are nowhere")
 
     def ack_taken(self, given: str, taken: str) -> None:
-        """Check an ack id of one topic that a topic accepted."""
+        """Check an ack id of a topic that a topic accepted."""
         if given != taken:
             self._fail(
                 f"X13 topic {self.known[taken].number} took an ack id of topic "

@@ -1,7 +1,7 @@
 """A topic that is deleted and made again, under publishers, readers and consumers at all brokers.
 
-Profile `recreate`, beside the load of the other topics. Each call goes to any broker, which may be
-far behind: watches come up to seconds late. Answers go to the referee (recreate_audit.py).
+Profile `recreate`, together with the load of the other topics. Each call goes to any broker, which
+may be far behind: watches come up to seconds late. Answers go to the referee (recreate_audit.py).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class RecreateLoad:
             await client.pause(self._publish_pause_s)
             self._numbers += 1
             value = f"{client.name}-{self._numbers}"
-            # Use sequence 0 of one producer in every topic: each stores it once.
+            # Use sequence 0 of the same producer in every topic: each stores it once.
             bound = self._current if client.rng.random() < 0.3 else None
             sequence = (
                 {"producer_id": _PRODUCER, "producer_epoch": 0, "base_sequence": 0} if bound else {}

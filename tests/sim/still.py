@@ -1,6 +1,6 @@
 """Profile `still`: hardly any faults, and ticks and timeouts come a hundred times later.
 
-The next tick or timeout hides a lost wake-up: the system goes on, late. In this profile that is
+The next tick or timeout hides a lost wake-up: the system continues, late. In this profile that is
 later than the time in which a seed has to settle (S8, S9), and Q2 has longer to see the wait. Ticks
 that are the only cause of something stay as they are: collections with their flushes, and the
 explicit LACs of an idle writer, for which the judge of topics waits. Faults that only a timeout

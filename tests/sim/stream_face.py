@@ -59,7 +59,7 @@ _SILENT = SimpleNamespace(inc=lambda _: None)
 
 
 class Face:
-    """The HTTP of all brokers of one seed. `read_bytes`: the size of an answer."""
+    """The HTTP of all brokers of a seed. `read_bytes`: the size of an answer."""
 
     def __init__(self, brokers: Mapping[str, SimBroker], read_bytes: int) -> None:
         self._brokers = brokers

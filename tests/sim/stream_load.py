@@ -1,9 +1,9 @@
 """Durable streams of a seed: made, appended to, read, closed, forked and deleted, at any broker.
 
-Profile `stream`, beside a topic's load. Requests and answers go to the referee (stream_audit.py) at
-once. A producer repeats an append under its sequence until it is answered, and sometimes after
-that. A writer with `Stream-Seq` and a closer mostly repeat, too. A writer without numbers sends
-once.
+Profile `stream`, together with a topic's load. Requests and answers go to the referee
+(stream_audit.py) at once. A producer repeats an append under its sequence until it is answered, and
+sometimes after that. A writer with `Stream-Seq` and a closer mostly repeat, too. A writer without
+numbers sends once.
 
 Clients are bound to the incarnation of a stream that they met, as ours is (client/durable.py): a
 late copy of the `PUT` may make another stream of the name after a deletion.

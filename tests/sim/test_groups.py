@@ -1,4 +1,4 @@
-"""Each partition of a consumer group has one member, whoever joins, leaves and vanishes."""
+"""Each partition of a consumer group has one member, whichever members join, leave or vanish."""
 
 from __future__ import annotations
 

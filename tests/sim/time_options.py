@@ -1,4 +1,4 @@
-"""Times in the topics of one seed: stamps, retention, lookups, clocks that jump. All are drawn.
+"""Times in the topics of a seed: stamps, retention, lookups, clocks that jump. All are drawn.
 
 They come from a separate stream, so seeds without them stay as they were.
 """

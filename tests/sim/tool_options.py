@@ -1,4 +1,4 @@
-"""The tools of one seed: Spark's sink and the offload, in a share of seeds.
+"""The tools of a seed: Spark's sink and the offload, in a share of seeds.
 
 Options come from a separate stream, so other seeds stay as they were.
 """

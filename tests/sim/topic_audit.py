@@ -1,9 +1,9 @@
 """The referee of the topics: every message that was sent, and every place where it was seen.
 
-It sees each call as it begins and each answer as it comes, and compares it at once with everything
-known so far: one content at one offset, one offset for one message, no message that was never sent,
-in order of real time and of each producer, acks that hold. A call with an unknown outcome may have
-happened or not. At the end the whole log is read, and nothing may be missing (S9).
+It sees each call as it begins and each answer when it arrives, and compares it at once with
+everything known so far: one content at one offset, one offset for one message, no message that was
+never sent, in order of real time and of each producer, acks that hold. A call with an unknown
+outcome may have happened or not. At the end the whole log is read, and nothing may be missing (S9).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CursorHistory:
-    """The history of one subscription in one partition."""
+    """The history of a subscription in one partition."""
 
     name: str
     attempted: set[int] = field(default_factory=set)
@@ -106,7 +106,7 @@ class CursorHistory:
 
 
 class LogHistory:
-    """The history of one partition."""
+    """The history of a partition."""
 
     def __init__(
         self, name: PartitionName, subscriptions: Iterable[str], trace: Trace, fail: Fail

@@ -120,7 +120,7 @@ class TopicLoad:
 
     @property
     def is_full(self) -> bool:
-        """Whether no new message is to be sent."""
+        """Whether no new message may be sent."""
         return self.over or self._numbers >= self.options.messages_max
 
     def take_numbers(self, count: int) -> int:

@@ -1,4 +1,4 @@
-"""The topics' options of one seed: brokers, limits, clients, faults. All are drawn."""
+"""The topics' options of a seed: brokers, limits, clients, faults. All are drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topics of one seed: brokers, clients, faults, referee, judge; for `run.py`."""
+"""The topics of a seed: brokers, clients, faults, referee, judge; for `run.py`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from zlib import crc32
 
 
 class Trace:
-    """The record of one seed. With `verbose` also readable lines, to find where two runs part."""
+    """The record of a seed. With `verbose` also readable lines, to find where two runs part."""
 
     def __init__(self, *, verbose: bool = False) -> None:
         self.verbose = verbose

@@ -2,7 +2,7 @@
 
 A connection has two pipes, each with a window. The writer keeps what its reader does not take, so
 `pause_writing` comes when it would. A pipe carries data, the end (FIN) and the reset (RST), all in
-order. Each endpoint acts in steps of its own process.
+order. Each endpoint acts in steps of its process.
 """
 
 from __future__ import annotations

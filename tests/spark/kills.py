@@ -125,7 +125,7 @@ class Life:
 
 
 class Campaign:
-    """The parts of one run over one cluster."""
+    """The parts of a run over one cluster."""
 
     def __init__(self, service: str, folder: Path, report: Report) -> None:
         self._service = service

@@ -1,8 +1,8 @@
 """Impossible calendar times on a real Spark: read, streamed, copied, exported, compacted.
 
 Spark ended with Arrow's error on a message in microseconds, and `replay` could not write what it
-had read (decision 63). A stored message with such a time is read with a null date beside the
-number, and a copy has the same number.
+had read (decision 63). A stored message with such a time is read with a null date and the number,
+and a copy has the same number.
 """
 
 from __future__ import annotations

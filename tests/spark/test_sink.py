@@ -68,7 +68,7 @@ def test_a_batch_arrives_whole_with_kafkas_partitions(
     for partition in range(3):
         offsets = [row.offset for row in rows if row.partition == partition]
         assert offsets == list(range(len(offsets)))
-    # A publisher's and a consumer's view: the same messages, and the log goes on behind them.
+    # A publisher's and a consumer's view: the same messages, and the log continues behind them.
     with seen_by_readers(service, "sunk", 1), client.producer("sunk") as producer:
         producer.send(b"after", key="0")
     assert len(read(spark, service, "sunk")) == 501

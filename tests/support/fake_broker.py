@@ -236,7 +236,7 @@ class FakeSubscription:
 
 
 class FakeBulkLoads:
-    """Remembers commits; it writes no ledger and loads none."""
+    """Remembers commits; it neither writes nor loads a ledger."""
 
     def __init__(self) -> None:
         self.records: dict[str, BulkLoadRecord] = {}
@@ -1055,7 +1055,7 @@ async def until(check: Callable[[], Any], seconds: float = 5.0) -> None:
 
 
 class Running:
-    """Brokers of one fake cluster that listen."""
+    """Brokers of a fake cluster that listen."""
 
     def __init__(self, cluster: FakeCluster, servers: list[BrokerServer], apis: list[Api]) -> None:
         self.cluster = cluster

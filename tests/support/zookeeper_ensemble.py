@@ -25,7 +25,7 @@ _ELECTION_CONNECT_MS = 500
 
 @dataclass(frozen=True)
 class Place:
-    """The address of one server of an ensemble, and a prefix for its command."""
+    """The address of a server of an ensemble, and a prefix for its command."""
 
     name: str
     host: str = "127.0.0.1"

@@ -19,7 +19,7 @@ from octavo.broker.http.connections import Connection, ConnectionServer
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo")
 PRIVATES = {
-    # Of web.RequestHandler: whether it waits for a request, has some, is being closed; when an idle
+    # In web.RequestHandler: whether it waits for a request, has some, is being closed; when an idle
     # connection is closed; and what pauses the transport's reading.
     ("broker/http/connections.py", "_waiter"),
     ("broker/http/connections.py", "_messages"),
@@ -29,7 +29,7 @@ PRIVATES = {
     ("broker/http/connections.py", "_process_keepalive"),
     ("broker/http/connections.py", "_pause_transport_reading"),
     ("broker/http/connections.py", "_resume_transport_reading"),
-    # Of web.RequestHandler: whether its reader, or its buffer, has paused the transport's reading.
+    # In web.RequestHandler: whether its reader, or its buffer, has paused the transport's reading.
     ("broker/http/connections.py", "_reading_paused"),
     ("broker/http/connections.py", "_buffer_paused"),
     ("broker/http/connections.py", "_connections"),  # of web.Server: all open connections, counted

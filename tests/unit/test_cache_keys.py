@@ -1,7 +1,7 @@
 """Caches and joined requests: after a hit each field of the key is varied alone.
 
 If a key lacks a field, a caller gets what belongs to another: rights were once remembered without
-the groups of a token. `test_caches.py` lists all caches; those of adds and their answers are in
+the groups of a token. `test_caches.py` lists all caches; adds and their answers are in
 `bookie/test_joining.py`.
 """
 
@@ -131,7 +131,7 @@ async def test_who_was_verified(tmp_path: Path) -> None:
         ]
         others += [Shown(None, token.encode())]
         assert all(here.authenticator.at_hand(one) is None for one in others)
-        # A certificate beside a header that was verified says nothing.
+        # A certificate with a verified header says nothing.
         assert here.authenticator.at_hand(Shown(token, der)) == await here.bearer(token[7:])
 
 
@@ -524,7 +524,7 @@ async def test_owners_that_are_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _after(moved: asyncio.Event) -> str:
-    """Answer soon after the owners are told."""
+    """Answer soon after the owners have the order."""
     await moved.wait()
     await asyncio.sleep(0.05)
     return "answered"

@@ -1,4 +1,4 @@
-"""The installed package: one name beside a user's own modules, whatever their names."""
+"""The installed package: one name among a user's own modules, whatever their names."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_what_is_installed_is_seen() -> None:
 
 @pytest.fixture
 def database() -> Iterator[str]:
-    """An advisory database that knows one bad version of one package."""
+    """An advisory database that knows one bad version of a package."""
 
     class Osv(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -32,7 +32,7 @@ def server_of(store: ZooKeeperStore, ensemble: Ensemble) -> str:
 async def test_session_records_and_watches_outlive_any_one_server(
     ensemble: Ensemble, eventually: Callable[..., Any]
 ) -> None:
-    """Kill the server of one store, which may be the leader, then the leader: the others go on."""
+    """Kill the server of a store, which may be the leader, then the leader: the others go on."""
     one, other = (opened(ensemble, "/deep/er", LONG_SESSION_MS) for _ in range(2))
     await one.start()
     await other.start()

@@ -18,7 +18,7 @@ _ADDRESSES = itertools.count()
 def secured(
     name: str, *, long: bool = False, turn_s_max: float | None = None
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. `turn_s_max` is that of `Attempt`."""
+    """Enter the function under `name`. `turn_s_max` belongs to `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in SECURED, name

@@ -1,8 +1,8 @@
 """Bugs of counts and wake-ups: counts that are never given back, and waiters that are not woken.
 
-Most remove a line. They lose no message and refuse no call at once: a bound fills up over days, or
-a wait lasts until the next tick. The quiescence referee (Q1) and the wake-up referee (Q2) see them
-in the first seeds.
+Most remove a line. They neither lose a message nor refuse a call at once: a bound fills up over
+days, or a wait lasts until the next tick. The quiescence referee (Q1) and the wake-up referee (Q2)
+see them in the first seeds.
 """
 
 from __future__ import annotations

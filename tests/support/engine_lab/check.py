@@ -27,7 +27,7 @@ PROBE = 99
 
 
 Seen = dict[int, tuple[object, ...]]
-"""What a reader finds, by ledger."""
+"""A reader's findings, by ledger."""
 
 
 async def check(

@@ -3,8 +3,8 @@
 Unsynced state is a list of independent questions: how many unsynced writes reached a sector, was
 the last one torn, how much of the file's new size was kept, did this creation, rename or removal
 reach its folder, did RocksDB write its memtable by itself. `images` combines all answers. When
-there are more than `COMBINATIONS_MAX` combinations, it keeps those that differ in at most two
-answers from "all lost" or from "nothing lost", and says so.
+there are more than `COMBINATIONS_MAX` combinations, it keeps combinations that differ in at most
+two answers from "all lost" or from "nothing lost", and says so.
 """
 
 from __future__ import annotations

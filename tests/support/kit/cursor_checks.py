@@ -45,7 +45,7 @@ class Front:
 
 @dataclass(slots=True)
 class Cursor:
-    """One subscription of one log."""
+    """One subscription of a log."""
 
     durable: Front = field(default_factory=Front)
     """Offsets whose ack was confirmed."""

@@ -59,7 +59,7 @@ class Call(enum.StrEnum):
     CLOSE = "close"
     """result: the last entry, or (last entry, length), of the closed ledger."""
     REPLICA = "replica"
-    """The content of one bookie's disk. result: [(entry, content)]."""
+    """The content of a bookie's disk. result: [(entry, content)]."""
 
     # Registers with compare-and-set: see linearizability.py.
     GET = "get"
@@ -72,7 +72,7 @@ LISTS_OF_PAIRS = (Call.POLL, Call.RECEIVE, Call.READ, Call.REPLICA)
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One call of one process, and its answer once there is one."""
+    """One call of a process, and its answer once there is one."""
 
     process: str
     call: Call
@@ -224,8 +224,7 @@ class History:
 
     @classmethod
     def merge(cls, histories: Iterable[History]) -> History:
-        """Merge histories of several processes of one machine by time. Equal times are
-        concurrent."""
+        """Merge histories of several processes of a machine by time. Equal times are concurrent."""
         events: list[tuple[float, int, int, Operation]] = []
         for history in histories:
             for one in history.operations:

@@ -110,7 +110,7 @@ class Search:
                 # It has no effect at any time, and its answer is right now: take it.
                 return iter([(taken | 1 << at, state)])
             if not one.is_ok:
-                # It may also have had no effect. Of equal operations, trying one is enough.
+                # It may also have had no effect. Among equal operations, trying one is enough.
                 same = (one.call, one.value)
                 if after == state or same in tried:
                     continue

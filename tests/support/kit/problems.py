@@ -56,7 +56,7 @@ class Kind(enum.StrEnum):
     UNCONFIRMED = "unconfirmed"
     """Read above the LAC that the reader knew."""
     DIVERGED = "diverged"
-    """Two contents of one entry."""
+    """Two contents of an entry."""
     TWO_ENDS = "two-ends"
     ACK_BEYOND_END = "ack-beyond-end"
     READ_BEYOND_END = "read-beyond-end"

@@ -66,7 +66,7 @@ START_STEPS = frozenset(
     | {"spare.create", "journal.unlink", "high-water-record.put"}
     | {f"high-water.{step}" for step in ("create", "write", "datasync", "rename", "sync_directory")}
 )
-"""Steps of a starting process. The new journal file needs a spare, and those of the last life are
+"""Steps of a starting process. The new journal file needs a spare, and the last life's files are
 too short to become spares."""
 PROVOKED_BY = {
     "owner.create": "broker",
@@ -105,7 +105,7 @@ separate tests."""
 
 
 class Armed:
-    """The failpoint of one process, stored in the file `path`, which is created when missing."""
+    """The failpoint of a process, stored in the file `path`, which is created when missing."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self._map = _mapped(path)

@@ -1,4 +1,4 @@
-"""Kills in quick succession: the processes of one cluster, at random times and at failpoints.
+"""Kills in quick succession: the processes of a cluster, at random times and at failpoints.
 
 Two processes at a time are in trouble, and sometimes all. After each death the process restarts at
 once, sometimes armed to die while it starts. A cycle is a kill −9 and the following start. Stops

@@ -41,7 +41,7 @@ def _counted() -> Any:
 
 
 class Peer:
-    """The flow of one connection, on shared budgets."""
+    """The flow of a connection, on shared budgets."""
 
     def __init__(self, answers: Budget, frames: FrameRoom) -> None:
         config = SimpleNamespace(

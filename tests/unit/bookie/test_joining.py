@@ -174,7 +174,7 @@ def test_v3_adds(seed: int, by_runs: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_ranges_of_acks(seed: int) -> None:
-    """What a bookie joins into one `ADDED`, and what a client joins of v2 answers."""
+    """The acks that a bookie joins into one `ADDED`, and a client's joining of v2 answers."""
     rng = random.Random(seed)
     acked, entry_id = [], 0
     answers = Answers()

@@ -58,7 +58,7 @@ async def test_the_next_start_finds_it_again() -> None:
     """An accepted loss was forgotten when the start ended before limbo was durable. The index is
     rebuilt from the entry logs before the bookie enters limbo, since only then the loss is known. A
     damaged log was skipped, and the index already claimed to be complete. Then the metadata did not
-    answer, limbo was not written, and the start ended. The next start saw no damage and no limbo,
+    answer, limbo was not written, and the start ended. The next start saw neither damage nor limbo,
     and denied the entries. Found by reading the engine."""
     bench = Bench(SMALL)
     async with bench:

@@ -26,7 +26,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def scrubbed(bench: Bench) -> list[Damage]:
-    """Return the findings of one pass, without the time."""
+    """Return the findings of a pass, without the time."""
     scrubber = bench.storage.scrubber
     assert scrubber is not None
     await scrubber.one_pass()

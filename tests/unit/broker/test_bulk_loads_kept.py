@@ -1,7 +1,7 @@
 """A bulk load is remembered for seven days from its last use, not from its first.
 
 A query's id is used as long as the query lives, which may be years. If it is forgotten too early, a
-repeated batch is stored twice. Random lives of one id, with sweeps in between.
+repeated batch is stored twice. Random lives of an id, with sweeps in between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ID = "query"
 
 
 class Store:
-    """The record of one bulk load, in memory."""
+    """The record of a bulk load, in memory."""
 
     def __init__(self) -> None:
         self.record = BulkLoadRecord()

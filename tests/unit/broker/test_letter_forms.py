@@ -57,7 +57,7 @@ def test_a_short_one_stays_as_it_is(*, retry: bool) -> None:
 
 
 def test_what_is_too_long_goes_with_fewer_headers() -> None:
-    """Each number of spare bytes, and each dropped header, is a step of its own."""
+    """Each number of spare bytes, and each dropped header, is a separate step."""
     kept = set()
     for spare in (200, 150, 100, 60):
         record = filling(spare)

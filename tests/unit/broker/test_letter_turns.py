@@ -61,7 +61,7 @@ async def test_one_topic_and_one_namespace_have_a_share() -> None:
 
 
 async def test_topics_that_take_nothing_hold_up_no_other() -> None:
-    """Sixteen letters to full topics of one tenant waited, and all other letters behind them."""
+    """Sixteen letters to full topics of a tenant waited, and all other letters behind them."""
     desk = Desk()
     slow = [one for number in range(40) for one in topics(f"n{number}", 2)]
     for topic in slow:

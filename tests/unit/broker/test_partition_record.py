@@ -190,7 +190,7 @@ async def test_changes_take_turns() -> None:
 
 
 def offload_in(topics: FakeTopics, ledger_id: int, state: str = "offloaded") -> None:
-    """Return the write of a job that runs beside the owner."""
+    """Return the write of a job that runs while the owner does."""
     assert topics.record is not None
     links = tuple(
         replace(link, offload=OffloadRecord("u", state, "x"))

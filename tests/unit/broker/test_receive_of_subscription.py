@@ -202,8 +202,8 @@ class ReadAhead(ReadsSlowLog):
 
 
 async def test_what_was_read_is_given_though_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long read only the first batch was delivered; the next receive read the others again,
-    which took as long: a hundred subscriptions of one topic kept their broker busy with that."""
+    """From a long read only the first batch was delivered; the next receive read the others again,
+    which took as long: a hundred subscriptions of a topic kept their broker busy with that."""
     monkeypatch.setattr(reads_subscription, "_READING_S_MAX", READ_S / 2)
     log: Any = ReadAhead()
     settings = SubscriptionSettings(type="shared", ack_timeout_ms=60_000)

@@ -89,7 +89,7 @@ def test_a_copy_says_where_it_comes_from_and_when_it_is_due() -> None:
 
 
 def test_of_subscriptions_that_share_a_retry_topic_one_has_a_copy() -> None:
-    """A dead letter of one subscription, published again with its headers, went to both."""
+    """A dead letter of a subscription, published again with its headers, went to both."""
     earlier = [("Octavo-Retry-Subscription", b"u"), ("octavo-deliver-at", b"99")]
     record = Record(b"k", b"v", earlier, timestamp_ms=5)
     copy = retry_of(NAME, "s", Delivery("", 41, MessageId(7, 8, 9), record, 3), 9_000)

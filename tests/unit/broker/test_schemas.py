@@ -311,8 +311,8 @@ def test_what_the_library_reads_is_gone_over_alike(
 
 
 # An Avro record without fields was registered, and then every message was refused. The library
-# accepts it, and also two fields of one name and two types of a kind in a union, which no Avro
-# schema may have. Found with curl.
+# accepts it, and also two fields with the same name and two types of a kind in a union, which no
+# Avro schema may have. Found with curl.
 
 INT = {"name": "a", "type": "int"}
 RECORD = {"type": "record", "name": "x", "fields": [INT]}

@@ -38,7 +38,7 @@ Turns = Callable[[], Coroutine[Any, Any, None]]
 
 
 class SlowStore:
-    """A metadata store of one process whose calls take a drawn number of turns."""
+    """A metadata store of a process whose calls take a drawn number of turns."""
 
     def __init__(self, turns: Turns) -> None:
         self.records: dict[str, Record] = {}
@@ -96,7 +96,7 @@ def _is_in(folder: str, path: str) -> bool:
 
 
 class World:
-    """Topics of one partition each, over ledgers that are only numbers."""
+    """Topics with one partition each, over ledgers that are only numbers."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

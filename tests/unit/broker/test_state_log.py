@@ -24,7 +24,7 @@ from tests.support.memory_state_ledgers import Served
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
 async def test_closed_while_changes_wait(drain: bool, turns: int) -> None:
-    """With `drain` all are written in order; otherwise each is told."""
+    """With `drain` all are written in order; otherwise each gets an error."""
     served = Served(list, state_ledger_entries_max=100)
     log = served.log
     await log.append(used_op("s", 1))  # the snapshot: from here on each change is an entry

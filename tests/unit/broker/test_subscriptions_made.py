@@ -123,7 +123,7 @@ async def turns() -> None:
 
 
 async def test_an_ack_and_an_unsubscribe_during_a_roll_over_can_be_replayed() -> None:
-    """An ack beside an unsubscribe, while the state ledger rolled over, made the partition
+    """A concurrent ack and unsubscribe, while the state ledger rolled over, made the partition
     impossible to open. A new state ledger begins with a snapshot of the state in memory, which may
     be ahead of queued operations: the subscription was gone from it, and the next group began with
     an ack of that subscription. Replay took that for damage (`BadStateLedger`) at every take-over.

@@ -481,8 +481,8 @@ async def test_a_record_of_many_headers_is_not_made_into_objects() -> None:
     assert peak[0] < 32 * MIB
 
 
-# A hundred large packed batches of one peer were verified before another peer's: 10 s, and 429.
-# They are verified one at a time, and stood in one line, in the order of arrival.
+# A hundred large packed batches of a peer were verified before another peer's: 10 s, and 429. They
+# are verified one at a time, and stood in one line, in the order of arrival.
 
 LARGE = build_batch([Record(None, bytes(300 * 1024))], compression=Compression.ZSTD)
 PEER_HEADER = read_header(LARGE)

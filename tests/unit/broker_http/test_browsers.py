@@ -1,6 +1,6 @@
 """Headers for browsers in every answer, and which pages may see an answer.
 
-What foreign pages may not change is in tests/unit/broker_http/test_browsers.py.
+The refused changes by foreign pages are in tests/unit/broker_http/test_browsers.py.
 """
 
 from __future__ import annotations

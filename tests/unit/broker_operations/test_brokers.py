@@ -1,4 +1,5 @@
-"""What brokers ask on their own behalf: hand-overs, deletions, letters, audit events, drains."""
+"""Operations that brokers ask for themselves: hand-overs, deletions, letters, audit events,
+drains."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ def test_a_broker_reads_with_care_what_it_is_told(part: int, value: Any) -> None
 
 @pytest.mark.parametrize("kind", [TopicIsStream, LargeNotTaken])
 def test_a_topic_that_takes_no_copies_says_so_through_another_broker(kind: Any) -> None:
-    """The copy then goes to a topic beside it; any other refusal is tried again."""
+    """The copy then goes to a second topic; any other refusal is tried again."""
     found = letter_error(Refused(Refusal(409, kind.name, "no copies here")))
     assert type(found) is kind
     assert str(found) == "no copies here"

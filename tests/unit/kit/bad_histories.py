@@ -240,7 +240,7 @@ ALSO: dict[str, set[Kind]] = {
 
 
 def named(text: str) -> dict[str, str]:
-    """Yield (name, script): the name on a line of its own, its script indented below."""
+    """Yield (name, script): the name on a separate line, its script indented below."""
     found: dict[str, str] = {}
     name = ""
     for line in filter(None, text.splitlines()):

@@ -20,7 +20,7 @@ FATES = ("ok", "applied", "never", "fail")
 
 @dataclass(slots=True)
 class Group:
-    """A subscription of one log: its true acks, and what is to be delivered."""
+    """A subscription of a log: its true acks, and the next deliveries."""
 
     acked: set[int] = field(default_factory=set)
     mark: int = 0

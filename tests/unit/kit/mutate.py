@@ -1,6 +1,6 @@
 """Small mistakes planted in the checkers' sources, one at a time: is each noticed?
 
-A mutant of one module is loaded under another name, together with the modules that import it;
+A mutant of a module is loaded under another name, together with the modules that import it;
 `history` and `problems` stay the same, so that results can be compared.
 """
 

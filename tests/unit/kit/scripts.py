@@ -1,7 +1,7 @@
 """Histories in one line, for tests of the checkers.
 
     "p send a -> 0; r poll -> 0:a"          one after the other, all answered
-    "x=p send a; r poll -> 0:a; x?"         x runs beside the poll, with an unknown outcome
+    "x=p send a; r poll -> 0:a; x?"         x runs during the poll, with an unknown outcome
 
 An event is `process[/group] call [value] [@log] [#key] [from=n]`, then `-> result`, `?` (unknown)
 or `!` (surely failed). A label before it (`x=…`) makes it only the invocation; the label alone,

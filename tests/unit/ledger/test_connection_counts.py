@@ -51,7 +51,7 @@ def connected() -> tuple[BookieConnection, Owner, Transport]:
 
 
 async def test_each_flush_of_a_full_buffer_tells_the_owner() -> None:
-    """The writer stops at a full buffer and has no tick of its own."""
+    """The writer stops at a full buffer and has no tick."""
     one, owner, transport = connected()
     for times in range(1, 4):
         one.send_adds((b"x" * 60, b"y" * 40), 100)

@@ -28,7 +28,7 @@ NOTHING = (BookieIOError("disk"), BookieUnavailable("a", "down"), DigestMismatch
 
 
 class Core:
-    """Notes what it is told, and asks for nothing."""
+    """Notes its input, and asks for nothing."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -20,7 +20,7 @@ from octavo.metadata.store import (
 
 
 class Store:
-    """Records of one path; the session may end at any call, before or after its effect."""
+    """Records of a path; the session may end at any call, before or after its effect."""
 
     def __init__(self, rng: random.Random) -> None:
         self.session_state = SessionState.CONNECTED
@@ -93,7 +93,7 @@ class Silent(Store):
 
 
 async def test_a_release_takes_a_claim_back_whose_answer_was_lost() -> None:
-    """The record exists though its maker never heard so: no other broker could get the
+    """The record exists though its maker never heard so: other brokers could not get the
     partition."""
     store: Any = Silent(random.Random(0))
     store.session = 1

@@ -68,7 +68,7 @@ def opened(path, clock=None, *, boot_id="boot", timeout_ms=1000):
 
 
 def test_the_file_is_its_owners_alone(path):
-    """It holds the cluster's secret, and so do the files that SQLite makes beside it."""
+    """It holds the cluster's secret, and so do the files that SQLite makes next to it."""
     before = os.umask(0)
     try:
         with opened(path) as file:

@@ -1,4 +1,4 @@
-"""The steps of an offload on a partition's record, beside an owner that changes it too."""
+"""The steps of an offload on a partition's record, while its owner changes it too."""
 
 from __future__ import annotations
 

@@ -82,10 +82,10 @@ async def test_calls_that_ended_otherwise_give_their_places_back(
     await asyncio.gather(*calls)
 
 
-# A broker that started first, beside another one, never heard that the other one died. ZooKeeper
-# does not watch the names of a missing folder, so the store waits for its creation. If the folder
-# was made between the two calls, the watch was one of the folder's own value, which no change of
-# its names fires. Two brokers that start on an empty ZooKeeper meet it.
+# A broker that started before another one never heard that the other died. ZooKeeper does not watch
+# the names of a missing folder, so the store waits for its creation. If the folder was made between
+# the two calls, the watch was one of the folder's own value, which no change of its names fires.
+# Two brokers that start on an empty ZooKeeper meet it.
 
 FOLDER = "/octavo/brokers"
 

@@ -472,7 +472,7 @@ async def publish_through(away: tuple[float, float], seed: int, messages: int = 
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_wait_little_longer_than_the_owner_was_away(seed: int) -> None:
     """After an interruption small batches were sent again singly, a round trip each. The batches of
-    one partition go out over several connections and may overtake each other; the owner refuses the
+    a partition go out over several connections and may overtake each other; the owner refuses the
     early ones. Each refused batch waited until it was first, and went alone; then four new ones
     overtook each other again. During a rolling restart on a busy machine messages waited for five
     to seven seconds and more."""

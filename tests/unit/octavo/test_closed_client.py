@@ -325,7 +325,7 @@ def test_the_collector_ends_a_loop_anywhere() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_fork_has_no_part_in_the_loop_of_its_parent() -> None:
-    """It continued with the received messages, beside its parent."""
+    """It continued with the received messages, in parallel to its parent."""
     with broker_thread() as broker, Client(broker.url) as client:
         client.create_topic("t")
         client.publish_many("t", [(None, "x")] * 3)

@@ -1,6 +1,6 @@
 """`octavo inspect` shows the files' content, finds every damaged byte, changes nothing.
 
-The files are those of tests/fixtures/formats: a bookie killed with records in its journal.
+The files come from tests/fixtures/formats: a bookie killed with records in its journal.
 """
 
 from __future__ import annotations

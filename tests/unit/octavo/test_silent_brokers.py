@@ -169,7 +169,7 @@ ATTEMPT_S = 0.3
 
 
 class Broker:
-    """Answers as it is told: `ok`, `busy`, or not at all."""
+    """Answers as set: `ok`, `busy`, or not at all."""
 
     def __init__(self) -> None:
         self.mood = "ok"

@@ -493,6 +493,6 @@ async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.Monk
 
             monkeypatch.setattr(commit, "_urls", urls)
             monkeypatch.setattr(commit, "_token", token)
-            # Half of one answer's time: with one bound for all, the time would be over.
+            # Half of an answer's time: with one bound for all, the time would be over.
             assert await commit.give_up("octavo.db", "t", 0, [7], 30_000) == [7]
     assert len(asked) == 1

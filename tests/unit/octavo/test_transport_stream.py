@@ -21,7 +21,7 @@ KEY = ("public/t", 0)
 
 
 class FakeWire:
-    """Streams of one answer; `a` owns the partition, unless `owner` names another."""
+    """Streams of an answer; `a` owns the partition, unless `owner` names another."""
 
     def __init__(self, status: int = 200, *, head_hangs: bool = False) -> None:
         self.owner = A

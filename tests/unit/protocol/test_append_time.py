@@ -1,4 +1,4 @@
-"""Append times in 31 bits: stamped, restored, sent beside batches on the wire."""
+"""Append times in 31 bits: stamped, restored, sent along with batches on the wire."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ NOW = 1_700_000_000_000
 
 
 class Story:
-    """Messages of one partition, each its own batch, and a world clock."""
+    """Messages of a partition, each its own batch, and a world clock."""
 
     def __init__(self, how: str = "append") -> None:
         self.failures: list[str] = []

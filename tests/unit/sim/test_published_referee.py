@@ -19,7 +19,7 @@ A, B = (PartitionName("public", "t", number) for number in (0, 1))
 
 
 class Story:
-    """Events of one batch of one query for the referee, and its reports."""
+    """Events of a batch of a query for the referee, and its reports."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []

@@ -20,7 +20,7 @@ KEPT_MS = 1_000
 
 
 class Story:
-    """Messages of one partition, kept for a second, and a world clock."""
+    """Messages of a partition, kept for a second, and a world clock."""
 
     def __init__(self, *, two_clocks: bool = True) -> None:
         self.failures: list[str] = []

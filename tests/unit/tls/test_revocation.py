@@ -105,7 +105,7 @@ async def test_of_a_ca_without_a_list_nobody_is_believed(tmp_path: Path) -> None
 async def test_a_list_that_ends_while_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No client is trusted any more, and the log and the refused client are told why."""
+    """No client is trusted any more, and the log and the refused client learn why."""
     alice = of_client(tmp_path, "alice")
     make(tmp_path)
     past = of_another_day(monkeypatch, tmp_path, -3)

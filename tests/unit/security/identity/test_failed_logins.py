@@ -101,7 +101,7 @@ def test_failures_cost_bounded_memory():
         assert tracemalloc.get_traced_memory()[0] - before < 2 << 20
     finally:
         tracemalloc.stop()
-    for number in range(10_000):  # of one address
+    for number in range(10_000):  # all from the same address
         here.failed("10.0.0.1", f"v{number}", 10_000)
     assert len(here) <= 2_000
 
