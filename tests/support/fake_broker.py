@@ -1083,7 +1083,7 @@ async def running(
     servers = []
     config = replace(HttpConfig(stop_timeout_ms=2000, moving_wait_ms=1500), **http)
     for number in range(brokers):
-        broker = FakeBroker(cluster, f"b{number}", BrokerConfig(port=0))
+        broker = FakeBroker(cluster, f"b{number}", BrokerConfig(broker_id=f"b{number}", port=0))
         server = BrokerServer(
             broker,  # type: ignore[arg-type]
             store=cluster.store,
