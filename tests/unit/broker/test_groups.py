@@ -307,6 +307,45 @@ def test_a_state_is_what_it_says(steps: list[Step]) -> None:
             assert set(world.has[name]) <= said, "nothing that it did not hold"
 
 
+UNRULY = st.lists(
+    st.tuples(
+        st.sampled_from(["beat", "beat", "lost", "less", "leave", "late", "keeper"]),
+        st.sampled_from("abc"),
+    ),
+    max_size=40,
+)
+
+
+@given(UNRULY)
+def test_it_becomes_stable_once_its_members_are_heard(steps: list[Step]) -> None:
+    """Answers are lost, members let go of partitions by themselves, coordinators change."""
+    world = World()
+    for what, name in steps:
+        world.now_ms += 1
+        if what == "beat":
+            world.beat(name)
+        elif what == "lost":
+            before = list(world.has.get(name, []))
+            world.beat(name)
+            world.has[name] = [one for one in before if one in world.has[name]]
+        elif what == "less":
+            world.has[name] = world.has.get(name, [])[1:]
+        elif what == "leave":
+            world.group.leave(name, "alice")
+            world.has.pop(name, None)
+        elif what == "late":
+            world.now_ms += SESSION_MS // 2
+            world.group.tick(world.now_ms)
+        else:
+            world.group = Group(9)
+    for _ in range(8):  # a gathering lasts a session, then partitions change hands
+        world.now_ms += SESSION_MS // 4
+        for name in "abc":
+            world.beat(name)
+    assert world.group.state is State.STABLE
+    assert sorted(one for has in world.has.values() for one in has) == sorted(ALL)
+
+
 # ---- the fence
 
 
