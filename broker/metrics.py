@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -44,12 +44,19 @@ class Duties(NamedTuple):
     """Messages acked by a backlog quota, since the start."""
 
 
+class Described(Protocol):
+    """A partition that tells its figures."""
+
+    async def stats_in_turns(self) -> PartitionStats:
+        """Return them."""
+
+
 class Metrics:
     """The counters of a broker's HTTP side, and live figures of its partitions."""
 
     def __init__(
         self,
-        partitions: Callable[[], Iterable[PartitionStats]],
+        partitions: Callable[[], Iterable[Described]],
         duties: Callable[[], Duties],
         deletion_time: Callable[[], DeletionTime | None] = lambda: None,
     ) -> None:
@@ -140,10 +147,10 @@ class Metrics:
             parts.append(_text_of(family))
             await asyncio.sleep(0)
         figures = _PartitionFigures()
-        for number, stats in enumerate(self._partitions()):
+        for number, partition in enumerate(self._partitions()):
             if number % _PARTITIONS_A_TURN == 0:
                 await asyncio.sleep(0)
-            for _ in figures.add(stats):
+            for _ in figures.add(await partition.stats_in_turns()):
                 await asyncio.sleep(0)
         figures.write()
         return b"".join((*parts, figures.text()))

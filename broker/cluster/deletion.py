@@ -62,6 +62,9 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _AT_ONCE = 64
+_FENCED_AT_ONCE = 16
+"""Partitions whose ledgers are fenced at the same time: a fence has a dozen steps, and the steps of
+all that are under way share the turns of the loop."""
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
 _LEFTOVER = "leftover"
@@ -281,7 +284,7 @@ class Deletions:
             await self._records.sync()
             owners = await self._owners(name, numbers)
             served = await self._tell_all(name, incarnation, frozenset(owners.values()))
-            await each_of(marked, lambda one: self._fence(one, served), _AT_ONCE)
+            await each_of(marked, lambda one: self._fence(one, served), _FENCED_AT_ONCE)
             await self._until_let_go(name, incarnation, owners, job)
             await each_of(marked, lambda one: self._remove(one, check), _AT_ONCE)
             check()

@@ -173,6 +173,15 @@ async def redirected(call: Call, name: PartitionName) -> web.StreamResponse | No
     return await with_owner(call, name, here, there)
 
 
+async def note_owner(call: Call, name: PartitionName) -> None:
+    """Find the partition's owner for the answer's head, where the call did nothing there."""
+
+    async def nothing(_: object) -> None:
+        return None
+
+    await with_owner(call, name, nothing, nothing)
+
+
 def _redirect(call: Call, owner: Owner) -> web.Response:
     location = owner.url + call.request.raw_path
     headers = {"Location": location, "Preference-Applied": "redirect"}
@@ -432,6 +441,7 @@ class Peers:
         await answer.prepare(call.request)
         try:
             while chunk := await response.content.readany():
+                call.services.quotas.gave_piece(call, len(chunk))
                 async with asyncio.timeout(self._config.stall_timeout_ms / 1000):
                     await answer.write(chunk)
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -149,6 +149,15 @@ class HttpQuotas(OperationQuotas):
                 call.identity.name, bytes_out=size, messages_out=call.messages, now_s=now_s
             )
 
+    def gave_piece(self, call: Call, size: int) -> None:
+        """Charge a piece of a long answer, so that a client that breaks off pays for what came."""
+        if (
+            self.on
+            and not (call.forwarded or call.is_streaming)
+            and charge_of(call.route.name) is Charge.TAKES
+        ):
+            self._limits.charge(call.identity.name, bytes_out=size, now_s=self.now_s())
+
     def paid(self, call: Call, size: int) -> None:
         """Charge the length of a body that was read, less what was announced."""
         if self.on and not call.forwarded:
@@ -254,7 +263,7 @@ def wait_of(error: BaseException) -> float:
 
 
 def _size_of(response: web.StreamResponse) -> int:
-    """Return the size of an answer's body."""
-    if isinstance(response, web.Response):
-        return len(response.body) if isinstance(response.body, bytes) else 0
-    return response.body_length
+    """Return the size of an answer's body, unless it was charged piece by piece."""
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        return len(response.body)
+    return 0

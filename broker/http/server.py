@@ -408,7 +408,7 @@ class BrokerServer:
 
 def _metrics_of(broker: Broker) -> Metrics:
     return Metrics(
-        lambda: (open_here.stats() for open_here in [*broker.ownership.open_partitions()]),
+        lambda: [*broker.ownership.open_partitions()],
         broker.duties,
         broker.deletion_time,
     )

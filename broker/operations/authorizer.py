@@ -65,9 +65,7 @@ class Authorizer:
 
     def may_some(self, identity: Identity, begins: Resource) -> bool:
         """Whether a rule allows the caller to see some resource whose name begins like this."""
-        return self._authority is None or self._authority.policy.may_some(
-            identity, Operation.DESCRIBE, begins
-        )
+        return self._authority is None or self._authority.policy.may_see_some(identity, begins)
 
     def check(
         self,

@@ -109,7 +109,7 @@ async def _on_cursors(
     if isinstance(operation, Truncate):
         return Truncated(await partition.truncate(await resolve(partition, operation.at)))
     if isinstance(operation, DescribePartition):
-        return partition.stats()
+        return await partition.stats_in_turns()
     if isinstance(operation, Subscribe | DescribeSubscription):
         subscription = await partition.subscription(operation.subscription)
         if isinstance(operation, Subscribe):
@@ -171,6 +171,7 @@ async def _access(
 async def _explain(
     broker: Broker, partition: Partition, operation: Explain, rules: Charges
 ) -> Explanation:
+    figures = await partition.stats_in_turns()
     place = broker.balance.place_of(partition.name)
     rates = rules.rates_of(operation.name.topic_name)
     explained = None
@@ -186,6 +187,4 @@ async def _explain(
             [subscription.held_back(one.name) for one in stats.consumers],
             subscription.waiting(),
         )
-    return Explanation(
-        partition.stats(), *place, partition.publishing(), list(rates.into), explained
-    )
+    return Explanation(figures, *place, partition.publishing(), list(rates.into), explained)

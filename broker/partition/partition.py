@@ -91,6 +91,7 @@ from octavo.broker.types import (
     Publishing,
     StoredBatch,
     SubscriptionInfo,
+    SubscriptionStats,
     TopicSettings,
     Work,
 )
@@ -339,7 +340,14 @@ class Partition:
         )
 
     def stats(self) -> PartitionStats:
-        """Return the live figures; costs nothing."""
+        """Return the live figures, all of the same moment."""
+        return self._stats(self._subscriptions.stats())
+
+    async def stats_in_turns(self) -> PartitionStats:
+        """Return what `stats` returns; thousands of subscriptions take several turns."""
+        return self._stats(await self._subscriptions.stats_in_turns())
+
+    def _stats(self, subscriptions: dict[str, SubscriptionStats]) -> PartitionStats:
         publisher, segment = self._publisher, self._publisher.segment
         return PartitionStats(
             name=self.name,
@@ -355,7 +363,7 @@ class Partition:
             ),
             last_add_confirmed=segment.last_entry,
             producers=len(publisher.stored_producers),
-            subscriptions=self._subscriptions.stats(),
+            subscriptions=subscriptions,
             kept_because=self._why_kept(),
             compacted=compacted_figures(self._record.value.compaction),
             uncompacted=self._compactor.uncompacted,

@@ -23,6 +23,9 @@ from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
 from octavo.broker.subscriptions.uses import Uses
 from octavo.broker.types import SubscriptionInfo, SubscriptionStats
 
+STATS_A_TURN = 100
+"""Subscriptions whose statistics are made in one turn of the loop."""
+
 
 class SubscriptionSet:
     """The subscriptions of a partition while this broker owns it."""
@@ -256,6 +259,16 @@ class SubscriptionSet:
     def stats(self) -> dict[str, SubscriptionStats]:
         """The statistics of the subscriptions used since the partition was opened."""
         return {name: subscription.stats() for name, subscription in self._open.items()}
+
+    async def stats_in_turns(self) -> dict[str, SubscriptionStats]:
+        """Return what `stats` returns, a few subscriptions in each turn of the loop."""
+        found: dict[str, SubscriptionStats] = {}
+        for number, (name, subscription) in enumerate(tuple(self._open.items()), 1):
+            if self._open.get(name) is subscription:  # it may be deleted meanwhile
+                found[name] = subscription.stats()
+            if number % STATS_A_TURN == 0:
+                await asyncio.sleep(0)
+        return found
 
     def _start_of(self, info: SubscriptionInfo) -> int:
         # A partition younger than the subscription has only messages that the subscription wants.

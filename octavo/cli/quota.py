@@ -34,8 +34,8 @@ Amounts = Annotated[
     typer.Argument(
         metavar="NAME=AMOUNT…",
         help="requests, publish_bytes, publish_messages, read_bytes, read_messages, processor_ms "
-        "(a second); connections, streams, memory, groups, topics, subscriptions (at once). 100, "
-        "10MB, 64KiB, unlimited.",
+        "(a second); memory, groups (at once); of users alone connections, streams (at once); of "
+        "namespaces alone topics, subscriptions. 100, 10MB, 64KiB, unlimited.",
     ),
 ]
 

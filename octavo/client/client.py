@@ -59,6 +59,7 @@ from octavo.client.producer import (
     ProducerOptions,
     Receipt,
     acquire_access,
+    known_options,
     producer_id_of,
 )
 from octavo.client.reading import find_offset, read_messages
@@ -658,7 +659,7 @@ class AsyncClient(OfThisProcess):
         pairs = keyed_messages(messages)
 
         async def send(producer: Producer) -> list[Receipt]:
-            return await producer.send_all(pairs)
+            return await producer.send_pairs(pairs)
 
         return await self._publish(topic, send)
 
@@ -743,7 +744,9 @@ class AsyncClient(OfThisProcess):
             found = await self._topic_to_publish(topic)
             form = BatchEncoding(compression) if encoding == "batch" else NdjsonEncoding()
             chosen = ProducerOptions(
-                producer_id=producer_id_of(producer_id, self._rng), encoding=form, **options
+                producer_id=producer_id_of(producer_id, self._rng),
+                encoding=form,
+                **known_options(options),
             )
             access: dict[int, int] = {}
             if exclusive:

@@ -42,7 +42,7 @@ from octavo.client.of_this_process import OfThisProcess
 from octavo.client.subscription import HAND_MAX, Subscription
 from octavo.client.topic_list import list_topics
 from octavo.client.transport import Transport
-from octavo.client.types import Delivery, SubscriptionType, listed
+from octavo.client.types import Delivery, SubscriptionType, listed, whole_number
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 
 REFRESH_S = 5.0
@@ -173,6 +173,7 @@ class TopicsConsumer(OfThisProcess):
         """Run the loops of all topics during a block."""
         if self._merged is not None:
             raise InvalidCall("this consumer already has a loop: make another consumer")
+        whole_number(batch, "batch", 1)
         merged = Merged(self._client.loops, self._on_lost, auto_ack=auto_ack, batch=batch)
         self._merged = merged
         following: asyncio.Task[None] | None = None
@@ -198,7 +199,11 @@ class TopicsConsumer(OfThisProcess):
     def _by_topic(self, handed: Iterable[Handed]) -> list[tuple[Subscription, list[Delivery]]]:
         found: dict[str, list[Delivery]] = defaultdict(list)
         for one in handed:
-            for delivery in (one,) if isinstance(one, Delivery) else one:
+            for delivery in (one,) if isinstance(one, Delivery) else listed(one, "handed"):
+                if not isinstance(delivery, Delivery):
+                    raise InvalidCall(
+                        f"handed holds deliveries of this consumer, not {delivery!r:.60}"
+                    )
                 if delivery.topic not in self._subscriptions:
                     raise InvalidCall(f"this consumer did not get this delivery: {delivery.ack_id}")
                 found[delivery.topic].append(delivery)

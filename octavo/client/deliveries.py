@@ -21,7 +21,7 @@ from octavo.client.errors import (
     TopicReplaced,
 )
 from octavo.client.handing import Hand, Handing
-from octavo.client.types import Delivery
+from octavo.client.types import Delivery, amount, whole_number
 from octavo.protocol.ack_ids import each
 
 WAIT_S_MAX = 60.0
@@ -58,8 +58,7 @@ class DeliveryLoop:
     """A loop: call `hand` until it returns None, then `close`, or `close` earlier."""
 
     def __init__(self, consumer: Consumer, lease_s: float, *, auto_ack: bool, batch: int) -> None:
-        if batch < 1:
-            raise InvalidCall(f"batch is {batch}, but must be at least 1")
+        whole_number(batch, "batch", 1)
         self._consumer = consumer
         self._handing = Handing(lease_s, batch, auto_ack=auto_ack)
         self._look_s = max(LOOK_S_MIN, min(LOOK_S_MAX, lease_s / LOOKS))
@@ -216,7 +215,7 @@ class DeliveryLoop:
 
 async def hands(loop: DeliveryLoop, idle_s: float | None) -> AsyncIterator[Hand]:
     """Yield hands; end when no message came for `idle_s`, or never if that is None."""
-    wait_s = WAIT_S_MAX / 2 if idle_s is None else min(idle_s, WAIT_S_MAX)
+    wait_s = WAIT_S_MAX / 2 if idle_s is None else min(amount(idle_s, "idle_s"), WAIT_S_MAX)
     while True:
         hand = await loop.hand(wait_s)
         if hand is not None:

@@ -21,7 +21,7 @@ from octavo.client.incarnation import Incarnation
 from octavo.client.json_values import json_bytes
 from octavo.client.of_this_process import OfThisProcess
 from octavo.client.transport import JSON_TYPE, Answer, Transport
-from octavo.client.types import TopicName
+from octavo.client.types import TopicName, listed, plain_text, whole_number
 
 BEGINNING = "-1"
 """The offset of the first message that is still stored."""
@@ -133,9 +133,9 @@ class AsyncStream(OfThisProcess):
 
         Raises `Conflict` when it exists with other settings.
         """
-        headers = {"Content-Type": content_type}
+        headers = {"Content-Type": plain_text(content_type, "content_type")}
         if ttl_s is not None:
-            headers["Stream-TTL"] = str(ttl_s)
+            headers["Stream-TTL"] = str(whole_number(ttl_s, "ttl_s"))
         if expires_at is not None:
             headers["Stream-Expires-At"] = _time_text(expires_at)
         return await self._put(headers)
@@ -163,7 +163,7 @@ class AsyncStream(OfThisProcess):
             raise InvalidCall(
                 f"{self.name} has the content type {self._content_type}: append values one by one"
             )
-        found = [*values]
+        found = listed(values, "values")
         if not found:
             raise InvalidCall("there are no values to append")
         return await self._append(_json_body(found), seq)
@@ -241,7 +241,7 @@ class AsyncStream(OfThisProcess):
         await self._is_json()
         headers = {"Content-Type": self._content_type, "Stream-Forked-From": self._path}
         if offset is not None:
-            headers["Stream-Fork-Offset"] = offset
+            headers["Stream-Fork-Offset"] = plain_text(offset, "offset")
         await made._put(headers)
         return made
 
@@ -280,7 +280,7 @@ class AsyncStream(OfThisProcess):
     async def _append(self, body: bytes, seq: str | None, *, closes: bool = False) -> Appended:
         headers = {"Content-Type": self._content_type, "Producer-Id": self._producer_id}
         if seq is not None:
-            headers["Stream-Seq"] = seq
+            headers["Stream-Seq"] = plain_text(seq, "seq")
         if closes:
             headers[_CLOSED] = "true"
         async with self._turn:
@@ -304,7 +304,8 @@ class AsyncStream(OfThisProcess):
         wait_s: float,
         cursor: dict[str, str] | None = None,
     ) -> StreamPart:
-        answer = await self._call("GET", query={"offset": offset, **query}, wait_s=wait_s)
+        place = plain_text(offset, "offset")
+        answer = await self._call("GET", query={"offset": place, **query}, wait_s=wait_s)
         said = answer.headers
         if cursor is not None and "Stream-Cursor" in said:
             cursor["cursor"] = said["Stream-Cursor"]
@@ -343,6 +344,8 @@ def _json_body(values: list[Any]) -> bytes:
 
 
 def _time_text(time: datetime) -> str:
+    if not isinstance(time, datetime):
+        raise InvalidCall(f"expires_at must be a datetime with a zone, not {time!r:.60}")
     if time.tzinfo is None:
         raise InvalidCall(f"expires_at is {time}, without a zone: use datetime.now(UTC) + …")
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from octavo.client.deliveries import Consumer, DeliveryLoop, hands
 from octavo.client.errors import ClientError, InvalidCall
 from octavo.client.handing import Hand
-from octavo.client.types import Delivery
+from octavo.client.types import Delivery, amount
 
 
 class Source:
@@ -113,9 +113,10 @@ class Merged:
 
     async def hands(self, idle_s: float | None) -> AsyncIterator[SourceHand]:
         """Yield hands; end when no message came for `idle_s`, or never if that is None."""
+        wait_s = None if idle_s is None else amount(idle_s, "idle_s")
         while True:
             try:
-                async with asyncio.timeout(idle_s):
+                async with asyncio.timeout(wait_s):
                     found = await self._ready.get()
             except TimeoutError:
                 return

@@ -20,17 +20,21 @@ from octavo.client.errors import ClientError, InvalidCall, TopicReplaced
 from octavo.client.incarnation import Incarnation
 from octavo.client.of_this_process import OfThisProcess
 from octavo.client.partition_queue import Batch, PartitionQueue, Stored
+from octavo.client.settings import ProducerSettings
 from octavo.client.transport import Transport
 from octavo.client.types import (
     Headers,
     Position,
     TopicName,
     Value,
+    amount,
     header_pairs,
     key_bytes,
+    keyed_values,
     partition_number,
     plain_text,
     time_ms,
+    whole_number,
 )
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.due import due_header
@@ -38,6 +42,7 @@ from octavo.protocol.numbers import producer_number
 from octavo.protocol.records import Record, partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
+EPOCH_MAX = 32_767
 BATCH_BYTES_MAX = 2 * 1024 * 1024
 """Bytes as messages are counted; a batch of very small messages may take twice as many."""
 
@@ -63,16 +68,26 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         """Raises `InvalidCall`."""
+        whole_number(self.epoch, "producer option epoch", 0, EPOCH_MAX)
+        amount(self.linger_ms, "producer option linger_ms", "milliseconds")
+        for name in ("batch_bytes", "window", "pending_bytes_max", "delivery_timeout_ms"):
+            whole_number(getattr(self, name), f"producer option {name}", 1)
         if self.batch_bytes > BATCH_BYTES_MAX:
             raise InvalidCall(
                 f"producer option batch_bytes may be {BATCH_BYTES_MAX}, not {self.batch_bytes}: "
                 "a batch must fit an entry"
             )
-        for name in ("batch_bytes", "window", "pending_bytes_max", "delivery_timeout_ms"):
-            if getattr(self, name) < 1:
-                raise InvalidCall(f"producer option {name} must be at least 1")
         if not 0 <= self.producer_id <= PRODUCER_ID_MAX:
             raise InvalidCall(f"producer id {self.producer_id} must be 0 to 2^63 - 1")
+
+
+def known_options(options: ProducerSettings) -> ProducerSettings:
+    """Return the options. Raises `InvalidCall` for an unknown option."""
+    known = ProducerSettings.__annotations__
+    for name in options:
+        if name not in known:
+            raise InvalidCall(f"a producer has no option {name!r:.60}; it has {', '.join(known)}")
+    return options
 
 
 def producer_id_of(text: str | int | None, rng: random.Random) -> int:
@@ -278,11 +293,15 @@ class Producer(OfThisProcess):
         item, size = self.item(value, name, headers, timestamp_ms, deliver_at_ms)
         return Receipt(*self.take(item, size, name, partition))
 
-    async def send_all(self, pairs: Sequence[tuple[bytes | None, Value]]) -> list[Receipt]:
+    async def send_all(self, pairs: Sequence[tuple[str | bytes | None, Value]]) -> list[Receipt]:
         """Send (key, value) pairs as `send` does; if a pair is too long, send none."""
-        items = [self.item(value, key, None, None, None) for key, value in pairs]
+        return await self.send_pairs(keyed_values(pairs))
+
+    async def send_pairs(self, named: Sequence[tuple[bytes | None, Value]]) -> list[Receipt]:
+        """Do what `send_all` does, with pairs that were checked."""
+        items = [self.item(value, key, None, None, None) for key, value in named]
         receipts = []
-        for (key, _), (item, size) in zip(pairs, items, strict=True):
+        for (key, _), (item, size) in zip(named, items, strict=True):
             await self.until_room()
             self.check(None)
             receipts.append(Receipt(*self.take(item, size, key, None)))

@@ -20,7 +20,14 @@ from octavo.client.errors import InvalidCall
 from octavo.client.incarnation import Incarnation
 from octavo.client.of_this_process import OfThisProcess
 from octavo.client.transport import BATCH_TYPE, JSON_TYPE, Transport
-from octavo.client.types import Delivery, TopicName, decode_deliveries, partitions_in
+from octavo.client.types import (
+    Delivery,
+    TopicName,
+    amount,
+    decode_deliveries,
+    partition_number,
+    partitions_in,
+)
 from octavo.protocol.ack_ids import in_ranges
 
 LEASE_S = 30.0
@@ -94,7 +101,7 @@ class Subscription(OfThisProcess):
         work by partition, or need a partition's order: a lost answer then leaves no gap.
         `generation`: the generation in which the consumer group gave this member the partition.
         """
-        wait_s = min(wait_s, WAIT_S_MAX)
+        wait_s = min(amount(wait_s, "wait_s"), WAIT_S_MAX)
         answer = await self._transport.call(
             "POST",
             f"{self._base(partition)}/receive",
@@ -142,6 +149,10 @@ class Subscription(OfThisProcess):
 
         For exclusive and failover subscriptions; raises `Conflict` for others.
         """
+        if not isinstance(delivery, Delivery):
+            raise InvalidCall(
+                f"delivery must be a Delivery that was received, not {delivery!r:.60}"
+            )
         await self._ack({"up_to": delivery.offset}, delivery.partition)
 
     async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float | None = None) -> None:
@@ -305,11 +316,11 @@ class Subscription(OfThisProcess):
         )
 
     def _base(self, partition: int | None) -> str:
-        within = "" if partition is None else f"/partitions/{partition}"
+        within = "" if partition is None else f"/partitions/{partition_number(partition)}"
         return f"/v1/topics/{self.topic}{within}/subscriptions/{self.name}"
 
     def _key(self, partition: int | None) -> PartitionKey | None:
-        return None if partition is None else (str(self.topic), partition)
+        return None if partition is None else (str(self.topic), partition_number(partition))
 
 
 def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:

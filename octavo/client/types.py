@@ -154,11 +154,11 @@ def listed(given: Iterable[Item], what: str) -> list[Item]:
     return list(given)
 
 
-def keyed_messages(
+def keyed_values(
     messages: Iterable[tuple[str | bytes | None, Value]],
-) -> list[tuple[bytes | None, bytes | None]]:
-    """Encode (key, value) pairs. Raises `InvalidCall`, which names the wrong pair by number."""
-    found: list[tuple[bytes | None, bytes | None]] = []
+) -> list[tuple[bytes | None, Value]]:
+    """Encode the keys of (key, value) pairs. Raises `InvalidCall`, which names the wrong pair."""
+    found: list[tuple[bytes | None, Value]] = []
     for number, pair in enumerate(listed(messages, "messages"), 1):
         if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise InvalidCall(
@@ -166,7 +166,20 @@ def keyed_messages(
                 "with None for no key"
             )
         try:
-            found.append((key_bytes(pair[0]), to_bytes(pair[1])))
+            found.append((key_bytes(pair[0]), pair[1]))
+        except InvalidCall as error:
+            raise type(error)(f"message {number}: {error}") from None
+    return found
+
+
+def keyed_messages(
+    messages: Iterable[tuple[str | bytes | None, Value]],
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Encode (key, value) pairs. Raises `InvalidCall`, which names the wrong pair by number."""
+    found: list[tuple[bytes | None, bytes | None]] = []
+    for number, (key, value) in enumerate(keyed_values(messages), 1):
+        try:
+            found.append((key, to_bytes(value)))
         except InvalidCall as error:
             raise type(error)(f"message {number}: {error}") from None
     return found
@@ -181,6 +194,25 @@ def partition_number(given: int) -> int:
     if found < 0:
         raise InvalidCall(f"a partition must be a number from 0 on, not {reprlib.repr(given)}")
     return found
+
+
+def whole_number(given: int, what: str, first: int = 0, last: int | None = None) -> int:
+    """Return a number that a caller gave. Raises `InvalidCall` for other types and values."""
+    try:
+        found = first - 1 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        found = first - 1
+    if found < first or (last is not None and found > last):
+        most = "on" if last is None else f"to {last}"
+        raise InvalidCall(f"{what} must be a whole number from {first} {most}, not {given!r:.60}")
+    return found
+
+
+def amount(given: float, what: str, unit: str = "seconds") -> float:
+    """Return a number from 0 on that a caller gave. Raises `InvalidCall` for anything else."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise InvalidCall(f"{what} must be a number of {unit} from 0 on, not {given!r:.60}")
+    return given
 
 
 def time_ms(given: int, what: str = "timestamp_ms", first: int = -1) -> int:

@@ -20,7 +20,7 @@ from octavo.ledger.options import LedgerOptions
 from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.process.life import Life, run_process
-from octavo.process.recovery_log import log_recovery_step
+from octavo.process.recovery_log import RecoveryLog
 from octavo.process.schema_workers import SchemaWorkers
 from octavo.process.security import followed_rights
 from octavo.process.spec import ProcessSpec, read_spec
@@ -54,7 +54,7 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
             options=options,
             rng=rng,
             clock=wall_clock_ms,
-            observe_recovery=log_recovery_step,
+            observe_recovery=RecoveryLog(),
             tls=tls,
             prove=prover(BookieTokens(secret, wall_clock_ms), spec.name),
             keys=keys,

@@ -6,21 +6,62 @@ demo fencing` prints these events. The many answers about single entries have le
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import structlog
 
-from octavo.ledger.recover.events import EntryAnswered, RecoveryEvent
+from octavo.ledger.recover.events import (
+    EntryAnswered,
+    LedgerRecovered,
+    MetadataSeen,
+    RecoveryEvent,
+)
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 
 log = structlog.get_logger()
+IN_FULL_MAX = 4
+"""Recoveries at the same time that are logged step by step."""
+FORGOTTEN_S = 60.0
+"""A recovery that has not ended by then makes room for the next."""
 
 
-def log_recovery_step(ledger_id: int, event: RecoveryEvent) -> None:
-    """Log a step; to be passed as `LedgerClient(observe_recovery=…)`."""
-    say = log.debug if isinstance(event, EntryAnswered) else log.info
-    say("recovery_step", **step_fields(ledger_id, event))
+class RecoveryLog:
+    """Logs steps; give it to `LedgerClient(observe_recovery=…)`.
+
+    A deletion of 2,000 partitions recovers 4,000 ledgers, and a broker's death hundreds. So at most
+    `IN_FULL_MAX` recoveries at a time are logged step by step. The others log only their last step
+    at `info`, and the rest at `debug`.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._in_full: dict[int, float] = {}
+        """Ledgers whose recovery is logged step by step, and when it began."""
+
+    def __call__(self, ledger_id: int, event: RecoveryEvent) -> None:
+        """Log one step of the ledger's recovery."""
+        is_shown = self._begin(ledger_id) if isinstance(event, MetadataSeen) else (
+            ledger_id in self._in_full
+        )  # fmt: skip
+        if isinstance(event, LedgerRecovered):
+            self._in_full.pop(ledger_id, None)
+            is_shown = True
+        say = log.info if is_shown and not isinstance(event, EntryAnswered) else log.debug
+        say("recovery_step", **step_fields(ledger_id, event))
+
+    def _begin(self, ledger_id: int) -> bool:
+        """Whether this recovery is logged step by step."""
+        now_s = self._now_s()
+        for one, began_s in tuple(self._in_full.items()):
+            if now_s - began_s > FORGOTTEN_S:  # it failed, and was not tried again
+                del self._in_full[one]
+        if ledger_id not in self._in_full and len(self._in_full) >= IN_FULL_MAX:
+            return False
+        self._in_full.setdefault(ledger_id, now_s)
+        return True
 
 
 def step_fields(ledger_id: int, event: RecoveryEvent) -> dict[str, Any]:

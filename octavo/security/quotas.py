@@ -172,9 +172,10 @@ def _check(subject: str, name: str, amount: int) -> None:
     _checked_name(name)
     is_namespace = subject.startswith("namespace:")
     if name in (_OF_USERS if is_namespace else _OF_NAMESPACES):
+        right = "user:NAME, user:* or anonymous" if is_namespace else "namespace:NS or namespace:*"
         raise InvalidQuota(
             f"{name} is counted for each {'user' if is_namespace else 'namespace'}, but {subject} "
-            f"is a {'namespace' if is_namespace else 'user'}"
+            f"is a {'namespace' if is_namespace else 'user'}: set it for {right}"
         )
     least = 0 if name in COUNTS else 1
     if amount != UNLIMITED and not least <= amount <= _AMOUNT_MAX:

@@ -20,6 +20,7 @@ Kafka.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -130,14 +131,6 @@ class Pattern(NamedTuple):
             return False
         return resource.name.startswith(self.name) if self.prefix else resource.name == self.name
 
-    def meets(self, begins: Resource) -> bool:
-        """Return whether the pattern may match a resource whose name begins as `begins` does."""
-        if self.kind is not begins.kind:
-            return self.kind is Kind.ANYTHING
-        if self.name.startswith(begins.name):
-            return True
-        return self.prefix and begins.name.startswith(self.name)
-
 
 _ANY = Pattern(Kind.ANYTHING)
 
@@ -205,6 +198,9 @@ class _RulesOf:
         """Each with its place among all rules."""
         self._lengths: dict[Kind, set[int]] = {}
         """How long the prefixes are."""
+        self._allowed: dict[Kind, list[str]] = {}
+        """The names in rules that allow something."""
+        self._is_sorted = True
 
     def add(self, place: int, rule: Rule) -> None:
         """Enter a rule."""
@@ -212,6 +208,29 @@ class _RulesOf:
         self._by.setdefault(pattern, []).append((place, rule))
         if pattern.prefix:
             self._lengths.setdefault(pattern.kind, set()).add(len(pattern.name))
+        if rule.allow:
+            self._allowed.setdefault(pattern.kind, []).append(pattern.name)
+            self._is_sorted = False
+
+    def may_see_some(self, begins: Resource) -> bool:
+        """Return whether a rule allows something on resources whose names begin so."""
+        if not self._is_sorted:
+            for names in self._allowed.values():
+                names.sort()
+            self._is_sorted = True
+        kind, start = begins
+        if Kind.ANYTHING in self._allowed:
+            return True
+        named = self._allowed.get(kind, [])
+        place = bisect_left(named, start)
+        if place < len(named) and named[place].startswith(start):
+            return True
+        wider = (
+            Pattern(kind, start[:length], True)
+            for length in self._lengths.get(kind, ())
+            if length <= len(start)
+        )
+        return any(rule.allow for pattern in wider for _, rule in self._by.get(pattern, ()))
 
     def fitting(self, resource: Resource) -> list[Rule]:
         """Return the rules that name the resource, in their order."""
@@ -282,15 +301,16 @@ class Policy:
             found = self._decided[key] = self._decide(identity, operation, resource)
         return found
 
-    def may_some(self, identity: Identity, operation: Operation, begins: Resource) -> bool:
-        """Return whether a rule may allow `operation` on some resource whose name begins as
+    def may_see_some(self, identity: Identity, begins: Resource) -> bool:
+        """Return whether a rule may allow `describe` on some resource whose name begins as
         `begins` does. A list asks this first, then decides for each entry. It looks at the rules
         only, so it does not reveal which resources exist."""
         if not self.secured or identity.is_node:
             return True
         return any(
-            rule.allow and rule.covers(operation) and rule.pattern.meets(begins)
-            for rule in self.rules_of(identity)
+            rules.may_see_some(begins)
+            for who in self.principals(identity)
+            if (rules := self._of.get(who)) is not None
         )
 
     def _decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:

@@ -29,7 +29,7 @@ from tests.support.schemas import decimal_of, entangled
 MIB = 1 << 20
 NDJSON = "application/x-ndjson"
 SUBSCRIPTIONS_MAX = 1_000
-AT_ONCE = 40
+AT_ONCE, FEW_AT_ONCE = 40, 4
 CALL_S = 120.0
 """The longest wait for an answer to a call among many. Many seconds are no harm."""
 MANY_S = 900.0
@@ -40,18 +40,20 @@ PARTITIONS = 2_000
 async def _at_each(
     world: World, method: str, path: str, body: Any, *statuses: int, kind: str = "application/json"
 ) -> list[Said]:
-    """Make the same call at every broker."""
+    """Make the same call at every broker; on a busy machine the answer may be late."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     found = []
     for broker in range(len(world.brokers)):
-        said = await world.ask(method, path, data, broker=broker, Content_Type=kind)
+        said = await world.raw(request(method, path, data, kind=kind), broker=broker, wait_s=CALL_S)
         assert said.status in statuses, (path, data[:80], said.status, said.body[:300])
         assert b"Traceback" not in said.body, said
         found.append(said)
     return found
 
 
-async def _all_of(world: World, calls: Iterable[tuple[str, str, Any]]) -> list[int]:
+async def _all_of(
+    world: World, calls: Iterable[tuple[str, str, Any]], at_once: int = AT_ONCE
+) -> list[int]:
     """Make many calls in parallel over a few connections; return their statuses."""
     left = enumerate(calls)
     found: list[int] = []
@@ -71,7 +73,7 @@ async def _all_of(world: World, calls: Iterable[tuple[str, str, Any]]) -> list[i
         finally:
             writer.transport.abort()
 
-    await asyncio.gather(*(some(number % len(world.brokers)) for number in range(AT_ONCE)))
+    await asyncio.gather(*(some(number % len(world.brokers)) for number in range(at_once)))
     return found
 
 
@@ -224,7 +226,7 @@ async def many_topics(world: World) -> None:
     ]
     assert set(await _all_of(world, calls)) <= {200, 201}
     await _at_each(world, "GET", "/v1/topics/many?limit=10000", b"", 200)
-    await _at_each(world, "POST", "/v1/groups/many/g/members/m", {"topics": ["*"]}, 200)
+    await _at_each(world, "POST", "/v1/groups/many/g/members/m", {"topics": ["*"]}, 409)
     for what in ("/metrics", "/", "/v1/cluster", "/v1/namespaces", "/v1/namespaces/many"):
         await _at_each(world, "GET", what, b"", 200)
 
@@ -243,7 +245,8 @@ async def many_partitions(world: World) -> None:
     publishes: list[tuple[str, str, Any]] = [
         ("POST", f"{path}/partitions/{n}/messages", {"value": n}) for n in range(PARTITIONS)
     ]
-    assert set(await _all_of(world, publishes)) == {200}
+    # A few at a time: what is judged is what grows with their number, and not a flood of openings.
+    assert set(await _all_of(world, publishes, FEW_AT_ONCE)) == {200}
     assert set(await _all_of(world, [("PUT", f"{path}/subscriptions/s", b"")])) <= {200, 201}
     explain = path.replace("topics", "explain")
     reads = [path, f"{path}/subscriptions/s", f"{path}/offsets?at=latest", explain, "/metrics", "/"]

@@ -83,6 +83,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.log.compacted_view:_HINTS_MAX": (1, 2),
     "octavo.broker.state.cursor:_CHUNK_SHIFT": (1, 3),
     "octavo.broker.cluster.deletion:_AT_ONCE": (1, 2),
+    "octavo.broker.cluster.deletion:_FENCED_AT_ONCE": (1, 2),
     "octavo.broker.cluster.deletion:_PAUSE_S": (0.001, 0.2),
     "octavo.broker.cluster.deletion:_PAUSE_S_MAX": (0.05, 0.3),
     "octavo.broker.log.entry_index:_LEDGERS_MAX": (1, 2),

@@ -235,6 +235,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.schemas.json_cost:* octavo.broker.schemas.engine:*
         octavo.broker.http.openapi:_RECORDS octavo.broker.metrics:_ROWS_A_TURN
         octavo.broker.metrics:_PARTITIONS_A_TURN
+        octavo.broker.subscriptions.subscriptions:STATS_A_TURN
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.listener:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
         octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
-from octavo.broker.errors import OffsetBeyondEnd
+from octavo.broker.errors import OffsetBeyondEnd, QuotaExceeded
 from octavo.broker.http import durable
 from octavo.broker.http.api.durable_streams import end_of, shown, standing, stream_of
 from octavo.broker.http.call import Call, bad_parameter
@@ -237,6 +237,17 @@ async def _events(
     return response
 
 
+async def _until_may_read(call: Call, stream: Stream) -> None:
+    """Wait until the quota of the namespace and the rates of the topic allow another read."""
+    while True:
+        try:
+            return call.services.quotas.may_read(call.topic)
+        except QuotaExceeded as error:
+            await asyncio.sleep(min(error.wait_s, LIVES_S))
+            if error.wait_s > LIVES_S:
+                await stream.send(b": \n\n")
+
+
 async def _send(
     call: Call, partition: Partition, state: StreamState, stream: Stream, start: int
 ) -> None:
@@ -245,6 +256,7 @@ async def _send(
     if durable.is_text(kind) and not state.config.is_json:
         text = durable.EventText(await _before(call, partition, start))
     while True:
+        await _until_may_read(call, stream)
         piece = await _piece(call, partition, state, start)
         data = durable.joined(piece.values, is_json=state.config.is_json) if piece.values else b""
         if text is not None:

@@ -25,6 +25,7 @@ from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import Call, too_long
 from octavo.broker.http.forwarding import prefers_redirect, with_owner
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.http.stream import write_head
 from octavo.broker.operations.control import resolve
 from octavo.broker.partition.large import id_of
@@ -208,16 +209,20 @@ async def body(call: Call) -> web.StreamResponse:
         if found.large is not None:
             answer.headers[CRC_HEADER] = found.large.crc32c
         call.messages = 1
+        if call.forwarded:
+            answer.headers[MESSAGES_HEADER] = "1"
         if call.request.method == "HEAD":
             return answer
         await call.hold(BODY_HELD_BYTES)
         pieces = found.pieces()
         async with contextlib.aclosing(pieces):
             first = await anext(pieces)  # a lasting error gets a status
+            call.services.quotas.gave(name.topic_name, len(first), 1)
             await answer.prepare(call.request)
             await _send(call, answer, first)
             try:
                 async for piece in pieces:
+                    call.services.quotas.gave(name.topic_name, len(piece), 0)
                     await _send(call, answer, piece)
             except ConnectionError:
                 raise
@@ -225,7 +230,6 @@ async def body(call: Call) -> web.StreamResponse:
                 # The status was sent already, so only a broken connection can show the error.
                 log.warning("body_broken_off", partition=str(name), reason=str(error))
                 raise ConnectionResetError(f"the body of {name} broke off: {error}") from error
-        call.services.quotas.gave(name.topic_name, found.size, 1)
         return answer
 
     async def there(owner: Owner) -> web.StreamResponse:
@@ -238,8 +242,10 @@ async def _send(call: Call, answer: web.StreamResponse, piece: bytes) -> None:
     view = memoryview(piece)
     for start in range(0, len(view), _WRITE_BYTES):
         await call.ask_again()
+        part = view[start : start + _WRITE_BYTES]
+        call.services.quotas.gave_piece(call, len(part))
         async with asyncio.timeout(call.services.config.stall_timeout_ms / 1000):
-            await answer.write(view[start : start + _WRITE_BYTES])
+            await answer.write(part)
 
 
 _WRITE_BYTES = 256 * 1024

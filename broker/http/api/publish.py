@@ -33,7 +33,7 @@ from octavo.broker.http.api.payloads import (
     record_of,
 )
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
-from octavo.broker.http.forwarding import redirected, with_owner
+from octavo.broker.http.forwarding import note_owner, redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.services import Services
 from octavo.broker.operations.rules import check_supported
@@ -248,7 +248,10 @@ async def _publish_into(
         access=access_of(call),
         keep_places=_wants_places(call),
     )
-    return await _feed_and_answer(call, publishing)
+    answer = await _feed_and_answer(call, publishing)
+    if not publishing.pieces:
+        await note_owner(call, topic.partition(only))
+    return answer
 
 
 async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.StreamResponse:

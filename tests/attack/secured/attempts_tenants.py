@@ -13,7 +13,6 @@ from typing import Any
 
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, build_batch
-from tests.attack.attempts import TURN_S_MAX
 from tests.attack.attempts_requests import BATCH
 from tests.attack.secured.attempts import secured
 from tests.attack.secured.world import SEALED, SecuredWorld
@@ -235,62 +234,6 @@ async def stream_over_topic(world: SecuredWorld) -> None:
 
 async def _quota(world: SecuredWorld, subject: str, **amounts: int) -> None:
     await _must(world, "PUT", f"/v1/quotas/{subject}", amounts)
-
-
-DOORS: dict[str, tuple[str, str, int, dict[str, str]]] = {
-    "a durable PUT": ("PUT", "/v1/durable-streams/tenant/put-{n}", 30_000, {}),
-    "a durable append": ("POST", "/v1/durable-streams/tenant/put-0", 30_000, {}),
-    "publish": ("POST", "/v1/topics/tenant/own/messages", 30_000, {}),
-    "a large message": ("POST", "/v1/topics/tenant/own/large", 30_000, {}),
-    "peek": ("GET", "/v1/topics/tenant/own/subscriptions/s/peek?max=100", 0, {}),
-    "read": ("GET", "/v1/topics/tenant/own/messages?from=earliest", 0, {}),
-    "receive": ("POST", "/v1/topics/tenant/own/subscriptions/s/receive?max=100", 0, {}),
-    "a stream's read": ("GET", "/v1/durable-streams/tenant/put-0", 0, {}),
-    "reader tokens": ("POST", "/v1/topics/tenant/own/reader-token", 0, {}),
-}
-"""Method, path, bytes of its body, and further headers."""
-CALLS_MAX, RATE = 60, 20_000
-
-
-@secured("quotas: every door that messages go through counts", turn_s_max=TURN_S_MAX)
-async def quotas_at_every_door(world: SecuredWorld) -> None:
-    """A durable PUT, `peek` and reader tokens were free."""
-    await world.ask("PUT", "/v1/durable-streams/tenant/put-0", b"x" * 30_000, who="mallory",
-                    Content_Type="text/plain")  # fmt: skip
-    for _ in range(3):
-        await world.ask("POST", "/v1/topics/tenant/own/messages", b"x" * 30_000, who="mallory")
-    subject = "user:mallory"
-    try:
-        for name, (method, path, size, headers) in DOORS.items():
-            rate = {"publish_bytes" if size else "read_bytes": RATE}
-            if name == "reader tokens":
-                rate = {"read_bytes": 1_000}
-            await _quota(world, subject, **rate)
-            await asyncio.sleep(0.5)
-            for broker in range(len(world.brokers)):
-                await _over(world, name, method, path, size, headers, broker)
-    finally:
-        await _must(world, "DELETE", f"/v1/quotas/{subject}")
-
-
-async def _over(
-    world: SecuredWorld, name: str, method: str, path: str, size: int, headers: dict[str, str],
-    broker: int,
-) -> None:  # fmt: skip
-    """The call is soon refused, or so slow that it keeps to the quota."""
-    began = time.monotonic()
-    for number in range(1, CALLS_MAX):
-        if number > 4 and time.monotonic() - began > size * (number - 3) / RATE > 0:
-            return
-        said = await world.ask(
-            method, path.replace("{n}", f"{broker}-{number}"), b"x" * size, who="mallory",
-            broker=broker, **({"Content_Type": "text/plain"} if size else {}), **headers,
-        )  # fmt: skip
-        if said.status == 429:
-            assert said.code == "quota-exceeded", said
-            return
-        assert said.status in (200, 201, 204), (name, said)
-    raise AssertionError(f"{name}: {CALLS_MAX} calls, and the quota has seen none")
 
 
 @secured("quotas: topics of letters count, and so do groups, subscriptions and memory")

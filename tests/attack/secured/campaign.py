@@ -16,6 +16,7 @@ from tests.attack.secured import (  # noqa: F401  (they enter themselves)
     attempts_floods,
     attempts_pages,
     attempts_paths,
+    attempts_quotas,
     attempts_smuggled,
     attempts_tenants,
     attempts_tls,

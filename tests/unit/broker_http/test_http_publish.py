@@ -367,3 +367,12 @@ async def test_a_stream_that_pauses_is_published_as_far_as_it_came(one: Running)
     assert answer.json()["count"] == 6
     values = [message["value"] for message in await messages(one)]
     assert values == [0, "half of it", 1, "half of it", 2, "half of it"]
+
+
+async def test_an_answer_about_nothing_names_the_owner(two: Running) -> None:
+    """The called broker named itself as the owner when no line had a message."""
+    assert (await two.api.put(ONE)).status == 201
+    await two.api.post(f"{ONE}/messages", b"x", "text/plain")
+    answers = [await api.post(f"{ONE}/messages", b"\n\n", NDJSON) for api in two.apis]
+    assert {answer.status for answer in answers} == {200}
+    assert {answer.headers["Octavo-Owner"] for answer in answers} == {two.apis[0].url}

@@ -536,3 +536,57 @@ async def test_ledgers_of_a_bulk_load_are_published(one: Running, subject: str) 
     again = await one.api.call("POST", f"{path}/0/commit", json={"parts": parts})
     assert again.status == 200, "what was loaded before is not charged again"
     assert (await one.api.post(f"{TOPIC}/messages", b"x", "text/plain")).status == 200
+
+
+@pytest.mark.parametrize("size", [5_000, 600_000])
+async def test_the_body_of_a_message_is_paid_for_at_every_broker(two: Running, size: int) -> None:
+    """At the owner, and at the other broker if it was long, nothing was charged to the client."""
+    await two.api.post(f"{TOPIC}/messages", b"x" * size, "text/plain")
+    Frozen(two)
+    await set_quota(two, "anonymous", read_bytes=3000)
+    for api in two.apis:
+        found = await api.get(f"{TOPIC}/messages/0/body")
+        assert (found.status, len(found.body)) == (200, size)
+        refused(await api.get(f"{TOPIC}/messages/0/body"), "anonymous", "read_bytes", 3000)
+
+
+@pytest.mark.parametrize("subject", ["anonymous", "namespace:public"])
+async def test_a_body_that_breaks_off_is_paid_for_as_far_as_it_came(
+    one: Running, subject: str
+) -> None:
+    """A client that broke off before the last byte paid nothing."""
+    await one.api.post(f"{TOPIC}/messages", b"x" * 4_000_000, "text/plain")
+    clock = Frozen(one)
+    await set_quota(one, subject, read_bytes=3000)
+    host, port = one.servers[0].url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 16)
+    writer.write(f"GET {TOPIC}/messages/0/body HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    await reader.readexactly(100_000)
+    writer.transport.abort()
+    clock.now_s += 30
+    refused(await one.api.get(f"{TOPIC}/messages/0/body"), subject, "read_bytes", 3000)
+
+
+async def test_events_of_a_durable_stream_keep_to_the_namespaces_quota(two: Running) -> None:
+    """They came as fast as the broker could read: only the first read asked for the quota."""
+    path = "/v1/durable-streams/public/told"
+    assert (await two.api.put(path, headers=TEXT)).status == 201
+    for _ in range(3):
+        assert (await two.api.post(path, b"x" * 700_000, "text/plain")).status == 204
+    clock = Frozen(two)
+    await set_quota(two, "namespace:public", read_bytes=400_000)
+    url = f"{two.api.url}{path}?offset=-1&live=sse"
+    async with two.api.session.get(url) as response:
+        assert response.status == 200
+        came = bytearray()
+
+        async def read(until_bytes: int) -> None:
+            while len(came) < until_bytes:
+                came.extend(await response.content.readany())
+
+        await asyncio.wait_for(read(700_000), 10)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(read(800_000), 1)
+        clock.now_s += 60  # the longest debt is paid
+        async with asyncio.timeout(20):
+            await read(1_400_000)

@@ -121,6 +121,22 @@ def test_importing_the_client_reads_no_metadata_of_packages(name: str) -> None:
     assert not found & {"argparse", "crc32c", "email.message", "importlib.metadata", "zipfile"}
 
 
+@pytest.mark.parametrize("name", ["Client", "AsyncClient"])
+def test_importing_the_client_imports_few_packages(name: str) -> None:
+    """Only these packages that are not part of Python, and only these rooms of Octavo."""
+    found = loaded(f"from octavo import {name}", whole=True)
+    packages = {one.partition(".")[0] for one in found} - set(sys.stdlib_module_names)
+    assert {one for one in packages if not one.startswith("_")} <= {
+        "cramjam", "msgspec", "octavo", "sitecustomize", "typing_extensions",
+    }  # fmt: skip
+    rooms = {one.split(".")[1] for one in found if one.startswith("octavo.")}
+    assert rooms <= {"client", "clock", "credentials", "loop_thread", "protocol", "tls"}
+    assert not found & {
+        "aiohttp", "concurrent.futures.process", "email.message", "http.client", "multiprocessing",
+        "sqlite3", "unittest", "urllib.request", "xml",
+    }  # fmt: skip
+
+
 def test_it_is_there_when_a_client_is_made() -> None:
     assert "aiohttp" in loaded("from octavo import AsyncClient; AsyncClient('http://127.0.0.1:9')")
 

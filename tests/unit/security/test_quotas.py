@@ -86,8 +86,10 @@ def test_a_change_leaves_the_rest_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("subject", "amounts", "told"),
     [
-        ("user:alice", {"topics": 1}, "counted for each namespace"),
-        ("namespace:a", {"streams": 1}, "counted for each user"),
+        ("user:alice", {"topics": 1}, "is a user: set it for namespace:NS or namespace:"),
+        ("user:*", {"subscriptions": 1}, "is a user: set it for namespace:NS or namespace:"),
+        ("anonymous", {"subscriptions": 1}, "is a user: set it for namespace:NS or namespace:"),
+        ("namespace:a", {"streams": 1}, "is a namespace: set it for user:NAME, user:"),
         ("user:alice", {"requests": 0}, "at least 1"),
         ("user:alice", {"request": 1}, "no 'request'; it has requests,"),
         ("team:red", {"requests": 1}, "a quota is for"),

@@ -1,0 +1,369 @@
+"""Try every call that carries messages against a quota, of a user and of a namespace.
+
+Each case has a fresh user or a fresh namespace, so it never meets the debt of another case. Its
+quota is so small that the first message leaves a debt of a minute. Beside it a user without a quota
+does the same work twice: while that lasts, the case must be refused, or stay behind. So the verdict
+does not depend on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from octavo.protocol.records import Record, build_batch
+from octavo.security.quotas import QuotasRecord, quota_store, with_quota, without_quota
+from tests.attack.attempts import TURN_S_MAX
+from tests.attack.attempts_pages import SOCKET
+from tests.attack.attempts_requests import BATCH
+from tests.attack.secured.attempts import secured
+from tests.attack.secured.tokens import claims_of, signed
+from tests.attack.secured.world import DOORS_GROUP, SecuredWorld
+from tests.attack.world import Said, open_to
+
+SIZE = 30_000
+RATE = SIZE // 60
+"""Bytes a second: a message of `SIZE` leaves the longest debt that there is, a minute's worth."""
+TOKEN_RATE = 5
+"""The same for the answer of `reader-token`, which has a few hundred bytes."""
+CALLS = 4
+"""How many calls are one piece of work."""
+STORED = 40
+"""Messages of `SIZE` that are there to read: more than any single page of a stream."""
+FORCE_S = 20.0
+CASE_S = 60.0
+BODY = b"x" * SIZE
+JSON_BODY = json.dumps({"value_text": BODY.decode()}).encode()
+LINE = JSON_BODY + b"\n"
+EVENTS, NDJSON, TEXT, JSON = "text/event-stream", "application/x-ndjson", "text/plain", (
+    "application/json"
+)  # fmt: skip
+_TOPIC, _STREAM = "/v1/topics/{t}", "/v1/durable-streams/{t}"
+_SUB = f"{_TOPIC}/subscriptions/{{s}}"
+
+
+class Door(NamedTuple):
+    """A call that carries messages. In its path `{t}` is a topic, `{s}` a subscription, `{n}` a
+    number that is new for each call."""
+
+    name: str
+    method: str
+    path: str
+    body: bytes = b""
+    kind: str = ""
+    """Its `Content-Type`, or what it accepts."""
+    lasts: bool = False
+    """Its answer does not end."""
+    socket: bool = False
+    slow: str = ""
+    """The kind of subject whose quota slows this call down: the broker answers late."""
+    namespaces: bool = True
+    """The quota of a namespace counts, too."""
+    rate: int = RATE
+
+    @property
+    def brings(self) -> bool:
+        """Whether it publishes."""
+        return bool(self.body)
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The quota that it exceeds with its first message."""
+        return {"publish_bytes" if self.brings else "read_bytes": self.rate}
+
+
+def _one_batch() -> bytes:
+    return build_batch([Record(None, BODY, (), 0)])
+
+
+DOORS = (
+    Door("publish", "POST", f"{_TOPIC}/messages", BODY, TEXT),
+    Door("publish to a partition", "POST", f"{_TOPIC}/partitions/0/messages", BODY, TEXT),
+    Door("publish JSON", "POST", f"{_TOPIC}/messages", JSON_BODY, JSON),
+    Door("publish lines", "POST", f"{_TOPIC}/messages", LINE, NDJSON, slow="user"),
+    Door("publish several at once", "POST", f"{_TOPIC}/messages?results=all",
+         b'{"messages":[%b,%b]}' % (JSON_BODY, JSON_BODY), JSON),
+    Door("publish a batch", "POST", f"{_TOPIC}/messages", _one_batch(), BATCH),
+    Door("publish batches", "POST", f"{_TOPIC}/messages", _one_batch() * 2, BATCH,
+         slow="namespace"),
+    Door("a large message", "POST", f"{_TOPIC}/large", BODY, TEXT, slow="user"),
+    Door("a large message by PUT", "PUT", f"{_TOPIC}/large", BODY, TEXT, slow="user"),
+    Door("a durable PUT", "PUT", f"{_STREAM}-{{n}}", BODY, TEXT),
+    Door("a durable append", "POST", _STREAM, BODY, TEXT),
+    Door("read", "GET", f"{_TOPIC}/messages?from=earliest&limit=1"),
+    Door("read batches", "GET", f"{_TOPIC}/messages?from=earliest&max_bytes=1", kind=BATCH),
+    Door("a message's body", "GET", f"{_TOPIC}/messages/0/body"),
+    Door("receive", "POST", f"{_SUB}/receive?max=1"),
+    Door("peek", "GET", f"{_SUB}/peek?max=1"),
+    Door("a durable read", "GET", _STREAM),
+    Door("a durable long poll", "GET", f"{_STREAM}?offset=-1&live=long-poll"),
+    Door("reader tokens", "POST", f"{_TOPIC}/reader-token", rate=TOKEN_RATE, namespaces=False),
+    Door("follow as events", "GET", f"{_TOPIC}/messages?from=earliest", kind=EVENTS, lasts=True),
+    Door("follow as lines", "GET", f"{_TOPIC}/messages?from=earliest&follow=true", kind=NDJSON,
+         lasts=True),
+    Door("follow as batches", "GET", f"{_TOPIC}/messages?from=earliest&follow=true", kind=BATCH,
+         lasts=True),
+    Door("a subscription's events", "GET", f"{_SUB}/stream", kind=EVENTS, lasts=True),
+    Door("a subscription's lines", "GET", f"{_SUB}/stream", kind=NDJSON, lasts=True),
+    Door("a subscription's WebSocket", "GET", f"{_SUB}/stream", lasts=True, socket=True),
+    Door("a WebSocket of batches", "GET", f"{_SUB}/stream?form=batches", lasts=True, socket=True),
+    Door("durable events", "GET", f"{_STREAM}?offset=-1&live=sse", lasts=True),
+)  # fmt: skip
+
+
+@dataclass
+class Work:
+    """The calls or bytes that a user has got through a door."""
+
+    user: str
+    topic: str
+    subscription: str
+    broker: int
+    let_through: int = 0
+    """Calls that were answered well, or bytes that came."""
+    refused: Said | None = None
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something was let through."""
+    ended: bool = False
+    """All of it was done."""
+    numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000)))
+
+
+@dataclass
+class Case:
+    """One door, one subject with a quota, and the broker that is called."""
+
+    door: Door
+    subject: str
+    limited: Work
+    free: list[Work]
+
+    def __str__(self) -> str:
+        kind = self.subject.partition(":")[0]
+        return f"{self.door.name}, quota of a {kind}, by broker {self.limited.broker + 1}"
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether even the first call may be answered late."""
+        return bool(self.door.slow) and self.subject.startswith(self.door.slow)
+
+    def problem(self) -> str:
+        """Return what is wrong about the answers to the limited user; empty: nothing."""
+        work = self.limited
+        if work.refused is not None:
+            told = json.loads(work.refused.body) if work.refused.status == 429 else {}
+            if told.get("code") != "quota-exceeded" or told.get("subject") != self.subject:
+                return f"{self}: {work.refused}"
+            if not work.let_through:
+                return f"{self}: the first call is refused, before anything was used"
+            return ""
+        if work.ended:
+            return f"{self}: all of it was let through, and the quota has seen nothing"
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def _connected(
+    world: SecuredWorld, work: Work
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await open_to(world.brokers[work.broker], world.tls)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def _request(world: SecuredWorld, door: Door, work: Work) -> bytes:
+    path = door.path.replace("{t}", work.topic).replace("{s}", work.subscription)
+    path = path.replace("{n}", f"{work.user}-{work.broker}-{next(work.numbers)}")
+    lines = [f"{door.method} {path} HTTP/1.1", "Host: localhost",
+             f"Authorization: Bearer {world.tokens[work.user]}"]  # fmt: skip
+    if door.socket:
+        lines.append(SOCKET.rstrip())
+    if door.kind:
+        lines.append(f"{'Content-Type' if door.brings else 'Accept'}: {door.kind}")
+    if door.method != "GET":
+        lines.append(f"Content-Length: {len(door.body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + door.body
+
+
+async def _answer(reader: asyncio.StreamReader) -> Said:
+    """Read one answer of a connection that stays open."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    _, found, rest = head.partition(b"\r\ncontent-length:")
+    length = int(rest.split(b"\r\n")[0]) if found else 0
+    assert b"chunked" not in head, head
+    return Said(int(head.split(b" ", 2)[1]), await reader.readexactly(length))
+
+
+async def _calls(world: SecuredWorld, door: Door, work: Work) -> None:
+    """Make the calls one after the other, over one connection, until one is refused."""
+    async with _connected(world, work) as (reader, writer):
+        for _ in range(CALLS):
+            writer.write(_request(world, door, work))
+            said = await _answer(reader)
+            if not 200 <= said.status < 300:
+                work.refused = said
+                return
+            work.let_through += 1
+            work.begun.set()
+    work.ended = True
+
+
+async def _stream(world: SecuredWorld, door: Door, work: Work) -> None:
+    """Read until as much has come as all messages are."""
+    async with _connected(world, work) as (reader, writer):
+        writer.write(_request(world, door, work))
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = int(head.split(b" ", 2)[1])
+        if status not in (101, 200):
+            work.refused = Said(status, await reader.read(1 << 16))
+            return
+        while work.let_through < STORED * SIZE:
+            data = await reader.read(1 << 16)
+            if not data:
+                return
+            work.let_through += len(data)
+            work.begun.set()
+    work.ended = True
+
+
+async def _do(world: SecuredWorld, door: Door, work: Work) -> None:
+    await (_stream if door.lasts else _calls)(world, door, work)
+
+
+async def _tried(world: SecuredWorld, case: Case) -> str:
+    """Let the limited user begin, let the free one do the same twice; what is wrong then."""
+    task = asyncio.ensure_future(_do(world, case.door, case.limited))
+    try:
+        async with asyncio.timeout(CASE_S):
+            if not case.is_slow:
+                begun = asyncio.ensure_future(case.limited.begun.wait())
+                await asyncio.wait({begun, task}, return_when=asyncio.FIRST_COMPLETED)
+                begun.cancel()
+            for work in case.free:
+                await _do(world, case.door, work)
+                if not work.ended:
+                    return f"{case}: without a quota it is {work.refused}, {work.let_through}"
+        if task.done():
+            await task
+        return case.problem()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# ---- what the cases need
+
+
+async def _must(
+    world: SecuredWorld, method: str, path: str, body: bytes = b"", kind: str = ""
+) -> None:
+    said = await world.ask(method, path, body, who="root", Content_Type=kind or TEXT)
+    assert 200 <= said.status < 300, (method, path, said)
+
+
+async def _filled(world: SecuredWorld, door: Door, topic: str) -> None:
+    """Make the topic or the stream, with messages if the door reads."""
+    stored = STORED if door.lasts else 3 * CALLS
+    if "durable" in door.path:
+        path = _STREAM.replace("{t}", topic)
+        await _must(world, "PUT", path, kind=TEXT)
+        if door.name != "a durable PUT" and not door.brings:
+            for _ in range(2):  # as two messages: together they are more than one answer
+                await _must(world, "POST", path, BODY * (stored // 2), TEXT)
+        return
+    path = _TOPIC.replace("{t}", topic)
+    await _must(world, "PUT", path, b"{}", JSON)
+    if door.brings:  # so that its partition is open
+        await _must(world, "POST", f"{path}/messages", b"first", TEXT)
+    else:
+        await _must(world, "POST", f"{path}/messages", _one_batch() * stored, BATCH)
+
+
+async def _work(world: SecuredWorld, door: Door, user: str, topic: str, number: int) -> Work:
+    """Work at the broker `number % 2`, with a new subscription if the door has subscriptions."""
+    work = Work(user, topic, f"s{number}", number % len(world.brokers))
+    if "{s}" in door.path:
+        path = _SUB.replace("{t}", topic).replace("{s}", work.subscription)
+        await _must(world, "PUT", path, b'{"type":"shared","start":"earliest"}', JSON)
+    return work
+
+
+async def _cases(world: SecuredWorld, number: int, door: Door) -> list[Case]:
+    """The cases of a door: its own users and namespaces, at each broker."""
+    free_topic, user_topic = f"doors/free-{number}", f"doors/user-{number}"
+    await _filled(world, door, free_topic)
+    await _filled(world, door, user_topic)
+    found = []
+    for broker in range(len(world.brokers)):
+        user = f"door-{number}"
+        kinds = [(f"user:{user}", user, user_topic)]
+        if door.namespaces:
+            namespace = f"doors-{number}-{broker}"
+            await _must(world, "PUT", f"/v1/namespaces/{namespace}", b"{}", JSON)
+            await _filled(world, door, f"{namespace}/t")
+            kinds.append((f"namespace:{namespace}", "door-free", f"{namespace}/t"))
+        for at, (subject, who, topic) in enumerate(kinds):
+            limited = await _work(world, door, who, topic, broker)
+            numbers = [broker + len(world.brokers) * (2 * at + more) for more in (0, 1)]
+            free = [await _work(world, door, "door-free", free_topic, one) for one in numbers]
+            found.append(Case(door, subject, limited, free))
+    return found
+
+
+async def _set(world: SecuredWorld, cases: list[Case]) -> None:
+    """Set all quotas in one change; return when every broker enforces them."""
+    assert world.store is not None
+    quotas = {case.subject: case.door.amounts for case in cases} | {
+        "user:door-last": {"requests": 1}
+    }
+
+    def changed(record: QuotasRecord) -> QuotasRecord:
+        for subject, amounts in quotas.items():
+            record = with_quota(record, subject, amounts)
+        return record
+
+    await quota_store(world.store).change(changed)
+    async with asyncio.timeout(FORCE_S):
+        for broker in range(len(world.brokers)):
+            status = 0
+            while status != 429:
+                await asyncio.sleep(0.02)
+                status = (
+                    await world.ask("GET", "/v1/namespaces/doors", who="door-last", broker=broker)
+                ).status
+
+
+async def _unset(world: SecuredWorld, cases: list[Case]) -> None:
+    assert world.store is not None
+    subjects = {case.subject for case in cases} | {"user:door-last"}
+
+    def changed(record: QuotasRecord) -> QuotasRecord:
+        for subject in subjects:
+            record = without_quota(record, subject)
+        return record
+
+    await quota_store(world.store).change(changed)
+
+
+@secured("quotas: every door that messages go through counts", turn_s_max=TURN_S_MAX)
+async def quotas_at_every_door(world: SecuredWorld) -> None:
+    """A durable PUT, `peek` and reader tokens were free."""
+    for name in ("door-free", "door-last", *(f"door-{n}" for n in range(len(DOORS)))):
+        world.tokens[name] = signed(world.key, claims_of(name, groups=[DOORS_GROUP]))
+    await _must(world, "PUT", "/v1/namespaces/doors", b"{}", JSON)
+    made = await asyncio.gather(*(_cases(world, n, door) for n, door in enumerate(DOORS)))
+    every = [case for cases in made for case in cases]
+    await _set(world, every)
+    problems: list[str] = []
+    try:
+        for cases in made:
+            problems += filter(None, await asyncio.gather(*(_tried(world, one) for one in cases)))
+    finally:
+        await _unset(world, every)
+    assert not problems, "\n".join(problems)
