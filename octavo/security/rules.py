@@ -215,7 +215,7 @@ class _RulesOf:
     def may_see_some(self, begins: Resource) -> bool:
         """Return whether a rule allows something on resources whose names begin so."""
         if not self._is_sorted:
-            for names in self._allowed.values():
+            for names in tuple(self._allowed.values()):
                 names.sort()
             self._is_sorted = True
         kind, start = begins

@@ -165,6 +165,7 @@ KEPT: Mapping[str, str] = {
     """,
     "an index of all rules and roles of one policy, made when it is read; no answer is kept": """
         security.policy:_Reading._roles security.rules:_RulesOf._by
+        security.rules:_RulesOf._allowed
         security.rules:_RulesOf._lengths
     """,
     "bytes held for one principal or namespace: counted, and no answer comes from it": """

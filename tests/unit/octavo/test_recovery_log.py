@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -38,7 +40,7 @@ class Clock:
         return self.now_s
 
 
-def lines_of(said: list[dict[str, object]]) -> Counter[object]:
+def lines_of(said: Sequence[Mapping[str, Any]]) -> Counter[Any]:
     """How many lines of each ledger are at `info`."""
     return Counter(one["ledger"] for one in said if one["log_level"] == "info")
 
