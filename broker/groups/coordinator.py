@@ -118,7 +118,7 @@ class Groups:
     def stop(self) -> None:
         """Answer all calls that wait, because this broker stops."""
         self._is_stopping = True
-        for kept in self._kept.values():
+        for kept in tuple(self._kept.values()):
             kept.wake()
 
     async def heartbeat(
