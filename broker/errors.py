@@ -798,6 +798,55 @@ class EpochBegun(BrokerError):
     http_status = 400
 
 
+class EmptyAppend(BrokerError):
+    """An append without a body, which does not close the stream."""
+
+    name = "body-missing"
+    http_status = 400
+
+
+class NothingToAppend(BrokerError):
+    """A body of JSON without a message: an empty array."""
+
+    name = "nothing-to-append"
+    http_status = 400
+
+
+class ContentTypeMissing(BrokerError):
+    """An append that does not say of what kind its data is."""
+
+    name = "content-type-missing"
+    http_status = 400
+
+
+class InvalidStreamJson(BrokerError):
+    """The body is not JSON, and the stream is of JSON."""
+
+    name = "invalid-json"
+    http_status = 400
+
+
+class TooManyMessages(BrokerError):
+    """A body of JSON with more messages or parts than one append may have."""
+
+    name = "too-many-messages"
+    http_status = 413
+
+
+class StreamMessageTooLong(BrokerError):
+    """A message of a stream is longer than its topic takes."""
+
+    name = MessageTooLong.name
+    http_status = 413
+    problem_members = (("bytes_max", "bytes_max"),)
+
+    def __init__(self, size: int, bytes_max: int) -> None:
+        super().__init__(
+            f"a message may have {bytes_max} bytes, this one has {size}: append it in parts"
+        )
+        self.bytes_max = bytes_max
+
+
 class TopicIsStream(BrokerError):
     """The topic is a durable stream: write it by the stream's protocol."""
 

@@ -15,7 +15,6 @@ from datetime import datetime
 
 import msgspec
 
-from octavo.broker.http.json_parts import MESSAGE_PARTS_MAX, has_more_parts
 from octavo.protocol.numbers import whole
 
 OFFSET_HEADER = "Stream-Next-Offset"
@@ -109,38 +108,6 @@ def matches(if_none_match: str | None, tag: str) -> bool:
         return False
     asked = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
     return tag in asked or "*" in asked
-
-
-ELEMENTS_MAX = 20_000
-"""Limit of messages in an append of JSON: they form one batch, made in a single turn."""
-
-
-class TooManyParts(ValueError):
-    """The body would take too long to read as JSON. The message names the limit."""
-
-
-def json_values(body: bytes) -> list[bytes] | None:
-    """Return the messages of a body: an array's elements, else the body; None if it is not JSON.
-
-    Raises `TooManyParts`.
-    """
-    if has_more_parts(body, MESSAGE_PARTS_MAX):
-        raise TooManyParts(
-            f"the body has more than {MESSAGE_PARTS_MAX} commas, brackets and braces"
-        )
-    try:
-        body.decode()
-        if body.lstrip()[:1] == b"[":
-            found = msgspec.json.decode(body, type=list[msgspec.Raw])
-            if len(found) > ELEMENTS_MAX:
-                raise TooManyParts(
-                    f"the array has {len(found)} elements; the most are {ELEMENTS_MAX}"
-                )
-            return [bytes(one) for one in found]
-        msgspec.json.decode(body, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return [body.strip()]
 
 
 def joined(values: Sequence[bytes], *, is_json: bool) -> bytes:

@@ -62,12 +62,12 @@ class Problem(OctavoError):
             "type": f"urn:octavo:problem:{self.code}",
             "title": self.code.replace("-", " ").capitalize(),
             "status": self.status,
-            "detail": _readable(self.detail),
+            "detail": readable(self.detail),
             "code": self.code,
             "retryable": self.can_retry,
         }
         if instance is not None:
-            members["instance"] = _readable(instance)
+            members["instance"] = readable(instance)
         members.update(self.extra)
         return members
 
@@ -84,7 +84,7 @@ class Problem(OctavoError):
         return answer
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """Return `text` with bytes that are not UTF-8 spelled out, so that JSON can hold it."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 

@@ -30,6 +30,7 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.local import run
 from octavo.broker.operations.routing import Context, with_owner
+from octavo.broker.operations.stream_kinds import AwaitStream, ReadStream
 from octavo.broker.types import Owner
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class Operations:
             )
 
         async def there(owner: Owner) -> AnyAnswer:
+            if isinstance(operation, ReadStream):
+                return await self._remote.read_stream(owner, identity, operation)
             return await self._remote.ask(owner, identity, shipped, _wait_s(operation))
 
         return await with_owner(
@@ -181,6 +184,6 @@ class Operations:
 
 def _wait_s(operation: LocalOperation | GroupOperation) -> float:
     """Return how long the operation may wait at the owner."""
-    if isinstance(operation, Await | Receive | AcquireAccess | Heartbeat):
+    if isinstance(operation, Await | Receive | AcquireAccess | AwaitStream | Heartbeat):
         return operation.wait_ms / 1000
     return 0.0

@@ -20,6 +20,20 @@ from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import BrokerError, StaleLease, TooManyDelayed
 from octavo.broker.groups.group import GroupNow, Membership
 from octavo.broker.operations.channel import Priority
+from octavo.broker.operations.given import GivenBatch as GivenBatch
+from octavo.broker.operations.stream_kinds import (
+    AppendToStream,
+    AwaitStream,
+    DeleteStream,
+    DescribeStream,
+    MakeStream,
+    ReadStream,
+    StreamAppended,
+    StreamMade,
+    StreamNow,
+    StreamOperation,
+    StreamPage,
+)
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import (
     Delivery,
@@ -34,7 +48,6 @@ from octavo.broker.types import (
     TopicName,
 )
 from octavo.protocol.ack_ids import shown
-from octavo.protocol.batch import BatchHeader
 from octavo.protocol.leased import Leased
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.topic_patterns import TopicPattern
@@ -427,7 +440,16 @@ StoringOperation = StoreCopy | WriteAudit
 """A broker stores messages of its own."""
 BodyOperation = BeginLargeCopy | AddPiece | EndBody
 """It is about a body that comes from another broker piece by piece (bodies.py)."""
-LocalOperation = Publish | Read | Await | Receive | Settle | ControlOperation | StoringOperation
+LocalOperation = (
+    Publish
+    | Read
+    | Await
+    | Receive
+    | Settle
+    | ControlOperation
+    | StoringOperation
+    | StreamOperation
+)
 """The owner's own clients may ask for it, too."""
 PartitionOperation = LocalOperation | BodyOperation
 """The partition's owner runs it."""
@@ -442,6 +464,13 @@ def subscription_of(operation: AnyOperation) -> str:
     """Return the subscription that the operation names."""
     name: str = getattr(operation, "subscription")  # noqa: B009
     return name
+
+
+def brings_messages(operation: AnyOperation) -> bool:
+    """Whether an operation that may store messages has any."""
+    if isinstance(operation, MakeStream):
+        return bool(operation.body or (operation.plan is not None and operation.plan.part))
+    return bool(getattr(operation, "body"))  # noqa: B009
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -478,21 +507,6 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
 
     fates: list[Fate]
     epoch: int
-
-
-class GivenBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch as stored. `gaps`: it is from a compacted view, so offsets may be missing.
-
-    `header` is as readers see it: it has the append time, which the owner knows and `data` does not
-    contain (protocol/append_time.py).
-    """
-
-    base_offset: int
-    ledger_id: int
-    entry_id: int
-    header: BatchHeader
-    data: bytes
-    gaps: bool = False
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True):
@@ -705,6 +719,10 @@ AnyAnswer = (
     | Drained
     | Membership
     | GroupNow
+    | StreamMade
+    | StreamAppended
+    | StreamPage
+    | StreamNow
 )
 
 
@@ -750,6 +768,14 @@ class On(enum.Enum):
     SUBSCRIPTIONS = "subscriptions"
     """The group's subscription of each of these topics."""
     CLUSTER = "cluster"
+    NEW_TOPIC = "new topic"
+    """The topic, or its namespace: a right on either is enough."""
+    BROUGHT_TO = "brought to"
+    """The topic, if the operation brings messages."""
+    CONVERTED = "converted"
+    """The topic, if it may be turned into a durable stream."""
+    EXPIRING = "expiring"
+    """The topic, if it may be turned into a durable stream that expires."""
 
 
 class Rate(enum.Enum):
@@ -757,6 +783,8 @@ class Rate(enum.Enum):
 
     INTO = "into"
     """It stores messages."""
+    INTO_IF_ANY = "into, if any"
+    """It stores messages if it brings any."""
     OUT_OF = "out of"
     """It gives messages."""
     NO_MESSAGES = "no messages"
@@ -866,6 +894,25 @@ RULES: dict[type[AnyOperation], Rule] = {
     ),
     LeaveGroup: Rule(_CONSUME_GROUP, Rate.NO_MESSAGES, Priority.URGENT, False, Done),
     DescribeGroup: Rule(_CONSUME_GROUP, Rate.NO_MESSAGES, Priority.LATER, True, GroupNow),
+    MakeStream: Rule(
+        (
+            (Operation.CREATE, On.NEW_TOPIC),
+            (Operation.PRODUCE, On.BROUGHT_TO),
+            (Operation.ALTER, On.CONVERTED),
+            (Operation.DELETE, On.EXPIRING),
+        ),
+        Rate.INTO_IF_ANY,
+        Priority.URGENT,
+        False,
+        StreamMade,
+    ),
+    AppendToStream: Rule(_PRODUCE, Rate.INTO_IF_ANY, Priority.URGENT, False, StreamAppended),
+    DeleteStream: Rule(
+        ((Operation.DELETE, On.TOPIC),), Rate.NO_MESSAGES, Priority.URGENT, False, Done
+    ),
+    ReadStream: Rule(_CONSUME, Rate.OUT_OF, Priority.LATER, True, StreamPage),
+    AwaitStream: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, Awaited),
+    DescribeStream: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, StreamNow),
 }
 
 
@@ -875,6 +922,9 @@ def reserve_of(operation: AnyOperation) -> int:
         return REFUSAL_BYTES_MAX * (1 + len(operation.batches))
     if isinstance(operation, Read):
         return REFUSAL_BYTES_MAX + operation.page_bytes + _BATCH_BYTES_MAX
+    if isinstance(operation, ReadStream) and operation.count_max:
+        page_bytes = min(operation.bytes_max, PAGE_BYTES_MAX)
+        return REFUSAL_BYTES_MAX + page_bytes + _BATCH_BYTES_MAX
     if isinstance(operation, Receive):
         return WAITING_BYTES
     return REFUSAL_BYTES_MAX

@@ -12,10 +12,10 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from octavo.broker.errors import StaleLease, TooManyDelayed
-from octavo.broker.log.compacted_view import CompactedBatch
 from octavo.broker.log.open_batches import Turns
-from octavo.broker.operations import control, settling
+from octavo.broker.operations import control, settling, streams
 from octavo.broker.operations.control import resolve
+from octavo.broker.operations.given import given_of, stored_of
 from octavo.broker.operations.kinds import (
     RULES,
     AnyAnswer,
@@ -25,7 +25,6 @@ from octavo.broker.operations.kinds import (
     Done,
     Fate,
     Given,
-    GivenBatch,
     Leases,
     LocalOperation,
     Publish,
@@ -38,7 +37,9 @@ from octavo.broker.operations.kinds import (
     StoreCopy,
     Stored,
     WriteAudit,
+    brings_messages,
 )
+from octavo.broker.operations.stream_kinds import StreamOperation
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import Delivery, GroupName, Published, SlowedBy, StoredBatch, TopicName
@@ -103,6 +104,12 @@ class Rules(Protocol):
     def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
         """See `octavo.broker.operations.group_calls.GroupRules`."""
 
+    def bound_name(self, identity: Identity, producer: str) -> str:
+        """Return the name under which a producer of this caller is stored."""
+
+    def message_bytes_max(self, topic: TopicName) -> int | None:
+        """Return the topic's limit of a message, if it is below this broker's limit; else None."""
+
 
 async def publish_all(
     partition: Partition,
@@ -139,6 +146,8 @@ async def run(
         rules.may_publish(operation.name.topic_name)
     elif rate is Rate.OUT_OF:
         rules.may_read(operation.name.topic_name)
+    elif rate is Rate.INTO_IF_ANY and brings_messages(operation):
+        rules.may_publish(operation.name.topic_name)
     if isinstance(operation, Publish):
         return await _publish(partition, operation, identity, rules, refusal_of)
     if isinstance(operation, Read):
@@ -155,6 +164,8 @@ async def run(
     if isinstance(operation, WriteAudit):
         await partition.publish(operation.batch, own=True)
         return Done()
+    if isinstance(operation, StreamOperation):
+        return await streams.run(broker, partition, operation, identity, rules)
     return await control.run(broker, partition, operation, rules)
 
 
@@ -224,14 +235,7 @@ async def _read(partition: Partition, operation: Read, rules: Rules) -> Given:
     if batches:
         messages = sum(batch.header.record_count for batch in batches)
         rules.given(topic, batches, min(messages, operation.count_max))
-    given = [
-        GivenBatch(
-            batch.base_offset, batch.ledger_id, batch.entry_id, batch.header, batch.data,
-            isinstance(batch, CompactedBatch),
-        )
-        for batch in batches
-    ]  # fmt: skip
-    return Given(given, start, following, partition.epoch)
+    return Given(given_of(batches), start, following, partition.epoch)
 
 
 async def _await(partition: Partition, operation: Await) -> Awaited:
@@ -291,8 +295,4 @@ async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Sett
 
 def batches_of(given: Given) -> list[StoredBatch]:
     """Return the batches of another broker's answer."""
-    found = []
-    for one in given.batches:
-        kind = CompactedBatch if one.gaps else StoredBatch
-        found.append(kind(one.base_offset, one.ledger_id, one.entry_id, one.header, one.data))
-    return found
+    return stored_of(given.batches)

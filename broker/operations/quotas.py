@@ -78,7 +78,7 @@ class OperationQuotas:
         if not self.on:
             return
         name, now_s = identity.name, self.now_s()
-        if rate is Rate.INTO:
+        if rate is Rate.INTO or rate is Rate.INTO_IF_ANY:
             found = self._limits.take(
                 name, bytes_in=size, messages_in=messages, processor_ms=0, now_s=now_s
             )
@@ -89,6 +89,11 @@ class OperationQuotas:
         else:
             found = self._limits.take(name, processor_ms=0, now_s=now_s)
         self._refuse(found)
+
+    def brought(self, identity: Identity, messages: int) -> None:
+        """Charge the messages that a client's body had, of which `begin` has charged one."""
+        if self.on and messages > 1:
+            self._limits.charge(identity.name, messages_in=messages - 1, now_s=self.now_s())
 
     def took(self, identity: Identity, size: int, messages: int) -> None:
         """Charge what a client was given."""

@@ -43,6 +43,7 @@ from octavo.broker.operations.kinds import (
     reserve_of,
 )
 from octavo.broker.operations.links import AnswerLost, AnswerRefused, AskingLink
+from octavo.broker.operations.stream_kinds import AwaitStream, ReadStream, StreamPage
 from octavo.broker.operations.upgrade import PROTOCOL, Accepted, read_answer, request_head
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.codes import OctavoError
@@ -181,6 +182,27 @@ class Remote:
         again = msgspec.structs.replace(operation, at=found.following)
         found = await self.ask(owner, identity, again)
         assert isinstance(found, Given)
+        return found
+
+    async def read_stream(
+        self, owner: Owner, identity: Identity, operation: ReadStream
+    ) -> StreamPage:
+        """Read a durable stream at the owner; wait as the operation says. Raises what `ask` raises.
+
+        As with `read`, a wait is a separate operation.
+        """
+        once = msgspec.structs.replace(operation, wait_ms=0)
+        found = await self.ask(owner, identity, once)
+        assert isinstance(found, StreamPage)
+        if found.batches or found.closed or not operation.wait_ms:
+            return found
+        wait = AwaitStream(operation.name, found.following, operation.wait_ms)
+        awaited = await self.ask(owner, identity, wait, operation.wait_ms / 1000)
+        assert isinstance(awaited, Awaited)
+        if not awaited.is_there:
+            return found
+        found = await self.ask(owner, identity, msgspec.structs.replace(once, at=found.following))
+        assert isinstance(found, StreamPage)
         return found
 
     async def ask(

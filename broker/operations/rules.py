@@ -24,7 +24,15 @@ from octavo.broker.operations.kinds import (
     On,
     Peeked,
     Publish,
+    brings_messages,
     subscription_of,
+)
+from octavo.broker.operations.stream_kinds import (
+    AppendToStream,
+    MakeStream,
+    StreamAppended,
+    StreamMade,
+    StreamPage,
 )
 from octavo.broker.types import Delivery, GroupName, SlowedBy, StoredBatch, TopicName, TopicSettings
 from octavo.protocol.batch import (
@@ -53,6 +61,7 @@ if TYPE_CHECKING:
 CALL = "operation"
 """The name of an operation in the audit log and the log of decisions."""
 _SILENT = TopicSettings()
+_WITH_BODY = AppendToStream | MakeStream
 Value = TypeVar("Value")
 
 
@@ -86,11 +95,12 @@ class BrokerRules:
         checks the batches of a publish.
         """
         _check_inner(identity, operation)
-        for right, resource in _needed(operation):
+        for right, resource in self._needed(identity, operation):
             self._authorizer.check(identity, right, resource, peer, CALL)
         rate = RULES[type(operation)].rate
         if not isinstance(operation, Publish):
-            self._quotas.begin(identity, rate)
+            size = len(operation.body) if isinstance(operation, _WITH_BODY) else 0
+            self._quotas.begin(identity, rate, size)
             return
         headers = [check_whole(batch) for batch in operation.batches]
         messages = sum(header.record_count for header in headers)
@@ -121,6 +131,11 @@ class BrokerRules:
             most = getattr(operation, "count_max", messages)
             size = sum(len(batch.data) for batch in answer.batches)
             self._quotas.took(identity, size, min(messages, most))
+        elif isinstance(answer, StreamPage):
+            size = sum(len(batch.data) for batch in answer.batches)
+            self._quotas.took(identity, size, answer.following - answer.start)
+        elif isinstance(answer, StreamMade | StreamAppended):
+            self._quotas.brought(identity, answer.messages)
         elif isinstance(answer, Leases):
             self._quotas.took(identity, _size_of_leases(answer), answer.count)
         elif isinstance(answer, Peeked):
@@ -146,7 +161,7 @@ class BrokerRules:
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         """See `Rules`."""
         _check_inner(identity, operation)
-        for right, resource in _needed(operation):
+        for right, resource in self._needed(identity, operation):
             self._authorizer.check_passed_on(identity, right, resource, peer, CALL)
         if not RULES[type(operation)].is_inner:
             self._quotas.admit_passed_on(identity)
@@ -212,12 +227,23 @@ class BrokerRules:
         """See `Rules`."""
         return self.producer_ids.bound(identity, batch)
 
+    def bound_name(self, identity: Identity, producer: str) -> str:
+        """See `Rules`."""
+        return self.producer_ids.bound_name(identity, producer)
 
-def _needed(operation: AnyOperation) -> Iterator[tuple[Operation, Resource]]:
-    """Give the rights that the operation needs, with their resources."""
-    for right, on in RULES[type(operation)].needs:
-        for resource in _resources(operation, on):
-            yield right, resource
+    def _needed(
+        self, identity: Identity, operation: AnyOperation
+    ) -> Iterator[tuple[Operation, Resource]]:
+        """Give the rights that the operation needs, with their resources."""
+        for right, on in RULES[type(operation)].needs:
+            for resource in _resources(operation, on):
+                if on is On.NEW_TOPIC:
+                    namespace = Resource(Kind.NAMESPACE, resource.name.partition("/")[0])
+                    is_instead = not self._authorizer.may(identity, right, resource)
+                    is_instead = is_instead and self._authorizer.may(identity, right, namespace)
+                    yield right, namespace if is_instead else resource
+                else:
+                    yield right, resource
 
 
 def _resources(operation: AnyOperation, on: On) -> Iterator[Resource]:
@@ -233,7 +259,7 @@ def _resources(operation: AnyOperation, on: On) -> Iterator[Resource]:
     elif on is On.SUBSCRIPTION:
         if subscription := subscription_of(operation):
             yield _subscription(operation.name.topic_name, subscription)
-    else:
+    elif on in (On.TOPIC, On.NEW_TOPIC) or _concerns(on, operation):
         yield Resource(Kind.TOPIC, str(operation.name.topic_name))
 
 
@@ -250,6 +276,14 @@ def _of_named_topics(operation: Heartbeat, on: On) -> Iterator[Resource]:
 
 def _subscription(topic: TopicName, name: str) -> Resource:
     return Resource(Kind.SUBSCRIPTION, f"{topic}/{name}")
+
+
+def _concerns(on: On, operation: AnyOperation) -> bool:
+    """Whether the operation needs a right that only some operations of its kind need."""
+    if on is On.BROUGHT_TO:
+        return brings_messages(operation)
+    assert isinstance(operation, MakeStream)
+    return operation.may_convert and (on is On.CONVERTED or operation.expires)
 
 
 def _check_inner(identity: Identity, operation: AnyOperation) -> None:

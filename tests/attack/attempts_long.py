@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from octavo.broker.http.api.acks import ACK_IDS_MAX
-from octavo.broker.http.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX
+from octavo.broker.operations.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX
 from octavo.protocol.compression import Compression
 from octavo.protocol.due import due_header
 from octavo.protocol.frames import read_request

@@ -29,7 +29,7 @@ from octavo.broker.errors import (
     SequenceGap,
     TopicNotFound,
 )
-from octavo.broker.http.api.durable_streams import end_of
+from octavo.broker.operations.streams import end_of
 from octavo.broker.partition.opening import PartitionOpener
 from octavo.broker.partition.partition import Partition
 from octavo.broker.state.dedup import ProducerTable

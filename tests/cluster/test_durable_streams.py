@@ -7,6 +7,7 @@ import json
 from base64 import b64decode
 from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 from octavo.broker.cluster.forks import Forks
 from octavo.broker.cluster.topics import Topics
-from octavo.broker.errors import TopicExists, TopicNotFound
+from octavo.broker.errors import PartitionMoving, TopicExists, TopicNotFound
+from octavo.broker.http.api import durable_making
 from octavo.broker.http.api.durable_streams import WORD_BYTES_MAX
 from octavo.broker.state.stream import Append, StreamConfig
 from octavo.broker.types import PartitionName, TopicInfo, TopicName
@@ -235,6 +237,27 @@ async def test_events_end_and_are_asked_for_again(tmp_path: Path) -> None:
         assert answer.body.startswith(b"event: control\ndata:{")
         assert b'"upToDate":true' in answer.body
         assert (await get(cluster, f"?offset={at(5)}&live=sse")).status == 400
+
+
+async def test_events_go_on_when_the_stream_moves(cluster: Cluster) -> None:
+    """The readers at both brokers get the rest from the next owner, in the same answer."""
+    await put(cluster, body=b"a")
+    readers = [
+        asyncio.create_task(api.call("GET", S + "?offset=-1&live=sse"))
+        for api in cluster.apis.values()
+    ]
+    await asyncio.sleep(0.3)
+    before = await cluster.owner_of(PARTITION)
+    to = next(one for one in cluster.brokers if one != before)
+    moved = await cluster.api.post(f"{PARTITION}/unload?to={to}")
+    assert moved.status == 200, moved
+    assert (await post(cluster, b"b")).status == 204
+    assert (await post(cluster, b"", "", Stream_Closed="true")).status == 204
+    for reader in readers:
+        lines = (await reader).body.split(b"\n")
+        told = [line[5:] for line in lines if line.startswith(b"data:") and b"{" not in line]
+        assert b"".join(told) == b"ab"
+        assert b'"streamClosed":true' in lines[-3], lines
 
 
 async def test_who_is_idle_for_too_long_goes(tmp_path: Path) -> None:
@@ -601,7 +624,7 @@ def unheard(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     real = Topics.get
 
     async def get(self: Topics, name: TopicName, incarnation: str | None = None) -> TopicInfo:
-        if name.topic in found and (self, name.topic) not in asked:
+        if not incarnation and name.topic in found and (self, name.topic) not in asked:
             asked.add((self, name.topic))
             await found[name.topic]()
             raise TopicNotFound(f"no topic {name}")
@@ -626,23 +649,34 @@ async def test_of_a_topic_that_was_made_a_moment_ago(
 
 
 async def test_a_fork_that_another_broker_has_made(
-    cluster: Cluster, unheard: dict[str, Any]
+    cluster: Cluster, unheard: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def grows() -> None:
-        assert (
-            await cluster.api.post(PATH + "source", b"2", UNHEARD_JSON["Content-Type"])
-        ).status == 204
+    """That broker broke off before the stream was made, and the source has grown since."""
+    asked, other = cluster.apis.values()
+    words = {**UNHEARD_JSON, "Stream-Forked-From": PATH + "source"}
 
-    await cluster.api.call("PUT", PATH + "source", data=b"1", headers=UNHEARD_JSON)
-    for name in ("f1", "f2", "f3", "f4"):  # with some of them the asked broker is not the owner
-        unheard[name] = grows
-        words = {**UNHEARD_JSON, "Stream-Forked-From": PATH + "source"}
-        made = await cluster.api.call("PUT", PATH + name, headers=words)
+    async def breaks_off(*_: object) -> None:
+        raise PartitionMoving("it moves")
+
+    async def is_forked_and_source_grows(name: str) -> None:
+        del unheard[name]
+        with monkeypatch.context() as patch:
+            patch.setattr(durable_making, "_make", breaks_off)
+            assert (await other.call("PUT", PATH + name, headers=words)).status == 503
+        grown = await asked.post(PATH + "source", b"2", UNHEARD_JSON["Content-Type"])
+        assert grown.status == 204
+
+    made = await asked.call("PUT", PATH + "source", data=b"1", headers=UNHEARD_JSON)
+    assert made.status == 201
+    for number, name in enumerate(("f1", "f2", "f3", "f4"), 1):  # others own some of them
+        unheard[name] = partial(is_forked_and_source_grows, name)
+        made = await asked.call("PUT", PATH + name, headers=words)
         assert made.status == 201, made
         offset = made.headers["Stream-Next-Offset"]
+        assert offset == at(number), "where the other broker has forked it"
         again = {**words, "Stream-Fork-Offset": offset}
-        assert (await cluster.api.call("PUT", PATH + name, headers=again)).status == 200
-        end = await cluster.api.call("GET", f"{PATH}{name}?offset={offset}")
+        assert (await asked.call("PUT", PATH + name, headers=again)).status == 200
+        end = await asked.call("GET", f"{PATH}{name}?offset={offset}")
         assert (end.status, end.json()) == (200, []), end
 
 

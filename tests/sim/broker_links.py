@@ -136,6 +136,16 @@ class SimRules:
         del identity
         return batch
 
+    def bound_name(self, identity: Identity, producer: str) -> str:
+        """The name."""
+        del identity
+        return producer
+
+    def message_bytes_max(self, topic: TopicName) -> int | None:
+        """None is set."""
+        del topic
+        return None
+
 
 def caller_of(operation: AnyOperation) -> Identity:
     """Return the identity that has to ask for this operation. It follows from the operation."""

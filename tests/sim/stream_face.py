@@ -1,15 +1,14 @@
 """Brokers' durable streams in the simulator: the production handlers, called between processes.
 
-A call is a `Request`. `answer` runs its method's handler at a broker, which forwards it to the
-owner or asks another broker, as its `Peers` would, with the same headers on the way back. Sockets,
-routing, permissions and quotas are left out.
+A call is a `Request`; `answer` has the handler of its method answer it at a broker, which sends
+operations to the partition's owner as in production. HTTP's sockets, routes, rights and quotas are
+left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,20 +17,18 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged
+from octavo.broker.errors import PartitionMoving
 from octavo.broker.groups.coordinator import Groups
-from octavo.broker.http import durable
 from octavo.broker.http.api import durable_making, durable_reads, durable_streams
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.http.forwarding import Reply, _problem_from
-from octavo.broker.http.problems import Problem, problem_of, refusal_of
+from octavo.broker.http.problems import problem_of, refusal_of
 from octavo.broker.operations.asking import Operations
-from octavo.broker.types import Owner, TopicName
+from octavo.broker.types import TopicName
 from octavo.protocol.codes import OctavoError
 from octavo.security.principal import Identity
 from tests.sim.broker_links import SimRules
-from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
+from tests.sim.brokers import SimBroker
 from tests.sim.process import Process
 
 POLL_MS = 250
@@ -55,14 +52,12 @@ _HANDLERS: Mapping[str, Handler] = {
     "HEAD": durable_reads.read,
     "DELETE": durable_streams.delete_stream,
 }
-_SILENT = SimpleNamespace(inc=lambda _: None)
 
 
 class Face:
     """The HTTP of all brokers of a seed. `read_bytes`: the size of an answer."""
 
-    def __init__(self, brokers: Mapping[str, SimBroker], read_bytes: int) -> None:
-        self._brokers = brokers
+    def __init__(self, read_bytes: int) -> None:
         self._read_bytes = read_bytes
 
     @contextmanager
@@ -75,14 +70,12 @@ class Face:
         finally:
             put(durable_reads, "_RANDOM", kept)
 
-    async def answer(
-        self, at: SimBroker, asked: Request, incarnation: str | None = None
-    ) -> web.Response:
-        """Return broker `at`'s answer to a client or, with an `incarnation`, to another broker."""
+    async def answer(self, at: SimBroker, asked: Request) -> web.Response:
+        """Return the answer of broker `at` to a client."""
         handler = _HANDLERS[asked.method]
         if at.broker is None or at.process is None:
             return problem_of(PartitionMoving(f"broker {at.name} is not ready")).response()
-        call = self._call(at, at.process, asked, incarnation)
+        call = self._call(at, at.process, asked)
         try:
             response = await handler(call)
         except (OctavoError, TimeoutError) as error:
@@ -92,13 +85,7 @@ class Face:
             response.headers.setdefault(INCARNATION_HEADER, call.served_incarnation)
         return response
 
-    def _call(
-        self,
-        at: SimBroker,
-        process: Process,
-        asked: Request,
-        incarnation: str | None,
-    ) -> Any:
+    def _call(self, at: SimBroker, process: Process, asked: Request) -> Any:
         async def read_body() -> bytes:
             return asked.body
 
@@ -115,15 +102,15 @@ class Face:
             headers=headers,
             query=asked.query,
             request=SimpleNamespace(
-                method=asked.method, headers=headers, secure=False, raw_path="", asked=asked
+                method=asked.method, headers=headers, secure=False, raw_path=""
             ),
             read_body=read_body,
             read_json=read_json,
             reply=lambda found: web.Response(body=msgspec.json.encode(found)),
             check=lambda *_: None,
-            forwarded=incarnation is not None,
-            incarnation=headers.get(INCARNATION_HEADER) if incarnation is None else incarnation,
-            names_incarnation=incarnation is None and INCARNATION_HEADER in headers,
+            forwarded=False,
+            incarnation=headers.get(INCARNATION_HEADER),
+            names_incarnation=INCARNATION_HEADER in headers,
             served_incarnation="",
             owner_url="",
             identity=_CALLER,
@@ -133,10 +120,6 @@ class Face:
                 broker=at.broker,
                 url=f"sim://{at.name}",
                 clock=process.clock_ms,
-                rules=SimpleNamespace(
-                    message_bytes_max=lambda _: None,
-                    producer_ids=SimpleNamespace(bound_name=lambda _, name: name),
-                ),
                 operations=self._operations(at, process),
                 config=SimpleNamespace(
                     moving_wait_ms=_MOVING_WAIT_MS,
@@ -145,89 +128,18 @@ class Face:
                     read_messages_max=1_000,
                 ),
                 gate=SimpleNamespace(secured=False),
-                metrics=SimpleNamespace(
-                    messages_published=_SILENT, bytes_published=_SILENT, messages_read=_SILENT
-                ),
                 quotas=SimpleNamespace(
                     owned=lambda *_: None,
-                    may_publish=lambda *_: None,
-                    may_read=lambda *_: None,
-                    stored=lambda *_: None,
-                    given=lambda *_: None,
                     check_topics=there_is_room,
-                ),
-                peers=SimpleNamespace(
-                    forward=partial(self._forward, process), ask=partial(self._ask, process)
                 ),
             ),
         )
 
-    # Between brokers
-
     def _operations(self, at: SimBroker, process: Process) -> Operations | None:
-        """Run operations, such as those for fork points, as in production."""
+        """Return the operations of this broker for its clients, as in production."""
         if at.broker is None or at.remote is None:
             return None
         rules: Any = SimRules(at.cluster)
         wait_s = _MOVING_WAIT_MS / 1000
         run_id, groups = f"{process.number:x}f", Groups(HttpConfig())
         return Operations(at.broker, at.remote, rules, refusal_of, wait_s, run_id, groups)
-
-    async def _forward(self, process: Process, call: Any, owner: Owner) -> web.Response:
-        asked: Request = call.request.asked
-        there = partial(self.answer, self._brokers[owner.broker_id], asked, owner.incarnation)
-        response = await self._reach(process, owner, there, reads=asked.method in ("GET", "HEAD"))
-        if response.status == 503:
-            problem = _problem_from(owner, 503, _body(response))
-            if isinstance(problem, NotOwner | TopicChanged):
-                raise problem
-        return response
-
-    async def _ask(
-        self,
-        process: Process,
-        _: str,
-        owner: Owner,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *_args: Any,
-        **_kwargs: Any,
-    ) -> Reply:
-        """Send a `HEAD` or `GET` of a stream."""
-        path, _, offset = path.partition("?offset=")
-        found = durable.source_of(path)
-        assert method in ("HEAD", "GET"), method
-        assert found is not None, path
-        asked = Request(method, TopicName(*found), query={"offset": offset}, body=body or b"")
-        there = partial(self.answer, self._brokers[owner.broker_id], asked, owner.incarnation)
-        response = await self._reach(process, owner, there, reads=False)
-        if response.status >= 400:
-            raise _problem_from(owner, response.status, _body(response))
-        return Reply(response.status, response.headers, _body(response))
-
-    async def _reach(
-        self,
-        process: Process,
-        owner: Owner,
-        there: Callable[[], Awaitable[web.Response]],
-        *,
-        reads: bool,
-    ) -> web.Response:
-        at = self._brokers[owner.broker_id]
-        at.cluster.trace.probe("stream.forwarded")
-        try:
-            answer: web.Response = await at.cluster.network.call(
-                process, owner.broker_id, there, CALL_TIMEOUT_S
-            )
-        except (OSError, TimeoutError) as error:
-            if reads or isinstance(error, ConnectionRefusedError):
-                raise OwnerUnreachable(f"{owner.broker_id} is not there") from error
-            raise Problem(504, "outcome-unknown", repr(error), retryable=True) from error
-        return answer
-
-
-def _body(response: web.Response) -> bytes:
-    body = response.body
-    assert body is None or isinstance(body, bytes)
-    return body or b""

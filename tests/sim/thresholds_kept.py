@@ -213,7 +213,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.sockets:* octavo.broker.http.api.feed:*
         octavo.broker.http.api.short_way:*
         octavo.broker.http.replays:* octavo.broker.http.api.policy:*
-        octavo.broker.http.call:JSON_BYTES_MAX octavo.broker.http.json_parts:*
+        octavo.broker.http.call:JSON_BYTES_MAX octavo.broker.operations.json_parts:*
         octavo.broker.http.masks:FRAMES_A_STEP octavo.broker.http.masks:FRAGMENTS_MAX
         octavo.broker.http.request_edges:* octavo.broker.http.browsers:*
         octavo.broker.http.api.publish:* octavo.broker.operations.batch_proofs:*
@@ -221,6 +221,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*
         octavo.broker.http.api.follow:* octavo.broker.http.durable:*
         octavo.broker.http.api.durable_streams:* octavo.broker.http.api.durable_making:*
+        octavo.broker.operations.stream_kinds:* octavo.broker.operations.streams:*
         octavo.broker.cluster.streams:*
         octavo.broker.audit.log:* octavo.broker.audit.writer:*
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*

@@ -324,7 +324,7 @@ class Topics:
     def _stream(self) -> StreamLoad:
         options = stream_load.draw(self.cluster.loop.stream("stream options"))
         self.cluster.events.add("stream options", options)
-        face = Face(self.brokers, options.read_bytes)
+        face = Face(options.read_bytes)
         return StreamLoad(self.load, options, face, self._kept_whole())
 
     def _large(self) -> LargeLoad:

@@ -18,9 +18,9 @@ from octavo.broker.http.api.answers import Acked
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import OFFSET_MAX, Call
 from octavo.broker.http.forwarding import ask_all, operate, redirected, topic_of
-from octavo.broker.http.json_parts import has_more_parts
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.log.open_batches import Turns
+from octavo.broker.operations.json_parts import has_more_parts
 from octavo.broker.operations.kinds import Position, Settle, Settled
 from octavo.broker.types import AckRange, MessageId, Nack, PartitionName, TopicName
 from octavo.protocol.numbers import whole

@@ -2,9 +2,9 @@
 
 Each read begins at an offset and gives whole messages, joined as they were appended, or as a JSON
 array. A read that reaches the end says so (`Stream-Up-To-Date`), and whether the stream has ended
-(`Stream-Closed`). Caches must not hide that, so the answer's tag changes with it. The owner ends an
-event stream after a while, and when the partition moves: the reader then reconnects with the last
-offset that it got.
+(`Stream-Closed`). Caches must not hide that, so the answer's tag changes with it. An event stream
+is a loop of reads, by the broker that was asked, at whichever broker owns the partition. It ends
+after a while: the reader then reconnects with the last offset that it got.
 """
 
 from __future__ import annotations
@@ -12,21 +12,28 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
 
 from aiohttp import hdrs, web
+from msgspec.structs import replace
 
 from octavo.broker.errors import OffsetBeyondEnd, QuotaExceeded
 from octavo.broker.http import durable
-from octavo.broker.http.api.durable_streams import end_of, shown, standing, stream_of
+from octavo.broker.http.api.durable_streams import shown, stream_of
 from octavo.broker.http.call import Call, bad_parameter
-from octavo.broker.http.forwarding import at_owner
+from octavo.broker.http.forwarding import operate, redirected
 from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.problems import Problem
-from octavo.broker.http.stream import LIVES_S, Stream, write_head
-from octavo.broker.partition.partition import Partition
-from octavo.broker.state.stream import StreamState
-from octavo.broker.types import StoredBatch
+from octavo.broker.http.quotas import wait_of
+from octavo.broker.http.stream import LIVES_S, Stream, through_moves, write_head
+from octavo.broker.operations.given import stored_of
+from octavo.broker.operations.stream_kinds import (
+    DescribeStream,
+    ReadStream,
+    StreamNow,
+    StreamPage,
+)
+from octavo.broker.operations.streams import BEGINNING, values_of
 from octavo.protocol.codes import OctavoError
 
 CACHED = "max-age=60, stale-while-revalidate=300"
@@ -34,106 +41,89 @@ LONG_POLL, SSE = "long-poll", "sse"
 _RANDOM = random.SystemRandom()
 
 
-class _Piece(NamedTuple):
-    """The messages read from `start` on."""
-
-    values: list[bytes]
-    next_offset: int
-    is_all: bool
-    """Whether there are no more messages now …"""
-    closed: bool
-    """… nor at any later time."""
-
-
 async def read(call: Call) -> web.StreamResponse:
     """`GET /v1/durable-streams/{namespace}/{topic}`, and `HEAD`."""
     name = await stream_of(call)
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
+    offset = call.query.get("offset")
     if call.request.method == "HEAD":
-
-        async def shows(partition: Partition) -> web.StreamResponse:
-            state = await standing(call, partition, used=False)
-            await end_of(partition, durable.offset_of(call.query.get("offset", "")) or 0)
-            return _head(state, partition)
-
-        return await at_owner(call, name, shows)
+        least = durable.offset_of(offset or "") or 0
+        return _head(await operate(call, DescribeStream(name, least), StreamNow))
     live = call.query.get("live")
     if live not in (None, LONG_POLL, SSE):
         raise bad_parameter("live", live or "", f"{LONG_POLL} or {SSE}")
-    offset = call.query.get("offset")
     if live is not None and offset is None:
         raise Problem(400, "offset-missing", f"with live={live} say where to begin: offset=")
     if offset not in (None, "-1", "now") and durable.offset_of(offset or "") is None:
         raise bad_parameter("offset", offset or "", "-1, now, or an offset of an answer before")
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        state = await standing(call, partition)
-        call.services.quotas.may_read(call.topic)
-        start = _start(partition, offset)
-        if start > partition.next_offset:
-            raise OffsetBeyondEnd(f"{call.topic} ends before {offset}", partition.next_offset)
-        if live == SSE:
-            return await _events(call, partition, state, start)
-        return await _once(call, partition, state, start, live=live, now=offset == "now")
-
+    config = call.services.config
+    asked = ReadStream(name, _place(offset), config.read_bytes, config.read_messages_max)
     try:
-        return await at_owner(call, name, here)
+        if live == SSE:
+            return await _events(call, asked)
+        return await _once(call, asked, live=live, now=offset == "now")
+    except Problem as problem:  # of another broker
+        if problem.code != OffsetBeyondEnd.name:
+            raise
+        raise _beyond_end(call, offset, problem.extra["next_offset"]) from problem
     except OffsetBeyondEnd as error:
-        raise Problem(
-            400,
-            "offset-beyond-end",
-            f"{error}: no answer has given this offset",
-            headers={durable.OFFSET_HEADER: shown(error.next_offset)},
-        ) from error
+        raise _beyond_end(call, offset, error.next_offset) from error
 
 
-def _start(partition: Partition, offset: str | None) -> int:
+def _place(offset: str | None) -> int | None:
     if offset == "now":
-        return partition.next_offset
-    if offset in (None, "-1"):
-        return partition.earliest_offset
-    found = durable.offset_of(offset or "")
-    assert found is not None
-    return found
+        return None
+    return BEGINNING if offset in (None, "-1") else durable.offset_of(offset or "")
 
 
-def _head(state: StreamState, partition: Partition) -> web.StreamResponse:
+def _beyond_end(call: Call, offset: str | None, end: int) -> Problem:
+    return Problem(
+        400,
+        "offset-beyond-end",
+        f"{call.topic} ends before {offset}: no answer has given this offset",
+        headers={durable.OFFSET_HEADER: shown(end)},
+    )
+
+
+def _head(found: StreamNow) -> web.StreamResponse:
+    config = found.config
     headers = {
-        "Content-Type": state.config.content_type,
-        durable.OFFSET_HEADER: shown(partition.stream.end),
+        "Content-Type": config.content_type,
+        durable.OFFSET_HEADER: shown(found.end),
         "Cache-Control": "no-store",
     }
-    if state.config.ttl_s is not None:
-        headers[durable.TTL_HEADER] = str(state.config.ttl_s)
-    if state.config.expires_at is not None:
-        headers[durable.EXPIRES_HEADER] = state.config.expires_at
-    if partition.stream.is_closed:
+    if config.ttl_s is not None:
+        headers[durable.TTL_HEADER] = str(config.ttl_s)
+    if config.expires_at is not None:
+        headers[durable.EXPIRES_HEADER] = config.expires_at
+    if found.closed:
         headers[durable.CLOSED_HEADER] = "true"
     return web.Response(headers=headers)
 
 
 async def _once(
-    call: Call, partition: Partition, state: StreamState, start: int, *, live: str | None, now: bool
+    call: Call, asked: ReadStream, *, live: str | None, now: bool
 ) -> web.StreamResponse:
     """Answer a single read."""
-    stream, config = partition.stream, state.config
     if live is not None:
-        await stream.wait(start, call.services.config.stream_poll_ms / 1000)
-    if now and live is None:
-        piece = _Piece([], start, True, stream.is_closed and start == stream.end)
-    else:
-        piece = await _piece(call, partition, state, start)
+        asked = replace(asked, wait_ms=call.services.config.stream_poll_ms)
+    elif now:
+        asked = replace(asked, count_max=0)
+    page = await operate(call, asked, StreamPage)
+    config, values = page.config, await _values(call, page)
     headers = {
         "Content-Type": config.content_type,
-        durable.OFFSET_HEADER: shown(piece.next_offset),
+        durable.OFFSET_HEADER: shown(page.following),
         "Cross-Origin-Resource-Policy": "cross-origin",
     }
-    if piece.is_all:
+    if page.is_all:
         headers[durable.UP_TO_DATE_HEADER] = "true"
-    if piece.closed:
+    if page.closed:
         headers[durable.CLOSED_HEADER] = "true"
     elif live is not None:
         headers[durable.CURSOR_HEADER] = _cursor(call)
-    if live is not None and not piece.values:
+    if live is not None and not values:
         del headers["Content-Type"]
         headers["Cache-Control"] = "no-store"
         return web.Response(status=204, headers=headers)
@@ -142,69 +132,22 @@ async def _once(
     else:
         whose = "private" if call.services.gate.secured else "public"
         headers["Cache-Control"] = f"{whose}, {CACHED}"
-        tag = durable.etag(partition.incarnation, start, piece.next_offset, closed=piece.closed)
-        headers[hdrs.ETAG] = tag  # as another broker spells it when it returns it
+        tag = durable.etag(page.incarnation, page.start, page.following, closed=page.closed)
+        headers[hdrs.ETAG] = tag
         if durable.matches(call.headers.get("If-None-Match"), tag):
             return web.Response(status=304, headers=headers)
-    body = durable.joined(piece.values, is_json=config.is_json)
+    body = durable.joined(values, is_json=config.is_json)
     return web.Response(body=body, headers=headers)
 
 
-async def _piece(call: Call, partition: Partition, state: StreamState, start: int) -> _Piece:
-    """Read from `start` on, as much as fits an answer."""
-    room, most = call.services.config.read_bytes, call.services.config.read_messages_max
-    batches = await partition.read(start, bytes_max=room, count_max=most)
-    while batches and (following := batches[-1].next_offset) < partition.next_offset:
-        # A read ends with its ledger; an answer ends only when it is long enough.
-        left = room - sum(len(batch.data) for batch in batches)
-        if left <= 0 or following - start >= most:
-            break
-        more = await partition.read(following, bytes_max=left, count_max=most)
-        if sum(len(batch.data) for batch in more) > left:
-            break
-        batches += more
-    values: list[bytes] = []
-    for batch in batches:
-        values += await _values(call, batch, start, is_json=state.config.is_json)
-    following = batches[-1].next_offset if batches else start
-    count = following - start
-    call.messages += count
-    call.services.metrics.messages_read.inc(count)
-    call.services.quotas.given(call.topic, batches, count)
-    stream = partition.stream
-    is_all = following >= stream.end
-    return _Piece(values, following, is_all, is_all and stream.is_closed)
-
-
-async def _values(call: Call, batch: StoredBatch, start: int, *, is_json: bool) -> list[bytes]:
-    """Return the messages of a batch from the offset `start` on."""
+async def _values(call: Call, page: StreamPage) -> list[bytes]:
+    """Return the messages of a page."""
     opener = call.services.broker.open_batches
-    found: list[bytes] = []
-    at = skip = max(0, start - batch.base_offset)
-    async with opener.opened(batch) as windows:
-        following = windows.following(at)
-        while at < batch.header.record_count:
-            await opener.turns.take(len(windows.span(at)))
-            first, records = next(following)
-            at = first + len(records)
-            wanted = (one.value or b"" for one in records if one.offset_delta >= skip)
-            found += [value for value in wanted if value or not is_json]
-    return found
-
-
-async def _before(call: Call, partition: Partition, start: int) -> bytes:
-    """Return the last bytes before `start`, as many as an unfinished character may have."""
-    at = max(partition.earliest_offset, start - durable.LOOK_BACK_BYTES)
-    found = b""
-    while at < start:
-        batches = await partition.read(at, bytes_max=1, count_max=start - at)
-        if not batches:
-            break
-        for batch in batches:
-            values = await _values(call, batch, at, is_json=False)
-            found = (found + b"".join(values[: start - at]))[-durable.LOOK_BACK_BYTES :]
-            at = batch.next_offset
-    return found
+    values: list[bytes] = []
+    for batch in stored_of(page.batches):
+        values += await values_of(opener, batch, page.start)
+    call.messages += page.following - page.start
+    return [value for value in values if value] if page.config.is_json else values
 
 
 def _cursor(call: Call) -> str:
@@ -212,69 +155,68 @@ def _cursor(call: Call) -> str:
     return durable.cursor(call.services.clock(), call.query.get("cursor"), jitter_s)
 
 
-async def _events(
-    call: Call, partition: Partition, state: StreamState, start: int
-) -> web.StreamResponse:
+async def _events(call: Call, asked: ReadStream) -> web.StreamResponse:
     """Send events until the stream ends, or the reader should reconnect."""
-    kind = state.config.content_type
-    await partition.read(start, bytes_max=1, count_max=1)  # errors get a normal answer
     with call.services.streams.one(), call.services.quotas.stream(call):
+        first = replace(asked, look_back=durable.LOOK_BACK_BYTES)
+        page = await operate(call, first, StreamPage)  # errors get a normal answer
+        call.incarnation = page.incarnation  # later pages must match
         stream = Stream(call, EVENTS)
         response = stream.response
         response.content_type = EVENTS
         write_head(call, response)
         response.headers["Cache-Control"] = "no-cache, no-store"
         response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
-        if not durable.is_text(kind):
+        if not durable.is_text(page.config.content_type):
             response.headers[durable.ENCODING_HEADER] = "base64"
         await response.prepare(call.request)
         with suppress(OctavoError, TimeoutError, ConnectionError):
             # However it ends, the reader reconnects, and then gets the error.
             async with asyncio.timeout(call.services.config.stream_events_ms / 1000):
-                await _send(call, partition, state, stream, start)
+                await _send(call, asked, page, stream)
         with suppress(ConnectionError):
             await response.write_eof()
     return response
 
 
-async def _until_may_read(call: Call, stream: Stream) -> None:
-    """Wait until the quota of the namespace and the rates of the topic allow another read."""
+async def _next_page(call: Call, asked: ReadStream, stream: Stream) -> StreamPage:
+    """Read once the quota of the namespace and the rates of the topic allow it."""
     while True:
         try:
-            return call.services.quotas.may_read(call.topic)
-        except QuotaExceeded as error:
-            await asyncio.sleep(min(error.wait_s, LIVES_S))
-            if error.wait_s > LIVES_S:
+            read = partial(operate, call, asked, StreamPage)
+            return await through_moves(read, final=QuotaExceeded.name)
+        except (QuotaExceeded, Problem) as error:
+            wait_s = wait_of(error)
+            if not wait_s:
+                raise
+            await asyncio.sleep(min(wait_s, LIVES_S))
+            if wait_s > LIVES_S:
                 await stream.send(b": \n\n")
 
 
-async def _send(
-    call: Call, partition: Partition, state: StreamState, stream: Stream, start: int
-) -> None:
-    kind, is_first = state.config.content_type, True
-    text = None
-    if durable.is_text(kind) and not state.config.is_json:
-        text = durable.EventText(await _before(call, partition, start))
+async def _send(call: Call, asked: ReadStream, page: StreamPage, stream: Stream) -> None:
+    """Send page after page, from wherever the partition is served."""
+    kind, is_json, is_first = page.config.content_type, page.config.is_json, True
+    text = durable.EventText(page.before) if durable.is_text(kind) and not is_json else None
     while True:
-        await _until_may_read(call, stream)
-        piece = await _piece(call, partition, state, start)
-        data = durable.joined(piece.values, is_json=state.config.is_json) if piece.values else b""
+        values = await _values(call, page)
+        data = durable.joined(values, is_json=is_json) if values else b""
         if text is not None:
-            data = text.feed(data, is_last=piece.closed)
+            data = text.feed(data, is_last=page.closed)
         if data:
-            await stream.send(durable.data_event(data, kind), len(piece.values))
-        if piece.values or is_first or piece.closed:
+            await stream.send(durable.data_event(data, kind), len(values))
+        if values or is_first or page.closed:
             control = durable.control_event(
-                piece.next_offset,
+                page.following,
                 cursor=_cursor(call),
-                up_to_date=piece.is_all,
-                closed=piece.closed,
+                up_to_date=page.is_all,
+                closed=page.closed,
             )
             await stream.send(control)
-        if piece.closed:
+        if page.closed:
             return
-        start, is_first = piece.next_offset, False
-        if piece.is_all:
-            await partition.stream.wait(start, LIVES_S)
-            if partition.stream.end <= start and not partition.stream.is_closed:
-                await stream.send(b": \n\n")
+        is_first = False
+        following = replace(asked, at=page.following, wait_ms=round(LIVES_S * 1000))
+        page = await _next_page(call, following, stream)
+        if not page.batches and not page.closed:
+            await stream.send(b": \n\n")

@@ -8,7 +8,8 @@ from base64 import b64decode
 import pytest
 
 from octavo.broker.http import durable
-from octavo.broker.http.json_parts import MESSAGE_PARTS_MAX
+from octavo.broker.operations import stream_kinds
+from octavo.broker.operations.json_parts import MESSAGE_PARTS_MAX
 
 
 def test_offsets_sort_as_texts() -> None:
@@ -89,21 +90,21 @@ def test_tags() -> None:
     ],
 )
 def test_arrays_are_taken_apart_once(body: bytes, values: list[bytes] | None) -> None:
-    assert durable.json_values(body) == values
+    assert stream_kinds.json_values(body) == values
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_an_append_of_json_has_so_many_elements_and_parts(more: int) -> None:
     """Without a bound 4 MiB of empty lists took seconds of the loop."""
-    body = b"[" + b"1," * (durable.ELEMENTS_MAX - 1 + more) + b"1]"
+    body = b"[" + b"1," * (stream_kinds.ELEMENTS_MAX - 1 + more) + b"1]"
     parts = b'{"a":[' + b"1," * (MESSAGE_PARTS_MAX - 2 + more) + b"1]}"
     if more:
         for one in (body, parts):
-            with pytest.raises(durable.TooManyParts):
-                durable.json_values(one)
+            with pytest.raises(stream_kinds.TooManyParts):
+                stream_kinds.json_values(one)
     else:
-        assert durable.json_values(body) == [b"1"] * durable.ELEMENTS_MAX
-        assert durable.json_values(parts) == [parts]
+        assert stream_kinds.json_values(body) == [b"1"] * stream_kinds.ELEMENTS_MAX
+        assert stream_kinds.json_values(parts) == [parts]
 
 
 def test_an_event_cannot_begin_within_another() -> None:

@@ -30,8 +30,8 @@ from octavo.broker.http.api.groups import HOLDS_MAX, TOPICS_MAX
 from octavo.broker.http.api.publish import BATCHES_MAX
 from octavo.broker.http.call import JSON_BYTES_MAX
 from octavo.broker.http.inflating import Inflater
-from octavo.broker.http.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX, has_more_parts
 from octavo.broker.http.routes import ROUTES
+from octavo.broker.operations.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX, has_more_parts
 from octavo.broker.types import SubscriptionInfo, SubscriptionSettings, TopicName
 from octavo.ledger.read.open_batch import SMALL_BYTES
 from octavo.protocol.batch import InvalidBatch

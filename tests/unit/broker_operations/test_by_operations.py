@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -51,3 +52,67 @@ async def test_no_call_is_sent_once_more(monkeypatch: pytest.MonkeyPatch) -> Non
             assert moved.status == 200, moved
             found = moved.json()
             assert found.get("partitions", [found])[0]["from_broker"] == "b0"
+
+
+async def test_a_durable_stream_is_used_through_another_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Made, of a topic with messages as well, appended to, read, followed, closed and deleted."""
+
+    def sent(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a broker sent HTTP to another one")
+
+    monkeypatch.setattr(Peers, "_open", sent)
+    stream, text = "/v1/durable-streams/public/one", {"Content-Type": "text/plain"}
+    async with running(2) as two:
+        await two.api.put(TOPIC)
+        await two.api.post(f"{TOPIC}/messages", b"x", "text/plain")
+        got = await asked_elsewhere(two, "PUT", stream, data=b"y", headers=text)
+        assert (got.status, got.headers["Stream-Next-Offset"][-1]) == (201, "2"), got
+        assert (await two.apis[1].call("PUT", stream, headers=text)).status == 200
+        wrong = await two.apis[1].post(stream, b"1", "application/json")
+        assert (wrong.status, wrong.json()["code"]) == (409, "stream-conflict")
+        head = await two.apis[1].call("HEAD", stream)
+        assert (head.status, head.headers["Content-Type"]) == (200, "text/plain")
+        end = head.headers["Stream-Next-Offset"]
+        waiting = asyncio.create_task(two.apis[1].get(f"{stream}?offset={end}&live=long-poll"))
+        events = asyncio.create_task(two.apis[1].get(f"{stream}?offset=-1&live=sse"))
+        await asyncio.sleep(0.1)
+        named = {**text, "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+        for status in (200, 204):
+            got = await two.apis[1].call("POST", stream, data=b"z", headers=named)
+            assert (got.status, got.headers["Producer-Seq"]) == (status, "0"), got
+        assert (await waiting).body == b"z"
+        closed = await two.apis[1].call("POST", stream, headers={"Stream-Closed": "true"})
+        assert (closed.status, closed.headers["Stream-Closed"]) == (204, "true")
+        told = [one for one in (await events).body.split(b"\n") if b"data:{" not in one]
+        assert b"".join(one[5:] for one in told if one.startswith(b"data:")) == b"xyz"
+        whole = await two.apis[1].get(stream)
+        assert (whole.body, whole.headers["Stream-Closed"]) == (b"xyz", "true")
+        beyond = await two.apis[1].get(stream + "?offset=" + "0" * 16 + "_" + "9" * 16)
+        assert (beyond.status, beyond.json()["code"]) == (400, "offset-beyond-end")
+        assert beyond.headers["Stream-Next-Offset"][-1] == "3"
+        late = await two.apis[1].post(stream, b"z", "text/plain")
+        assert (late.status, late.headers["Stream-Closed"]) == (409, "true")
+        assert late.headers["Stream-Next-Offset"][-1] == "3"
+        assert (await two.apis[1].call("DELETE", stream)).status == 204
+        assert (await two.apis[1].get(stream)).status == 404
+
+
+async def test_bytes_that_are_no_utf_8_in_a_content_type_are_a_refusal() -> None:
+    """They cannot be sent to the owner as text."""
+    stream = "/v1/durable-streams/public/one"
+    async with running(2) as two:
+        await two.api.call("PUT", stream, headers={"Content-Type": "text/plain"})
+        two.cluster.owners[two.partition("public/one").name] = "b0"
+        for api in two.apis:
+            host, _, port = api.url.removeprefix("http://").partition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                f"POST {stream} HTTP/1.1\r\nHost: x\r\nContent-Type: a/\xff\r\n"
+                "Content-Length: 1\r\nConnection: close\r\n\r\nx".encode("latin-1")
+            )
+            got = await reader.read()
+            writer.close()
+            assert got.startswith(b"HTTP/1.1 409 "), got
+            assert b"not a/" in got

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable
 from octavo.broker.operations.channel import Answering, Priority, Windows
@@ -37,7 +38,9 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
+from octavo.broker.operations.stream_kinds import AwaitStream, ReadStream, StreamPage
 from octavo.broker.operations.upgrade import NONCE_HEADER, answer_head
+from octavo.broker.state.stream import StreamConfig
 from octavo.broker.types import Delivery, MessageId, Nack, Owner, PartitionName, Published
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, build_batch
@@ -218,6 +221,34 @@ async def test_a_read_that_finds_nothing_waits_and_reads_again() -> None:
         assert first == asked
         assert wait == Await(NAME, 7, 5_000)
         assert again == Read.of(NAME, 7, 1000, 10, compacted=False)
+
+
+async def test_a_read_of_a_stream_that_finds_nothing_waits_and_reads_again() -> None:
+    """Unless the stream has ended; a wait that ends without news is answered by the first read."""
+    config = StreamConfig("text/plain")
+    empty = StreamPage(config, "i1", [], 7, 7, True, False)
+    full = StreamPage(config, "i1", [GivenBatch(7, 1, 2, HEADER, b"d")], 7, 8, True, False)
+    ended = StreamPage(config, "i1", [], 7, 7, True, True)
+    asked = ReadStream(NAME, None, 1000, 10, 5_000)
+    once = replace(asked, wait_ms=0)
+    wait, again = AwaitStream(NAME, 7, 5_000), replace(once, at=7)
+    cases: list[tuple[list[Any], list[Any]]] = [
+        ([empty, Awaited(True), full], [once, wait, again]),
+        ([empty, Awaited(False)], [once, wait]),
+        ([full], [once]),
+        ([ended], [once]),
+    ]
+    for said, operations in cases:
+        async with opened() as world:
+            answers = iter(said)
+
+            async def work(_: Request, answers: Any = answers) -> Any:
+                return next(answers)
+
+            world.work = work
+            found = await world.remote.read_stream(world.owner, ALICE, asked)
+            assert found == ([one for one in said if isinstance(one, StreamPage)][-1])
+            assert [request.operation for request in world.seen] == operations
 
 
 async def test_a_refusal_comes_as_it_was_made() -> None:
@@ -561,6 +592,7 @@ def test_only_what_changes_nothing_that_lasts_is_asked_again() -> None:
     of_brokers = {"LoadPart", "StoreCopy", "WriteAudit", "Prepare", "Take", "LetGo"}
     of_brokers |= {"BeginLargeCopy", "AddPiece", "EndBody"}
     others = {"Publish", "Truncate", "Unload", "ReleaseAccess", "Drain", "LeaveGroup"}
-    assert once == cursors | of_brokers | others
+    streams = {"MakeStream", "AppendToStream", "DeleteStream"}
+    assert once == cursors | streams | of_brokers | others
     assert RULES[Publish].priority is Priority.URGENT
     assert RULES[Settle].priority is Priority.URGENT

@@ -58,7 +58,17 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.local import run
 from octavo.broker.operations.rules import CALL, BrokerRules
+from octavo.broker.operations.stream_kinds import (
+    AppendToStream,
+    AwaitStream,
+    DeleteStream,
+    DescribeStream,
+    MakeStream,
+    ReadStream,
+    StreamAsked,
+)
 from octavo.broker.partition.ending import Foretold, PartitionEnd
+from octavo.broker.state.stream import Append
 from octavo.broker.types import GroupName, PartitionName, TopicSettings
 from octavo.protocol.records import Record, build_batch
 from octavo.protocol.topic_patterns import TopicPattern
@@ -106,6 +116,14 @@ EVERY: list[AnyOperation] = [
     ),
     LeaveGroup(GROUP, "m"),
     DescribeGroup(GROUP),
+    MakeStream(
+        NAME, StreamAsked("text/plain", 60, None, None, False, None), b"x", True, None, True
+    ),
+    AppendToStream(NAME, Append("p", 1, 2, "s", True), "text/plain", b"x"),
+    DeleteStream(NAME),
+    ReadStream(NAME, 7, 10, 10, 1_000),
+    AwaitStream(NAME, 7, 10),
+    DescribeStream(NAME, 7),
 ]
 """One operation of each kind."""
 AT_OWNERS = [one for one in EVERY if isinstance(one, LocalOperation)]
@@ -155,13 +173,14 @@ def test_each_kind_has_a_rule_and_stands_here() -> None:
 async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOperation) -> None:
     """One call of the gate also tells the audit log."""
     asked: list[tuple[Any, ...]] = []
-    gate = SimpleNamespace(check_passed_on=lambda *about: asked.append(about))
+    gate = SimpleNamespace(check_passed_on=lambda *about: asked.append(about), may=lambda *_: False)
     quotas = SimpleNamespace(admit_passed_on=lambda who: asked.append((who,)))
     nothing: Any = None
     rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000)  # type: ignore[arg-type]
     rules.admit(ALICE, operation, "10.0.0.1")
+    topic = Resource(Kind.TOPIC, "public/t")
     resources = {
-        On.TOPIC: Resource(Kind.TOPIC, "public/t"),
+        **dict.fromkeys(On, topic),
         On.SUBSCRIPTION: Resource(Kind.SUBSCRIPTION, "public/t/s"),
         On.CLUSTER: CLUSTER,
         On.GROUP: Resource(Kind.SUBSCRIPTION, "public/g"),
@@ -200,7 +219,7 @@ async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
 ) -> None:
     """For the client of any protocol: rights with audit, and the quota of its kind."""
     asked: list[tuple[Any, ...]] = []
-    gate = SimpleNamespace(check=lambda *about: asked.append(about))
+    gate = SimpleNamespace(check=lambda *about: asked.append(about), may=lambda *_: False)
     quotas = SimpleNamespace(begin=lambda *about: asked.append(about))
     topics = SimpleNamespace(settings_of=lambda *_: TopicSettings())
     broker: Any = SimpleNamespace(topics=topics)
@@ -213,6 +232,8 @@ async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
     assert asked[-1][:2] == (ALICE, rule.rate)
     if isinstance(operation, Publish):
         assert asked[-1][2:] == (len(operation.batches[0]), 1)
+    elif rule.rate is Rate.INTO_IF_ANY:
+        assert asked[-1][2:] == (1,)
 
 
 @pytest.mark.parametrize("operation", AT_OWNERS, ids=lambda one: type(one).__name__)
@@ -225,7 +246,7 @@ async def test_an_exceeded_rate_stops_it_before_anything_is_done(
     with pytest.raises(Untouched if rate is Rate.NO_MESSAGES else Stopped) as raised:
         await run(BROKER, partition, operation, ALICE, rules, lambda _: None)  # type: ignore[arg-type, return-value]
     if rate is not Rate.NO_MESSAGES:
-        assert raised.value.args == (rate,)
+        assert raised.value.args == (Rate.OUT_OF if rate is Rate.OUT_OF else Rate.INTO,)
 
 
 @pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
@@ -241,9 +262,46 @@ def test_what_changes_something_for_good_is_never_asked_again() -> None:
         Publish, Settle, Seek, Skip, Expire, Truncate, Unload, ReleaseAccess, LoadPart,
         StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody, Prepare, Take, LetGo, Drain,
         LeaveGroup,
+        MakeStream, AppendToStream, DeleteStream,
     }  # fmt: skip
     long = {Unload, LoadPart, StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody}
     assert all(RULES[kind].priority is Priority.URGENT for kind in once - long)
+
+
+STREAM = StreamAsked("text/plain", None, None, None, False, None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "needed"),
+    [
+        (MakeStream(NAME, STREAM, b"", True), [Operation.CREATE]),
+        (MakeStream(NAME, STREAM, b"x", True), [Operation.CREATE, Operation.PRODUCE]),
+        (
+            MakeStream(NAME, STREAM, b"", False, may_convert=True),
+            [Operation.CREATE, Operation.ALTER],
+        ),
+        (
+            MakeStream(NAME, STREAM._replace(ttl_s=1), b"", False, may_convert=True),
+            [Operation.CREATE, Operation.ALTER, Operation.DELETE],
+        ),
+    ],
+)
+@pytest.mark.parametrize("on", ["topic:public/t", "namespace:public"])
+async def test_to_make_a_stream_needs_the_rights_of_what_it_does(
+    operation: MakeStream, needed: list[Operation], on: str
+) -> None:
+    """The right to create is enough on the topic or on its namespace."""
+    asked: list[tuple[Any, Any]] = []
+
+    def check(_: Identity, right: Operation, resource: Resource, *__: str) -> None:
+        asked.append((right, str(resource)))
+
+    gate: Any = SimpleNamespace(check_passed_on=check, may=lambda *about: str(about[2]) == on)
+    quotas: Any = SimpleNamespace(admit_passed_on=lambda _: None)
+    nothing: Any = None
+    rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000)
+    rules.admit(ALICE, operation, "10.0.0.1")
+    assert asked == [(needed[0], on), *((right, "topic:public/t") for right in needed[1:])]
 
 
 def test_an_operation_without_a_rule_cannot_be_sent() -> None:
