@@ -56,7 +56,7 @@ compiled: install
 test-all: test test-long
 
 test-long: install
-	$(PYTEST) -m long --durations 20
+	THOROUGH=1 $(PYTEST) -m 'long or property' --durations 20
 
 # What failed last, alone on the machine: does it fail by itself, or only next to others?
 test-failed: install

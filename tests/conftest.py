@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import time
@@ -15,10 +16,11 @@ import structlog
 
 from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
 from octavo.standalone.ports import free_port
+from tests.support.kit.examples import examples
 from tests.support.zookeeper_server import ZooKeeperRun, ZooKeeperServer, running_zookeeper
 
 # Never fail a test for being late: machines that run tests are busy with other work.
-hypothesis.settings.register_profile("octavo", deadline=None)
+hypothesis.settings.register_profile("octavo", deadline=None, max_examples=examples())
 hypothesis.settings.load_profile("octavo")
 
 SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
@@ -32,8 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in SHARED_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
+        if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.property)
     if order := os.environ.get("FILES_IN_ORDER_OF"):
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.path.name}".encode()).digest())
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of garbage collections, which would look at them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -16,6 +16,7 @@ from octavo.bookie.entrylog.format import Location
 from octavo.bookie.index.index import IndexedExtent, LedgerIndex, RocksIndex
 from octavo.protocol.codes import BookieIOError
 from tests.sim.index import KeptIndex, SimIndex
+from tests.support.kit.examples import examples
 from tests.support.memory_index import MemoryIndex
 
 OPENERS: dict[str, Callable[[str], LedgerIndex]] = {
@@ -117,7 +118,7 @@ puts = st.lists(
 
 
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(puts)
 def test_against_a_dict(
     opener: Callable[[str], LedgerIndex], batches: list[list[tuple[int, int, int]]]

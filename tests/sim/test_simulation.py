@@ -21,12 +21,13 @@ from tests.sim.run import run_seed
 SEEDS = int(os.environ.get("SIM_SEEDS", "1200"))
 PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "48"))
 """Seeds of each profile. The same seed is another story in each profile."""
-SHORT_SEEDS = 30
-"""How many of them `make test` runs; of each profile one shard."""
+SHORT_SEEDS = 10
+"""How many of them `make test` runs; of each profile, the first shard."""
 _SHARD = 30
 _OF_PROFILE = 6
-_SHORT_OF = {"stream": 3, "load": 3, "large": 3}
-"""Profiles whose seeds take a second: the first shard is smaller by this factor."""
+_FIRST_OF_PROFILE = 2
+_FIRST_OF = {"stream": 1, "load": 1, "large": 1}
+"""Profiles with a smaller first shard, because a seed takes seconds."""
 _HASHED = 30
 _HERE = Path(__file__).parent
 
@@ -41,18 +42,18 @@ def kept_seeds() -> Iterator[Any]:
             yield pytest.param(int(seed), profile, marks=slow)
 
 
-def shards(seeds: int, size: int, short: int) -> list[Any]:
-    """Return where shards of `size` begin; shards from seed `short` on are for `make test-all`."""
-    return [
-        pytest.param(first, marks=pytest.mark.long) if first >= short else first
-        for first in range(0, seeds, size)
-    ]
+def shards() -> Iterator[Any]:
+    """Yield ranges of seeds; all but the first are for `make test-all`."""
+    yield pytest.param(range(SHORT_SEEDS), id="0")
+    for first in range(SHORT_SEEDS, SEEDS, _SHARD):
+        seeds = range(first, min(first + _SHARD, SEEDS))
+        yield pytest.param(seeds, id=str(first), marks=pytest.mark.long)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", shards(SEEDS, _SHARD, SHORT_SEEDS))
-def test_no_seed_fails(first: int) -> None:
-    for seed in range(first, min(first + _SHARD, SEEDS)):
+@pytest.mark.parametrize("seeds", list(shards()))
+def test_no_seed_fails(seeds: range) -> None:
+    for seed in seeds:
         result = run_seed(seed)
         assert result.failure is None, explain(result)
 
@@ -60,7 +61,7 @@ def test_no_seed_fails(first: int) -> None:
 def profile_shards() -> Iterator[Any]:
     """Yield some seeds of each profile; all but the first shard are for `make test-all`."""
     for profile in PROFILES:
-        short = _SHORT_OF.get(profile, _OF_PROFILE)
+        short = _FIRST_OF.get(profile, _FIRST_OF_PROFILE)
         yield pytest.param(profile, range(short), id=f"{profile}-0")
         for first in range(short, PROFILE_SEEDS, _OF_PROFILE):
             seeds = range(first, min(first + _OF_PROFILE, PROFILE_SEEDS))

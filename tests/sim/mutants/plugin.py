@@ -19,6 +19,7 @@ _held = ExitStack()
 def pytest_configure() -> None:
     """Plant the bug until the process ends."""
     if name := os.environ.get(PLANTED):
+        os.environ["THOROUGH"] = "1"  # a rule that a quarter of the examples may miss
         _held.enter_context(planted_edits(TESTED[name].edits))
 
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-_PLAIN = (str, bytes, bytearray, memoryview, int, float, bool, type(None), type, range)
 _LONG = 5_000
 """Longer containers are data: entries, offsets, messages."""
 
@@ -26,39 +25,72 @@ def describable(roots: Iterable[object]) -> list[object]:
     line = deque(roots)
     while line:
         one = line.popleft()
-        if isinstance(one, _PLAIN) or id(one) in seen:
+        kind = type(one)
+        inside = _INSIDE.get(kind)
+        if inside is None:
+            inside = _INSIDE[kind] = _how_to_enter(kind)
+        if inside is _nothing or id(one) in seen:
             continue
         seen[id(one)] = one  # keep the object, so that its id is not reused during the walk
-        if isinstance(one, Mapping | list | tuple | set | frozenset | deque):
-            if len(one) <= _LONG:
-                line.extend(_inside(one))
-        elif isinstance(one, types.MethodType):
-            line.append(one.__self__)
-        elif isinstance(one, functools.partial):
-            line.extend((one.func, *one.args, *one.keywords.values()))
-        elif type(one).__module__.startswith("octavo."):
-            if callable(getattr(one, "describe", None)):
-                found.append(one)
-            line.extend(_fields(one))
+        if kind in _DESCRIBED:
+            found.append(one)
+        line.extend(inside(one))
     return found
 
 
-def _inside(container: Any) -> Iterator[object]:
-    if isinstance(container, Mapping):
-        yield from list(container.keys())
-        yield from list(container.values())
-    else:
-        yield from list(container)
+def _nothing(_: Any) -> tuple[object, ...]:
+    return ()
 
 
-def _fields(one: object) -> Iterator[object]:
-    yield from list(vars(one).values()) if hasattr(one, "__dict__") else ()
-    for kind in type(one).__mro__:
-        slots = vars(kind).get("__slots__", ())
+def _of_mapping(one: Any) -> list[object]:
+    return [] if len(one) > _LONG else [*one.keys(), *one.values()]
+
+
+def _of_container(one: Any) -> list[object]:
+    return [] if len(one) > _LONG else list(one)
+
+
+def _of_partial(one: Any) -> tuple[object, ...]:
+    return (one.func, *one.args, *one.keywords.values())
+
+
+def _of_fields(slots: tuple[str, ...], one: Any) -> list[object]:
+    found = list(vars(one).values()) if hasattr(one, "__dict__") else []
+    found += [getattr(one, slot) for slot in slots if hasattr(one, slot)]
+    return found
+
+
+_Enter = Callable[[Any], Iterable[object]]
+_INSIDE: dict[type, _Enter] = {}
+"""How to enter an object of each type. Each test of a cluster walks through some 10,000 objects of
+few types, so a type is looked at once."""
+_DESCRIBED: set[type] = set()
+"""The product's types that have a `describe()`."""
+
+
+def _how_to_enter(kind: type) -> _Enter:
+    if issubclass(kind, Mapping):
+        return _of_mapping
+    if issubclass(kind, list | tuple | set | frozenset | deque):
+        return _of_container
+    if issubclass(kind, types.MethodType):
+        return lambda method: (method.__self__,)
+    if issubclass(kind, functools.partial):
+        return _of_partial
+    if issubclass(kind, type) or not kind.__module__.startswith("octavo."):
+        return _nothing
+    if callable(getattr(kind, "describe", None)):
+        _DESCRIBED.add(kind)
+    return functools.partial(_of_fields, tuple(_slots(kind)))
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
-            name = f"_{kind.__name__.lstrip('_')}{slot}" if slot.startswith("__") else slot
-            if name not in ("__dict__", "__weakref__", "__weakref__") and hasattr(one, name):
-                yield getattr(one, name)
+            if slot not in ("__dict__", "__weakref__"):
+                mangled = slot.startswith("__") and not slot.endswith("__")
+                yield f"_{base.__name__.lstrip('_')}{slot}" if mangled else slot
 
 
 def in_use(one: Any) -> dict[str, int]:

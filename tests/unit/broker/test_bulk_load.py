@@ -20,6 +20,7 @@ from octavo.broker.log.ledger_list import Contents, LedgerList
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord, PrivateLedger
 from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
+from tests.support.kit.examples import examples
 
 PARTITIONS = 3
 
@@ -222,7 +223,7 @@ class BulkLoads(RuleBasedStateMachine):
 
 
 TestBulkLoads = BulkLoads.TestCase
-TestBulkLoads.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBulkLoads.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.integers(1, 9), max_size=5), st.lists(st.integers(1, 9), max_size=5))

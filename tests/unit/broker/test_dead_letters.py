@@ -32,6 +32,7 @@ from octavo.broker.types import (
     TopicName,
 )
 from octavo.protocol.records import Record
+from tests.support.kit.examples import examples
 
 TOPIC = TopicName("shop", "orders")
 NAME = TOPIC.partition(2)
@@ -249,7 +250,7 @@ class Spending(RuleBasedStateMachine):
         assert len(self.spent) == len(self.known)
 
 
-Spending.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+Spending.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestSpending = Spending.TestCase
 
 

@@ -13,6 +13,7 @@ from octavo.broker.errors import SubscriptionBusy
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.subscriptions.delays import Delays
 from octavo.broker.subscriptions.dispatch import Dispatcher
+from tests.support.kit.examples import examples
 
 TIMEOUT = 100
 
@@ -333,7 +334,9 @@ class DispatchingInOrder(Dispatching):
 
 
 TestDispatching = Dispatching.TestCase
-TestDispatching.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDispatching.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestDispatchingInOrder = DispatchingInOrder.TestCase
 TestDispatchingInOrder.settings = TestDispatching.settings
 

@@ -22,6 +22,7 @@ from octavo.broker.subscriptions.slots import SLOTS, Slots, hash_of, slot_of
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.subscriptions.turns import Turns
 from octavo.broker.types import SubscriptionSettings
+from tests.support.kit.examples import examples
 
 LEASE = 100
 GONE = 50
@@ -527,7 +528,7 @@ class KeyShared(RuleBasedStateMachine):
 
 
 TestKeyShared = KeyShared.TestCase
-TestKeyShared.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestKeyShared.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize(("has_due", "looks"), [(True, True), (False, False)])

@@ -17,6 +17,7 @@ from octavo.broker.schemas.avro_rules import unreadable
 from octavo.broker.schemas.avro_shape import DEPTH_MAX, Shape
 from octavo.broker.schemas.compatibility import MODES, problems_of
 from octavo.broker.schemas.kinds import id_of, parsed
+from tests.support.kit.examples import examples
 
 # ---- compatibility
 
@@ -285,7 +286,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(value=TREES, cut=st.integers(0, 200), change=st.binary(max_size=3))
 def test_what_the_library_reads_is_gone_over_alike(
     value: dict[str, Any], cut: int, change: bytes

@@ -33,6 +33,7 @@ from octavo.metadata.topic_records import ForkRecord, Referrer, ShareRecord, dec
 from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicStore
 from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
+from tests.support.kit.examples import examples
 
 Turns = Callable[[], Coroutine[Any, Any, None]]
 
@@ -319,7 +320,7 @@ def test_joining() -> None:
 
 
 @given(st.lists(st.sampled_from((A, B, C)), max_size=4), st.sampled_from((A, B, C)))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_leaving(before: list[Referrer], who: Referrer) -> None:
     after = left(ShareRecord(tuple(dict.fromkeys(before))), who)
     assert who not in after.referrers

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.subscriptions.dispatch import Dispatcher
 from octavo.broker.subscriptions.turns import Turns
+from tests.support.kit.examples import examples
 
 LEASE = 100
 GONE = 30
@@ -109,4 +110,4 @@ class Failover(RuleBasedStateMachine):
 
 
 TestFailover = Failover.TestCase
-TestFailover.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFailover.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -23,6 +23,7 @@ from octavo.broker.http.broker_calls import (
 )
 from octavo.broker.http.replays import RUNS_KEPT, WINDOW, Replays
 from octavo.security.principal import ANONYMOUS, Identity
+from tests.support.kit.examples import examples
 
 KEY = b"k" * 32
 ALICE = Identity("user:alïce", frozenset({"group:staff", "group:übung"}), "token", 1_800_000_000.5)
@@ -104,7 +105,7 @@ def test_the_former_proof_is_that_of_0_1() -> None:
 
 
 @given(st.lists(st.integers(0, 3 * WINDOW), max_size=200))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_each_number_is_new_once_whatever_its_order(numbers: list[int]) -> None:
     replays, came, highest = Replays(), set[int](), -1
     for number in numbers:

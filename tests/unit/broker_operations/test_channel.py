@@ -23,6 +23,7 @@ from octavo.broker.operations.channel import (
     Windows,
 )
 from octavo.broker.operations.frames import BrokenChannel, Frame, Kind
+from tests.support.kit.examples import examples
 
 SMALL = Windows(
     requests=4,
@@ -523,7 +524,7 @@ class World:
                 break
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.kit.checkers import Kind, check_ledgers, check_topics, kinds, report
+from tests.support.kit.examples import examples
 from tests.support.kit.history import Call, History
 from tests.unit.kit.corruptions import LEDGER, TOPIC, Corruption
 from tests.unit.kit.legal import Ledger, Topic
@@ -22,7 +23,7 @@ OPERATIONS = int(os.environ.get("KIT_OPERATIONS", "50000"))
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(SEEDS, st.integers(0, 200), st.floats(0, 0.7))
 def test_a_legal_topic_has_no_problem(seed: int, steps: int, failing: float) -> None:
     told = Topic(random.Random(seed), failing=failing).run(steps)
@@ -31,7 +32,7 @@ def test_a_legal_topic_has_no_problem(seed: int, steps: int, failing: float) -> 
         assert not problems, report(problems)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(SEEDS, st.integers(0, 100))
 def test_a_legal_ledger_has_no_problem(seed: int, steps: int) -> None:
     told = Ledger(random.Random(seed)).run(steps)

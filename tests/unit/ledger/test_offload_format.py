@@ -27,6 +27,7 @@ from octavo.metadata.topics import OffloadRecord
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.entry import Entry
 from octavo.protocol.records import Record, build_batch
+from tests.support.kit.examples import examples
 
 LEDGER = 42
 
@@ -60,7 +61,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload_format, "GROUP_ENTRIES_MAX", 3)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.data())
 def test_the_same_entries_come_out(
     small_groups: None,

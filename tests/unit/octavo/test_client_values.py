@@ -35,6 +35,7 @@ from octavo.protocol.limits import (
 from octavo.protocol.records import Record, build_batch, read_records
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.fake_broker import Running, running
+from tests.support.kit.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -340,7 +341,7 @@ VALUES = (
 PARTS = st.none() | st.binary() | st.text().map(str.encode)
 HEADERS = st.lists(st.tuples(st.text(max_size=2), PARTS), max_size=4)
 RECORDS = st.tuples(PARTS, VALUES, HEADERS).map(lambda parts: Record(*parts))
-quick = settings(max_examples=300)
+quick = settings(max_examples=examples(300))
 
 
 def by_rule(shown: dict[str, Any]) -> bytes | None:
@@ -483,7 +484,7 @@ WAYS_IN: list[Callable[[Record], tuple[bytes, str]]] = [
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=8), st.integers(0, 2**32))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_way_in_to_every_way_out(records: list[Record], seed: int) -> None:
     asyncio.run(_every_way(records, random.Random(seed)))
 

@@ -15,6 +15,7 @@ from octavo.protocol import compression
 from octavo.protocol.batch import HEADER, HEADER_BYTES, BatchHeader, InvalidBatch, check_batch
 from octavo.protocol.compression import Compression, UnsupportedCompression, unpack
 from octavo.protocol.records import Record, build_batch, murmur2, partition_for, read_records
+from tests.support.kit.examples import examples
 
 some_bytes = st.none() | st.binary(max_size=50)
 headers = st.lists(st.tuples(st.text(max_size=8), some_bytes), max_size=3)
@@ -160,7 +161,7 @@ def test_a_snappy_block_of_negative_length_ends() -> None:
         unpack(Compression.SNAPPY, sound, 3)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.binary(max_size=120), st.integers(1, 50), st.sampled_from(Compression))
 def test_arbitrary_records_raise_nothing_else(data: bytes, count: int, kind: Compression) -> None:
     try:
@@ -170,7 +171,7 @@ def test_arbitrary_records_raise_nothing_else(data: bytes, count: int, kind: Com
     assert len(found) == count
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_damaged_records_raise_nothing_else(data: st.DataObject) -> None:
     sound = [Record(b"key", b"value", [("name", b"x")], 7), Record(None, b"v" * 20)]

@@ -16,6 +16,7 @@ from octavo.protocol.entry import HEADER, HEADER_BYTES
 from octavo.protocol.frames import LENGTH, Flag
 from octavo.protocol.v3_runs import Heads, take_run, varints
 from octavo.protocol.v3_schema import ResponseMessage
+from tests.support.kit.examples import examples
 from tests.support.raw_bookie import KEY, entry_of
 from tests.support.v3_frames import add_frame, framed, reordered
 
@@ -108,7 +109,7 @@ def test_a_run_ends_where_one_differs(seed: int) -> None:
         assert found == judged(changed[: len(found)])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.integers(-(2**63), 2**63 - 1),
     st.integers(-(2**63), 2**63 - 1),
