@@ -147,12 +147,12 @@ class BookieChannel:
             return max(first, owed), last, True
         if self._next > self._core.lap:
             return None
-        room = self._core.lap
+        room = self._core.lap + 1
         if self._window is not None:
             room = self._window - (self._next - owed)
             if room <= 0:
                 return None
-        return self._next, min(self._core.lap, self._next + room), False
+        return self._next, min(self._core.lap, self._next + room - 1), False
 
     # ------------------------------------------------------------------ answers of the bookie
 

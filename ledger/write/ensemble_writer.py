@@ -133,8 +133,9 @@ class EnsembleWriter:
         channel = self._by_bookie.get(bookie_id)
         if channel is None:
             return
-        channel.heard(self._loop.time(), last - first + 1)
         self.perform(self.core.acked(bookie_id, first, last))
+        # After the core: what the bookie still owes decides what its window lets go.
+        channel.heard(self._loop.time(), last - first + 1)
         self._release()
         if self.core.deferred:
             if self._is_half_full():

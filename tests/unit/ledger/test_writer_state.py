@@ -29,8 +29,8 @@ from octavo.ledger.write.ensemble_writer import EnsembleWriter, WriterEvent
 from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import State, WriterState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from octavo.protocol.codes import OctavoError, Unauthorized
-from tests.support.cluster import Cluster
+from octavo.protocol.codes import Code, OctavoError, Unauthorized
+from tests.support.cluster import Cluster, until
 from tests.support.cluster import cluster as cluster
 from tests.support.ledger_world import new_ledger
 
@@ -530,6 +530,8 @@ class _Connection:
 
     def attach(self, ledger_id: int, sink: object) -> None: ...
 
+    def detach(self, ledger_id: int, sink: object) -> None: ...
+
     def send_adds(self, frames: object, size: int) -> None:
         self.sent += size
 
@@ -538,6 +540,26 @@ class _Bookie:
     def __init__(self, bookie_id: str) -> None:
         self.bookie_id = bookie_id
         self.connection: _Connection | None = _Connection()
+
+
+async def test_the_last_ack_of_a_window_sends_what_waited_for_it() -> None:
+    """A bookie was busy and acks at once all that it was sent. The writer looked for room before it
+    took the ack, found none, and no other ack came: found by seed 310401 of profile `large`."""
+    client = _client()
+    client.options = LedgerOptions(busy_backoff_ms_min=1, busy_backoff_ms_max=1)
+    connection = client.bookies.get("a", None).connection = _Connection()
+    replication = EnsembleWriter(client, new_ledger(3, 3, 2), 0, _Owner())
+    replication.push([b"x" * 100] * 40)
+    replication.add_refused("a", Code.TOO_MANY_REQUESTS, 0, 39)
+    replication.push([b"x" * 100] * 40)  # they wait for the pause, then for the window
+    of_forty = connection.sent
+    await until(lambda: connection.sent >= 2 * of_forty, "the pause is over")
+    assert connection.sent == 2 * of_forty, "the window has no room for more"
+    replication.added("a", 0, 39)
+    (channel,) = (one for one in replication._channels if one.bookie.bookie_id == "a")
+    assert channel.waits_in_vain() == ""
+    assert connection.sent - 2 * of_forty == of_forty * 30 // 40, "as many as the window holds: 30"
+    replication.stop()
 
 
 def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
