@@ -52,7 +52,7 @@ def door_of(operation: Operation, resource: Resource) -> Door:
 
 
 def shut(topic: object) -> AuditTopicClosed:
-    """The error for a client that would make or write an internal topic."""
+    """Return the error for a client that would make or write an internal topic."""
     return AuditTopicClosed(
         f"{topic} is made and written by the brokers alone, so that nobody can forge or mute what "
         "stands in it; take another topic"

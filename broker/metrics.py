@@ -258,7 +258,7 @@ class _PartitionFigures:
         self._begin()
 
     def text(self) -> bytes:
-        """The whole text, family by family."""
+        """Return the whole text, family by family."""
         return b"".join(itertools.chain.from_iterable(self._texts.values()))
 
 

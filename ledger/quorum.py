@@ -45,7 +45,7 @@ class Quorum:
         return self.ensemble_size == self.write_quorum
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """The positions that hold `entry_id`, in the order readers prefer."""
+        """Return the positions that hold `entry_id`, in the order readers prefer."""
         size = self.ensemble_size
         return tuple((entry_id + k) % size for k in range(self.write_quorum))
 
@@ -54,7 +54,7 @@ class Quorum:
         return (position - entry_id) % self.ensemble_size < self.write_quorum
 
     def next_held(self, position: int, after: int) -> int:
-        """The first entry above `after` whose write set has `position`."""
+        """Return the first entry above `after` whose write set has `position`."""
         offset = (position - after - 1) % self.ensemble_size
         # Each next entry lowers the offset by one: no entry is held while it is in Qw … E−1.
         return after + 1 + max(0, offset - self.write_quorum + 1)
@@ -133,7 +133,7 @@ class Acks:
             del self._early[position]
 
     def confirmed(self, last_confirmed: int, last_pushed: int) -> int:
-        """The highest entry up to which every entry is stored by Qa of its write set."""
+        """Return the highest entry up to which every entry is stored by Qa of its write set."""
         quorum = self.quorum
         if quorum.everywhere:
             reached = sorted(self.acked_to)[quorum.ensemble_size - quorum.ack_quorum]

@@ -27,13 +27,13 @@ class TokenUnusable(OctavoError):
 
 
 def credentials_file() -> str:
-    """The absolute path of the metadata credentials file, or empty."""
+    """Return the absolute path of the metadata credentials file, or empty."""
     found = os.environ.get(VARIABLE, "")
     return os.path.abspath(found) if found else ""
 
 
 def bearer() -> dict[str, str]:
-    """The header with the environment's token, or no header. Raises `TokenUnusable`."""
+    """Return the header with the environment's token, or no header. Raises `TokenUnusable`."""
     found, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
     if not found and path:
         try:
@@ -45,7 +45,7 @@ def bearer() -> dict[str, str]:
 
 
 def shown(token: str) -> dict[str, str]:
-    """The header with `token`; no header if it is empty. Raises `TokenUnusable`."""
+    """Return the header with `token`; no header if it is empty. Raises `TokenUnusable`."""
     token = token.strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise TokenUnusable("the token is malformed: it must be printable ASCII without spaces")
@@ -53,7 +53,7 @@ def shown(token: str) -> dict[str, str]:
 
 
 def certificates() -> Certificates | None:
-    """The certificates for connections to bookies, by `OCTAVO_TLS_…`; None without them.
+    """Return the certificates for connections to bookies, by `OCTAVO_TLS_…`; None without them.
 
     Raises `TlsError`, `SettingsError`.
     """

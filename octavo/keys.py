@@ -25,7 +25,7 @@ VARIABLES = "OCTAVO_KEYS_"
 
 
 def data_keys_of(config: KeysConfig) -> DataKeys | None:
-    """The keys of a process, or None without a key setting. Raises `InvalidKeys`."""
+    """Return the keys of a process, or None without a key setting. Raises `InvalidKeys`."""
     source = key_source(config)
     if source is None:
         return None
@@ -45,7 +45,7 @@ def keys_of_environment() -> DataKeys | None:
 
 
 def key_source(config: KeysConfig) -> KeySource | None:
-    """The source that the settings name, or None. Raises `InvalidKeys`."""
+    """Return the source that the settings name, or None. Raises `InvalidKeys`."""
     if config.file:
         found = file_keys(Path(config.file))
         try:

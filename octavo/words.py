@@ -58,7 +58,7 @@ _WORDS: dict[str, tuple[str, Callable[[Fields], str]]] = {
 
 
 def in_words(event: str, fields: Fields) -> tuple[str, str] | None:
-    """The (style, sentence) of an event, or None for an event without words."""
+    """Return the (style, sentence) of an event, or None for an event without words."""
     known = _WORDS.get(event)
     if known is None:
         return None

@@ -67,7 +67,7 @@ class File(Protocol):
         """Where it lies."""
 
     def size(self) -> int:
-        """The length in bytes, with preallocated bytes."""
+        """Return the length in bytes, with preallocated bytes."""
 
     def pread(self, length: int, offset: int) -> bytes:
         """Return up to `length` bytes; fewer only at the end of the file."""

@@ -161,5 +161,5 @@ class AuditWriter:
 
 
 def _name_of(error: Exception) -> str:
-    """The name of an error, also of another broker's answer."""
+    """Return the name of an error, also of another broker's answer."""
     return str(getattr(error, "code", getattr(error, "name", type(error).__name__)))

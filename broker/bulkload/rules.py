@@ -112,7 +112,7 @@ class Caller(NamedTuple):
 
 
 def digest_of(token: bytes) -> str:
-    """The digest of a token that is stored; "" without a token."""
+    """Return the digest of a token that is stored; "" without a token."""
     return hashlib.sha256(token).hexdigest() if token else ""
 
 
@@ -201,7 +201,7 @@ def committing(
     published: bool = False,
     digest: str = "",
 ) -> BulkLoadRecord:
-    """The record that commits a new batch; `published`: its writer began and published it.
+    """Return the record that commits a new batch; `published`: its writer began and published it.
 
     Raises `BulkLoadAborted`, `BatchBegun`.
     """
@@ -241,7 +241,7 @@ def _check_begun(record: BulkLoadRecord, batch: int) -> None:
 
 
 def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
-    """The record once all parts of `batch` are inserted; None if it is complete or newer."""
+    """Return the record once all parts of `batch` are inserted; None if it is complete or newer."""
     if record.batch != batch or record.complete:
         return None
     return replace(record, complete=True)
@@ -265,7 +265,7 @@ def aborting(
 def part_of(
     record: BulkLoadRecord, batch: int, namespace: str, topic: str, partition: int
 ) -> BulkLoadPart | None:
-    """The part of `batch` that this partition may still miss; None if there is none."""
+    """Return the part of `batch` that this partition may still miss; None if there is none."""
     if record.batch != batch or record.complete:
         return None
     name = (namespace, topic, partition)
@@ -305,12 +305,12 @@ def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int)
 
 
 def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:
-    """The key of a bulk load's newest batch in a partition's record. Ids have no `@`."""
+    """Return the key of a bulk load's newest batch in a partition's record. Ids have no `@`."""
     return f"{bulk_load}@{record.since_ms}"
 
 
 def bulk_load_of(mark: str) -> str:
-    """The id in a mark."""
+    """Return the id in a mark."""
     return mark.rpartition("@")[0]
 
 
@@ -327,7 +327,7 @@ def is_finished(mark: str, batch: int, record: BulkLoadRecord) -> bool:
 def marking(
     marks: Mapping[str, int], mark: str, batch: int, finished: Collection[str]
 ) -> dict[str, int]:
-    """The marks with a new mark, minus the `finished` marks."""
+    """Return the marks with a new mark, minus the `finished` marks."""
     assert not is_loaded(marks, mark, batch)
     kept = {name: of for name, of in marks.items() if name not in finished}
     return {**kept, mark: batch}

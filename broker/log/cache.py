@@ -43,7 +43,7 @@ class CachedBatch:
         return len(self.stored) + _OVERHEAD_BYTES
 
     def served(self) -> StoredBatch:
-        """The batch with its absolute base offset."""
+        """Return the batch with its absolute base offset."""
         if self._served is None:
             header = self.header._replace(base_offset=self.base_offset)
             data = with_base_offset(self.stored, self.base_offset, header.partition_leader_epoch)
@@ -110,7 +110,7 @@ class PartitionTail:
         return found
 
     def find(self, ledger_id: int, entry_id: int) -> StoredBatch | None:
-        """The batch stored in this entry, if it is here."""
+        """Return the batch stored in this entry, if it is here."""
         for batch in reversed(self._batches):
             if batch is None:
                 break

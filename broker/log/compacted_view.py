@@ -53,12 +53,12 @@ class View:
             before = one.last_offset
 
     def number_at(self, offset: int) -> int:
-        """The index of the first ledger with a message at or after `offset`; past the end if
+        """Return the index of the first ledger with a message at or after `offset`; past the end if
         none."""
         return bisect_left(self._lasts, offset)
 
     def ledger(self, ledger_id: int) -> CompactedLedger | None:
-        """The view's ledger with this id; None if it has no such ledger."""
+        """Return the view's ledger with this id; None if it has no such ledger."""
         return next((one for one in self.ledgers if one.ledger_id == ledger_id), None)
 
 
@@ -101,7 +101,7 @@ class Room(NamedTuple):
         return 1 + min(by_bytes, by_messages)
 
     def without(self, batch: StoredBatch) -> Room:
-        """The room after this batch."""
+        """Return the room after this batch."""
         return Room(self.bytes - len(batch.data), self.messages - batch.header.record_count)
 
 
@@ -119,7 +119,7 @@ class Hints:
             self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)
 
     def entry_of(self, ledger_id: int, offset: int) -> int | None:
-        """The first entry of this ledger with a message at or after `offset`, if known."""
+        """Return the first entry of this ledger with a message at or after `offset`, if known."""
         for (ledger, entry), (first, end) in reversed(self._ranges.items()):
             if ledger == ledger_id and first <= offset < end:
                 return entry

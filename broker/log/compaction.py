@@ -134,7 +134,7 @@ def compacted_figures(view: CompactionRecord | None) -> tuple[int, int, int] | N
 
 
 def covered_to(record: PartitionRecord) -> int:
-    """The horizon: below it the compacted view has the newest message of each key."""
+    """Return the horizon: below it the compacted view has the newest message of each key."""
     return 0 if record.compaction is None else record.compaction.horizon
 
 

@@ -62,7 +62,7 @@ class EntryIndex:
         self._points(ledger_id).note(offset, entry_id)
 
     def bounds(self, ledger_id: int, offset: int, last_entry: int) -> Bounds:
-        """The range of entries, up to `last_entry`, that holds `offset`."""
+        """Return the range of entries, up to `last_entry`, that holds `offset`."""
         points = self._points(ledger_id)
         at = bisect_right(points.offsets, offset)
         assert at > 0

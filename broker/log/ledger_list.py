@@ -70,7 +70,7 @@ class Contents(NamedTuple):
     disorder_ms: int = 0
 
     def plus(self, header: BatchHeader, payload_bytes: int) -> Contents:
-        """The measures with one more batch."""
+        """Return the measures with one more batch."""
         first, newest = header.first_timestamp, header.max_timestamp
         if not self.messages:
             return Contents(header.record_count, payload_bytes, first, newest)
@@ -121,7 +121,7 @@ class ForkPoint(NamedTuple):
 
 
 def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
-    """The segment, with the timestamps that were measured in its ledger."""
+    """Return the segment, with the timestamps that were measured in its ledger."""
     return replace(
         segment,
         first_ms=contents.first_ms,
@@ -174,12 +174,12 @@ class LedgerList:
         """The offset ranges of pieces, ascending, with messages between any two."""
 
     def shown_from(self, offset: int) -> int:
-        """The first offset at or after `offset` that is not a piece."""
+        """Return the first offset at or after `offset` that is not a piece."""
         place = bisect_right(self.hidden, offset, key=_start) - 1
         return offset if place < 0 else max(offset, self.hidden[place][1])
 
     def uploaded(self, upload: str) -> PartitionLedger | None:
-        """The ledger of the large message with this upload id; None if there is none."""
+        """Return the ledger of the large message with this upload id; None if there is none."""
         return next((one for one in self.segments if one.upload == upload), None)
 
     @property
@@ -210,17 +210,17 @@ class LedgerList:
         return sum(segment.bytes for segment in self.segments)
 
     def find(self, offset: int) -> PartitionLedger:
-        """The ledger that covers `offset`: the newest that starts at or before it."""
+        """Return the ledger that covers `offset`: the newest that starts at or before it."""
         assert self.segments
         assert offset >= self.earliest_offset
         return self.segments[bisect_right(self._bases, offset) - 1]
 
     def segment_of(self, ledger_id: int) -> PartitionLedger | None:
-        """The segment of a ledger; None if the list does not have it (any more)."""
+        """Return the segment of a ledger; None if the list does not have it (any more)."""
         return next((segment for segment in self.segments if segment.ledger_id == ledger_id), None)
 
     def after(self, ledger_id: int) -> PartitionLedger | None:
-        """The segment that follows a ledger."""
+        """Return the segment that follows a ledger."""
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if segment.ledger_id == ledger_id:
                 return following
@@ -329,7 +329,7 @@ class LedgerList:
     def to_measure(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
     ) -> PartitionLedger | None:
-        """The ledger that `trimming` keeps only because its newest message is not known."""
+        """Return the ledger that `trimming` keeps only because its newest message is not known."""
         place, closed = self._covered_from(policy, now_ms, open_bytes, limit), self.closed
         if place == len(closed) or policy.age_ms is None:
             return None
@@ -360,7 +360,7 @@ class LedgerList:
     def _covered_from(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int, limit: int | None
     ) -> int:
-        """The index of the first segment that stays."""
+        """Return the index of the first segment that stays."""
         total, closed = self.closed_bytes + open_bytes, self.closed
         for number, segment in enumerate(closed):
             old = policy.age_ms is not None and is_older(segment, policy.age_ms, now_ms)
@@ -419,7 +419,7 @@ class LedgerList:
         )
 
     def forked(self, point: ForkPoint, now_ms: int) -> LedgerList:
-        """The ledgers of a fork: the same ledgers at the same offsets, all closed for it.
+        """Return the ledgers of a fork: the same ledgers at the same offsets, all closed for it.
 
         Raises `ValueError` when the list does not have the cut ledger (any more).
         """
@@ -454,7 +454,7 @@ class LedgerList:
         return LedgerList(found, self.earliest_offset)
 
     def dropped_in(self, newer: LedgerList) -> list[int]:
-        """The ledgers that are here but not in `newer`."""
+        """Return the ledgers that are here but not in `newer`."""
         kept = {segment.ledger_id for segment in newer.segments}
         return [segment.ledger_id for segment in self.segments if segment.ledger_id not in kept]
 

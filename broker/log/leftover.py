@@ -82,7 +82,7 @@ def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dic
 
 
 def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
-    """The partition that a broker made a ledger for; None for all other ledgers."""
+    """Return the partition that a broker made a ledger for; None for all other ledgers."""
     if custom.get(_KIND) not in _KINDS:
         return None
     return _named_partition(custom)
@@ -99,7 +99,7 @@ def _named_partition(custom: Mapping[str, bytes]) -> PartitionName | None:
 
 
 def label_of(custom: Mapping[str, bytes]) -> Label | None:
-    """The label in a ledger's custom metadata; None without a valid label."""
+    """Return the label in a ledger's custom metadata; None without a valid label."""
     compacted = custom.get(_KIND) == KIND
     partition = _named_partition(custom) if compacted else partition_of(custom)
     try:

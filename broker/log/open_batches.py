@@ -160,7 +160,7 @@ class _Damaged:
         self._why = why
 
     def span(self, index: int) -> range:
-        """The messages to take together."""
+        """Return the messages to take together."""
         return range(index, min(index + WINDOW_RECORDS, self._record_count))
 
     def readable_window(self, index: int) -> tuple[int, list[Record]]:

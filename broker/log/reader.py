@@ -81,13 +81,13 @@ class OpenReaders(Generic[_Reader]):
         self._open: OrderedDict[int, _Reader] = OrderedDict()
 
     def get(self, ledger_id: int) -> _Reader | None:
-        """The open reader of this ledger, if any."""
+        """Return the open reader of this ledger, if any."""
         return self._open.get(ledger_id)
 
     async def get_or_open(
         self, ledger_id: int, opened_by: Callable[[], Awaitable[_Reader]]
     ) -> _Reader:
-        """The open reader of this ledger, or a new one. Raises the errors of opening."""
+        """Return the open reader of this ledger, or a new one. Raises the errors of opening."""
         reader = self._open.get(ledger_id)
         if reader is None:
             opened = await opened_by()
@@ -284,7 +284,7 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header_at(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """The header of a confirmed entry, as readers see it, relative to the ledger."""
+        """Return the header of a confirmed entry, as readers see it, relative to the ledger."""
         found = await self._undamaged(segment, lambda: self._one_header(segment, entry_id))
         return shown(found, segment.appended)
 
@@ -309,7 +309,7 @@ class LogReader:
     async def heads_from(
         self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, Headers]]:
-        """The end of every batch from `first_entry` on, and the headers of its first record.
+        """Return the end of every batch from `first_entry` on, and the headers of its first record.
 
         Offsets are relative to the ledger. Compressed batches are left out: appends to a durable
         stream, whose writers are rebuilt from this, are never compressed.
@@ -623,7 +623,7 @@ class LogReader:
         return await open_offloaded(segment.ledger_id, segment.offload, self._ledgers.keys)
 
     async def _moved(self, segment: PartitionLedger) -> PartitionLedger | None:
-        """The ledger's segment if an offloaded copy is the only one left; else None."""
+        """Return the ledger's segment if an offloaded copy is the only one left; else None."""
         await self._record.look()
         moved = self._record.ledgers.segment_of(segment.ledger_id)
         if moved is None or not is_only_copy(moved.offload):

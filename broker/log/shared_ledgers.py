@@ -33,7 +33,7 @@ _CHANGED = (RecordExists, RecordNotFound, VersionConflict)
 
 
 def referrer_of(name: PartitionName, incarnation: str) -> Referrer:
-    """A partition as a shared ledger's record names it."""
+    """Return a partition as a shared ledger's record names it."""
     return Referrer(name.namespace, name.topic, name.partition, incarnation)
 
 
@@ -66,7 +66,7 @@ class SharedLedgers:
                 return
 
     async def referrers(self, ledger_id: int) -> tuple[Referrer, ...]:
-        """The partitions that refer to the ledger, or did; empty if it was never shared."""
+        """Return the partitions that refer to the ledger, or did; empty if it was never shared."""
         record, _ = await self._shares.read(ledger_id)
         return () if record is None else record.referrers
 

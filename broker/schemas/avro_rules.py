@@ -188,7 +188,7 @@ class _Pairs:
                     pair.problems.append((at, "was not written, and has no default"))
 
     def _told(self, top: _Pair) -> list[str]:
-        """The problems with their paths: each pair once, at most `_TOLD_MAX`."""
+        """Return the problems with their paths: each pair once, at most `_TOLD_MAX`."""
         found: list[str] = []
         seen: set[int] = set()
         left: list[tuple[str, _Pair]] = [("", top)]
@@ -206,7 +206,7 @@ class _Pairs:
 
 
 def _resolved(schema: Avro, names: Mapping[str, Avro]) -> Avro:
-    """The type that a name stands for, without wrappers like `{"type": {…}}`."""
+    """Return the type that a name stands for, without wrappers like `{"type": {…}}`."""
     while True:
         if isinstance(schema, str) and schema in names:
             schema = names[schema]

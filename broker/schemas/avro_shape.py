@@ -83,7 +83,7 @@ class Shape:
             return str(error)
 
     def _circles(self) -> frozenset[str]:
-        """The named types at which a path through the schema returns to itself.
+        """Return the named types at which a path through the schema returns to itself.
 
         Every cycle contains one of them. Computed without recursion: types may nest deeply.
         """
@@ -109,7 +109,7 @@ class Shape:
         return frozenset(found)
 
     def _named_inside(self, name: str) -> list[str]:
-        """The named types directly inside a type."""
+        """Return the named types directly inside a type."""
         found: list[str] = []
         left = _inside(self._names[name])
         while left:
@@ -194,7 +194,7 @@ class Shape:
         return self._empty[name]
 
     def _resolved(self, schema: Avro) -> Avro:
-        """The type without names and wrappers."""
+        """Return the type without names and wrappers."""
         while True:
             if isinstance(schema, str) and schema in self._names:
                 schema = self._names[schema]
@@ -279,7 +279,7 @@ def _long(value: bytes, at: int) -> tuple[int, int]:
 
 
 def _inside(schema: Avro) -> list[Avro]:
-    """The schemas directly inside a schema."""
+    """Return the schemas directly inside a schema."""
     if isinstance(schema, list):
         return [*schema]
     if not isinstance(schema, Mapping):

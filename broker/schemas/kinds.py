@@ -74,7 +74,7 @@ def parsed(kind: str, given: Any) -> Schema:
 
 
 def id_of(kind: str, text: str) -> str:
-    """An id that depends only on the schema, wherever it is registered."""
+    """Return an id that depends only on the schema, wherever it is registered."""
     return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:16]
 
 
@@ -82,7 +82,7 @@ class Quick(Protocol):
     """Checks messages whose cost is bounded by their size."""
 
     def steps(self, size: int) -> int:
-        """The most steps for a value of `size` bytes; see `STEP_NS`."""
+        """Return the most steps for a value of `size` bytes; see `STEP_NS`."""
 
     def fits(self, value: bytes) -> bool:
         """Whether a message's value fits."""

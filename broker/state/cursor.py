@@ -76,7 +76,7 @@ class Cursor:
         return max(0, end - self._floor - self._beyond)
 
     def next_unacked(self, offset: int) -> int:
-        """The first unacked offset at or after `offset`."""
+        """Return the first unacked offset at or after `offset`."""
         offset = max(offset, self._floor)
         while (bits := self._chunks.get(offset >> _CHUNK_SHIFT, 0) >> (offset & _LOW)) & 1:
             run = _trailing_ones(bits)
@@ -86,7 +86,7 @@ class Cursor:
         return offset
 
     def first_unacked(self, count: int, end: int) -> list[int]:
-        """The first `count` unacked offsets before `end`."""
+        """Return the first `count` unacked offsets before `end`."""
         found: list[int] = []
         at = self._floor
         while len(found) < count:
@@ -165,7 +165,7 @@ class Cursor:
         return count
 
     def dump(self) -> list[tuple[int, bytes]]:
-        """The bitmap as (chunk number, bits little-endian without trailing zero bytes)."""
+        """Return the bitmap as (chunk number, bits little-endian without trailing zero bytes)."""
         return [
             (index, bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
             for index, bits in sorted(self._chunks.items())

@@ -57,7 +57,7 @@ class Duplicate(NamedTuple):
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` messages after `sequence`."""
+    """Return the sequence `count` messages after `sequence`."""
     return (sequence + count) % SEQUENCE_MODULUS
 
 
@@ -128,7 +128,7 @@ class ProducerTable:
         return iter(self._producers.values())
 
     def take_changed(self) -> list[ProducerState]:
-        """The producers that changed since the last call, in order of activity."""
+        """Return the producers that changed since the last call, in order of activity."""
         changed, self._changed = self._changed, set()
         if len(changed) * 4 < len(self._producers):
             states = [self._producers[i] for i in changed if i in self._producers]

@@ -111,7 +111,7 @@ class LeftLeases:
         return bool(self.messages or self.holder or self.group or self.active)
 
     def later(self, passed_ms: int) -> LeftLeases:
-        """The same leases `passed_ms` later, if the subscription was not used meanwhile."""
+        """Return the same leases `passed_ms` later, if the subscription was not used meanwhile."""
         if passed_ms <= 0:
             return self
         return replace(

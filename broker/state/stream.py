@@ -230,7 +230,7 @@ def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
 
 
 def marker_of(append: Append) -> bytes | None:
-    """The value of the header `MARKER`; None when the append changes only the log."""
+    """Return the value of the header `MARKER`; None when the append changes only the log."""
     if append.producer is None and append.stream_seq is None and not append.closes:
         return None
     packed: bytes = msgpack.packb(list(append[:5]))

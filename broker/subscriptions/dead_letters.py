@@ -209,7 +209,7 @@ def _with_retries(
 
 
 def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
-    """The settings of the retry topic's subscription, which continues where `name` stops.
+    """Return the settings of the retry topic's subscription, which continues where `name` stops.
 
     Several subscriptions may share a retry topic: each gets only its own messages there.
     """
@@ -227,7 +227,7 @@ def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
 
 
 def beside(topic: str, *, retries: bool) -> str:
-    """The name of the topic for copies that `topic` itself does not take."""
+    """Return the name of the topic for copies that `topic` itself does not take."""
     suffix = f"-{RETRY_SUFFIX if retries else DEAD_LETTER_SUFFIX}"
     if len(topic) + len(suffix) > NAME_CHARS_MAX:
         short = hashlib.sha256(topic.encode()).hexdigest()[:16]
@@ -243,7 +243,7 @@ def is_retrying(settings: SubscriptionSettings) -> bool:
 def retry_of(
     name: PartitionName, subscription: str, delivery: Delivery, due_ms: int | None
 ) -> Record:
-    """The copy for the retry topic, with its due time; its timestamp is the sender's."""
+    """Return the copy for the retry topic, with its due time; its timestamp is the sender's."""
     said = _said_of(RETRY, name, subscription, delivery)
     due = () if due_ms is None else (due_header(min(max(0, due_ms), DUE_MS_MAX)),)
     origin = delivery.record
@@ -253,7 +253,7 @@ def retry_of(
 def dead_letter_of(
     name: PartitionName, subscription: str, delivery: Delivery, *, retried: bool = False
 ) -> Record:
-    """The copy for the dead-letter topic; its timestamp is the sender's.
+    """Return the copy for the dead-letter topic; its timestamp is the sender's.
 
     `retried`: the subscription reads a retry topic (`is_retrying`), so the copy keeps the headers
     that name the first topic.
@@ -265,7 +265,7 @@ def dead_letter_of(
 
 
 def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
-    """The headers of the original that its copy keeps.
+    """Return the headers of the original that its copy keeps.
 
     A due time is dropped: it was the original's, and the copy has another or none. Headers that
     begin with one of `fronts` are dropped too: they may come from an earlier copy, for example a
@@ -284,7 +284,7 @@ def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
 def _said_of(
     front: str, name: PartitionName, subscription: str, delivery: Delivery
 ) -> list[tuple[str, bytes | None]]:
-    """The headers that say where a copy comes from."""
+    """Return the headers that say where a copy comes from."""
     told = {
         "topic": name.topic_name,
         "partition": name.partition,
@@ -298,7 +298,7 @@ def _said_of(
 
 
 def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offset: int) -> int:
-    """The producer id of a copy: unique for this message of this subscription.
+    """Return the producer id of a copy: unique for this message of this subscription.
 
     `word` tells its topic from later topics of its name, and copies before a seek from copies
     after it. The id is below `NO_PRODUCER`. Only brokers may publish with such an id, so no client

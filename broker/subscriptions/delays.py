@@ -173,7 +173,7 @@ class Delays:
         return taken
 
     def next_ms(self) -> int | None:
-        """The earliest due time, even if it is over. None: there is no message."""
+        """Return the earliest due time, even if it is over. None: there is no message."""
         first = self._first()
         return None if first is None else first >> _OFFSET_BITS
 
@@ -227,7 +227,7 @@ class Delays:
             self._newest = []
 
     def _first(self) -> int | None:
-        """The message with the earliest due time."""
+        """Return the message with the earliest due time."""
         heads = self._heads
         while heads:
             head, number = heads[0]

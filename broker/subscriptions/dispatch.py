@@ -264,7 +264,7 @@ class Dispatcher:
         return bool(self._ready) or self._first_fresh() < end
 
     def _first_fresh(self) -> int:
-        """The first offset that was never handed out."""
+        """Return the first offset that was never handed out."""
         start = self.cursor.next_unacked(self._fresh)
         while start in self._resumed:
             start = self._fresh = self.cursor.next_unacked(start + 1)
@@ -431,7 +431,7 @@ class Dispatcher:
         return self._spent.was_sent(offset)
 
     def spent_up_to(self, offset: int) -> list[int]:
-        """The spent messages that are on their way to another topic, ascending."""
+        """Return the spent messages that are on their way to another topic, ascending."""
         return [one for one in self._spent.offsets() if one <= offset]
 
     def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
@@ -736,7 +736,7 @@ class Dispatcher:
         return sorted(self.delays.take(now_ms + self.delays.ahead_ms, room, wanted))
 
     def _first_asleep(self) -> int | None:
-        """The first message that waits for its delay, where it holds up those behind it."""
+        """Return the first message that waits for its delay, where it holds up those behind it."""
         if not self._in_order:
             return None
         return min((offset for _, offset in self._delayed), default=None)

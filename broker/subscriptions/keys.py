@@ -434,7 +434,7 @@ class KeyOrder:
         self._asleep_free.pop(offset, None)
 
     def _head(self, key: _Key) -> int | None:
-        """The key's first waiting message."""
+        """Return the key's first waiting message."""
         while key.waiting:
             offset = key.waiting[0]
             if self._known.get(offset) is key and not self._cursor.is_acked(offset):
@@ -468,7 +468,7 @@ class KeyOrder:
         return None
 
     def _may_have(self, key: _Key) -> str | None:
-        """The consumer that gets the key's next messages; None while some are out."""
+        """Return the consumer that gets the key's next messages; None while some are out."""
         return None if key.out else self._slots.owner(slot_of(key.hash))
 
     def _offer_more(self, key: _Key, consumer: str) -> None:

@@ -59,7 +59,7 @@ class Lookout:
         return min(end, max(self._front, self._cursor.committed_offset))
 
     def wanted(self, consumer: str, end: int) -> Look | None:
-        """The stretch to look at next for a consumer; None if there is none."""
+        """Return the stretch to look at next for a consumer; None if there is none."""
         if self._keys is not None:
             return self._keys.wanted(consumer, end)
         if self._filter.passes_all:

@@ -21,18 +21,18 @@ _NAMES_REMEMBERED = 4_096
 
 
 def hash_of(key: bytes) -> int:
-    """A key's hash of 64 bits. Keys with the same hash are treated as the same key."""
+    """Return a key's hash of 64 bits. Keys with the same hash are treated as the same key."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
 
 def slot_of(key_hash: int) -> int:
-    """The slot of a key with this hash."""
+    """Return the slot of a key with this hash."""
     return key_hash >> 48
 
 
 @lru_cache(_NAMES_REMEMBERED)
 def _points(name: str) -> tuple[tuple[int, str], ...]:
-    """The slots at which a consumer stands."""
+    """Return the slots at which a consumer stands."""
     digests = b"".join(
         blake2b(name.encode(errors="surrogatepass"), salt=bytes([number])).digest()
         for number in range(POINTS * _POINT_BYTES // 64)
@@ -61,14 +61,14 @@ class Slots:
         self._owners = [name for _, name in self._points]
 
     def owner(self, slot: int) -> str | None:
-        """The consumer of a slot; None if there are no consumers."""
+        """Return the consumer of a slot; None if there are no consumers."""
         if not self._ends:
             return None
         place = bisect_left(self._ends, slot)
         return self._owners[place if place < len(self._ends) else 0]
 
     def ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """The slots of each consumer, as ascending (first, last) ranges, both included."""
+        """Return the slots of each consumer, as ascending (first, last) ranges, both included."""
         found: dict[str, list[tuple[int, int]]] = {name: [] for name in self.names}
         if not self._ends:
             return found

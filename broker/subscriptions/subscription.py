@@ -102,7 +102,7 @@ class SubscribedLog(Protocol):
         """Open the batch for the duration of the block."""
 
     async def large_body(self, offset: int) -> LargeSource | None:
-        """The body of the large message at this offset; None for any other message."""
+        """Return the body of the large message at this offset; None for any other message."""
 
     @property
     def earliest_offset(self) -> int:
@@ -120,7 +120,7 @@ class SubscribedLog(Protocol):
         """Return when the operation is durable."""
 
     def wall_ms(self) -> int:
-        """The wall-clock time by which messages become due."""
+        """Return the wall-clock time by which messages become due."""
 
     @property
     def hidden(self) -> Sequence[Range]:
@@ -639,7 +639,7 @@ class Subscription:
             self._burying.close()
 
     def _letter_word(self) -> tuple[int, int]:
-        """The incarnation of the topic and the number of seeks, to tell copies apart."""
+        """Return the incarnation of the topic and the number of seeks, to tell copies apart."""
         return self._log.lease_epoch >> 32, self._held.seeks
 
     async def _read_spent(self, offsets: Sequence[int]) -> list[Delivery]:
@@ -823,7 +823,7 @@ class Subscription:
         return (zlib.crc32(word.encode(), self._log.lease_epoch >> 32) << 32) + self._era
 
     def _lease_of(self, found: DispatchedBatch) -> str:
-        """The suffix of its ack ids."""
+        """Return the suffix of its ack ids."""
         return f"{self._lease_epoch}-{found.number}"
 
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery] | None:
@@ -989,7 +989,7 @@ class Subscription:
     def _claimed(
         self, ack_ids: Iterable[str], stale: list[str], *, or_acked: bool = False
     ) -> list[int]:
-        """The offsets of ack ids with a live lease; ack ids without go to `stale`."""
+        """Return the offsets of ack ids with a live lease; ack ids without go to `stale`."""
         lease_epoch = self._lease_epoch
         here = (str(self._log.name.partition), str(lease_epoch))
         ours = lease_epoch >> 32

@@ -97,7 +97,7 @@ class SubscriptionSet:
         return self._uses.is_unused(name, self._cursors.get(name), for_ms, retire_s)
 
     def unused(self, for_ms: int, *, durable: bool = True) -> list[str]:
-        """The unused subscriptions, either durable or not durable."""
+        """Return the unused subscriptions, either durable or not durable."""
         names = self._cursors if durable else self._volatile
         return [name for name in names if self.is_unused(name, for_ms)]
 
@@ -175,7 +175,7 @@ class SubscriptionSet:
         return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
 
     def committed(self) -> dict[str, int]:
-        """The first unacked offset of each subscription with a cursor here."""
+        """Return the first unacked offset of each subscription with a cursor here."""
         return {name: held.cursor.committed_offset for name, held in self._cursors.items()}
 
     async def know_letters(self) -> None:
@@ -257,7 +257,7 @@ class SubscriptionSet:
         return held.left.later(int(passed_s * 1000))
 
     def stats(self) -> dict[str, SubscriptionStats]:
-        """The statistics of the subscriptions used since the partition was opened."""
+        """Return the statistics of the subscriptions used since the partition was opened."""
         return {name: subscription.stats() for name, subscription in self._open.items()}
 
     async def stats_in_turns(self) -> dict[str, SubscriptionStats]:

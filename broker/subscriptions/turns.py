@@ -130,7 +130,7 @@ class Turns:
 def _better(
     mine: Consumer, consumers: Iterable[Consumer], names: tuple[str, ...] | None = None
 ) -> Consumer | None:
-    """A consumer of better priority that waits for messages or is named in `names`."""
+    """Return a consumer of better priority that waits for messages or is named in `names`."""
     if not mine.priority:
         return None
     return min(

@@ -472,7 +472,7 @@ class Bookies:
                 self.spawn(_ignore_unavailable(bookie))
 
     def suspects(self) -> set[str]:
-        """The bookies that failed within the last `suspect_ms`."""
+        """Return the bookies that failed within the last `suspect_ms`."""
         now = asyncio.get_running_loop().time()
         self._suspects = {b: until for b, until in self._suspects.items() if until > now}
         return set(self._suspects)

@@ -285,11 +285,11 @@ class ObjectFile:
             self._raw.close()
 
     def group_of_entry(self, entry_id: int) -> int:
-        """The row group that holds an entry."""
+        """Return the row group that holds an entry."""
         return bisect_right(self.first_entries, entry_id) - 1
 
     def group_of_offset(self, offset: int) -> int:
-        """The row group that holds an offset, which is relative to the ledger."""
+        """Return the row group that holds an offset, which is relative to the ledger."""
         return bisect_right([group.first_offset for group in self.groups], offset) - 1
 
     def entries(self, group: int) -> list[Entry]:

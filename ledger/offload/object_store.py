@@ -32,7 +32,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def joined(folder: str, *names: str) -> str:
-    """The URL of an object below a folder. A query (`?region=…`) stays at the end."""
+    """Return the URL of an object below a folder. A query (`?region=…`) stays at the end."""
     base, mark, query = folder.partition("?")
     return "/".join((base.rstrip("/"), *names)) + mark + query
 

@@ -99,7 +99,7 @@ class EntrySource(ABC):
 
 
 def newest_ms(entry: Entry, appended: Appended | None) -> int:
-    """The newest timestamp of a batch; its append time, where the topic has these."""
+    """Return the newest timestamp of a batch; its append time, where the topic has these."""
     return shown(read_header(entry.payload), appended).max_timestamp
 
 

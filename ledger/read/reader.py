@@ -451,7 +451,7 @@ class LedgerReader(EntrySource):
             return INVALID_ENTRY_ID
 
     async def _ask_lac_in_v3(self, bookie_id: str) -> int:
-        """The higher of the explicit LAC and the LAC in the last entry's header."""
+        """Return the higher of the explicit LAC and the LAC in the last entry's header."""
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         connection = await self._client.bookies.in_v3(bookie_id)
         connection.read_lac(self.ledger_id, settle(answer))

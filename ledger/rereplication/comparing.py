@@ -297,7 +297,7 @@ def _follows(
 
 
 def _span(content: _Content | None) -> Range | None:
-    """The offsets of a batch in its ledger, the end excluded; None if it is no batch."""
+    """Return the offsets of a batch in its ledger, the end excluded; None if it is no batch."""
     if content is None:
         return None
     try:

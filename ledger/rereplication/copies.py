@@ -45,7 +45,7 @@ def stretches(metadata: LedgerMetadata) -> list[Stretch]:
 
 
 def tail_of(metadata: LedgerMetadata) -> tuple[str, ...]:
-    """The bookies that get the adds of an open ledger; empty for a closed ledger."""
+    """Return the bookies that get the adds of an open ledger; empty for a closed ledger."""
     closed = metadata.state is LedgerState.CLOSED
     return () if closed else metadata.fragments[-1].bookies
 
@@ -113,7 +113,7 @@ def adopters(
 def moved(
     metadata: LedgerMetadata, fragment: Fragment, position: int, to: str
 ) -> LedgerMetadata | None:
-    """The record with `to` at this position; None if the fragment has changed meanwhile."""
+    """Return the record with `to` at this position; None if the fragment has changed meanwhile."""
     if fragment not in metadata.fragments or to in fragment.bookies:
         return None
     bookies = list(fragment.bookies)

@@ -53,7 +53,7 @@ class Forces:
         return self.wanted > self._core.lac or bool(self._behind())
 
     def _behind(self) -> list[int]:
-        """The positions that have acked entries and not forced them."""
+        """Return the positions that have acked entries and not forced them."""
         core, wanted = self._core, self.wanted
         durable, written = core.acks.acked_to, core.received.acked_to
         return [p for p in core.live if durable[p] < min(wanted, written[p])]

@@ -160,7 +160,7 @@ class Pending:
     # ------------------------------------------------------------------ sending
 
     def frames(self, chunk: Chunk) -> tuple[Sequence[Buffer], int]:
-        """The frames of the whole chunk, for every bookie when E = Qw."""
+        """Return the frames of the whole chunk, for every bookie when E = Qw."""
         return _gather(chunk.parts, chunk.size), chunk.size
 
     def frames_for(self, position: int, first: int, last: int) -> tuple[Sequence[Buffer], int, int]:

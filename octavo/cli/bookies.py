@@ -36,7 +36,7 @@ def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = Fals
 
 
 async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
-    """The registered bookies, and the names of all bookies that were ever registered."""
+    """Return the registered bookies, and the names of all bookies that were ever registered."""
     from octavo.credentials import certificates, credentials_file
     from octavo.logs import configure_logging
     from octavo.metadata.bookies import BookieRegistry

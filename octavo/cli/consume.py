@@ -230,7 +230,7 @@ def _making(
     durable: bool,
     of_one: bool,
 ) -> dict[str, Any]:
-    """The subscription's options as arguments of the client.
+    """Return the subscription's options as arguments of the client.
 
     Raises `BadOption`, also for options without a subscription of a single topic (`of_one`).
     """
@@ -325,7 +325,7 @@ async def _save(client: AsyncClient, topic: str, folder: Path, message: Message)
 
 
 def plain_message(message: Message) -> dict[str, Any]:
-    """The JSON form of the API; `octavo publish --envelope` can publish it again."""
+    """Return the JSON form of the API; `octavo publish --envelope` can publish it again."""
     key, key_base64 = show_key(message.key)
     value, value_text, value_base64 = show_value(message.value)
     time = iso_of(message.timestamp_ms)

@@ -59,7 +59,7 @@ def _show_subscription(found: Mapping[str, Any], parts: list[Any]) -> None:
 
 
 def _share(consumer: Mapping[str, Any]) -> str:
-    """The part of a partition that a consumer gets."""
+    """Return the part of a partition that a consumer gets."""
     if "slots" in consumer:
         ranges = consumer.get("slot_ranges", "")
         return f"keys in {consumer['slots']} of 65536 slots" + (f": {ranges}" if ranges else "")

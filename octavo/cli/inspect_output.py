@@ -163,7 +163,7 @@ def _span(fields: dict[str, Any]) -> str:
 
 
 def _flat(line: Line) -> dict[str, object]:
-    """A line's fields for a list of names and values."""
+    """Return a line's fields for a list of names and values."""
     from octavo.inspect.line import time_of
 
     found: dict[str, object] = {}

@@ -165,7 +165,7 @@ def broker(
 
 
 def _tls(config: Path | None) -> TlsConfig:
-    """The TLS settings of a node, which needs a certificate to use TLS."""
+    """Return the TLS settings of a node, which needs a certificate to use TLS."""
     from octavo.settings import load
     from octavo.tls.contexts import certificates_of
     from octavo.tls.settings import TlsConfig

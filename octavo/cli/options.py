@@ -144,7 +144,7 @@ def broker_urls(url: str | None, data: Path | None) -> list[str]:
 
 
 def metadata_url(metadata: str | None, data: Path | None) -> str:
-    """The metadata store: `--metadata`, else the standalone cluster in `--data` or here."""
+    """Return the metadata store: `--metadata`, else the standalone cluster in `--data` or here."""
     if metadata:
         return metadata
     if data is None and not (DATA_FOLDER / "cluster.json").exists():

@@ -203,7 +203,7 @@ def _admin_url(member: Member, scheme: str) -> str:
 
 
 def _how_commands_find_it(cluster: ClusterFile) -> str:
-    """The `export` line that commands need to find the cluster; empty if they need none."""
+    """Return the `export` line that commands need to find the cluster; empty if they need none."""
     if cluster.token_file or cluster.shown:
         return f"\ncommands  export OCTAVO_DATA={shlex.quote(str(Path(cluster.folder).absolute()))}"
     if BROKER_URL in cluster.urls:

@@ -334,7 +334,7 @@ def _data(part: StreamPart) -> dict[str, Any]:
 
 
 def _messages(part: StreamPart) -> list[Raw]:
-    """The part's messages, each on one line."""
+    """Return the part's messages, each on one line."""
     return msgspec.json.decode(msgspec.json.format(part.data or b"[]", indent=-1), type=list[Raw])
 
 

@@ -139,7 +139,7 @@ RELEASE_S = 5.0
 
 
 def access_path(topic: TopicName, number: int) -> str:
-    """The path for exclusive access to a partition."""
+    """Return the path for exclusive access to a partition."""
     return f"/v1/topics/{topic}/partitions/{number}/producer-access"
 
 

@@ -123,7 +123,7 @@ class Transport:
         return list(self._urls)
 
     def owner(self, partition: PartitionKey) -> str | None:
-        """The URL of the partition's owner, if an answer has named it."""
+        """Return the URL of the partition's owner, if an answer has named it."""
         return self._owners.get(partition)
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ def context_of(
 
 
 def proof_of(token: str | None) -> dict[str, str]:
-    """The header with `token`, or with the environment's token. Raises `InvalidCall`."""
+    """Return the header with `token`, or with the environment's token. Raises `InvalidCall`."""
     if not isinstance(token, str | None):
         raise InvalidCall(f"a token must be text, not {type(token).__name__}")
     try:

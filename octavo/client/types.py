@@ -246,7 +246,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return None if self.value else large_body_of(self.headers)
 
     def text(self) -> str:
-        """The value as UTF-8 text."""
+        """Return the value as UTF-8 text."""
         return (self.value or b"").decode()
 
     def json(self) -> Any:

@@ -50,7 +50,7 @@ Row = tuple[Any, ...]
 
 
 def typed(messages: DataFrame, topic: str) -> DataFrame:
-    """The JSON values of a topic as columns."""
+    """Return the JSON values of a topic as columns."""
     from pyspark.sql import functions as f
 
     value = f.from_json(f.col("value").cast("string"), SCHEMAS[topic])
@@ -58,7 +58,7 @@ def typed(messages: DataFrame, topic: str) -> DataFrame:
 
 
 def delays(flights: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
-    """The streaming query: writes an hour's rows when all its flights must have arrived."""
+    """Return the streaming query: writes an hour's rows when all its flights must have arrived."""
     from pyspark.sql import functions as f
 
     planes = tables["planes"]

@@ -40,12 +40,12 @@ class Flights:
         return len(self._lines)
 
     def key(self, row: int) -> str | None:
-        """The aircraft; None for a flight that was cancelled before it got an aircraft."""
+        """Return the aircraft; None for a flight that was cancelled before it got an aircraft."""
         tail = self._lines[row].split(",", self._tail + 1)[self._tail]
         return None if tail == MISSING else tail
 
     def value(self, row: int) -> dict[str, Any]:
-        """The row as a message, with its number; missing values are null."""
+        """Return the row as a message, with its number; missing values are null."""
         cells = self._lines[row].split(",")
         values = [
             None if cell == MISSING else int(cell) if numeric else cell
@@ -54,7 +54,7 @@ class Flights:
         return {"row": row, **dict(zip(self.columns, values, strict=True))}
 
     def timestamp_ms(self, row: int) -> int:
-        """The hour of the flight's scheduled departure."""
+        """Return the hour of the flight's scheduled departure."""
         return _epoch_ms(self._lines[row].rpartition(",")[2])
 
 

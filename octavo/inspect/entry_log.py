@@ -33,7 +33,7 @@ Lookup = Callable[[int, int], list[tuple[int, int, int]]]
 
 
 def nothing_known(start: int, end: int) -> list[tuple[int, int, int]]:  # noqa: ARG001
-    """A lookup for a log without an index."""
+    """Return a lookup for a log without an index."""
     return []
 
 

@@ -83,7 +83,7 @@ def walks_of(disk: Disk, kind: str, path: str, wish: Wish) -> tuple[list[Walk], 
 
 
 def _folders_around(disk: Disk, path: str) -> BookieFolders:
-    """The folders of the path's bookie; none for a file outside a bookie's folder."""
+    """Return the folders of the path's bookie; none for a file outside a bookie's folder."""
     if os.path.isdir(path) and not os.path.exists(f"{path}/CURRENT"):
         return find_folders(disk, [path])
     try:
@@ -145,7 +145,7 @@ class _Context:
         self._positions = _positions(self._mark, folders.journals)
 
     def walk(self, kind: str, path: str) -> Walk:
-        """The walk over a file."""
+        """Return the walk over a file."""
         name = path.rpartition("/")[2]
         try:
             size = os.path.getsize(path)
@@ -172,7 +172,7 @@ class _Context:
         return Walk(path, size, partial(self._opened, path, lines))
 
     def _marked(self, folder: str, file_id: int, size: int) -> int:
-        """The byte of a journal file up to which its records are safe in other files."""
+        """Return the byte of a journal file up to which its records are safe in other files."""
         position = self._positions.get(folder)
         if position is None or not file_id or file_id > position[0]:
             return 0
@@ -220,7 +220,7 @@ class _Context:
 
 
 def _positions(mark: dict[str, Any], folders: list[str]) -> dict[str, tuple[int, int]]:
-    """The mark's position in each journal folder; empty if the folders cannot be matched.
+    """Return the mark's position in each journal folder; empty if the folders cannot be matched.
 
     The folders may have been moved, so they are matched by their order, or by the last part of
     their paths if the mark has paths.

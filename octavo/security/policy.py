@@ -150,7 +150,7 @@ class _Reading:
         return len(rules) < len(record.rules) or self._roles_read < len(record.roles)
 
     def policy(self) -> Policy:
-        """The policy, once nothing is left."""
+        """Return the policy, once nothing is left."""
         return Policy(self._rules, self._roles, secured=self._record.secured)
 
 

@@ -36,7 +36,7 @@ class AsStored(OctavoDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "octavo-as-stored"
 
     def reader(self, schema: StructType) -> AsStoredReader:

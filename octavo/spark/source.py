@@ -64,7 +64,7 @@ class OctavoDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "octavo"
 
     def schema(self) -> StructType:

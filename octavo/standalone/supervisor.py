@@ -321,7 +321,7 @@ class Supervisor:
         return child
 
     def _fixed_ports(self, members: Iterable[tuple[str, int]]) -> dict[str, int]:
-        """The plan's ports by their listener."""
+        """Return the plan's ports by their listener."""
         base = self.plan.port_base
         found: dict[str, int] = {}
         for kind, number in members:
