@@ -294,8 +294,8 @@ def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int)
     topic = name.topic_name
     if settings.compaction_after_bytes is not None:
         raise LargeNotTaken(
-            f"topic {topic} is compacted, which would keep a large message and not its body: "
-            "publish it to a topic without compaction, and its place here"
+            f"topic {topic} is compacted, and compaction would remove a large message's body: "
+            "publish the message to a topic without compaction, and a reference to it here"
         )
     if ledgers >= LEDGERS_MAX:
         raise TooManyLedgers(

@@ -135,7 +135,7 @@ class MessageCheck:
             versions[version.number] = version
             elsewhere.setdefault(version.number, []).append((index, bytes(message.value)))
             if check is not None and steps <= QUICK_STEPS_MAX:
-                break  # it does not fit, and the engine tells why
+                break  # the message does not fit; the engine tells why
         await self._turns.take(1 + quickly * open_batches.RECORDS_A_TURN // QUICK_STEPS_MAX)
         for number, values in elsewhere.items():
             said = await self._ask_engine(versions[number], values)
@@ -237,9 +237,9 @@ class SchemaRegistry:
             chars = sum(len(one.text) for one in record.versions) + len(text)
             if len(record.versions) >= VERSIONS_MAX or chars > RECORD_CHARS_MAX:
                 raise IncompatibleSchema(
-                    f"subject {'/'.join(name)} has {len(record.versions)} versions with "
-                    f"{chars} characters together; the most are {VERSIONS_MAX}, and "
-                    f"{RECORD_CHARS_MAX}: use another subject",
+                    f"subject {'/'.join(name)} has {len(record.versions)} versions, and {chars} "
+                    f"characters with this one; at most {VERSIONS_MAX} versions and "
+                    f"{RECORD_CHARS_MAX} characters are allowed: use another subject",
                     [],
                 )
             number = record.versions[-1].number + 1 if record.versions else 1

@@ -664,7 +664,7 @@ class Partition:
     def _check_is_no_stream(self) -> None:
         if self._publisher.stored_stream is not None:
             raise TopicIsStream(
-                f"{self.name} is a durable stream: append to it as one, at /v1/durable-streams"
+                f"{self.name} is a durable stream: append to it at /v1/durable-streams"
             )
 
     def _check_access(self, access: int | None) -> None:

@@ -511,7 +511,7 @@ class Publisher:
         """Answer an append that was stored before; return whether it was. Raises `BrokerError`."""
         if job.append is None:
             raise TopicIsStream(
-                f"{self._name} is a durable stream: append to it as one, at /v1/durable-streams"
+                f"{self._name} is a durable stream: append to it at /v1/durable-streams"
             )
         end = stream.check(job.append, self.next_offset)
         if end is None:

@@ -190,7 +190,7 @@ async def test_a_subject_has_bounds(client: AsyncClient, monkeypatch: pytest.Mon
     monkeypatch.setattr(schema_registry, "RECORD_CHARS_MAX", 100)
     await client.set_schema_compatibility("s", "NONE")
     await client.register_schema("s", {"const": 1})
-    with pytest.raises(Conflict, match="the most are 2, and 100"):
+    with pytest.raises(Conflict, match="at most 2 versions and 100 characters"):
         await client.register_schema("s", {"const": "x" * 100})
     await client.register_schema("s", {"const": 2})
     with pytest.raises(Conflict, match="has 2 versions"):
