@@ -270,7 +270,7 @@ class Storage:
         """Drain the journal, flush, close the files."""
         await self.scrubber.stop()
         if not await self._flushing.stop():
-            return  # it was closed before
+            return  # the storage was closed before
         self.control.close()
         await self.repeats.close()
         try:
@@ -295,7 +295,7 @@ class Storage:
     def _fail(self, error: BaseException) -> None:
         """Stop the journals and report: nothing can be promised any more."""
         if isinstance(error, GeneratorExit):
-            return  # its loop is gone, so no caller is left to be told
+            return  # the loop is gone, so no caller waits for an answer
         if self._failed is None:
             self._failed = error
             _log.critical("storage_failed", error=str(error), kind=type(error).__name__)

@@ -60,6 +60,6 @@ def shut(topic: object) -> AuditTopicClosed:
 
 
 def check_not_internal(name: TopicName) -> None:
-    """Raises `AuditTopicClosed` where a client would make or write an internal topic."""
+    """Raise `AuditTopicClosed` if the topic is internal: a client may not make or write it."""
     if name in INTERNAL_TOPICS:
         raise shut(name)

@@ -2,8 +2,8 @@
 
     /octavo/clock   time_ms, highest_ms, confirmed
 
-Each broker writes it once a minute. The time at which the store changed it last, by the store's
-clock, is a second witness besides the writer's clock (broker/clock/timekeeper.py).
+Each broker writes the record once a minute. The store notes by its own clock when it changed the
+record, and the broker compares that time with its own clock (broker/clock/timekeeper.py).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def published(
     view = record.compaction or CompactionRecord()
     if view.run != run:
         if (view.horizon, view.ledgers) == (horizon, tuple(ledgers)):
-            return record  # it was published before, and the answer was lost
+            return record  # the run published its view before, and the answer was lost
         raise CompactionLost(f"run {run} may not publish: {view.run or 'none'} was begun after it")
     retired = tuple(RetiredLedger(one.ledger_id, now_ms) for one in view.ledgers)
     made = replace(

@@ -69,7 +69,7 @@ def _file_path(url: str) -> str:
 def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
     """Return a function that returns the present TLS context. Raises `TlsError`."""
     if tls is not None and tls.client is not None:
-        found = tls  # it has a new context whenever the files have changed
+        found = tls  # `tls` has a new context whenever the files have changed
 
         def present() -> ssl.SSLContext:
             assert found.client is not None

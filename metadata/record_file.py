@@ -210,7 +210,7 @@ class RecordFile:
         self._lease = lease
 
     def forget_session(self) -> None:
-        """Stop using a session that was found expired. Its records vanish with the next sweep."""
+        """Stop using a session that has expired. The next session or sweep removes its records."""
         if self._lease is not None:
             self._former_session = self._lease.session_id
         self._lease = None
@@ -273,7 +273,7 @@ class RecordFile:
         try:
             return write()
         except sqlite3.Error:
-            raise  # it may have ended the transaction with all its writes
+            raise  # SQLite may have ended the transaction with all its writes
         except Exception as error:
             return error
 

@@ -78,7 +78,7 @@ def _make_private(path: str) -> None:
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError:  # it exists; or it cannot be created, which SQLite reports in its own words
+    except OSError:  # the file exists; or SQLite will report why it cannot be created
         pass
 
 

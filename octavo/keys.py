@@ -73,7 +73,7 @@ def file_keys(path: Path) -> FileKeys:
 
 
 def read_text(path: Path) -> str:
-    """Raises `KeySourceUnavailable` if the file is unreadable, or other users may read it."""
+    """Read a key file. Raises `KeySourceUnavailable`, also if other users may read the file."""
     what = f"key file {path}"
     with _told(what), open(path, "rb") as file:
         _check(what, os.fstat(file.fileno()))

@@ -159,7 +159,7 @@ class LoopThread:
         return bool(self._life.refusal)
 
     def check(self) -> None:
-        """Raises `InvalidCall` if calls are refused."""
+        """Raise `InvalidCall` if calls are refused."""
         if self._life.refusal:
             raise InvalidCall(self._life.refusal)
 

@@ -72,7 +72,7 @@ class ProcessConfig:
     """Log files to keep, including the current file; older files are deleted."""
 
     def __post_init__(self) -> None:
-        """Raises `SettingsError` if a value is out of range."""
+        """Raise `SettingsError` if a value is out of range."""
         for name, known in (
             ("log_format", ("auto", "json", "console")),
             ("log_level", ("debug", "info", "warning", "error")),

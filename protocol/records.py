@@ -129,8 +129,8 @@ def build_gapped_batch(
 ) -> bytes:
     """Build a whole batch whose records have the offsets `base_offset + offset_delta`, with gaps.
 
-    Only for compacted ledgers; clients may not publish such batches. The deltas must ascend. Raises
-    `InvalidBatch` when there are no records, `UnsupportedCompression`.
+    For compacted ledgers, and for the last batch of a fork; clients may not publish gaps. The
+    deltas must ascend. Raises `InvalidBatch` when there are no records, `UnsupportedCompression`.
     """
     kind = compression_of(compression)
     builder = _codec().DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)

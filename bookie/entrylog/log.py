@@ -320,7 +320,7 @@ class EntryLogs:
     def _file(self, log_id: int) -> Iterator[File]:
         """Lend the open file of a log. Raises `LogRemoved`, `DamagedRead`."""
         with self._open.use(log_id, partial(self._open_log, log_id)) as file:
-            if log_id not in self._paths:  # it was removed while it was opened
+            if log_id not in self._paths:  # the log was removed while it was opened
                 self._open.drop(log_id)
                 raise LogRemoved(f"{file.path} was removed")
             yield file
@@ -352,7 +352,7 @@ class EntryLogs:
         return self.check_record(data, 0, location, ledger_id)
 
     def reader(self, log_id: int) -> Read:
-        """Return `read_bytes` for a single log, for a walk over it."""
+        """Return a function that reads bytes of this log; a walk over the log needs it."""
         return lambda length, offset: self.read_bytes(log_id, offset, length)
 
     def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
@@ -459,7 +459,7 @@ class EntryLogs:
                     return found
         except DiskError as error:
             raise self._unreadable(error, log_id, found, 0) from error
-        return size + 1  # its end is lost, because all logs but the current one are sealed
+        return size + 1  # the log's end is lost: all logs but the current log are sealed
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
         """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""

@@ -91,7 +91,7 @@ class Collector:
     # Start and stop
 
     async def stop(self) -> None:
-        """Stop; return once the slice under way, and with it the round, has ended."""
+        """Stop; return when the round has ended, which finishes only its present slice of a log."""
         self._stopping = True
         self._storage.compactor.stop()
         self._wanted.set()
@@ -106,7 +106,7 @@ class Collector:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Collect until `stop` is called or an error is final."""
+        """Collect until `stop` is called, or until a round raises."""
         interval_s = self._config.gc_interval_ms / 1000
         while not self._stopping:
             try:
@@ -122,7 +122,7 @@ class Collector:
     # A round
 
     async def round(self) -> None:
-        """Run a round. Raises only final errors."""
+        """Run a round. Raises only errors after which the bookie must not write any more."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         due = self._take_due(started_s)

@@ -92,5 +92,5 @@ def restore_states(logs: EntryLogs, states: LedgerStates, start: tuple[int, int]
                     state.last_entry = record.last_entry
                     states.touch(record.ledger_id)
         except BookieIOError:
-            continue  # its entries stay unknown, and a read of them reports the damage
+            continue  # the record's entries stay unknown; a read of them reports damage
     return made

@@ -252,7 +252,7 @@ class BulkLoads:
         return self._seen.keys()
 
     async def due(self) -> list[str]:
-        """The ids that `sweep` may have work for: changed, not complete, or old.
+        """Return the ids that `sweep` may have work for: changed, not complete, or old.
 
         Raises errors of the metadata store.
         """
@@ -316,11 +316,11 @@ class BulkLoads:
         record, version = await self._read_watched(bulk_load, seen)
         if version == ABSENT:
             self._forget(bulk_load)
-            self._list_stale = True  # it may have been created again meanwhile
+            self._list_stale = True  # the record may have been created again
             return
         if record.complete:
             if self._is_old(record.changed_ms):
-                with contextlib.suppress(*_LOST_RACE):  # another broker deleted it, or a new use
+                with contextlib.suppress(*_LOST_RACE):  # another broker changed the record
                     await self._store.delete(bulk_load, version)
             return
         now_s = asyncio.get_running_loop().time()

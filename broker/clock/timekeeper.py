@@ -48,7 +48,7 @@ class Timekeeper:
         await self._write()
 
     def now(self) -> DeletionTime | None:
-        """The time for deletions; None before the store has answered: then delete nothing."""
+        """Return the time for deletions; None until the store has answered: then delete nothing."""
         if self._clock is None:
             return None
         reading = self._reading()

@@ -113,7 +113,7 @@ class Leftovers:
             return
         try:
             await self._ledgers.delete(ledger_id)
-        except LedgerNotFound:  # its maker has removed it, or another broker
+        except LedgerNotFound:  # its maker or another broker has removed the ledger
             self._suspects.acquitted(ledger_id)
             return
         self._suspects.acquitted(ledger_id)

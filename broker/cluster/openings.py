@@ -58,7 +58,7 @@ class Openings:
             await came
         except asyncio.CancelledError:
             if came.done() and not came.cancelled():
-                self._next()  # its turn came at this moment
+                self._next()  # it has its turn: pass it on
             raise
 
     def _next(self) -> None:

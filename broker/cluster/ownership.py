@@ -685,7 +685,7 @@ class OwnershipManager:
                         await asyncio.wait((taking,))
                         lookup.alarm()
                     owner = await lookup.until_owned(lambda: ask(incarnation, end))
-        except asyncio.CancelledError:  # this broker stops: another one takes the partition
+        except asyncio.CancelledError:  # this broker stops: another broker takes over
             take_back = False
             raise
         finally:
@@ -1003,7 +1003,7 @@ class OwnershipManager:
     async def _check_exists(self, name: PartitionName, incarnation: str | None = None) -> TopicInfo:
         info = await self._topics.get(name.topic_name, incarnation)
         if not 0 <= name.partition < info.settings.partitions:
-            info = await self._topics.newest(name.topic_name)  # it may have grown
+            info = await self._topics.newest(name.topic_name)  # the topic may have grown
         if not 0 <= name.partition < info.settings.partitions:
             raise PartitionNotFound(
                 f"topic {name.topic_name} has partitions 0 to {info.settings.partitions - 1}, "

@@ -292,7 +292,7 @@ class Call:
         if announced is not None and announced > bound:
             raise too_long(announced, bound)
         content = self.request.content
-        if content.is_eof() and not self._encoding:  # it came with the head, as usual
+        if content.is_eof() and not self._encoding:  # the body came with the head, as usual
             body = content.read_nowait()
             if len(body) > bound:
                 raise too_long(len(body), bound)
@@ -424,7 +424,7 @@ class Call:
 
         With `idle_ms`: yields an empty piece, once, when nothing more has come for that time.
         """
-        if self._body is not None:  # it was read for an unreachable owner
+        if self._body is not None:  # the body was read for an unreachable owner
             yield self._body
             return
         self.body_is_spent = True
@@ -565,7 +565,7 @@ def _known_fields(kind: type, error: str) -> str:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Convert `10`, `10s`, `500ms`, `2m`, `1.5h`, `7d` to milliseconds; `None` for other texts."""
+    """Convert `10s`, `500ms`, `2m`, `1.5h`, `7d`, or `10` (seconds) to ms; None for other texts."""
     found = _DURATION.fullmatch(text)
     return int(float(found[1]) * _UNIT_MS[found[2]]) if found else None
 

@@ -98,7 +98,7 @@ class FormerNames:
 
 
 async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web.StreamResponse:
-    """Run `handler`; mark its answer, or its problem under the former code, as deprecated."""
+    """Run `handler`; mark its answer or problem as deprecated. A problem gets its former code."""
     try:
         response = await handler(call)
     except ConnectionError:

@@ -387,7 +387,7 @@ class BrokerServer:
                 if task.done():
                     break
                 if call.is_streaming and connection.end in either and connection.end.done():
-                    continue  # it became a stream meanwhile
+                    continue  # the answer became a stream meanwhile
                 ends = stopping() if services.stopping.is_set() else await _denied(call)
                 if ends is None and not call.client_is_gone:
                     continue
@@ -395,7 +395,7 @@ class BrokerServer:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 if call.is_streaming and not task.cancelled() and task.exception() is None:
-                    break  # its last word was sent, and another call may come
+                    break  # the stream has sent its end; another call may come
                 if ends is not None and not call.is_streaming:
                     raise ends
                 return _cut(call.request)

@@ -121,7 +121,10 @@ def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) 
 
 
 def ledger_bytes(dirt: Dirt, before: CompactionRecord, rollover_bytes: int) -> int:
-    """The length of the new view's ledgers: the topic's usual one, but bounded in their number."""
+    """Return the length at which the new view begins its next ledger.
+
+    That is the topic's roll-over length, or more if the view would have too many ledgers.
+    """
     total = dirt.bytes + sum(one.bytes for one in before.ledgers)
     return max(rollover_bytes, -(-total // _LEDGERS_MAX))
 

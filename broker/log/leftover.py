@@ -61,7 +61,7 @@ class Label(NamedTuple):
 
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
-    """The custom metadata of a ledger of this `kind` that is made while `record` is current."""
+    """Return the custom metadata of a ledger of this `kind`, made while `record` is current."""
     assert kind.encode() in _KINDS, kind
     return {
         _PARTITION: str(name).encode(),
@@ -72,7 +72,7 @@ def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[s
 
 
 def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dict[str, bytes]:
-    """The custom metadata of a compacted view's ledger, made while the record has this run."""
+    """Return the custom metadata of a ledger that this compaction run makes for its view."""
     return {
         _PARTITION: str(name).encode(),
         _KIND: KIND,

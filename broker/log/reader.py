@@ -271,7 +271,7 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """The header of an entry, as readers see it; its base offset is relative to the ledger.
+        """Return an entry's header, as readers see it; its base offset is relative to the ledger.
 
         For callers that do not know yet how many messages the ledger holds.
         """
@@ -475,7 +475,7 @@ class LogReader:
     # Ledgers
 
     async def _one_header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """An unchecked header, for a search: a read of these entries checks the continuity."""
+        """Return an unchecked header, for a search: a read of the entries checks the continuity."""
         (entry,) = await self._read(segment, entry_id, entry_id)
         return Continuity(segment.ledger_id).checked(entry)
 
@@ -504,7 +504,7 @@ class LogReader:
     async def _cut(
         self, segment: PartitionLedger, entry: Entry, header: BatchHeader
     ) -> tuple[BatchHeader, bytes]:
-        """The batch before a cut, shortened if the cut is inside it. Raises `LedgerDamaged`."""
+        """Return the batch before a cut, shortened if the cut is in it. Raises `LedgerDamaged`."""
         assert segment.count is not None
         kept = segment.count - header.base_offset
         if not 0 < kept <= header.record_count:

@@ -169,7 +169,7 @@ class PartitionRecordKeeper:
             except MetadataUnavailable:
                 unsure = True
             except VersionConflict:
-                pass  # a job changed its part, or a new owner came, or our first write was late
+                pass  # a job or a new owner changed the record, or our first write was late
             except RecordNotFound as error:
                 raise OwnershipLost(
                     f"{self._name}: its record was deleted", refused=not unsure

@@ -69,5 +69,5 @@ def is_gone(
     if topic is None or topic.identity != referrer.incarnation:
         return True
     if not topic.stands or record is None or record.deleted:
-        return False  # it is being made, or its deletion will remove the referrer
+        return False  # the topic is being made, or its deletion will remove the referrer
     return record.incarnation == referrer.incarnation

@@ -645,7 +645,7 @@ class Answering:
 
     def _cancel(self, number: int, owed: _Owed | None) -> Stopped | None:
         if owed is None or (owed.answer is not None and not owed.is_offered):
-            return None  # its answer is on the way, which ends it too
+            return None  # the answer is on the way and ends the operation, too
         self._end(number)
         self._outbox.put_at_once(Frame(Kind.ENDED, number))
         if owed.answer is not None:

@@ -223,7 +223,7 @@ class AskingLink(_Link):
             answer: bytes = await waiter
             return answer
         except asyncio.CancelledError:
-            if _has_answer(waiter) and unwanted is not None:  # it came in the same turn of the loop
+            if _has_answer(waiter) and unwanted is not None:  # an answer came just now
                 unwanted(waiter.result())
             raise
         finally:
@@ -240,7 +240,7 @@ class AskingLink(_Link):
         if answer is None:
             return
         waiter = self._waiters.pop(answer.number, None)
-        if waiter is None or waiter.done():  # it was cancelled
+        if waiter is None or waiter.done():  # the operation was cancelled
             _tell_unwanted(answer)
         elif answer.refused:
             waiter.set_exception(AnswerRefused(answer.payload))

@@ -186,7 +186,7 @@ async def _publish(
         [rules.bound(identity, batch) for batch in batches],
         _expected(operation.expected_offset, counts),
         operation.access,
-        checked=False,  # they came over a network
+        checked=False,  # the batches came over a network
     )
     if len(found) == 1 and isinstance(error := found[0], BaseException):
         raise error  # all of it is refused, with whatever that means to the asking broker

@@ -167,7 +167,7 @@ class Serving:
                 raise PartitionMoving(f"{name} was opened too late for this call")
             begun = asyncio.ensure_future(self._begin(operation, identity, partition))
             try:
-                await asyncio.sleep(0)  # it begins before later operations may
+                await asyncio.sleep(0)  # let it begin before later operations
             except asyncio.CancelledError:
                 begun.cancel()
                 raise
@@ -189,7 +189,7 @@ class Serving:
             if rule.may_repeat:
                 return await work
             return await asyncio.shield(self._keep(_awaited(work)))
-        except (MessageNotFound, OffsetBeyondEnd):  # its next owner may have it
+        except (MessageNotFound, OffsetBeyondEnd):  # the next owner may have the message
             await partition.prove()
             raise
 

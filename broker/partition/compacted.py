@@ -102,7 +102,8 @@ class CompactedLog:
             found, horizon = await self._view.offset_at(time_ms)
             if found is None:
                 found = await self._log.offset_at(time_ms, horizon)
-            # Retention may have passed the horizon meanwhile; a newer view may have what is gone.
+            # Retention may have passed the horizon meanwhile; a newer view may have the
+            # messages that it removed.
             if self._view.now.horizon == horizon or self._log.earliest_offset <= horizon:
                 return found
 

@@ -1,11 +1,11 @@
 """The end of a partition, as its owner describes it to the heir in a planned hand-over. Pure.
 
-An owner that has drained a partition and closed its ledgers knows all that a recovery would find
-out: the end and contents of the newest ledger, its producers, and the cursors. It sends this to the
-heir, which then need not read it from bookies. The heir compares it with the metadata: the record's
-epoch, the ledgers that the record names, and the closed ledger's last entry and length. If anything
-differs, the heir discards the description and recovers the partition as after a crash, with
-fencing.
+An owner that has stopped serving, and has stored all pending messages, knows all that a recovery
+would find out: the end and contents of the newest ledger, its producers, and the cursors. It sends
+this to the heir while it closes the ledgers; the heir then need not read it from bookies. The heir
+compares it with the metadata: the record's epoch, the ledgers that the record names, and the closed
+ledger's last entry and length. If anything differs, the heir discards the description and recovers
+the partition as after a crash, with fencing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class PartitionEnd(NamedTuple):
 
     epoch: int
     ledger_id: int
-    """The newest data ledger, closed."""
+    """The newest data ledger, which the owner closes."""
     last_entry: int
     contents: Contents
     """The totals of that ledger."""
     state_ledger: int | None
-    """The state ledger, closed; nothing was added since `state` was taken."""
+    """The state ledger, which the owner closes; nothing was added since `state` was taken."""
     state: tuple[bytes, ...]
     """Entries of a snapshot (state/format.py): cursors, and producers up to the end."""
 

@@ -167,7 +167,7 @@ class PartitionLog:
                 continue  # retention has removed it meanwhile
             if found is not None and found >= self.earliest_offset:
                 return self._record.ledgers.shown_from(found)
-            if found is not None:  # it was removed meanwhile
+            if found is not None:  # retention has removed that message meanwhile
                 passed, least = passed - 1, self.earliest_offset
                 continue
             if segment.count is None:

@@ -36,7 +36,7 @@ class Shape:
     """Bounds on the values of a schema, as far as they matter for reading them safely."""
 
     def __init__(self, schema: Avro) -> None:
-        """`schema` as the library has parsed it."""
+        """`schema` is what the Avro library made of the schema's text."""
         self._schema = schema
         self._names = names_of(schema)
         self._empty: dict[str, int | None] = {}
@@ -143,7 +143,7 @@ class Shape:
         return base, per_byte
 
     def _size(self, schema: Avro) -> tuple[int, int]:
-        """The most parts of a value, without parts that bytes pay for, and its fewest bytes."""
+        """Return a value's most parts, without parts that bytes pay for, and its fewest bytes."""
         schema = self._resolved(schema)
         if isinstance(schema, list):
             sizes = [self._size(one) for one in schema]

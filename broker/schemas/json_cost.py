@@ -64,7 +64,7 @@ class _Walk:
         self._open: set[int] = set()
 
     def weigh(self, schema: Any, depth: int) -> int:
-        """Return the parts of a schema in the document."""
+        """Count the parts of a schema in the document."""
         if not isinstance(schema, Mapping):
             return self._other(schema, depth)
         key = id(schema)
@@ -118,7 +118,7 @@ class _Walk:
         return self.weigh(found, depth + 1)
 
     def _other(self, given: Any, depth: int) -> int:
-        """Return the parts of an unknown value: a schema may be anywhere in it."""
+        """Count the parts of an unknown value: a schema may be anywhere in it."""
         if isinstance(given, Mapping):
             return self._list(list(given.values()), depth)
         if isinstance(given, list):
@@ -127,7 +127,7 @@ class _Walk:
 
 
 def _parts_of(value: Any) -> int:
-    """Return the parts of a JSON value that is compared with."""
+    """Count the parts of a JSON value with which messages are compared."""
     parts = 0
     left = [value]
     while left:

@@ -93,7 +93,7 @@ class Access:
 
     def left_ms(self, now_ms: int) -> int:
         """How long the holder's session lasts if it stays silent."""
-        if self._heard_ms is None:  # it comes from the last owner: its time starts now
+        if self._heard_ms is None:  # the last owner granted access: the time starts now
             self._heard_ms = now_ms
         return self._heard_ms + self.state.session_ms - now_ms
 

@@ -98,7 +98,7 @@ class Cursor:
         return found
 
     def after_unacked(self, count: int, end: int) -> int:
-        """The offset behind the `count`-th unacked offset; `end` if there are fewer before it.
+        """Return the offset after the `count`-th unacked offset; `end` if fewer are before `end`.
 
         With a million holes this looks at some hundred chunks.
         """
@@ -124,7 +124,7 @@ class Cursor:
         return min(at + count, end)
 
     def next_acked(self, offset: int, limit: int) -> int:
-        """The first acked offset at or after `offset`; `limit` if there is none before it."""
+        """Return the first acked offset from `offset` on; `limit` if none is before `limit`."""
         if offset < self._floor:
             return min(offset, limit)
         while offset < limit:
@@ -134,7 +134,7 @@ class Cursor:
         return limit
 
     def ranges(self) -> Iterator[Range]:
-        """The acked ranges behind the committed offset, ascending, with gaps between them."""
+        """Yield the acked ranges after the committed offset, ascending, with gaps between them."""
         start = end = -1
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT

@@ -175,7 +175,7 @@ class State:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
     def _used_ms(self, name: str, created_ms: int) -> int:
-        """The last use of a subscription whose cursor is set again: a seek keeps it."""
+        """Return the last use of a subscription whose cursor is set again: a seek keeps it."""
         held = self.cursors.get(name)
         return held.used_ms if held is not None and held.created_ms == created_ms else 0
 

@@ -4,7 +4,7 @@
                ↑ given back, or its lease ended
 
 The messages of a key that are out are always its first unacked messages, handed out together in one
-answer. Until all of them are acked or back, no consumer gets more of the key, not even the same
+answer. Until all of them are acked or given back, no consumer gets more of the key, not even that
 consumer: an answer may be lost on its way, and its messages would then come after later messages. A
 message that comes back takes the later messages of its key back with it, so that they come again
 behind it. Then the key belongs to the consumer that has its slot by now (`slots`). Other keys are
@@ -188,7 +188,7 @@ class KeyOrder:
             if key is None:
                 key = self._keys[key_hash] = _Key(key_hash)
             if key.more_from is not None and key.more_from <= offset:
-                continue  # it will be found when the key's further messages are looked up again
+                continue  # the message is found when the key's next messages are looked up
             if len(key.waiting) >= self._most_of(key, look.consumer):
                 self._put_off.append(offset)
                 continue

@@ -53,7 +53,7 @@ class Lookout:
         """How many messages the filter refused."""
 
     def end(self, end: int) -> int:
-        """The end of the messages that may be handed out: looked at, and before offset `end`."""
+        """Return the end of the messages that may be handed out: looked at, and before `end`."""
         if self._keys is not None or self._filter.passes_all:
             return end
         return min(end, max(self._front, self._cursor.committed_offset))

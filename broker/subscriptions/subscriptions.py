@@ -171,7 +171,7 @@ class SubscriptionSet:
                     await self.get(name)
 
     def oldest_unacked(self) -> int | None:
-        """The first offset that some durable subscription has not acked; None without any."""
+        """Return the first offset that a durable subscription has not acked; None without any."""
         return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
 
     def committed(self) -> dict[str, int]:
@@ -264,7 +264,7 @@ class SubscriptionSet:
         """Return what `stats` returns, a few subscriptions in each turn of the loop."""
         found: dict[str, SubscriptionStats] = {}
         for number, (name, subscription) in enumerate(tuple(self._open.items()), 1):
-            if self._open.get(name) is subscription:  # it may be deleted meanwhile
+            if self._open.get(name) is subscription:  # it may have been deleted meanwhile
                 found[name] = subscription.stats()
             if number % STATS_A_TURN == 0:
                 await asyncio.sleep(0)

@@ -3,13 +3,14 @@
 - `shared`: any consumer that asks, unless a consumer of better priority waits for messages too.
 - `key_shared`: the consumers of the best priority that can take messages; they share the slots.
 - `failover`: one consumer at a time. The consumers of the best priority are sorted by name, and the
-  partition's number picks one. The active consumer before it keeps its messages until they are
-  acked or back, or its leases end; until then no consumer gets more.
+  partition's number picks one consumer. If another consumer was active, it keeps its messages until
+  it has acked them or given them back, or until their leases end. Meanwhile no consumer gets more.
 
-Consumers have no session. A consumer is *there* while a call of it waits, while it holds messages,
-and for `timeout_ms` after its last call. It is *able* while a call of it waits with room for
-messages, and for as long after: a consumer that takes nothing any more is not waited for, though it
-may still work on its messages. Priorities are as in Pulsar and NATS: 0 is the best.
+Consumers have no session. A consumer is *there* while its call waits, while it holds messages, and
+for `timeout_ms` after its last call. It is *able* while its call waits and it may take more
+messages, and for `timeout_ms` after that. So the others do not wait for a consumer that takes no
+more messages, though it may still work on those that it holds. Priorities are as in Pulsar and
+NATS: 0 is the best.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class Bookie:
     def connection_lost(self, error: BookieUnavailable) -> None:
         """Tell the listeners, and reconnect if there are any."""
         if self.connection is None:
-            return  # it was never handed out
+            return  # the connection was never handed out
         self.connection = None
         self._error = error
         log.info(

@@ -160,7 +160,12 @@ def _best(
     open_ledgers: Mapping[str, int],
     weighed: Mapping[str, float],
 ) -> str:
-    """Choose the free bookie that shares rack and host with the fewest of its neighbours."""
+    """Choose a free bookie for `position`.
+
+    The choice prefers, in this order, bookies that did not fail lately, bookies whose rack few
+    neighbours of the position have, bookies whose host few of them have, and bookies with few open
+    ledgers for their weight.
+    """
     size = len(ensemble)
     distances = [d for d in range(-write_quorum + 1, write_quorum) if d % size]
     places: set[int] = {(position + d) % size for d in distances}

@@ -15,7 +15,7 @@ from octavo.metadata.ledgers import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class MetadataSeen:
-    """The record was read, at the start or after another process changed it."""
+    """The ledger's record was read, at the start or after another process changed it."""
 
     step: ClassVar[int] = 1
     metadata: LedgerMetadata
@@ -24,7 +24,7 @@ class MetadataSeen:
 
 @dataclass(frozen=True, slots=True)
 class MarkedInRecovery:
-    """The record now says IN_RECOVERY: the old writer cannot change it any more."""
+    """The ledger's record now says IN_RECOVERY: the old writer cannot change it any more."""
 
     step: ClassVar[int] = 2
     metadata: LedgerMetadata

@@ -130,7 +130,7 @@ class Copying:
             raise ReadFailed(self._metadata.ledger_id, first, said) from failed
 
     async def _read_from(self, sources: Sequence[str], first: int, last: int) -> list[bytes]:
-        """Raises `AllFailed`."""
+        """Read entries from any of these bookies. Raises `AllFailed`."""
         ledger_id = self._metadata.ledger_id
         count = min(last - first + 1, self._options.read_batch_entries_max)
         bytes_max = self._options.read_batch_bytes_max

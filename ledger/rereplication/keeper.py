@@ -306,7 +306,7 @@ class CopyKeeper:
         return await self._client.recover(ledger_id, password=metadata.password)
 
     def _candidates(self, ledger_id: int) -> Mapping[str, BookieInfo]:
-        """The bookies that may take copies of this ledger: Octavo's, not in limbo for it."""
+        """Return the bookies that may take copies of this ledger: Octavo's, not in limbo for it."""
         return {
             bookie: info
             for bookie, info in self._client.bookies.available.items()

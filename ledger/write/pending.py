@@ -164,7 +164,7 @@ class Pending:
         return _gather(chunk.parts, chunk.size), chunk.size
 
     def frames_for(self, position: int, first: int, last: int) -> tuple[Sequence[Buffer], int, int]:
-        """The frames that `position` must hold, from `first` to `last` or the end of its chunk.
+        """Get the frames that `position` must hold, from `first` to `last` or its chunk's end.
 
         Returns the frames, their size, and the next entry to send.
         """
@@ -218,7 +218,7 @@ class Pending:
         return self.next_entry
 
     def length_at(self, entry_id: int) -> int:
-        """The payload bytes up to `entry_id`: the last entry, or an entry before a held entry."""
+        """Return the payload bytes up to `entry_id`: the last, or an entry before a held entry."""
         if entry_id == self.next_entry - 1:
             return self.length
         chunk = self.chunk_of(entry_id + 1)

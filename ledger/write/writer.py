@@ -257,9 +257,10 @@ class LedgerWriter:
         return closing.done() and self._core.state is State.ENDED and not self._core.fenced
 
     def abandon(self, error: OctavoError) -> None:
-        """Acknowledge nothing more, because the client closes; the ledger stays open.
+        """Acknowledge nothing more, and leave the ledger open.
 
-        If a callback of `add` calls this, first answer the entries confirmed together with it.
+        If a callback of `add` calls this, the entries that were confirmed with its entry are
+        answered first.
         """
         if self._confirming:
             self._loop.call_soon(self.abandon, error)

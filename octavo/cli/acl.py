@@ -224,7 +224,7 @@ def explain(
 def _identity(
     place: PolicyPlace, principal: str, groups: list[str] | tuple[str, ...]
 ) -> tuple[Identity, bool]:
-    """The principal with the groups of its record and `groups`; False if the record is unknown."""
+    """Return the principal with its record's groups and `groups`; False for an unknown record."""
     from octavo.security.identity.users import groups_of
     from octavo.security.principal import ANONYMOUS, Identity, checked_principal
 

@@ -176,7 +176,7 @@ def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
 
 
 def _same_user(bookie: BookieFolders) -> None:
-    """Raises `BadOption` for another user, whose new files the bookie could not open."""
+    """Raise `BadOption` if another user runs this: the bookie could not open its new files."""
     owner, me = Path(bookie.ledgers[0]).stat().st_uid if bookie.ledgers else 0, os.geteuid()
     if bookie.ledgers and owner != me:
         raise BadOption(

@@ -200,7 +200,7 @@ def _check(
     compacted: bool,
     several: bool,
 ) -> None:
-    """Raises `BadOption` for options that exclude each other."""
+    """Raise `BadOption` for options that exclude each other."""
     if subscription and partition is not None:
         raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
     if subscription and compacted:
@@ -214,7 +214,7 @@ def _check(
 
 
 def _check_folder(folder: Path | None, *, several: bool) -> None:
-    """Raises `BadOption`."""
+    """Check `--output-dir`. Raises `BadOption`."""
     if folder is not None and several:
         raise BadOption("--output-dir takes a single topic: offsets of several would be one file")
     if folder is not None and not folder.is_dir():

@@ -69,7 +69,7 @@ class InMetadata:
         self._url = url
 
     def read(self) -> PolicyRecord:
-        """Raises `MetadataUnavailable`, `BadRecord`; so do the other methods."""
+        """Return the policy. Raises `MetadataUnavailable`, `BadRecord`, as the other methods do."""
         from octavo.security.policy import PolicyStore
 
         async def work(store: MetadataStore) -> PolicyRecord:
@@ -78,7 +78,7 @@ class InMetadata:
         return with_store(self._url, work)
 
     def change(self, make: Change) -> PolicyRecord:
-        """Also raises `RecordTooLong`."""
+        """Change the policy and return it. Raises `RecordTooLong`, too."""
         from octavo.security.policy import PolicyStore
 
         async def work(store: MetadataStore) -> PolicyRecord:
@@ -120,7 +120,7 @@ class AtBroker:
         self._urls = urls
 
     def read(self) -> PolicyRecord:
-        """Raises `ApiError`, `Unreachable`; so does `change`."""
+        """Return the policy. Raises `ApiError`, `Unreachable`, as `change` does."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> PolicyRecord:
@@ -154,7 +154,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def groups(self, user: str) -> frozenset[str] | None:
-        """Returns None from an older broker, which does not know the call."""
+        """Return a user's groups; None from an older broker, which does not know the call."""
         from octavo.cli.topic import ask
         from octavo.client.errors import ApiError
 
@@ -169,7 +169,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def quotas(self) -> QuotasRecord:
-        """Raises `ApiError`, `Unreachable`; so does `change_quota`."""
+        """Return the quotas. Raises `ApiError`, `Unreachable`, as `change_quota` does."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> QuotasRecord:
@@ -178,7 +178,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
-        """If two clients change a subject at the same time, the later change wins."""
+        """Change a subject's quota. If two clients change it at the same time, the later wins."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> QuotasRecord:

@@ -119,7 +119,7 @@ class _Written(str):
 
 
 def _no_constant(name: str) -> None:
-    """Raises `ValueError` for NaN and Infinity, which Python's parser would accept."""
+    """Raise `ValueError` for NaN and Infinity, which Python's parser would accept."""
     raise ValueError(f"JSON has no {name}")
 
 
@@ -193,7 +193,7 @@ def _check(
     producer_id: str | None,
     partition: int | None,
 ) -> None:
-    """Raises `BadOption` for options that do not go together."""
+    """Raise `BadOption` for options that do not go together."""
     if messages and file:
         raise BadOption("messages on the command line and --file at once: choose one")
     if reading.key and reading.key_field:

@@ -26,7 +26,7 @@ UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's name, e.
 
 
 def read_secret(file: Path | None, what: str) -> str:
-    """The first line of `file` (`-`, or None: standard input). Raises `BadOption`, `OSError`."""
+    """Read the first line of `file` (`-`, None: standard input). Raises `BadOption`, `OSError`."""
     if file is None or str(file) == "-":
         data = sys.stdin.buffer.read(_SECRET_BYTES_MAX)
     else:

@@ -111,7 +111,7 @@ def create(
 
 
 def _time(text: str) -> datetime:
-    """Raises `BadOption`."""
+    """Parse the value of `--expires-at`. Raises `BadOption`."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -163,7 +163,7 @@ class DeliveryLoop:
         try:
             await self._acknowledge(body, CLOSE_S)
         except asyncio.CancelledError:
-            raise  # it may not have arrived
+            raise  # the ack may not have arrived
         except (TopicReplaced, NotFound):
             self._last = {}  # the messages are gone with the topic
         except ClientError as error:

@@ -115,7 +115,7 @@ class Stored:
                 self.entry, self.first_index = entry, int(index)
 
     def part(self, start: int) -> Stored:
-        """The place of a batch that was sent as part of this batch, from message `start` on."""
+        """Return the place of a batch that was part of this batch, from message `start` on."""
         part = copy(self)
         part.before -= start
         return part

@@ -67,7 +67,7 @@ class ProducerOptions:
     """How long a batch is sent again before its outcome is given up as unknown."""
 
     def __post_init__(self) -> None:
-        """Raises `InvalidCall`."""
+        """Check the options. Raises `InvalidCall`."""
         whole_number(self.epoch, "producer option epoch", 0, EPOCH_MAX)
         amount(self.linger_ms, "producer option linger_ms", "milliseconds")
         for name in ("batch_bytes", "window", "pending_bytes_max", "delivery_timeout_ms"):
@@ -110,7 +110,7 @@ class Receipt:
         self._index = index
 
     def __await__(self) -> Generator[object, None, Position]:
-        """Raises the reason why it was not stored, or `OutcomeUnknown`."""
+        """Wait until the message is stored. Raises why it was not stored, or `OutcomeUnknown`."""
         try:
             stored = yield from asyncio.shield(self._batch.done).__await__()
         except OctavoError:
@@ -308,7 +308,7 @@ class Producer(OfThisProcess):
         return receipts
 
     def check(self, partition: int | None) -> None:
-        """Raises the errors of `send`, except `MessageTooLong`."""
+        """Raise an error if `send` would raise it; `MessageTooLong` is not checked."""
         if self._replaced is not None:
             raise self._replaced
         if self._closed:

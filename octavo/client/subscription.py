@@ -338,7 +338,7 @@ def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:
 
 
 def _partition_of(handed: Iterable[Handed | Iterable[Handed]]) -> int | None:
-    """The partition of all deliveries if it is the same, so that its owner is asked directly."""
+    """Return the deliveries' partition if all have the same: then its owner is asked directly."""
     found: set[int | None] = set()
     for one in handed:
         if isinstance(one, str):

@@ -365,7 +365,7 @@ def _refusal(reply: Reply, url: str, what: str) -> ApiError:
 
 
 def _problem(reply: Reply, url: str) -> dict[str, Any]:
-    """The problem document of an answer, or one made of what is there: then no broker said it."""
+    """Return an answer's problem document; make a document if the answer is not a broker's."""
     found: Any = None
     kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind in (PROBLEM_TYPE, JSON_TYPE):

@@ -78,7 +78,7 @@ def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
 
 
 def _paired(pairs: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
-    """Raises `InvalidCall` unless `pairs` is a list of pairs."""
+    """Return the pairs. Raises `InvalidCall` unless `pairs` is a list of pairs."""
     found: list[tuple[Any, Any]] = []
     try:
         for pair in pairs:

@@ -111,7 +111,7 @@ class Fencing:
         self.ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
 
     async def run(self) -> None:
-        """The whole story."""
+        """Play the whole story."""
         await self.ledgers.start()
         try:
             scene = await self._an_owner_writes()

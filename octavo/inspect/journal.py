@@ -222,7 +222,10 @@ class _BadPlace:
         self.next, self.vouched_by = later.after(offset)
 
     def line(self, wish: Wish) -> Line:
-        """Return damage if the place had been acknowledged, else the end or a torn block."""
+        """Return the line for this place: damage if the bytes may have been acknowledged.
+
+        Else a torn block, or the end of the journal.
+        """
         path, offset = self._file.path, self._offset
         if self.vouched_by is None and not self._newer:
             return self._end()

@@ -113,7 +113,7 @@ def _of_kind(kind: str, path: str) -> str:
 
 
 def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str]:
-    """The files of a kind: in `path` if it is one of the bookie's folders, else in all folders."""
+    """Return the files of a kind: in `path` if it is a folder of the bookie, else in all."""
     where = [path] if path in folders.all else folders.all
     found = [
         f"{folder}/{name}"

@@ -60,7 +60,7 @@ class LoopWatch:
                 self._alive.clear()
                 try:
                     self._loop.call_soon_threadsafe(self._alive.set)
-                except RuntimeError:  # it is closed: the process ends
+                except RuntimeError:  # the loop is closed: the process ends
                     return
                 continue
             silent += 1

@@ -76,7 +76,7 @@ class OutsideWatch:
             self._timer.cancel()
         os.close(self._writing)
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)  # it has no state to clean up
+            os.kill(self.pid, signal.SIGKILL)  # the watching process has no state to clean up
             os.waitpid(self.pid, 0)
 
 

@@ -56,7 +56,7 @@ class RecoveryLog:
         """Whether this recovery is logged step by step."""
         now_s = self._now_s()
         for one, began_s in tuple(self._in_full.items()):
-            if now_s - began_s > FORGOTTEN_S:  # it failed, and was not tried again
+            if now_s - began_s > FORGOTTEN_S:  # the recovery failed and was not tried again
                 del self._in_full[one]
         if ledger_id not in self._in_full and len(self._in_full) >= IN_FULL_MAX:
             return False

@@ -373,7 +373,7 @@ class _Worker:
         except TimeoutError:
             self._kill()
             raise _WorkerEnded(0) from None
-        except (EOFError, OSError):  # it has ended; the server reports how in a moment
+        except (EOFError, OSError):  # the worker has ended; the server reports how in a moment
             async with asyncio.timeout(_TOLD_S):
                 raise _WorkerEnded(await asyncio.shield(self._ended)) from None
 

@@ -57,7 +57,7 @@ class ProcessSpec:
 
 
 def read_spec(path: Path) -> ProcessSpec:
-    """Raises `InvalidSpec`."""
+    """Read the spec of a process from a file. Raises `InvalidSpec`."""
     try:
         return from_plain(ProcessSpec, json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:

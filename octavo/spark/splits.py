@@ -235,7 +235,7 @@ def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int,
 
 
 def lost(what: str, *, fail: bool) -> None:
-    """Raise `DataLost` when `fail`."""
+    """Raise `DataLost` if the query must fail when data is lost; otherwise do nothing."""
     if fail:
         raise DataLost(f"{what}. Set failOnDataLoss=false to continue without them")
 

@@ -82,7 +82,7 @@ class ClusterFile:
 
 
 def read_cluster(folder: Path) -> ClusterFile:
-    """Raises `NoCluster`, with a remedy."""
+    """Read the cluster's file in `folder`. Raises `NoCluster`, which says what to do."""
     path = folder / FILE_NAME
     try:
         found = json.loads(path.read_text())

@@ -45,7 +45,7 @@ def port_of(kind: str, number: int, port_base: int | None) -> int:
 
 
 def check_ports(host: str, wanted: Mapping[str, int]) -> None:
-    """Raises `PortInUse`, which names every taken port of `wanted`: ports by their listener."""
+    """Raise `PortInUse`, with every port that is taken. `wanted`: each listener's port."""
     refused = [
         f"port {port} for {name} is not free: {reason}"
         for name, port in wanted.items()

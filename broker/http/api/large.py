@@ -203,7 +203,7 @@ async def body(call: Call) -> web.StreamResponse:
         found = await partition.body(await resolve(partition, position))
         answer = web.StreamResponse()
         write_head(call, answer)
-        call.is_streaming = False  # it has an end, and its size is counted
+        call.is_streaming = False  # the answer has an end, and its size is counted
         answer.content_type = "application/octet-stream"
         answer.content_length = found.size
         if found.large is not None:

@@ -45,7 +45,7 @@ async def issue(call: Call) -> web.StreamResponse:
 
     async def of(name: PartitionName) -> dict[int, EntryRange]:
         found: dict[int, EntryRange] = {}
-        with contextlib.suppress(RecordNotFound):  # it was never opened
+        with contextlib.suppress(RecordNotFound):  # the partition was never opened
             record, _ = await topics.read_partition(*name)
             if record.deleted or record.incarnation not in ("", info.incarnation):
                 return {}

@@ -290,7 +290,7 @@ class _Out:
             of = AckRange.parse(ack_id)
             known, lease = self._of.get(of.partition, {}), f"{of.epoch}-{of.lease}"
             for offset in range(of.start, of.end):
-                if known.get(offset) == lease:  # it may have been leased again
+                if known.get(offset) == lease:  # the message may have been leased again
                     del known[offset]
 
     def ack_ids(self) -> list[str]:

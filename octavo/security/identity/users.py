@@ -219,8 +219,10 @@ class UserStore:
         await self._change(name, lambda old: replace(_there(name, old), groups=names))
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
-        """Disable or enable the user; a disabled user's proofs are refused. Raises
-        `UserNotFound`."""
+        """Disable or enable the user. Tokens, keys and passwords of a disabled user are refused.
+
+        Raises `UserNotFound`.
+        """
         await self._change(name, lambda old: replace(_there(name, old), disabled=disabled))
 
     async def delete(self, name: str, now_s: float) -> None:

@@ -117,7 +117,7 @@ BUGS = (
         "unit/broker/test_openings.py::test_who_leaves_the_line_takes_no_turn_with_it",
         (
             "octavo.broker.cluster.openings:Openings._wait",
-            "self._next()  # its turn came at this moment",
+            "self._next()  # it has its turn: pass it on",
             "pass",
         ),
     ),
