@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.groups.coordinator import Groups
     from octavo.broker.groups.group import Membership
+    from octavo.broker.types import TopicInfo
     from octavo.security.principal import Identity
 
 CHARS_A_RECORD = 20
@@ -104,12 +105,20 @@ async def _wanted(
     Raises `TopicNotFound` for a topic by name; a pattern matches existing topics.
     """
     topics, name = broker.topics, operation.group
-    found: dict[TopicName, None] = {}
+    wanted: dict[PartitionName, None] = {}
+
+    def want(topic: TopicName, info: TopicInfo) -> None:
+        wanted.update(dict.fromkeys(map(topic.partition, range(info.settings.partitions))))
+        if len(wanted) > most:  # now, and not after another thousand topics
+            raise GroupFull(
+                f"those topics have more than {most} partitions, the most a group may have "
+                "(group_partitions_max): name fewer, or use several groups"
+            )
+
     for pattern in operation.topics:
         if not pattern.is_wild:
             one = TopicName(*pattern)
-            await topics.get(one)
-            found[one] = None
+            want(one, await topics.get(one))
     wild = [pattern for pattern in operation.topics if pattern.is_wild]
     if wild:
         turns = broker.open_batches.turns
@@ -119,19 +128,9 @@ async def _wanted(
             one = TopicName(name.namespace, topic)
             if meant and rules.may_consume(identity, one, name.group):
                 with contextlib.suppress(TopicNotFound):  # deleted meanwhile
-                    has_letters = (await topics.get(one)).has_letters
-                    if any(pattern.matches(topic, has_letters=has_letters) for pattern in meant):
-                        found[one] = None
-    wanted: list[PartitionName] = []
-    for one in found:
-        try:
-            count = (await topics.get(one)).settings.partitions
-        except TopicNotFound:
-            continue  # deleted meanwhile
-        wanted += [one.partition(number) for number in range(count)]
-        if len(wanted) > most:
-            raise GroupFull(
-                f"those topics have more than {most} partitions, the most a group may have "
-                "(group_partitions_max): name fewer, or use several groups"
-            )
-    return wanted
+                    info = await topics.get(one)
+                    if any(
+                        pattern.matches(topic, has_letters=info.has_letters) for pattern in meant
+                    ):
+                        want(one, info)
+    return list(wanted)
