@@ -97,7 +97,7 @@ def test_each_line_at_once_through_a_killed_owner(
         assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("group", [[], ["--group"]])
+@pytest.mark.parametrize("group", [pytest.param([], marks=pytest.mark.long), ["--group"]])
 def test_a_pattern_that_matches_nothing_yet(running: Standalone, group: list[str]) -> None:
     how = ["later-*", "-s", "billing", *group]
     at_once = subprocess.run(

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SIZES = {"topics": 12, "ledgers": 20, "holes": 1000, "subscriptions": 3, "messages": 2000}
 
 
+@pytest.mark.long
 def test_each_part_measures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.b15_scale", "--seconds", "0.5"]
     command += ["--json", str(tmp_path / "found.json")]

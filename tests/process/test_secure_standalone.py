@@ -44,6 +44,7 @@ def asked(one: Standalone, path: str, token: str = "", data: bytes | None = None
         return error.code
 
 
+@pytest.mark.long
 def test_two_users_get_different_rights(secure: Standalone) -> None:
     ran(secure, "topic", "create", "orders")
     ran(secure, "acl", "allow", "user:alice", "produce", "topic:public/orders")

@@ -96,6 +96,7 @@ def test_publish_and_consume_by_command(running: Standalone) -> None:
     assert missing.stderr.startswith("error:")
 
 
+@pytest.mark.long
 def test_a_broker_is_drained_by_command(running: Standalone) -> None:
     url = url_of(running)
     octavo("topic", "create", "moved", "--partitions", "4", "--url", url)

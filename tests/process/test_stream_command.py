@@ -43,6 +43,7 @@ def shown(running: Standalone, *arguments: str, stdin: str | None = None) -> Any
     return json.loads(said(running, *arguments, "--json", stdin=stdin))
 
 
+@pytest.mark.long
 def test_json_is_kept_as_it_is_written_and_printed_a_line_each(running: Standalone) -> None:
     assert shown(running, "create", "events") == {"stream": "public/events", "created": True}
     assert shown(running, "create", "events")["created"] is False
@@ -97,6 +98,7 @@ def test_bytes_go_in_and_come_out_as_they_are(running: Standalone, tmp_path: Pat
     assert shown(running, "read", "words")["text"] == "Grüße"
 
 
+@pytest.mark.long
 def test_what_is_wrong_is_said_and_what_would_be_right(running: Standalone) -> None:
     for name in ("show", "append", "read", "close", "delete", "fork"):
         more = {"append": ["1"], "delete": ["--yes"], "fork": ["x"]}.get(name, [])

@@ -8,6 +8,7 @@ from tests.sim.callers import BUGS, run_seed
 
 SEEDS = 6
 SEEDS_OF_A_BUG = 40
+SHORT_BUGS = 2
 
 
 def test_users_do_what_they_may_and_nothing_else() -> None:
@@ -28,7 +29,13 @@ def test_the_same_of_many_seeds() -> None:
         assert result.failure is None, f"seed {seed}: {result.failure}"
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, marks=pytest.mark.long) if number >= SHORT_BUGS else bug
+        for number, bug in enumerate(BUGS)
+    ],
+)
 def test_a_planted_bug_is_found(bug: str) -> None:
     found = (run_seed(seed, BUGS[bug]).failure for seed in range(SEEDS_OF_A_BUG))
     failure = next((one for one in found if one is not None), None)

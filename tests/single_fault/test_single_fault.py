@@ -101,8 +101,8 @@ def a_rebuild_stops_at_a_damaged_record(patch: pytest.MonkeyPatch) -> None:
     [
         damaged_blocks_are_skipped,
         checksums_of_runs_are_not_looked_at,
-        damaged_states_are_taken_for_the_end,
-        a_rebuild_stops_at_a_damaged_record,
+        pytest.param(damaged_states_are_taken_for_the_end, marks=pytest.mark.long),
+        pytest.param(a_rebuild_stops_at_a_damaged_record, marks=pytest.mark.long),
     ],
 )
 def test_a_planted_bug_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_apaches_folders_are_said_to_be_apaches(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "VERSION").write_bytes(encode_cookie(APACHES))
         (folder / "0.log").write_bytes(b"BKLO" + bytes(1020))
-    with pytest.raises(NoBookieHere, match=r"3181, which is one of Apache's: .*bookkeeper shell"):
+    with pytest.raises(NoBookieHere, match=r"3181 of Apache BookKeeper: use `bookkeeper shell`"):
         find_folders(RealDisk(), [str(tmp_path)])
 
 
