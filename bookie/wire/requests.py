@@ -297,7 +297,7 @@ class Requests:
                 raise ProtocolError(f"{request.op.name} is not a request")
 
     async def _lac(self, ledger_id: int, within: EntryRange) -> dict[str, Any]:
-        """Return the LAC and the last entry; for a range of the ledger only the LAC, cut to it."""
+        """Return the LAC and the last entry. For a range: only the LAC, at most its end."""
         lac = self._storage.control.last_add_confirmed(ledger_id)
         answer: dict[str, Any] = {"lac": min(lac, within.last)}
         if within == WHOLE:

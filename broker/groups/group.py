@@ -110,7 +110,7 @@ class Member:
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
-        """Its user: no other user may call for it."""
+        """Its user. Calls of other users for this member are refused."""
         self.wants: frozenset[PartitionName] = frozenset()
         self.holds: frozenset[PartitionName] = frozenset()
         """The partitions it said it holds, and those it was given since."""

@@ -143,7 +143,11 @@ class Shape:
         return base, per_byte
 
     def _size(self, schema: Avro) -> tuple[int, int]:
-        """Return a value's most parts, without parts that bytes pay for, and its fewest bytes."""
+        """Return the most parts that a value has, and its fewest bytes.
+
+        Elements of lists and maps, and records that contain themselves, are not counted: each has
+        bytes of its own in the value, so `per_byte` bounds them.
+        """
         schema = self._resolved(schema)
         if isinstance(schema, list):
             sizes = [self._size(one) for one in schema]

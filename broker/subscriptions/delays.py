@@ -201,7 +201,7 @@ class Delays:
         self._has_unwanted = False
 
     def _sweep(self) -> None:
-        """Drop passed messages, of as many runs as one call may look at."""
+        """Drop passed messages. One call looks at some `_STEP_MESSAGES` messages."""
         room = _STEP_MESSAGES
         while self._unswept and room > 0:
             number = self._unswept.pop()

@@ -12,8 +12,8 @@ the delivery counts that the caller has kept (`attempts`). At a planned end `lea
 a successor needs to continue the same leases (`resume`).
 Redeliveries come before new messages, lowest offset first. Where a partition is delivered in order
 (exclusive and failover), a message that waits for its delay holds up all messages behind it.
-`leased_max` bounds messages that are out or ready to go out again; messages that wait for a delay
-are bounded separately by `delayed_max`.
+`leased_max` bounds the messages that are leased or wait for their redelivery; `delayed_max` bounds
+the messages that wait for a delay.
 Among several consumers `turns` decides whose turn it is. In a key-shared subscription `keys`
 decides which messages a consumer may get: a message that comes back takes later messages of its key
 with it, and their leases end as if they had never been delivered.

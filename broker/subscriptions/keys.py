@@ -277,8 +277,10 @@ class KeyOrder:
         return start <= key.more_from <= offset < self.front
 
     def _most_of(self, key: _Key, asks: str) -> int:
-        """How many messages of a key to remember. If they are for the asking consumer, which is
-        about to take them, as many as one look reads: otherwise each few would need another read.
+        """Return how many messages of a key to remember.
+
+        The asking consumer takes its messages at once, so a look remembers all that it reads for
+        it. Fewer would mean to read the same entries again after each of its calls.
         """
         if self._waiting < 2 * self._messages_max and self._may_have(key) == asks:
             return LOOK_MESSAGES
@@ -468,7 +470,7 @@ class KeyOrder:
         return None
 
     def _may_have(self, key: _Key) -> str | None:
-        """Return the consumer that gets the key's next messages; None while some are out."""
+        """Return the consumer that gets the key's next messages; None while any is leased."""
         return None if key.out else self._slots.owner(slot_of(key.hash))
 
     def _offer_more(self, key: _Key, consumer: str) -> None:

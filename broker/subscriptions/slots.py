@@ -32,7 +32,7 @@ def slot_of(key_hash: int) -> int:
 
 @lru_cache(_NAMES_REMEMBERED)
 def _points(name: str) -> tuple[tuple[int, str], ...]:
-    """Return the slots at which a consumer stands."""
+    """Return a consumer's points on the ring of slots, ascending."""
     digests = b"".join(
         blake2b(name.encode(errors="surrogatepass"), salt=bytes([number])).digest()
         for number in range(POINTS * _POINT_BYTES // 64)

@@ -168,7 +168,7 @@ _SHAPE = 'a message is {"key", "value" or "value_text" or "value_base64", "heade
 
 
 def has_several(body: bytes) -> bool:
-    """Whether a JSON body begins as one with several messages does."""
+    """Whether a JSON body begins like `{"messages": …`, the form of several messages."""
     start = body[:256].lstrip()[:12]
     return start.startswith(b"{") and start[1:].lstrip().startswith(b'"messages"')
 
