@@ -13,7 +13,7 @@ help:
 	@echo 'make demo        a cluster on real data that loses a bookie and two brokers, then fencing explained'
 	@echo 'make install     set up .venv; the other targets do it when needed'
 	@echo 'make check       format, lint, types, layers'
-	@echo 'make test        the same, and every suite in a short form: 20 to 30 minutes'
+	@echo 'make test        the same, and every suite in a short form: 20 to 25 minutes'
 	@echo 'make test-all    the same, and the long tests'
 	@echo 'make test-failed what failed in the last run, one test at a time'
 	@echo 'make fmt         format, and repair what can be repaired'
