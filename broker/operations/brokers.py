@@ -1,8 +1,8 @@
 """Operations with which brokers hand partitions over, delete topics and store their own messages.
 
-`OwnOperations` asks another broker on this broker's own behalf, and `run_at_broker` answers those
-that are for a broker and not for the owner of a partition. Each is sent once: its caller decides
-whether to ask again.
+`OwnOperations` asks another broker on this broker's own behalf. `run_at_broker` answers operations
+on a broker, as opposed to a partition. Each operation is sent once: its caller decides whether to
+ask again.
 """
 
 from __future__ import annotations

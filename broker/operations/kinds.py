@@ -437,7 +437,7 @@ ControlOperation = (
     | FindUnused
 )
 StoringOperation = StoreCopy | WriteAudit
-"""A broker stores messages of its own."""
+"""A broker stores messages that no client sent: dead letters and audit events."""
 BodyOperation = BeginLargeCopy | AddPiece | EndBody
 """It is about a body that comes from another broker piece by piece (bodies.py)."""
 LocalOperation = (

@@ -95,7 +95,7 @@ class MakeStream(msgspec.Struct, frozen=True, array_like=True, tag="make_stream"
 
 
 class Making(enum.Enum):
-    """What came of a request to make a stream."""
+    """The outcome of a request to make a stream."""
 
     MADE = "made"
     THERE = "there"

@@ -1,7 +1,7 @@
 """Run the operations on durable streams at the partition's owner.
 
 An append of JSON is a message for each element of its array; any other append is a single message.
-What is promised about stored appends, and what a crash leaves, is in partition/stream.py.
+partition/stream.py says what a stored append promises, and what a crash leaves of it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Unreachable(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """A publish got no answer and could not be repeated: it may be stored."""
+    """A publish was not answered in time, or before its producer closed. It may be stored."""
 
     name = "outcome-unknown"
     retryable = True
