@@ -8,7 +8,7 @@ stays done, and a repeated call continues.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -37,6 +37,8 @@ PEEK_DEFAULT = 10
 class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
     """How many."""
 
+    schema_name: ClassVar = "Skip"
+
     messages: Annotated[
         int,
         Meta(
@@ -48,6 +50,8 @@ class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class ExpireBody(msgspec.Struct, forbid_unknown_fields=True):
     """What is too old."""
+
+    schema_name: ClassVar = "Expire"
 
     older_than: Annotated[int | float | str, Meta(description=TIME)]
 

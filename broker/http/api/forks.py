@@ -7,7 +7,7 @@ partition has changed its owner since, the owners are asked again.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -34,6 +34,8 @@ FORK_BYTES_MAX = 1024 * 1024
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
     """What a fork is called, and where it is made."""
+
+    schema_name: ClassVar = "Fork"
 
     name: Annotated[str, Meta(description="of the new topic, in the same namespace")]
     at: Annotated[

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 from aiohttp import web
@@ -231,6 +231,8 @@ def _plain(stats: SubscriptionStats, number: int | UnsetType = UNSET) -> dict[st
 
 class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
     """Where to."""
+
+    schema_name: ClassVar = "Seek"
 
     to: Annotated[
         int | str,
