@@ -11,17 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote
 
-import msgspec
 from aiohttp import web
 
-from octavo.broker.http.charges import Charge
 from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import Problem
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 """Takes a `Call` (call.py), which imports this module and is therefore not named here."""
 Json = Mapping[str, Any]
-Struct = type[msgspec.Struct]
 PATH_BYTES_MAX = 4096
 _OF_NAMESPACES = ("topics", "durable-streams", "explain")
 """Words that a namespace follows in paths."""
@@ -43,13 +40,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body in a media type: its schema, and a working example.
-
-    Structs stand for their schemas, also inside of the schema; openapi.py describes them.
-    """
+    """A body in a media type: its schema, and a working example."""
 
     media_type: str
-    schema: Json | Struct
+    schema: Json
     example: Any = None
 
 
@@ -75,8 +69,6 @@ class Route:
     summary: str
     needs: Needs
     """The rights that its caller needs. No default, so that a new call cannot forget them."""
-    charge: Charge
-    """Which quota it is charged to. No default, for the same reason."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: tuple[Content, ...] = ()

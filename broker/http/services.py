@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from octavo.broker.http.call import Call
+    from octavo.broker.http.router import Route
     from octavo.ledger.client import LedgerClient
 
 
@@ -108,8 +109,7 @@ class Services:
     replays: Replays = field(default_factory=Replays)
     gate: Gate
     clock: Callable[[], int]
-    openapi: bytes
-    """What `/openapi.json` answers."""
+    routes: tuple[Route, ...]
     url: str = ""
     ready: bool = False
     leaving: bool = False

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import OffsetTrimmed
-from octavo.broker.http.api import follow
+from octavo.broker.http.api import read
 from octavo.broker.partition.partition import Partition
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, NotFound, TopicReplaced, Trimmed
@@ -145,11 +145,11 @@ async def test_from_where_it_is_told(cluster: Cluster, start: str | int) -> None
 
 async def test_nothing_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it waits by polls; a message brings the stream back."""
-    monkeypatch.setattr(follow, "LIVES_S", 0.1)
+    monkeypatch.setattr(read, "LIVES_S", 0.1)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1)
         await until(lambda: sum(streams_of(cluster).values()) == 0)
-        monkeypatch.setattr(follow, "LIVES_S", 20.0)
+        monkeypatch.setattr(read, "LIVES_S", 20.0)
         await publish(cluster, 0, 1)
         await until(lambda: sum(streams_of(cluster).values()) == 1)
         await publish(cluster, 1, 2)

@@ -16,7 +16,7 @@ import pytest
 from octavo.broker.cluster.forks import Forks
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.errors import PartitionMoving, TopicExists, TopicNotFound
-from octavo.broker.http.api import durable_making
+from octavo.broker.http.api import durable_streams
 from octavo.broker.http.api.durable_streams import WORD_BYTES_MAX
 from octavo.broker.state.stream import Append, StreamConfig
 from octavo.broker.types import PartitionName, TopicInfo, TopicName
@@ -661,7 +661,7 @@ async def test_a_fork_that_another_broker_has_made(
     async def is_forked_and_source_grows(name: str) -> None:
         del unheard[name]
         with monkeypatch.context() as patch:
-            patch.setattr(durable_making, "_make", breaks_off)
+            patch.setattr(durable_streams, "_make", breaks_off)
             assert (await other.call("PUT", PATH + name, headers=words)).status == 503
         grown = await asked.post(PATH + "source", b"2", UNHEARD_JSON["Content-Type"])
         assert grown.status == 204

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from octavo.broker.errors import TopicChanged
-from octavo.broker.http.api import follow
+from octavo.broker.http.api import read
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.partition.partition import Partition
 from octavo.client.client import AsyncClient
@@ -151,13 +151,13 @@ async def test_a_stream_of_batches_ends_where_nothing_comes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot send a sign of life; a new request returns the next messages."""
-    monkeypatch.setattr(follow, "LIVES_S", 0.2)
+    monkeypatch.setattr(read, "LIVES_S", 0.2)
     await publish(cluster, 0, 1)
     async with Reader(cluster.api, "?follow=true&from=latest", **BATCHES) as reader:
         assert reader.task is not None
         await reader.task
         assert (reader.status, reader.body, reader.ended) == (200, b"", None)
-    monkeypatch.setattr(follow, "LIVES_S", 20.0)
+    monkeypatch.setattr(read, "LIVES_S", 20.0)
     async with Reader(cluster.api, "?follow=true", **BATCHES) as reader:
         await until(lambda: reader.values == [{"n": 0}])
         async with AsyncClient(cluster.api.url) as client:
@@ -273,7 +273,7 @@ async def test_another_topic_of_the_name(
                 raise fault
             return await with_owner(*given, **how)
 
-        monkeypatch.setattr("octavo.broker.http.api.follow.with_owner", changed)
+        monkeypatch.setattr("octavo.broker.http.api.read.with_owner", changed)
         await publish(cluster, 1, 2)
         if looked:
             await until(lambda: "event" in reader.events[-1])
@@ -328,7 +328,7 @@ async def test_readers_at_the_end_share_what_comes(
 async def test_a_quiet_partition_says_that_it_lives(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LIVES_S", 0.05)
+    monkeypatch.setattr(read, "LIVES_S", 0.05)
     async with Reader(cluster.api, **EVENTS) as reader:
         await until(lambda: reader.body.count(b": nothing new\n\n") > 3)
         assert reader.events == []

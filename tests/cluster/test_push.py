@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
-from octavo.broker.http.api import acks, sockets
-from octavo.broker.http.api.feed import Feed
+from octavo.broker.http.api import acks, push
+from octavo.broker.http.api.push import Feed
 from octavo.client.client import AsyncClient
 from octavo.client.types import decode_deliveries
 from octavo.protocol.records import Record, build_batch
@@ -382,7 +382,7 @@ async def test_acks_over_a_socket_wait_for_a_partition_that_moves(
             raise fault
         return await acks.apply_all(*given)
 
-    monkeypatch.setattr(sockets, "apply_all", apply_all)
+    monkeypatch.setattr(push, "apply_all", apply_all)
     async with connected(cluster.api) as ws:
         ack_ids = [one["ack_id"] for one in await messages(ws, 3)]
         await ws.send_json({"ack_ids": ack_ids})

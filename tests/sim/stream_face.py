@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 
 from octavo.broker.errors import PartitionMoving
 from octavo.broker.groups.coordinator import Groups
-from octavo.broker.http.api import durable_making, durable_reads, durable_streams
+from octavo.broker.http.api import durable_streams
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.problems import problem_of, refusal_of
@@ -46,10 +46,10 @@ class Request(NamedTuple):
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 _HANDLERS: Mapping[str, Handler] = {
-    "PUT": durable_making.put_stream,
+    "PUT": durable_streams.put_stream,
     "POST": durable_streams.append,
-    "GET": durable_reads.read,
-    "HEAD": durable_reads.read,
+    "GET": durable_streams.read,
+    "HEAD": durable_streams.read,
     "DELETE": durable_streams.delete_stream,
 }
 
@@ -63,12 +63,12 @@ class Face:
     @contextmanager
     def installed(self, chance: Random) -> Iterator[None]:
         """Within the block, the cursors of long-polls are drawn from `chance`."""
-        put, kept = setattr, durable_reads._RANDOM
-        put(durable_reads, "_RANDOM", chance)
+        put, kept = setattr, durable_streams._RANDOM
+        put(durable_streams, "_RANDOM", chance)
         try:
             yield
         finally:
-            put(durable_reads, "_RANDOM", kept)
+            put(durable_streams, "_RANDOM", kept)
 
     async def answer(self, at: SimBroker, asked: Request) -> web.Response:
         """Return the answer of broker `at` to a client."""

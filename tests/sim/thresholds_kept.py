@@ -30,14 +30,14 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS
-        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.groups.group:_ODD
-        octavo.broker.groups.group:_64_BITS
+        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.groups.assignment:_ODD
+        octavo.broker.groups.assignment:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
         octavo.metadata.topic_settings:OFF octavo.metadata.topic_settings:NUMBER_MAX
         octavo.broker.state.access:BROKERS octavo.bookie.wire.rights:_COUNT_MAX
-        octavo.broker.subscriptions.key_shared:SLOTS octavo.broker.subscriptions.key_shared:POINTS
-        octavo.broker.subscriptions.key_shared:_POINT_BYTES
-        octavo.broker.subscriptions.key_shared:_NAMES_REMEMBERED
+        octavo.broker.subscriptions.slots:SLOTS octavo.broker.subscriptions.slots:POINTS
+        octavo.broker.subscriptions.slots:_POINT_BYTES
+        octavo.broker.subscriptions.slots:_NAMES_REMEMBERED
         octavo.ledger.read.entry_source:DISORDER_UNKNOWN
         octavo.ledger.offload.format:FORMAT octavo.ledger.options:KIB octavo.ledger.options:MIB
         octavo.metadata.cookie:LAYOUT_VERSION octavo.metadata.cookie:_OLDEST_TEXT_VERSION
@@ -52,7 +52,7 @@ KEPT: Mapping[str, str] = {
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
         octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction:_KEY_BYTES
-        octavo.broker.subscriptions.dead_letters:_LENGTHS_BYTES
+        octavo.broker.subscriptions.letter_forms:_LENGTHS_BYTES
         octavo.broker.subscriptions.delays:_WORD_BITS
         octavo.broker.subscriptions.delays:_OFFSET_BITS
         octavo.broker.subscriptions.delays:_OFFSET_LOW
@@ -79,9 +79,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.topic_body:BACKOFF_MOST_MS
     """,
     "longer than what it waits for may take; the simulated network has deadlines of its own": """
-        octavo.broker.cluster.dead_letters:ATTEMPT_S
-        octavo.broker.cluster.dead_letters:SLOWEST_BYTES_S octavo.broker.cluster.dead_letters:SLOW_S
-        octavo.broker.cluster.dead_letters:DOUBTFUL_MAX
+        octavo.broker.cluster.letters:ATTEMPT_S octavo.broker.cluster.letters:SLOWEST_BYTES_S
+        octavo.broker.cluster.letters:SLOW_S octavo.broker.cluster.letters:DOUBTFUL_MAX
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
     "unit/broker/test_bulk_loads_kept goes to the end of them": """
@@ -204,24 +203,23 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.write.explicit_ids:*
     """,
     "HTTP and sockets are outside of the simulator": """
-        octavo.broker.http.api.forks:* octavo.broker.http.api.reader_tokens:*
+        octavo.broker.http.api.topics:* octavo.broker.http.api.reader_tokens:*
         octavo.broker.groups.coordinator:_SHARE_OF_A_PRINCIPAL
         octavo.broker.groups.coordinator:WAITS_PER_SESSION
         octavo.broker.operations.group_calls:*
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
-        octavo.broker.http.api.acks:* octavo.broker.http.api.cursors:*
+        octavo.broker.http.api.acks:* octavo.broker.http.api.subscriptions:*
         octavo.broker.http.stream:* octavo.broker.http.api.push:*
-        octavo.broker.http.api.sockets:* octavo.broker.http.api.feed:*
         octavo.broker.http.api.short_way:*
         octavo.broker.http.replays:* octavo.broker.http.api.policy:*
         octavo.broker.http.call:JSON_BYTES_MAX octavo.broker.operations.json_parts:*
         octavo.broker.http.masks:FRAMES_A_STEP octavo.broker.http.masks:FRAGMENTS_MAX
         octavo.broker.http.request_edges:* octavo.broker.http.browsers:*
         octavo.broker.http.api.publish:* octavo.broker.operations.batch_proofs:*
-        octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
-        octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*
-        octavo.broker.http.api.follow:* octavo.broker.http.durable:*
-        octavo.broker.http.api.durable_streams:* octavo.broker.http.api.durable_making:*
+        octavo.broker.http.api.read:*
+        octavo.broker.http.api.bulk_loads:*
+        octavo.broker.http.durable:*
+        octavo.broker.http.api.durable_streams:*
         octavo.broker.operations.stream_kinds:* octavo.broker.operations.streams:*
         octavo.broker.cluster.streams:*
         octavo.broker.audit.log:* octavo.broker.audit.writer:*

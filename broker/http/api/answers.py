@@ -6,7 +6,7 @@ only: they are not checked when an answer is written.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -33,8 +33,6 @@ Delayed = Annotated[
 
 class ProblemBody(msgspec.Struct):
     """RFC 9457; may have further members that its `code` names (docs/http.md)."""
-
-    schema_name: ClassVar = "Problem"
 
     type: Annotated[str, Meta(extra_json_schema={"format": "uri"})]
     title: str
@@ -78,8 +76,6 @@ class Unloaded(msgspec.Struct):
 
 class UnloadedAll(msgspec.Struct):
     """What became of each partition."""
-
-    schema_name: ClassVar = "UnloadedTopic"
 
     partitions: list[Unloaded]
 
@@ -188,8 +184,6 @@ class UncompactedFigures(msgspec.Struct):
 
 class PartitionFigures(msgspec.Struct):
     """One partition, as its owner says; or the `problem` of asking it."""
-
-    schema_name: ClassVar = "Partition"
 
     partition: Count
     owner: str | UnsetType = UNSET

@@ -16,11 +16,11 @@ import structlog
 from aiohttp import web
 
 from octavo.broker.http.api.answers import LargePublished
-from octavo.broker.http.api.auto_create import topic_to_publish
 from octavo.broker.http.api.batching import size_of
 from octavo.broker.http.api.payloads import raw_record
 from octavo.broker.http.api.publish import access_of, partition_of_single
 from octavo.broker.http.api.read import one_partition, position_of
+from octavo.broker.http.api.topics import topic_to_publish
 from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import Call, too_long
 from octavo.broker.http.forwarding import prefers_redirect, with_owner

@@ -22,7 +22,6 @@ from msgspec import UNSET
 from octavo.broker.errors import InvalidTimestamp, MessageTooLong, UnsupportedBatch
 from octavo.broker.http.api import answers
 from octavo.broker.http.api.access import LAST_EPOCH
-from octavo.broker.http.api.auto_create import topic_to_publish
 from octavo.broker.http.api.batching import ACCESS_HEADER, Piece, Producer, Publishing, size_of
 from octavo.broker.http.api.payloads import (
     decode_message,
@@ -32,6 +31,7 @@ from octavo.broker.http.api.payloads import (
     raw_record,
     record_of,
 )
+from octavo.broker.http.api.topics import topic_to_publish
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
 from octavo.broker.http.forwarding import note_owner, redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of

@@ -1,38 +1,78 @@
 """Send a subscription's messages over a lasting connection: as events, lines, or a WebSocket.
 
-Events and lines of NDJSON are acked by separate calls, at any broker; a WebSocket takes acks as
-well (sockets.py). The broker that was asked keeps the connection, whichever broker owns the
-partitions (feed.py). Sent messages are leased, as by `receive`. So this call is not safe in the
-sense of HTTP, and pages of other sites may not make it.
+Events and lines of NDJSON are acked by separate calls, at any broker. A WebSocket takes acks, too:
+
+    broker → client   {"messages": [{…, "ack_id": "0-41-8-3"}, …]}, as `receive` answers; or, where
+                      batches are asked for, binary: four bytes that say how long the head is, the
+                      head as JSON (the headers of protocol/leased.py), the batches as stored
+    client → broker   {"ack_ids": […], "nack": […], "extend": […], "request": 7}, as `ack` takes it
+    broker → client   {"acked": 2, "request": 7}: durable; or {"problem": {…}, "request": 7}
+
+Several acks may be under way together; while too many are, the socket is not read. An invalid frame
+ends the connection, with the reason.
+
+The broker that was asked keeps the connection, whichever brokers own the partitions: `Feed` asks
+each partition's owner for messages, call after call, and passes them on. It is a consumer like any
+other, with leases. If an owner dies, the stream pauses. The consumer decides how many messages may
+be unacked: `credits` per partition. A message that is acked or given back, or whose lease has
+ended, makes room for the next. When either side closes, unacked messages are given back at once.
+
+Sent messages are leased, as by `receive`. So this call is not safe in the sense of HTTP, and pages
+of other sites may not make it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import secrets
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
 
-from aiohttp import web
-from msgspec import Raw
+import msgspec
+from aiohttp import WSCloseCode, WSMsgType, web
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
+from octavo.broker.errors import SubscriptionBusy
+from octavo.broker.http.api.acks import AckBody, Share, apply_all, by_partition, give_back
 from octavo.broker.http.api.deliveries import (
     CREDITS_MAX,
     DEFAULT_CONSUMER,
+    GIVE_BACK_S,
     RECEIVE_PARTITIONS_MAX,
+    Handover,
+    ack_ids_in,
     consumer_in,
     generation_in,
     priority_in,
 )
-from octavo.broker.http.api.feed import AT_ONCE, Feed
 from octavo.broker.http.api.read import answer_type
-from octavo.broker.http.api.sockets import Socket, wants_socket
 from octavo.broker.http.browsers import check_lease
-from octavo.broker.http.call import JSON, NDJSON, Call, bad_parameter
+from octavo.broker.http.call import JSON, NDJSON, Call, bad_parameter, decode_json
 from octavo.broker.http.forwarding import topic_of
 from octavo.broker.http.pages import EVENTS
-from octavo.broker.http.problems import Problem
-from octavo.broker.http.stream import LIVES_S, Stream
-from octavo.broker.operations.kinds import Receive
-from octavo.broker.types import SubscriptionInfo
+from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.stream import (
+    FIRST_PAUSE_S,
+    LAST_WORD_S,
+    LIVES_S,
+    LONGEST_PAUSE_S,
+    Holding,
+    Stream,
+    count,
+    through_moves,
+    write_head,
+)
+from octavo.broker.operations.kinds import Receive, ids_of
+from octavo.broker.types import AckRange, Nack, SubscriptionInfo
+from octavo.protocol.ack_ids import in_ranges
+from octavo.protocol.backoff import Backoff
+from octavo.protocol.leased import Leased
+from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 CREDITS = 1_000
 """The default of `credits`."""
@@ -119,3 +159,493 @@ def _written(messages: Sequence[Raw], kind: str) -> bytes:
     if kind == NDJSON:
         return b"".join([bytes(message) + b"\n" for message in messages])
     return b"".join([b"data: " + bytes(message) + b"\n\n" for message in messages])
+
+
+# ---- WebSockets
+
+
+FRAME_BYTES_MAX = 1024 * 1024
+"""Limit of a frame that a client sends."""
+MESSAGES_BYTES = 256 * 1024
+"""Approximate limit of a frame of messages, unless a single message is longer."""
+ACKS_AT_ONCE = 16
+ACKS_END_S = 2.0
+"""How long pending acks may take when the client leaves."""
+ACK_TRIES_S = 20.0
+"""How long an ack is retried while partitions move."""
+REASON_BYTES = 123
+"""Limit of the reason in a close frame (RFC 6455)."""
+REFUSED_FOR_GOOD = 4000
+"""The close code after the last word, which is a problem."""
+
+
+class Command(AckBody):
+    """A command that a client sends in a frame."""
+
+    request: Any = UNSET
+
+
+class Said(msgspec.Struct, omit_defaults=True):
+    """The answer to a command, or the last word."""
+
+    acked: int | UnsetType = UNSET
+    problem: dict[str, Any] | UnsetType = UNSET
+    request: Any = UNSET
+
+
+class _Ends(Exception):
+    """Raised to close the connection."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+def wants_socket(call: Call) -> bool:
+    """Whether the caller asks for a WebSocket."""
+    return call.request.headers.get("Upgrade", "").strip().lower() == "websocket"
+
+
+class Socket:
+    """A client's WebSocket."""
+
+    def __init__(self, call: Call, feed: Feed) -> None:
+        self._call = call
+        self._feed = feed
+        self._out = _Out(feed.credits)
+        self._sending = asyncio.Lock()
+        self._acks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(ACKS_AT_ONCE)
+        self._socket = web.WebSocketResponse(
+            heartbeat=LIVES_S, max_msg_size=FRAME_BYTES_MAX, compress=False, timeout=LAST_WORD_S
+        )
+
+    async def run(self) -> web.StreamResponse:
+        """Run until either side closes. Raises a 400 for an invalid handshake."""
+        request, socket = self._call.request, self._socket
+        if request.method != "GET" or not socket.can_prepare(request).ok:
+            raise Problem(400, "invalid-upgrade", "this is no handshake of a WebSocket (RFC 6455)")
+        try:
+            async with self._feed:
+                write_head(self._call, socket)
+                await socket.prepare(request)
+                await self._until_it_ends()
+        finally:  # no more is received, so messages that are given back go to others
+            await self._feed.give_back(self._out.ack_ids(), were_sent=True)
+        return socket
+
+    async def _until_it_ends(self) -> None:
+        ends = _Ends(WSCloseCode.GOING_AWAY, "this broker stops")
+        try:
+            ends = await self._exchange()
+        finally:
+            if (problem := self._call.ends_with) is not None:
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    await self._say(Said(problem=problem.body()))
+                ends = _refused(problem, ends)
+            await self._close(ends)
+
+    async def _exchange(self) -> _Ends:
+        """Send and listen, until either has ended."""
+        tasks = [asyncio.ensure_future(self._push()), asyncio.ensure_future(self._listen())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end_acks()
+        told = [one for one in found if not isinstance(one, asyncio.CancelledError)]
+        error = told[0] if told else None
+        if error is None:
+            return _Ends(WSCloseCode.OK, "")
+        if isinstance(error, _Ends):
+            return error
+        if isinstance(error, TimeoutError):
+            return _Ends(WSCloseCode.TRY_AGAIN_LATER, "the client takes nothing")
+        if isinstance(error, ConnectionError):
+            return _Ends(WSCloseCode.ABNORMAL_CLOSURE, "")
+        problem = problem_of(error)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            await self._say(Said(problem=problem.body()))
+        return _refused(problem, _Ends(REFUSED_FOR_GOOD, problem.code))
+
+    async def _end_acks(self) -> None:
+        """Finish the acks that came before the client left."""
+        if self._acks:
+            await asyncio.wait(self._acks, timeout=ACKS_END_S)
+        for task in self._acks:
+            task.cancel()
+        await asyncio.gather(*self._acks, return_exceptions=True)
+
+    async def _close(self, ends: _Ends) -> None:
+        try:
+            async with asyncio.timeout(LAST_WORD_S):
+                reason = ends.reason.encode()[:REASON_BYTES]
+                await self._socket.close(code=ends.code, message=reason)
+        except (TimeoutError, ConnectionError, RuntimeError):
+            if (transport := self._call.request.transport) is not None:
+                transport.abort()
+
+    # ---- messages
+
+    async def _push(self) -> None:
+        async for found in self._feed.handouts(LIVES_S):
+            if found is not None:  # pings show that the connection lives
+                await self._push_one(found)
+
+    async def _push_one(self, found: Handout) -> None:
+        self._out.add(found)
+        quotas = self._call.services.quotas
+        if found.leased is None:
+            for frame in _frames(found):
+                await self._send(frame, WSMsgType.TEXT, is_counted=True)
+            if quotas.on:
+                await quotas.sent(self._call, sum(map(len, found.messages)), found.size)
+            return
+        head = msgspec.json.encode(found.leased.headers())
+        frame = len(head).to_bytes(4, "big") + head + found.body
+        await self._send(frame, WSMsgType.BINARY, is_counted=True)
+        await quotas.sent(self._call, len(frame), found.size)
+
+    async def _say(self, said: Said) -> None:
+        await self._send(msgspec.json.encode(said), WSMsgType.TEXT)
+
+    async def _send(self, frame: bytes, kind: WSMsgType, *, is_counted: bool = False) -> None:
+        """Send a frame. Raises `TimeoutError` if the client takes none of it, `ConnectionError`."""
+        async with self._sending:
+            if not is_counted:  # by the feed
+                await count(self._call, len(frame))
+            async with asyncio.timeout(self._call.services.config.stall_timeout_ms / 1000):
+                await self._socket.send_frame(frame, kind)
+            await self._call.hold(0)
+
+    # ---- acks
+
+    async def _listen(self) -> None:
+        """Take commands, several at once. Ends when the client closes; raises `_Ends`."""
+        socket = self._socket
+        async for frame in socket:
+            if frame.type is WSMsgType.ERROR:
+                break
+            if frame.type is not WSMsgType.TEXT:
+                raise _Ends(WSCloseCode.UNSUPPORTED_DATA, "commands are text: JSON")
+            try:
+                command = decode_json(frame.data.encode(), Command)
+            except Problem as problem:
+                raise _Ends(WSCloseCode.INVALID_TEXT, problem.detail) from problem
+            await self._room.acquire()
+            task = asyncio.ensure_future(self._answer(command))
+            self._acks.add(task)
+            task.add_done_callback(self._answered)
+        if (error := socket.exception()) is not None:
+            raise _Ends(socket.close_code or WSCloseCode.PROTOCOL_ERROR, str(error))
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._acks.discard(task)
+        self._room.release()
+        if not task.cancelled():
+            task.exception()  # if it could not be sent, `_push` fails, too
+
+    async def _answer(self, command: Command) -> None:
+        try:
+            said = Said(acked=await self._acknowledge(command))
+        except Exception as error:
+            said = Said(problem=problem_of(error).body())
+        said.request = command.request
+        await self._say(said)
+
+    async def _acknowledge(self, command: Command) -> int:
+        if command.up_to is not None:
+            raise Problem(
+                422, "invalid-body", "up_to is for the call …/ack; a socket takes ack_ids, ranges"
+            )
+        turns = self._call.services.broker.open_batches.turns
+        shares = await by_partition(command, self._feed.topic_partitions, turns)
+        acked = await self._apply(shares)
+        for share in shares.values():
+            self._out.done([*share.ack_ids, *(one.ack_id for one in share.nacks)])
+        return acked
+
+    async def _apply(self, shares: dict[int, Share]) -> int:
+        """Ack at the owners; if one dies, try its heir, since a repeated ack is harmless."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ACK_TRIES_S
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
+        call = self._call
+        while True:
+            try:
+                return await apply_all(call, call.topic, call.subscription, shares)
+            except Exception as error:
+                late = loop.time() + pauses.pause_s > deadline
+                if late or not problem_of(error).can_retry:
+                    raise
+            await asyncio.sleep(pauses.next_s())
+
+
+def _refused(problem: Problem, else_: _Ends) -> _Ends:
+    """Return how a socket ends whose client has lost the right to it."""
+    if problem.status in (401, 403):
+        return _Ends(WSCloseCode.POLICY_VIOLATION, problem.detail)
+    return else_
+
+
+class _Out:
+    """The messages that were sent and not acked, to be given back when the client leaves."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: dict[int, dict[int, str]] = {}
+        """Partition → offset → end of its ack id, in the order in which they were sent."""
+
+    def add(self, found: Handout) -> None:
+        """Note sent messages; forget the oldest beyond the limit: their leases have ended."""
+        known = self._of.setdefault(found.partition, {})
+        for ack_id in found.ack_ids:
+            of = AckRange.parse(ack_id)
+            for offset in range(of.start, of.end):
+                known.pop(offset, None)
+                known[offset] = f"{of.epoch}-{of.lease}"
+        while len(known) > self._most:
+            del known[next(iter(known))]
+
+    def done(self, ack_ids: list[str]) -> None:
+        """Forget messages that are acked or given back."""
+        for ack_id in ack_ids:
+            of = AckRange.parse(ack_id)
+            known, lease = self._of.get(of.partition, {}), f"{of.epoch}-{of.lease}"
+            for offset in range(of.start, of.end):
+                if known.get(offset) == lease:  # the message may have been leased again
+                    del known[offset]
+
+    def ack_ids(self) -> list[str]:
+        """Return the ack ids of all unacked messages, as ranges where they follow each other."""
+        return in_ranges(
+            f"{partition}-{offset}-{lease}"
+            for partition, known in self._of.items()
+            for offset, lease in known.items()
+        )
+
+
+def _frames(found: Handout) -> Iterator[bytes]:
+    """Yield frames one by one, so that only one is in memory."""
+    parts: list[bytes] = []
+    size = 0
+    for message in found.messages:
+        if parts and size + len(bytes(message)) > MESSAGES_BYTES:
+            yield b'{"messages":[' + b",".join(parts) + b"]}"
+            parts, size = [], 0
+        parts.append(bytes(message))
+        size += len(parts[-1])
+    yield b'{"messages":[' + b",".join(parts) + b"]}"
+
+
+# ---- feed
+
+
+AT_ONCE = 500
+"""Limit of messages in a call to a partition that has some, if they are small …"""
+HANDOUT_BYTES = 64 * 1024
+"""… otherwise as many as make up this size, judged by earlier messages; while they come, twice this
+or the last answer's size counts as held …"""
+FIRST_OF_ALL = 16
+"""… and limit of messages in a call that waits, since all partitions are waited for at once."""
+ASKED_AT_ONCE = 2
+"""Limit of calls at the same time to partitions that have messages. This limits how much a broker
+holds for a slow consumer."""
+FIRST_S = 2.0
+"""How long the stream waits for each partition's first answer before it begins without it."""
+
+
+class Handout(NamedTuple):
+    """The messages of a call, as JSON, or as batches as they are stored."""
+
+    partition: int
+    messages: Sequence[Raw] = ()
+    leased: Leased | None = None
+    body: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """How many messages it has."""
+        if self.leased is None:
+            return len(self.messages)
+        return sum(run.end - run.start for run in self.leased.runs)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes it needs until it is sent: its messages, and the frame made of them."""
+        return 2 * (len(self.body) + sum(map(len, self.messages)))
+
+    @property
+    def ack_ids(self) -> list[str]:
+        """The ack ids of all messages; for batches, as ranges."""
+        return ack_ids_in(self.messages) if self.leased is None else ids_of(self.leased)
+
+
+class Feed:
+    """Feed a consumer from the partitions of a topic. An async context."""
+
+    def __init__(
+        self,
+        call: Call,
+        partitions: Sequence[int],
+        asked: Receive,
+        *,
+        topic_partitions: int,
+    ) -> None:
+        assert asked.out_max is not None
+        self.credits = asked.out_max
+        self.topic_partitions = topic_partitions
+        self._call = call
+        self._topic = call.topic
+        self._partitions = partitions
+        self._asked = asked
+        self._id = secrets.token_hex(6)
+        self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._ready: asyncio.Queue[Handout] = asyncio.Queue(1)
+        self._unsent: deque[Handout] = deque()
+        self._held = Holding(call)
+        self._pulls: list[asyncio.Task[None]] = []
+        self._begun = {number: asyncio.Event() for number in partitions}
+
+    async def __aenter__(self) -> Feed:
+        """Begin. Raises a partition's lasting refusal that comes before anything was sent."""
+        self._pulls = [asyncio.ensure_future(self._pull(number)) for number in self._partitions]
+        try:
+            begun = asyncio.ensure_future(self._all_begun())
+            either: set[asyncio.Future[None]] = {*self._pulls, begun}
+            try:
+                await asyncio.wait(either, timeout=FIRST_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                begun.cancel()
+            self._raise_what_ended()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end()
+
+    async def handouts(self, quiet_s: float) -> AsyncIterator[Handout | None]:
+        """Yield messages without end; None after each `quiet_s` without any.
+
+        Raises a partition's lasting refusal.
+        """
+        while True:
+            ready = asyncio.ensure_future(self._ready.get())
+            either: set[asyncio.Future[Any]] = {ready, *self._pulls}
+            try:
+                await asyncio.wait(either, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if ready.done():
+                    self._unsent.append(ready.result())
+                else:
+                    ready.cancel()
+            if self._unsent:
+                yield self._unsent[0]
+                self._held.add(-self._unsent.popleft().held_bytes)
+                continue
+            self._raise_what_ended()
+            yield None
+
+    async def _all_begun(self) -> None:
+        for event in tuple(self._begun.values()):
+            await event.wait()
+
+    def _raise_what_ended(self) -> None:
+        for pull in self._pulls:
+            if pull.done():
+                pull.result()
+
+    async def _end(self) -> None:
+        for pull in self._pulls:
+            pull.cancel()
+        await asyncio.gather(*self._pulls, return_exceptions=True)
+        while not self._ready.empty():
+            self._unsent.append(self._ready.get_nowait())
+        ack_ids = [one for handout in self._unsent for one in handout.ack_ids]
+        self._unsent.clear()
+        self._held.end()
+        await self.give_back(ack_ids, were_sent=False)
+
+    async def give_back(self, ack_ids: Sequence[str], *, were_sent: bool) -> None:
+        """Give these back so that others get them before the ack timeout, if possible."""
+        if not ack_ids:
+            return
+        shares: dict[int, list[str]] = defaultdict(list)
+        for ack_id in ack_ids:
+            shares[AckRange.parse(ack_id).partition].append(ack_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await asyncio.gather(
+                    *[
+                        give_back(
+                            self._call,
+                            self._topic.partition(number),
+                            self._asked.subscription,
+                            nacks=[Nack(one, 0) for one in some] if were_sent else (),
+                            release=() if were_sent else some,
+                        )
+                        for number, some in shares.items()
+                    ],
+                    return_exceptions=True,
+                )
+
+    async def _pull(self, number: int) -> None:
+        """Receive from a partition for ever. Raises lasting refusals."""
+        wait_s = min(LIVES_S, self._call.services.config.wait_ms_max / 1000)
+        most, expected = FIRST_OF_ALL, 2 * MESSAGE_BYTES_MAX
+        name = self._topic.partition(number)
+        waiting = replace(self._asked, name=name, most=FIRST_OF_ALL, wait_ms=round(wait_s * 1000))
+        turns = itertools.count()
+        has_more = True
+        while True:
+            if has_more:
+                async with self._turns:
+                    kept = await self._held.more(expected)
+                    asked = replace(waiting, most=most, wait_ms=0)
+                    found = await self._receive(asked, next(turns))
+                    self._held.add(-kept)
+                    self._begun[number].set()
+                    if found is not None:
+                        await self._ready_for(found)
+                has_more = found is not None
+            else:
+                found = await self._receive(waiting, next(turns))
+                if found is not None:
+                    await self._ready_for(found)
+                    has_more = found.size >= waiting.most
+            if found is not None:
+                held_bytes = found.held_bytes
+                most = max(1, min(2 * HANDOUT_BYTES * found.size // held_bytes, AT_ONCE))
+                expected = max(held_bytes, 2 * HANDOUT_BYTES)
+
+    async def _ready_for(self, found: Handout) -> None:
+        self._held.add(found.held_bytes)
+        try:
+            await self._ready.put(found)
+        except asyncio.CancelledError:
+            self._unsent.append(found)
+            raise
+
+    async def _receive(self, asked: Receive, turn: int) -> Handout | None:
+        """Receive, and repeat the same call until it is answered; its number identifies it."""
+        one = replace(asked, request=f"{self._id}-{turn}")
+        return await through_moves(lambda: self._ask(one), SubscriptionBusy.name)
+
+    async def _ask(self, asked: Receive) -> Handout | None:
+        number = asked.name.partition
+        async with Handover(self._call, asked) as handover:
+            leases = await handover.leases()
+            if leases.leased is not None:
+                return Handout(number, leased=leases.leased, body=b"".join(leases.batches))
+            shown = await handover.shown(leases)
+        return Handout(number, shown.messages) if shown.messages else None

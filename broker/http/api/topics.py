@@ -1,8 +1,13 @@
-"""Namespaces and topics: create, show, change, delete, list.
+"""Namespaces and topics: create, show, change, fork, delete, list.
 
 These are records in the metadata store, so any broker answers by itself; only live figures come
 from the owners of the partitions, all at once. If an owner does not answer, its partition shows a
 problem, and the call does not fail.
+
+A fork is a new topic that begins with another topic's messages, without copying them. The broker
+that is asked does it (broker/cluster/forks.py). Only the owners know where their partitions end and
+in which entry an offset lies, so each owner is asked for its point first. If a partition has
+changed its owner since, the owners are asked again.
 """
 
 from __future__ import annotations
@@ -11,21 +16,25 @@ import asyncio
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
+from octavo.broker.cluster.forks import OwnersPoint
 from octavo.broker.errors import (
+    ForkDisturbed,
     InvalidSettings,
     NamespaceNotFound,
+    SettingsConflict,
     TopicChanged,
     TopicNotFound,
     TopicReplaced,
 )
 from octavo.broker.http.api import answers
+from octavo.broker.http.api.read import position_of
 from octavo.broker.http.api.topic_body import (
     NamespaceBody,
     TopicBody,
@@ -36,15 +45,24 @@ from octavo.broker.http.api.topic_body import (
     telling_differences,
     topic_settings,
 )
-from octavo.broker.http.call import Call
+from octavo.broker.http.call import OFFSET_MAX, Call, time_hint
 from octavo.broker.http.forwarding import (
+    all_or_raise,
     ask_all,
     operate,
     redirected,
     topic_of,
 )
 from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.operations.kinds import DescribePartition
+from octavo.broker.internal_topics import check_not_internal
+from octavo.broker.log.ledger_list import Cut, ForkPoint
+from octavo.broker.operations.kinds import (
+    DescribePartition,
+    FindForkPoint,
+    ForkPlace,
+    Position,
+    at_of,
+)
 from octavo.broker.types import (
     PartitionName,
     PartitionStats,
@@ -55,7 +73,8 @@ from octavo.broker.types import (
 )
 from octavo.ledger.quorum import risk_of
 from octavo.metadata.topic_settings import Policies
-from octavo.metadata.topics import NamespaceRecord
+from octavo.metadata.topics import AutoCreate, NamespaceRecord
+from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
 
 TOPICS_SHOWN = 1000
@@ -419,4 +438,184 @@ def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigure
         ],
         dead_letters=answers.DeadLetters(*stats.dead_letters),
         retries=answers.DeadLetters(*stats.retries),
+    )
+
+
+# ---- forks
+
+
+_TRIES_MAX = 3
+FORK_BYTES_MAX = 1024 * 1024
+"""Limit of the body: a place for each of the maximum number of partitions."""
+
+
+class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a fork is called, and where it is made."""
+
+    name: Annotated[str, Meta(description="of the new topic, in the same namespace")]
+    at: Annotated[
+        str | int | dict[str, str | int],
+        Meta(
+            description="latest, earliest, an RFC 3339 time, or where each partition is forked: "
+            'before which offset, as in {"0": 41, "1": "latest"}; what is left away is `latest`. '
+            "Of a topic with one partition also an offset"
+        ),
+    ] = "latest"
+
+
+async def fork(call: Call) -> web.StreamResponse:
+    """`POST /v1/topics/{namespace}/{topic}/fork`."""
+    body = await call.read_json(ForkBody, bytes_max=FORK_BYTES_MAX)
+    name = TopicName.of(call.namespace, body.name)
+    _check_may_create(call, name)
+    info = await topic_of(call)
+    places = _places(body.at, info)
+    await call.services.quotas.check_topics(name)
+    tries = 0
+    while True:
+        points = await points_of(call, info, places)
+        try:
+            made = await call.services.broker.forks.make(info, name, points)
+        except ForkDisturbed:
+            tries += 1
+            if tries == _TRIES_MAX:
+                raise
+        else:
+            return call.reply(show_topic(made), status=201)
+
+
+def _check_may_create(call: Call, name: TopicName) -> None:
+    """Check the right to create the topic, on it or on its namespace."""
+    check_not_internal(name)
+    gate = call.services.gate
+    topic = Resource(Kind.TOPIC, str(name))
+    namespace = Resource(Kind.NAMESPACE, name.namespace)
+    if not gate.secured or gate.may(call.identity, Operation.CREATE, namespace):
+        return
+    call.check(Operation.CREATE, topic)
+
+
+def _places(at: str | int | dict[str, str | int], info: TopicInfo) -> dict[int, str]:
+    """Return the place for each partition, as text. Raises a 422."""
+    count = info.settings.partitions
+    if isinstance(at, dict):
+        found = dict.fromkeys(range(count), "latest")
+        for key, place in at.items():
+            number = whole(key, count - 1)
+            if number is None:
+                raise _wrong(f"{key!r:.60} is no partition of {info.name}, which has {count}")
+            found[number] = _checked(place)
+        return found
+    if isinstance(_position(_checked(at)), int) and count > 1:
+        raise _wrong(
+            f"{info.name} has {count} partitions, and an offset counts within one: "
+            'say which, as in {"0": 41, "1": 7}'
+        )
+    return dict.fromkeys(range(count), _checked(at))
+
+
+def _checked(place: str | int) -> str:
+    text = str(place)
+    position = _position(text)
+    if position is None or (isinstance(position, tuple) and len(position) != 1):
+        raise _wrong(
+            f"{text!r:.60} is no place to fork at; latest, earliest, an offset from 0 to "
+            f"{OFFSET_MAX} and an RFC 3339 time are{time_hint(text)}"
+        )
+    return text
+
+
+def _position(text: str) -> Position | None:
+    return None if text.count(":") == 2 and "T" not in text else position_of(text)
+
+
+def _wrong(what: str) -> Problem:
+    return Problem(422, "invalid-position", f"at: {what}")
+
+
+async def points_of(call: Call, info: TopicInfo, places: dict[int, str]) -> dict[int, OwnersPoint]:
+    """Ask the owners where each partition would be forked."""
+    found = all_or_raise(
+        await ask_all(
+            [
+                operate(
+                    call,
+                    FindForkPoint(info.name.partition(number), at_of(_known(place))),
+                    ForkPlace,
+                    is_part=True,
+                )
+                for number, place in places.items()
+            ]
+        )
+    )
+    return {number: _point(one) for number, one in zip(places, found, strict=True)}
+
+
+def _known(place: str) -> Position:
+    position = _position(place)
+    assert position is not None, "it was checked"
+    return position
+
+
+def _point(place: ForkPlace) -> OwnersPoint:
+    cut = None if place.cut is None else Cut(*place.cut)
+    return OwnersPoint(place.epoch, ForkPoint(place.offset, cut))
+
+
+# ---- a topic that is missing
+
+
+async def topic_to_publish(call: Call) -> TopicInfo:
+    """Return the topic in the path; create it if allowed. Raises `TopicNotFound`, and what a `PUT`
+    raises."""
+    try:
+        return await topic_of(call)
+    except TopicNotFound as error:
+        if call.names_incarnation or call.forwarded:
+            raise  # the caller means an incarnation that is gone
+        await make(call, error)
+        return await topic_of(call)
+
+
+async def put_topic_or_auto(call: Call) -> web.StreamResponse:
+    """`PUT /v1/topics/{namespace}/{topic}`; with `auto=true` as the namespace says, if it does."""
+    if call.choice("auto", "false", "true", "false") == "false":
+        return await put_topic(call)
+    if await call.read_body():
+        raise Problem(422, "invalid-settings", "auto=true takes no body: the namespace says it all")
+    return call.reply(show_topic(await topic_to_publish(call)))
+
+
+async def make(call: Call, missing: TopicNotFound) -> None:
+    """Create the topic in the path by its namespace's `auto_create`. Raises `TopicNotFound`."""
+    name, broker = call.topic, call.services.broker
+    try:
+        auto = (await broker.topics.namespace(name.namespace)).auto_create
+    except NamespaceNotFound:
+        raise missing from None
+    if auto is None:
+        raise TopicNotFound(
+            f"{missing}. By itself it would be made by the policy auto_create of namespace "
+            f"{name.namespace}, which is off (octavo namespace set {name.namespace} --auto-create)"
+        ) from None
+    topic = Resource(Kind.TOPIC, str(name))
+    namespace = Resource(Kind.NAMESPACE, name.namespace)
+    if not call.services.gate.may(call.identity, Operation.CREATE, namespace):
+        call.check(Operation.CREATE, topic)
+    settings = _settings(auto)
+    if (problem := await too_few_bookies(call, settings)) is not None:
+        raise problem
+    await call.services.quotas.check_topics(name)
+    try:
+        await broker.topics.create(name, settings)
+    except SettingsConflict:
+        return  # another call made it meanwhile, with other settings
+
+
+def _settings(auto: AutoCreate) -> TopicSettings:
+    return TopicSettings(
+        partitions=auto.partitions,
+        ensemble_size=auto.ensemble_size,
+        write_quorum=auto.write_quorum,
+        ack_quorum=auto.ack_quorum,
     )

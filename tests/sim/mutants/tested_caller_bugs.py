@@ -200,7 +200,7 @@ BUGS = (
         _FOLLOW,
         (
             Edit(
-                "octavo.broker.http.api.follow:_Following.run",
+                "octavo.broker.http.api.read:_Following.run",
                 "page = await self._next(offset)",
                 "page = await self._next(offset - len(page.messages[:1]))",
             ),
@@ -259,7 +259,7 @@ BUGS = (
         _PUSH,
         (
             Edit(
-                "octavo.broker.http.api.sockets:Socket.run",
+                "octavo.broker.http.api.push:Socket.run",
                 "await self._feed.give_back(self._out.ack_ids(), were_sent=True)",
                 "pass",
             ),
@@ -273,7 +273,7 @@ BUGS = (
         _PUSH,
         (
             Edit(
-                "octavo.broker.http.api.feed:Feed._end",
+                "octavo.broker.http.api.push:Feed._end",
                 "await self.give_back(ack_ids, were_sent=False)",
                 "pass",
             ),
@@ -301,7 +301,7 @@ BUGS = (
         _PUSH,
         (
             Edit(
-                "octavo.broker.http.api.feed:Feed._receive",
+                "octavo.broker.http.api.push:Feed._receive",
                 "self._ask(one)",
                 "self._ask(replace(one, request=secrets.token_hex(6)))",
             ),
@@ -316,7 +316,7 @@ BUGS = (
         _PUSH,
         (
             Edit(
-                "octavo.broker.http.api.sockets:Socket._apply",
+                "octavo.broker.http.api.push:Socket._apply",
                 "if late or not problem_of(error).can_retry:",
                 "if True:",
             ),

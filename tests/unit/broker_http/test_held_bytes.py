@@ -19,7 +19,7 @@ from octavo import AsyncClient
 from octavo.broker.errors import Overloaded
 from octavo.broker.http import held_bytes
 from octavo.broker.http.api import deliveries as api_deliveries
-from octavo.broker.http.api import feed
+from octavo.broker.http.api import push
 from octavo.broker.http.api import read as api_read
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.log.open_batches import RECORDS_A_TURN, Turns
@@ -221,13 +221,13 @@ async def test_what_slow_sockets_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     found: list[int] = []
-    ready = feed.Feed._ready_for
+    ready = push.Feed._ready_for
 
-    async def noting(self: feed.Feed, one: feed.Handout) -> None:
+    async def noting(self: push.Feed, one: push.Handout) -> None:
         found.append(one.held_bytes)
         await ready(self, one)
 
-    monkeypatch.setattr(feed.Feed, "_ready_for", noting)
+    monkeypatch.setattr(push.Feed, "_ready_for", noting)
     async with running_cluster(tmp_path, brokers=1) as cluster:
         api = await cluster.start_broker(
             "small", bodies_bytes_max=STREAM_BOUND, stall_timeout_ms=60_000
@@ -258,10 +258,10 @@ async def test_what_slow_sockets_hold(
                     await asyncio.sleep(0.02)
                 assert most < 2 * STREAM_BOUND
             await until(lambda: held.total == 0, 60)
-    first = feed.FIRST_OF_ALL * (MESSAGE_BYTES + 400)
+    first = push.FIRST_OF_ALL * (MESSAGE_BYTES + 400)
     if form == "batches":  # stored batches stay whole; after an interruption one has 256 KiB
         first += 2 * 256 * 1024
-    longest = 2 * max(first, feed.HANDOUT_BYTES + 30_000)
+    longest = 2 * max(first, push.HANDOUT_BYTES + 30_000)
     assert found
     assert max(found) <= longest
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw
 
-from octavo.broker.http.api.feed import Handout
-from octavo.broker.http.api.sockets import _Out
+from octavo.broker.http.api.push import Handout, _Out
 from octavo.protocol.leased import Leased, Run
 
 
