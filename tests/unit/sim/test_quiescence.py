@@ -76,18 +76,12 @@ def counted(path: Path) -> Iterator[tuple[str, bool]]:
                 yield f"{module}:{owner.name}.{field}", f"self.{field}" in said
 
 
-ALL = {
-    name: described
-    for part in PARTS
-    for path in sorted((ROOT / part).rglob("*.py"))
-    for name, described in counted(path)
-}
-
-
 def test_what_counts_or_lets_wait_describes_it_or_says_why_not() -> None:
     """A new counter or queue joins `describe()`, or gets a reason in counted_kept.py."""
+    paths = (path for part in PARTS for path in (ROOT / part).rglob("*.py"))
+    found = {name: described for path in paths for name, described in counted(path)}
     kept = {name for names in KEPT.values() for name in names.split()}
-    silent = {name for name, described in ALL.items() if not described}
+    silent = {name for name, described in found.items() if not described}
     assert silent - kept == set(), "give these to the describe() of their class"
     assert kept - silent == set(), "these are described, or gone"
 

@@ -5,6 +5,7 @@ be.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,11 @@ def constants(path: Path) -> Iterator[tuple[str, str]]:
             yield module, target.id
 
 
-ALL = {f"{module}:{name}" for path in MODULES for module, name in constants(path)}
+@functools.cache
+def all_constants() -> frozenset[str]:
+    return frozenset(f"{module}:{name}" for path in MODULES for module, name in constants(path))
+
+
 DRAWN = (
     set(CHOICES)
     | {f"{target.partition(':')[0]}:{name}" for target, of in TOGETHER.items() for name in of}
@@ -61,11 +66,15 @@ DRAWN = (
 )
 REASONED = [name for names in KEPT.values() for name in names.split()]
 WHOLE = {name.removesuffix(":*") for name in REASONED if name.endswith(":*")}
-KEPT_NAMES = set(REASONED) | {name for name in ALL if name.partition(":")[0] in WHOLE}
+
+
+def kept_names() -> set[str]:
+    of_whole = {name for name in all_constants() if name.partition(":")[0] in WHOLE}
+    return set(REASONED) | of_whole
 
 
 def test_each_is_drawn_or_says_why_not() -> None:
-    left = sorted(ALL - DRAWN - KEPT_NAMES)
+    left = sorted(all_constants() - DRAWN - kept_names())
     assert not left, (
         f"{left}: give choices in tests/sim/thresholds.py, or a reason in thresholds_kept.py"
     )
@@ -73,9 +82,9 @@ def test_each_is_drawn_or_says_why_not() -> None:
 
 def test_each_once_and_none_that_is_gone() -> None:
     assert len(REASONED) == len(set(REASONED))
-    assert not DRAWN & KEPT_NAMES
+    assert not DRAWN & kept_names()
     named = {name for name in REASONED if not name.endswith(":*")}
-    assert DRAWN | named <= ALL, sorted((DRAWN | named) - ALL)
+    assert DRAWN | named <= all_constants(), sorted((DRAWN | named) - all_constants())
     assert not {name for name in named if name.partition(":")[0] in WHOLE}
     modules = {module_of(path) for path in MODULES}
     assert modules >= WHOLE, WHOLE - modules
@@ -116,10 +125,13 @@ def test_none_is_read_before_it_can_be_drawn() -> None:
 
 def test_a_name_that_was_imported_is_drawn_there_too() -> None:
     found: dict[str, list[str]] = {}
+    drawn = {name.partition(":")[2] for name in CHOICES}
     parts = ("bookie", "broker", "ledger", "metadata", "octavo")
     for path in (path for part in parts for path in (ROOT / part).rglob("*.py")):
-        module = module_of(path)
-        for node in ast.walk(ast.parse(path.read_text())):
+        module, text = module_of(path), path.read_text()
+        if not any(name in text for name in drawn):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}:{one.name}" for one in node.names]
                 for name in CHOICES.keys() & set(names):
