@@ -25,12 +25,12 @@ from octavo.broker.clock.deletion_clock import ClockLimits, DeletionTime
 from octavo.broker.clock.timekeeper import Timekeeper
 from octavo.broker.cluster.balance import Balance
 from octavo.broker.cluster.chores import Chores
+from octavo.broker.cluster.dead_letters import DeadLetterRouter
 from octavo.broker.cluster.deletion import Deletions
 from octavo.broker.cluster.forks import Forks
 from octavo.broker.cluster.handing import AskHeir, ForetellHeir, Handed
 from octavo.broker.cluster.inactive import Inactive
 from octavo.broker.cluster.leftovers import Leftovers
-from octavo.broker.cluster.letters import Letters
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker, encode_broker
 from octavo.broker.cluster.schema_registry import SchemaRegistry
@@ -132,7 +132,7 @@ class Broker:
         )
         self.open_batches = OpenBatches(config.opened_bytes_max)
         """Batches unpacked for readers of single messages."""
-        self.letters = Letters(self.topics, lambda: self.ownership, clock)
+        self.letters = DeadLetterRouter(self.topics, lambda: self.ownership, clock)
         """Publishes for this broker itself."""
         self.schemas = self._new_schemas(store, clock, schema_engine)
         """Subjects of schemas."""

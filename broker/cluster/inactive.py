@@ -8,7 +8,7 @@ acked into a topic that is about to go. If an answer fails, or a client uses the
 nothing is deleted.
 
 A durable subscription is deleted by `subscription_expiry` in the same way: for this time no owner
-has seen a receive, an ack, a seek or a lease (subscriptions/uses.py), whatever is unacked. A
+has seen a receive, an ack, a seek or a lease (subscriptions/last_used.py), whatever is unacked. A
 subscription that keeps dead letters or retries of others is never deleted so. A non-durable
 subscription goes after `non_durable_expiry_ms` without use, whatever the topic's policy says. State
 ledgers do not name it, so a new owner of partition 0 first asks which subscriptions exist.

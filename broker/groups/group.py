@@ -1,7 +1,7 @@
 """A consumer group: its members, and the partitions of each. Pure.
 
 One broker, the group's coordinator, keeps it in memory (coordinator.py). Losing it is harmless:
-members call again and again (`beat`) and say what they hold, and assignment.py computes the same
+members call again and again (`beat`) and say what they hold, and `assigned` computes the same
 result from the same members. So nothing here is durable.
 
 `TABLE` is the whole rule of the group's states: if it has no row for a state and an event, the
@@ -19,21 +19,71 @@ And each partition:
 A partition is given to its new member only once the member before has released it, or has been
 silent for a session timeout. `generation` grows with every change of the members or their wishes.
 It fences: the partition's owner refuses a member whose generation is older than the last generation
-that received there (subscriptions/hold.py). This also works when two brokers keep the same group
-for a while: each learns the other's generation from the members, and uses a higher one.
+that received there (subscriptions/member_fence.py). This also works when two brokers keep the same
+group for a while: each learns the other's generation from the members, and uses a higher one.
 
 Times are milliseconds of any steady clock, passed by the caller.
+
+`assigned` says which member gets which partition, from the members' wishes alone. Every broker that
+knows the same members computes the same result. If all members want the same partitions, their
+counts differ by at most one. Within that bound the highest random weight decides (rendezvous
+hashing), so that few partitions move when a member comes or goes. A partition that few members want
+goes to one of these, whatever else they have.
 """
 
 from __future__ import annotations
 
 import enum
+import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from octavo.broker.errors import ForeignMember, GroupFull
-from octavo.broker.groups.assignment import assigned
 from octavo.broker.types import PartitionName
+
+_ODD = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio: spreads numbers that differ in few bits (TAOCP 3, 6.4)."""
+_64_BITS = 2**64 - 1
+
+
+def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionName, str]:
+    """Assign each partition to a member. `wants`: the partitions that each member would take."""
+    candidates: dict[PartitionName, list[str]] = defaultdict(list)
+    for member in sorted(wants):
+        for partition in wants[member]:
+            candidates[partition].append(member)
+    if not candidates:
+        return {}
+    seeds = {member: _seed(member) for member in wants}
+    full, fuller = divmod(len(candidates), len(wants))
+    most = full + 1 if fuller else full
+    load = dict.fromkeys(wants, 0)
+    found: dict[PartitionName, str] = {}
+    for partition in sorted(candidates):
+        seed = _seed(str(partition))
+        among = candidates[partition]
+        with_room = [member for member in among if load[member] < most]
+        if not with_room:
+            least = min(load[member] for member in among)
+            with_room = [member for member in among if load[member] == least]
+        best = max(with_room, key=lambda member: (_weight(seeds[member], seed), member))
+        load[best] += 1
+        found[partition] = best
+        if fuller and load[best] == full + 1:
+            fuller -= 1
+            if not fuller:  # the remaining members get the lower count
+                most = max(1, full)
+    return found
+
+
+def _seed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def _weight(member: int, partition: int) -> int:
+    mixed = ((member ^ partition) * _ODD) & _64_BITS
+    return ((mixed ^ (mixed >> 32)) * _ODD) & _64_BITS
 
 
 class State(enum.Enum):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from octavo.broker.http.api.answers import ProblemBody
 from octavo.broker.http.call import JSON, Call
 from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import PROBLEM_TYPE
-from octavo.broker.http.router import Answer, Content, Parameter, Route
-from octavo.broker.http.schemas import SCHEMAS, ref
+from octavo.broker.http.router import Answer, Content, Parameter, Route, Struct
+from octavo.broker.http.schemas import components, ref
 
 VERSION = "1"
 _TAGS = {
@@ -55,27 +56,17 @@ _RECORDS = 200
 async def openapi(call: Call) -> web.StreamResponse:
     """`GET /openapi.json`: this API, from the table that routes it."""
     await call.services.broker.open_batches.turns.take(_RECORDS)
-    return web.Response(body=_kept.of(call.services.routes), content_type=JSON)
+    return web.Response(body=call.services.openapi, content_type=JSON)
 
 
-class _Kept:
-    """The encoded document: made once, and shared by all requests that send it."""
-
-    def __init__(self) -> None:
-        self._routes: tuple[Route, ...] = ()
-        self._body = b""
-
-    def of(self, routes: tuple[Route, ...]) -> bytes:
-        if routes is not self._routes:
-            self._routes, self._body = routes, msgspec.json.encode(document(routes)) + b"\n"
-        return self._body
-
-
-_kept = _Kept()
+def encoded(routes: Iterable[Route]) -> bytes:
+    """Return the document as it is sent."""
+    return msgspec.json.encode(document(routes)) + b"\n"
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
     """Return the whole document."""
+    routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -94,7 +85,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": components([ProblemBody, *_structs(routes)]),
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "basic": {"type": "http", "scheme": "basic"},
@@ -103,7 +94,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             "responses": {
                 "Problem": {
                     "description": "RFC 9457 problem",
-                    "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
+                    "content": {PROBLEM_TYPE: {"schema": ref(ProblemBody)}},
                 }
             },
         },
@@ -130,7 +121,7 @@ def _operation(route: Route) -> dict[str, Any]:
     for status in sorted({*route.problems, *_ALWAYS, *asked}):
         responses[str(status)] = {
             "description": _REASONS.get(status, HTTPStatus(status).phrase),
-            "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
+            "content": {PROBLEM_TYPE: {"schema": ref(ProblemBody)}},
         }
     found["responses"] = responses
     return found
@@ -174,7 +165,32 @@ def _answer(answer: Answer) -> dict[str, Any]:
 def _contents(contents: tuple[Content, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for content in contents:
-        found[content.media_type] = {"schema": dict(content.schema)}
+        found[content.media_type] = {"schema": _described(content.schema)}
         if content.example is not None:
             found[content.media_type]["example"] = content.example
     return found
+
+
+def _described(schema: Any) -> Any:
+    """Return the schema with a reference in place of each struct."""
+    if isinstance(schema, type):
+        return ref(schema)
+    if isinstance(schema, Mapping):
+        return {key: _described(value) for key, value in schema.items()}
+    return [_described(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def _structs(routes: Iterable[Route]) -> Iterator[Struct]:
+    """Give the structs of all bodies and answers."""
+    for route in routes:
+        for contents in (route.body, *(answer.contents for answer in route.answers)):
+            for content in contents:
+                yield from _in_schema(content.schema)
+
+
+def _in_schema(schema: Any) -> Iterator[Struct]:
+    if isinstance(schema, type):
+        yield schema
+    elif isinstance(schema, Mapping | list):
+        for part in schema.values() if isinstance(schema, Mapping) else schema:
+            yield from _in_schema(part)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 from octavo.broker.errors import QuotaExceeded
-from octavo.broker.http.charges import Charge, charge_of
+from octavo.broker.http.charges import Charge
 from octavo.broker.http.held_bytes import NAMESPACE
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import AUDIT_TOPIC
@@ -73,7 +73,7 @@ class HttpQuotas(OperationQuotas):
         """Charge a call with what is known before its body is read. Raises a 429."""
         if not self.on:
             return
-        charge = charge_of(call.route.name)
+        charge = call.route.charge
         if charge is Charge.FREE:
             return
         principal = call.identity.name
@@ -101,7 +101,7 @@ class HttpQuotas(OperationQuotas):
     def measured(self, call: Call) -> Awaitable[web.StreamResponse]:
         """Run a call's handler; charge its processor time to the principal and the namespace."""
         work: Awaitable[web.StreamResponse] = call.route.handler(call)
-        if not self.on or charge_of(call.route.name) is Charge.FREE:
+        if not self.on or call.route.charge is Charge.FREE:
             return work
         return self.measured_for(call.identity, call.variables.get("namespace", ""), work)
 
@@ -139,7 +139,7 @@ class HttpQuotas(OperationQuotas):
             if call.messages and not response.prepared:
                 response.headers[MESSAGES_HEADER] = str(call.messages)
             return
-        charge, now_s = charge_of(call.route.name), self.now_s()
+        charge, now_s = call.route.charge, self.now_s()
         if charge in _BRINGS:
             more = max(0, call.messages - 1)  # one was charged by `admit`
             self._limits.charge(call.identity.name, messages_in=more, now_s=now_s)
@@ -154,7 +154,7 @@ class HttpQuotas(OperationQuotas):
         if (
             self.on
             and not (call.forwarded or call.is_streaming)
-            and charge_of(call.route.name) is Charge.TAKES
+            and call.route.charge is Charge.TAKES
         ):
             self._limits.charge(call.identity.name, bytes_out=size, now_s=self.now_s())
 

@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote
 
+import msgspec
 from aiohttp import web
 
+from octavo.broker.http.charges import Charge
 from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import Problem
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 """Takes a `Call` (call.py), which imports this module and is therefore not named here."""
 Json = Mapping[str, Any]
+Struct = type[msgspec.Struct]
 PATH_BYTES_MAX = 4096
 _OF_NAMESPACES = ("topics", "durable-streams", "explain")
 """Words that a namespace follows in paths."""
@@ -40,10 +43,13 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body in a media type: its schema, and a working example."""
+    """A body in a media type: its schema, and a working example.
+
+    Structs stand for their schemas, also inside of the schema; openapi.py describes them.
+    """
 
     media_type: str
-    schema: Json
+    schema: Json | Struct
     example: Any = None
 
 
@@ -69,6 +75,8 @@ class Route:
     summary: str
     needs: Needs
     """The rights that its caller needs. No default, so that a new call cannot forget them."""
+    charge: Charge
+    """Which quota it is charged to. No default, for the same reason."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: tuple[Content, ...] = ()

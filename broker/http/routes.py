@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.broker.http.api import access as api_access
 from octavo.broker.http.api import acks as api_acks
+from octavo.broker.http.api import answers
 from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
 from octavo.broker.http.api import deliveries as api_deliveries
@@ -27,8 +28,26 @@ from octavo.broker.http.api import reader_tokens as api_reader_tokens
 from octavo.broker.http.api import schemas as api_schemas
 from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
+from octavo.broker.http.api.access import AccessBody, AccessShown
+from octavo.broker.http.api.acks import AckBody
+from octavo.broker.http.api.bulk_loads import AbortBody, BeginBody, CommitBody
 from octavo.broker.http.api.deliveries import CREDITS_MAX
+from octavo.broker.http.api.groups import GroupShown, MemberBody, MemberShown
+from octavo.broker.http.api.payloads import MessageIn, MessagesIn
+from octavo.broker.http.api.policy import PolicyBody, PolicyShown, UserGroups
+from octavo.broker.http.api.quotas import QuotaBody, Quotas, QuotaShown
+from octavo.broker.http.api.schemas import (
+    CompatibilityBody,
+    SchemaBody,
+    SchemaChecked,
+    SchemaShown,
+    SubjectShown,
+)
+from octavo.broker.http.api.subscriptions import ExpireBody, SeekBody, SkipBody
+from octavo.broker.http.api.topic_body import NamespaceBody, SubscriptionBody, TopicBody
+from octavo.broker.http.api.topics import ForkBody
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
+from octavo.broker.http.charges import Charge
 from octavo.broker.http.needs import (
     CREATE_TOPIC,
     FORK_TOPIC,
@@ -47,15 +66,17 @@ from octavo.broker.http.needs import (
     of_subscription,
     of_topic,
 )
-from octavo.broker.http.openapi import openapi
+from octavo.broker.http.openapi import encoded, openapi
 from octavo.broker.http.pages import EVENTS
-from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
-from octavo.broker.http.schemas import NAME, OFFSET, ref
+from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route, Struct
+from octavo.broker.http.schemas import ANY, NAME, OFFSET
 from octavo.broker.types import PRIORITY_MAX
 from octavo.protocol.append_time import APPEND_TIME_HEADER
 from octavo.protocol.leased import ENTRIES_HEADER, LEASE_HEADER, LEASED_HEADER, PARTITION_HEADER
 from octavo.security.rules import Operation
 
+PUBLISHES, UPLOADS, TAKES = Charge.PUBLISHES, Charge.UPLOADS, Charge.TAKES
+STREAMS, CALLS, FREE = Charge.STREAMS, Charge.CALLS, Charge.FREE
 _QUOTA = "/v1/quotas/{subject}"
 _DRAIN = "/v1/brokers/{broker}/drain"
 _TOPIC = "/v1/topics/{namespace}/{topic}"
@@ -113,18 +134,25 @@ def _header(name: str, description: str, example: Any = None) -> Parameter:
     return Parameter(name, "header", description, {"type": "string"}, example)
 
 
-def _json(schema: str, example: Any = None) -> tuple[Content, ...]:
-    """Describe a JSON body."""
-    return (Content(JSON, ref(schema), example),)
+def _json(struct: Struct | None, example: Any = None) -> tuple[Content, ...]:
+    """Describe a JSON body: the struct that it is read into or made from, or None for any."""
+    return (Content(JSON, struct or ANY, example),)
 
 
-def _ok(description: str, schema: str = "Any", status: int = 200) -> Answer:
+def _ok(description: str, struct: Struct | None = None, status: int = 200) -> Answer:
     """Describe a successful answer."""
-    return Answer(status, description, _json(schema))
+    return Answer(status, description, _json(struct))
 
 
 def _get(
-    path: str, handler: Handler, name: str, summary: str, answer: str, tag: str, needs: Needs
+    path: str,
+    handler: Handler,
+    name: str,
+    summary: str,
+    answer: Struct | None,
+    tag: str,
+    needs: Needs,
+    charge: Charge,
 ) -> Route:
     """Make a plain GET route, whose only parameters are in its path."""
     names = tuple(step[1:-1] for step in path.split("/") if step.startswith("{"))
@@ -136,6 +164,7 @@ def _get(
         tag=tag,
         summary=summary,
         needs=needs,
+        charge=charge,
         parameters=_in_path(*names),
         answers=(_ok(summary, answer),),
         problems=(404,) if names else (),
@@ -195,32 +224,34 @@ _TO = _query("to", "a live broker's id; default: who should have it", {"type": "
 _TOPICS = (
     _get(
         "/v1/namespaces", api_topics.list_namespaces, "list_namespaces",
-        "All namespaces", "Any", "topics", LIST_NAMESPACES,
+        "All namespaces", None, "topics", LIST_NAMESPACES, CALLS,
     ),
     Route(
         method="PUT", path="/v1/namespaces/{namespace}", handler=api_topics.put_namespace,
-        name="put_namespace", tag="topics", summary="Create a namespace, or change its policies",
+        name="put_namespace", charge=CALLS, tag="topics",
+        summary="Create a namespace, or change its policies",
         needs=of_namespace(Operation.CREATE),
         description="`encrypted`: whether the ledgers that its topics begin from now on are. "
         "`auto_create`: how a topic is made that is published to and not there; null: it is not. "
         "All else holds for topics that say nothing themselves. What is left away stays as it was.",
-        parameters=_in_path("namespace"), body=_json("NamespaceSettings", {"encrypted": False}),
+        parameters=_in_path("namespace"), body=_json(NamespaceBody, {"encrypted": False}),
         body_required=False,
         answers=(_ok("New", status=201), _ok("It was there")), problems=(422,),
     ),
     _get(
         "/v1/namespaces/{namespace}", api_topics.get_namespace, "get_namespace",
-        "One namespace", "Namespace", "topics", of_namespace(Operation.DESCRIBE),
+        "One namespace", answers.Namespace, "topics", of_namespace(Operation.DESCRIBE), CALLS,
     ),
     Route(
         method="DELETE", path="/v1/namespaces/{namespace}", handler=api_topics.delete_namespace,
-        name="delete_namespace", tag="topics", summary="Delete an empty namespace",
+        name="delete_namespace", charge=CALLS, tag="topics", summary="Delete an empty namespace",
         needs=of_namespace(Operation.DELETE),
         parameters=_in_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
     ),
     Route(
         method="GET", path="/v1/topics/{namespace}", handler=api_topics.list_topics,
-        name="list_topics", tag="topics", summary="The topics of a namespace, by name",
+        name="list_topics", charge=CALLS, tag="topics",
+        summary="The topics of a namespace, by name",
         needs=LIST_TOPICS,
         description="`next` is null, or where to go on `after`; so says the `Link` header.",
         parameters=(
@@ -232,10 +263,11 @@ _TOPICS = (
                 {"enum": ["true", "false"], "default": "false"},
             ),
         ),
-        answers=(_ok("Names", "Topics"),), problems=(404,),
+        answers=(_ok("Names", answers.Topics),), problems=(404,),
     ),
     Route(
         method="PUT", path=_TOPIC, handler=api_topics.put_topic_or_auto, name="put_topic",
+        charge=CALLS,
         tag="topics", summary="Create a topic", needs=CREATE_TOPIC,
         parameters=(
             *_in_path("namespace", "topic"),
@@ -250,24 +282,30 @@ _TOPICS = (
                 {"enum": ["true", "false"], "default": "false"},
             ),
         ),
-        body=_json("TopicSettings", {"partitions": 4}), body_required=False,
-        answers=(_ok("New", "Topic", 201), _ok("It was there with the same settings", "Topic")),
+        body=_json(TopicBody, {"partitions": 4}), body_required=False,
+        answers=(
+            _ok("New", answers.Topic, 201),
+            _ok("It was there with the same settings", answers.Topic),
+        ),
         problems=(404, 409, 415, 422),
     ),
     _get(
-        _TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics",
-        of_topic(Operation.DESCRIBE),
+        _TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", answers.Topic,
+        "topics",
+        of_topic(Operation.DESCRIBE), CALLS,
     ),
     Route(
         method="PATCH", path=_TOPIC, handler=api_topics.patch_topic, name="patch_topic",
+        charge=CALLS,
         tag="topics", summary="Change settings; partitions may only grow",
         needs=of_topic(Operation.ALTER),
         parameters=_in_path("namespace", "topic"),
-        body=_json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
-        answers=(_ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
+        body=_json(TopicBody, {"retention": {"time": "7d", "size": "10GB"}}),
+        answers=(_ok("Changed", answers.Topic),), problems=(404, 409, 415, 422),
     ),
     Route(
         method="DELETE", path=_TOPIC, handler=api_topics.delete_topic, name="delete_topic",
+        charge=CALLS,
         tag="topics", summary="Delete a topic with its ledgers and cursors",
         needs=of_topic(Operation.DELETE),
         description=(
@@ -278,6 +316,7 @@ _TOPICS = (
     ),
     Route(
         method="POST", path=_TOPIC + "/fork", handler=api_topics.fork, name="fork_topic",
+        charge=CALLS,
         tag="topics", summary="Fork a topic: a new one that begins with its messages, uncopied",
         needs=FORK_TOPIC,
         description=(
@@ -287,17 +326,18 @@ _TOPICS = (
             "Subscriptions, producers' sequences and compacted views are not taken over."
         ),
         parameters=_in_path("namespace", "topic"),
-        body=_json("Fork", {"name": "flights-again", "at": "latest"}),
-        answers=(_ok("Forked", "Topic", 201),), problems=(404, 409, 410, 415, 416, 422),
+        body=_json(ForkBody, {"name": "flights-again", "at": "latest"}),
+        answers=(_ok("Forked", answers.Topic, 201),), problems=(404, 409, 410, 415, 416, 422),
     ),
     Route(
         method="GET", path="/v1/operations", handler=api_cluster.connect, name="operations",
+        charge=FREE,
         tag="cluster", summary="From broker to broker: switch to the protocol of operations",
         answers=(Answer(101, "Frames follow"),), problems=(403, 426, 503), needs=INNER,
     ),
     Route(
         method="GET", path="/v1/explain/{namespace}/{topic}", handler=api_explain.explain_topic,
-        name="explain_topic", tag="topics",
+        name="explain_topic", charge=CALLS, tag="topics",
         summary="Who serves each partition and why, and what holds whom back",
         description=(
             "With `subscription` also its limits, and for each consumer what it has and why it is "
@@ -309,35 +349,38 @@ _TOPICS = (
     ),
     Route(
         method="GET", path=_TOPIC + "/partitions/{partition}/explain",
-        handler=api_explain.explain_partition, name="explain_partition", tag="topics",
+        handler=api_explain.explain_partition, name="explain_partition", charge=CALLS, tag="topics",
         summary="The same of one partition", needs=of_topic(Operation.DESCRIBE),
         parameters=(*_in_path("namespace", "topic", "partition"), _EXPLAINED),
-        answers=(_ok("This partition", "Explained"),), problems=(404,),
+        answers=(_ok("This partition", answers.Explained),), problems=(404,),
     ),
     Route(
         method="POST", path=_TOPIC + "/unload", handler=api_cluster.unload_topic,
-        name="unload_topic", tag="topics",
+        name="unload_topic", charge=CALLS, tag="topics",
         summary="Hand all partitions on to those that should have them, or to one broker",
         description=_UNLOAD, needs=UNLOAD,
         parameters=(*_in_path("namespace", "topic"), _TO),
-        answers=(_ok("Where each is served now", "UnloadedTopic"),), problems=(404, 409, 503, 504),
+        answers=(_ok("Where each is served now", answers.UnloadedAll),),
+        problems=(404, 409, 503, 504),
     ),
     Route(
         method="POST", path=_TOPIC + "/partitions/{partition}/unload",
-        handler=api_cluster.unload_partition, name="unload_partition", tag="topics",
+        handler=api_cluster.unload_partition, name="unload_partition", charge=CALLS, tag="topics",
         summary="The same, one partition",
         description=_UNLOAD, needs=UNLOAD,
         parameters=(*_in_path("namespace", "topic", "partition"), _TO),
-        answers=(_ok("Where it is served now", "Unloaded"),), problems=(404, 409, 503, 504),
+        answers=(_ok("Where it is served now", answers.Unloaded),), problems=(404, 409, 503, 504),
     ),
     _get(
         _TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
-        "Live figures of one partition", "Partition", "topics", of_topic(Operation.DESCRIBE),
+        "Live figures of one partition", answers.PartitionFigures, "topics",
+        of_topic(Operation.DESCRIBE), CALLS,
     ),
 )  # fmt: skip
 
 _PUBLISH_LARGE = Route(
     method="POST", path=_TOPIC + "/large", handler=api_large.publish_large, name="publish_large",
+    charge=UPLOADS,
     tag="messages", summary="Publish one large message", needs=of_topic(Operation.PRODUCE),
     description=(
         "The body is the message, of any type, streamed: it is in no broker's memory as a whole. "
@@ -362,7 +405,7 @@ _PUBLISH_LARGE = Route(
         ),
     ),
     answers=(
-        _ok("All of it is durable", "LargePublished"),
+        _ok("All of it is durable", answers.LargePublished),
         Answer(307, "With Prefer: redirect: the owner's address", headers={
             "Location": "the same call at the owner"
         }),
@@ -374,6 +417,7 @@ _MESSAGES = (
     *_both(
         Route(
             method="POST", path=_TOPIC + "/messages", handler=api_publish.publish, name="publish",
+            charge=PUBLISHES,
             tag="messages", summary="Publish", needs=of_topic(Operation.PRODUCE),
             description=(
                 "The body is one message or several, by Content-Type. A key picks the partition "
@@ -405,7 +449,7 @@ _MESSAGES = (
                 _PREFER,
             ),
             body=(
-                Content(JSON, {"anyOf": [ref("MessageIn"), ref("MessagesIn")]}, _MESSAGE),
+                Content(JSON, {"anyOf": [MessageIn, MessagesIn]}, _MESSAGE),
                 Content(NDJSON, {"type": "string"}, _LINES),
                 Content(
                     RECORD_BATCH,
@@ -414,9 +458,9 @@ _MESSAGES = (
                 Content("text/plain", {"type": "string"}, "first message"),
             ),
             answers=(
-                _ok("All of it is durable", "Published"),
+                _ok("All of it is durable", answers.Published),
                 Answer(204, "All of it was stored before, by a request with the same sequence"),
-                _ok("Only a part was stored: `errors` says why", "Published", 207),
+                _ok("Only a part was stored: `errors` says why", answers.Published, 207),
                 Answer(307, "With Prefer: redirect: the owner's address", headers={
                     "Location": "the same call at the owner"
                 }),
@@ -429,7 +473,8 @@ _MESSAGES = (
     *_both(
         Route(
             method="GET", path=_TOPIC + "/messages/{message}/body", handler=api_large.body,
-            name="read_body", tag="messages", summary="The body of one message, as it is",
+            name="read_body", charge=TAKES, tag="messages",
+            summary="The body of one message, as it is",
             needs=of_topic(Operation.CONSUME),
             description=(
                 "Of a large message, which other calls show with `large` and an empty value, and "
@@ -451,6 +496,7 @@ _MESSAGES = (
     *_both(
         Route(
             method="GET", path=_TOPIC + "/messages", handler=api_read.read, name="read",
+            charge=TAKES,
             tag="messages", summary="Read without a subscription",
             needs=of_topic(Operation.CONSUME), waits=True,
             description=(
@@ -487,7 +533,7 @@ _MESSAGES = (
                 Answer(
                     200, "Messages",
                     (
-                        *_json("Messages"),
+                        *_json(answers.Messages),
                         Content(NDJSON, {"type": "string"}),
                         Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
                         Content(EVENTS, {"type": "string"}),
@@ -502,6 +548,7 @@ _MESSAGES = (
     *_both(
         Route(
             method="DELETE", path=_TOPIC + "/messages", handler=api_read.truncate, name="truncate",
+            charge=CALLS,
             tag="messages", summary="Remove the oldest messages, for good",
             needs=of_topic(Operation.DELETE),
             description=(
@@ -517,12 +564,13 @@ _MESSAGES = (
                     {"type": "string"}, "earliest",
                 ),
             ),
-            answers=(_ok("Durable", "Truncated"),), problems=(404, 416, 422),
+            answers=(_ok("Durable", answers.Truncated),), problems=(404, 416, 422),
         )
     ),
     *_both(
         Route(
             method="GET", path=_TOPIC + "/offsets", handler=api_read.offsets, name="offsets",
+            charge=CALLS,
             tag="messages", summary="Find offsets", needs=of_topic(Operation.CONSUME),
             parameters=(
                 *_in_path("namespace", "topic"),
@@ -532,7 +580,7 @@ _MESSAGES = (
                 ),
                 _COMPACTED,
             ),
-            answers=(_ok("One for each partition", "Offsets"),), problems=(404,),
+            answers=(_ok("One for each partition", answers.Offsets),), problems=(404,),
         )
     ),
 )  # fmt: skip
@@ -541,6 +589,7 @@ _ACCESS_PATH = _TOPIC + "/partitions/{partition}/producer-access"
 _ACCESS = (
     Route(
         method="POST", path=_ACCESS_PATH, handler=api_access.acquire, name="acquire_access",
+        charge=CALLS,
         tag="messages", summary="Be the only producer of a partition",
         needs=of_topic(Operation.PRODUCE), waits=True,
         description=(
@@ -550,15 +599,16 @@ _ACCESS = (
             "session timeout is waited for, as long as `wait` says."
         ),
         parameters=(*_in_path("namespace", "topic", "partition"), _WAIT),
-        body=_json("ProducerAccess", {"producer": "loader", "fencing": True}),
-        answers=(_ok("It is yours", "ProducerAccessShown"),), problems=(404, 409, 415, 422, 504),
+        body=_json(AccessBody, {"producer": "loader", "fencing": True}),
+        answers=(_ok("It is yours", AccessShown),), problems=(404, 409, 415, 422, 504),
     ),
     _get(
         _ACCESS_PATH, api_access.show, "get_access", "Who alone may publish",
-        "ProducerAccessShown", "messages", of_topic(Operation.DESCRIBE),
+        AccessShown, "messages", of_topic(Operation.DESCRIBE), CALLS,
     ),
     Route(
         method="DELETE", path=_ACCESS_PATH, handler=api_access.release, name="release_access",
+        charge=CALLS,
         tag="messages", summary="Let others publish again", needs=of_topic(Operation.PRODUCE),
         parameters=(
             *_in_path("namespace", "topic", "partition"),
@@ -572,7 +622,7 @@ _READER_TOKENS = (
     Route(
         method="POST", path=_TOPIC + "/reader-token", handler=api_reader_tokens.issue,
         needs=of_topic(Operation.CONSUME),
-        name="issue_reader_token", tag="messages",
+        name="issue_reader_token", charge=TAKES, tag="messages",
         summary="A token to read the topic's ledgers from the bookies",
         description=(
             "For readers that have the metadata's records of these ledgers, and reach the bookies. "
@@ -595,45 +645,48 @@ _PRIORITY = _query(
 _SUBSCRIPTIONS = (
     _get(
         _TOPIC + "/subscriptions", api_subscriptions.list_subscriptions, "list_subscriptions",
-        "The subscriptions of a topic", "Any", "subscriptions", of_topic(Operation.DESCRIBE),
+        "The subscriptions of a topic", None, "subscriptions", of_topic(Operation.DESCRIBE), CALLS,
     ),
     *_both(
         Route(
             method="PUT", path=_SUBSCRIPTION, handler=api_subscriptions.put_subscription,
-            name="put_subscription", tag="subscriptions", summary="Create a subscription",
+            name="put_subscription", charge=CALLS, tag="subscriptions",
+            summary="Create a subscription",
             needs=of_subscription(Operation.CREATE),
             parameters=_SUBSCRIPTION_PATH,
-            body=_json("SubscriptionSettings", {"type": "shared"}), body_required=False,
+            body=_json(SubscriptionBody, {"type": "shared"}), body_required=False,
             answers=(
-                _ok("New", "Subscription", 201),
-                _ok("It was there with the same settings", "Subscription"),
+                _ok("New", answers.Subscription, 201),
+                _ok("It was there with the same settings", answers.Subscription),
             ),
             problems=(404, 409, 415, 422),
         ),
         summary="Make the cursor of a subscription in one partition, if it is missing",
         body=(),
-        answers=(_ok("It is there", "SubscriptionFigures"),),
+        answers=(_ok("It is there", answers.SubscriptionFigures),),
     ),
     *_both(
         Route(
             method="GET", path=_SUBSCRIPTION, handler=api_subscriptions.get_subscription,
-            name="get_subscription", tag="subscriptions", summary="Settings and live figures",
+            name="get_subscription", charge=CALLS, tag="subscriptions",
+            summary="Settings and live figures",
             needs=SEE_SUBSCRIPTION,
-            parameters=_SUBSCRIPTION_PATH, answers=(_ok("Found", "Subscription"),),
+            parameters=_SUBSCRIPTION_PATH, answers=(_ok("Found", answers.Subscription),),
             problems=(404,),
         ),
-        answers=(_ok("Found", "SubscriptionFigures"),),
+        answers=(_ok("Found", answers.SubscriptionFigures),),
     ),
     Route(
         method="DELETE", path=_SUBSCRIPTION, handler=api_subscriptions.delete_subscription,
-        name="delete_subscription", tag="subscriptions", summary="Delete a subscription",
+        name="delete_subscription", charge=CALLS, tag="subscriptions",
+        summary="Delete a subscription",
         needs=of_subscription(Operation.DELETE),
         parameters=_SUBSCRIPTION_PATH, answers=(_NO_CONTENT,), problems=(404,),
     ),
     *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/receive", handler=api_deliveries.receive,
-            name="receive", tag="subscriptions", summary="Receive",
+            name="receive", charge=TAKES, tag="subscriptions", summary="Receive",
             needs=of_subscription(Operation.CONSUME), waits=True,
             description=(
                 "Messages, each leased to the consumer for the subscription's ack timeout. An "
@@ -665,7 +718,7 @@ _SUBSCRIPTIONS = (
                 Answer(
                     200, "Messages; or none, and `held_back` says why",
                     (
-                        *_json("Received"),
+                        *_json(answers.Received),
                         Content(NDJSON, {"type": "string"}),
                         Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
                     ),
@@ -679,7 +732,7 @@ _SUBSCRIPTIONS = (
     *_both(
         Route(
             method="GET", path=_SUBSCRIPTION + "/stream", handler=api_push.stream,
-            name="stream", tag="subscriptions", summary="Receive without end",
+            name="stream", charge=STREAMS, tag="subscriptions", summary="Receive without end",
             needs=of_subscription(Operation.CONSUME), waits=True,
             description=(
                 "Messages as they come, each leased as by `receive`, through the death of their "
@@ -723,25 +776,28 @@ _SUBSCRIPTIONS = (
     *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/ack", handler=api_acks.acknowledge,
-            name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
+            name="acknowledge", charge=CALLS, tag="subscriptions",
+            summary="Acknowledge, give back, or extend",
             needs=of_subscription(Operation.CONSUME),
-            parameters=_SUBSCRIPTION_PATH, body=_json("Ack", {"ack_ids": []}),
-            answers=(_ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
+            parameters=_SUBSCRIPTION_PATH, body=_json(AckBody, {"ack_ids": []}),
+            answers=(_ok("All of it is durable", answers.Acked),),
+            problems=(404, 409, 415, 422, 504),
         )
     ),
     *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/seek", handler=api_subscriptions.seek,
-            name="seek", tag="subscriptions", summary="Set the cursor",
+            name="seek", charge=CALLS, tag="subscriptions", summary="Set the cursor",
             needs=of_subscription(Operation.CONSUME),
-            parameters=_SUBSCRIPTION_PATH, body=_json("Seek", {"to": "earliest"}),
+            parameters=_SUBSCRIPTION_PATH, body=_json(SeekBody, {"to": "earliest"}),
             answers=(_ok("Where the cursors are now"),), problems=(404, 410, 415, 416, 422),
         )
     ),
     *_both(
         Route(
             method="GET", path=_SUBSCRIPTION + "/peek", handler=api_subscriptions.peek,
-            name="peek", tag="subscriptions", summary="The first messages that are not acked",
+            name="peek", charge=TAKES, tag="subscriptions",
+            summary="The first messages that are not acked",
             needs=of_subscription(Operation.CONSUME),
             description="Nothing is leased, and nothing counts as delivered.",
             parameters=(
@@ -752,25 +808,27 @@ _SUBSCRIPTIONS = (
                     10,
                 ),
             ),
-            answers=(_ok("Messages, without ack ids", "Messages"),), problems=(404,),
+            answers=(_ok("Messages, without ack ids", answers.Messages),), problems=(404,),
         )
     ),
     *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/skip", handler=api_subscriptions.skip,
-            name="skip", tag="subscriptions", summary="Ack the first so many messages",
+            name="skip", charge=CALLS, tag="subscriptions",
+            summary="Ack the first so many messages",
             needs=of_subscription(Operation.CONSUME),
-            parameters=_SUBSCRIPTION_PATH, body=_json("Skip", {"messages": 1}),
-            answers=(_ok("It is durable", "Moved"),), problems=(404, 415, 422, 504),
+            parameters=_SUBSCRIPTION_PATH, body=_json(SkipBody, {"messages": 1}),
+            answers=(_ok("It is durable", answers.Moved),), problems=(404, 415, 422, 504),
         )
     ),
     *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/expire", handler=api_subscriptions.expire,
-            name="expire", tag="subscriptions", summary="Ack all messages that are too old",
+            name="expire", charge=CALLS, tag="subscriptions",
+            summary="Ack all messages that are too old",
             needs=of_subscription(Operation.CONSUME),
-            parameters=_SUBSCRIPTION_PATH, body=_json("Expire", {"older_than": "7d"}),
-            answers=(_ok("It is durable", "Moved"),), problems=(404, 415, 422, 504),
+            parameters=_SUBSCRIPTION_PATH, body=_json(ExpireBody, {"older_than": "7d"}),
+            answers=(_ok("It is durable", answers.Moved),), problems=(404, 415, 422, 504),
         )
     ),
 )  # fmt: skip
@@ -778,7 +836,8 @@ _SUBSCRIPTIONS = (
 _MEMBER = "/v1/groups/{namespace}/{group}/members/{member}"
 _GROUPS = (
     Route(
-        method="POST", path=_MEMBER, handler=api_groups.beat, name="beat", tag="subscriptions",
+        method="POST", path=_MEMBER, handler=api_groups.beat, name="beat", charge=CALLS,
+        tag="subscriptions",
         summary="Be a member of a consumer group, and hear which partitions one has",
         needs=IN_GROUP, waits=True,
         description=(
@@ -789,18 +848,19 @@ _GROUPS = (
             "under `holds` in its next call: only then another member gets it."
         ),
         parameters=(*_in_path("namespace", "group", "member"), _WAIT),
-        body=_json("GroupMember", {"topics": ["flights"]}),
-        answers=(_ok("What it has", "GroupMemberShown"),), problems=(403, 404, 409, 415, 422),
+        body=_json(MemberBody, {"topics": ["flights"]}),
+        answers=(_ok("What it has", MemberShown),), problems=(403, 404, 409, 415, 422),
     ),
     Route(
-        method="DELETE", path=_MEMBER, handler=api_groups.leave, name="leave_group",
+        method="DELETE", path=_MEMBER, handler=api_groups.leave, name="leave_group", charge=CALLS,
         tag="subscriptions", summary="Leave a consumer group: others get its partitions at once",
         needs=IN_GROUP, parameters=_in_path("namespace", "group", "member"),
         answers=(_NO_CONTENT,), problems=(403,),
     ),
     _get(
         "/v1/groups/{namespace}/{group}", api_groups.show, "get_group",
-        "The members of a consumer group, and what each has", "Group", "subscriptions", IN_GROUP,
+        "The members of a consumer group, and what each has", GroupShown, "subscriptions", IN_GROUP,
+        CALLS,
     ),
 )  # fmt: skip
 
@@ -810,43 +870,46 @@ _SCHEMA = {"type": "json", "schema": {"type": "object", "required": ["flight"]}}
 _SCHEMAS = (
     _get(
         "/v1/schemas/subjects/{namespace}", api_schemas.list_subjects, "list_schema_subjects",
-        "The subjects of a namespace", "Any", "schemas", of_namespace(Operation.DESCRIBE),
+        "The subjects of a namespace", None, "schemas", of_namespace(Operation.DESCRIBE), CALLS,
     ),
     Route(
         method="POST", path=_SUBJECT + "/versions", handler=api_schemas.register_schema,
-        name="register_schema", tag="schemas", summary="Register a schema as the next version",
+        name="register_schema", charge=CALLS, tag="schemas",
+        summary="Register a schema as the next version",
         needs=of_schemas(Operation.ALTER),
         description="One that is there already is answered as it is.",
-        parameters=_OF_SUBJECT, body=_json("Schema", _SCHEMA),
-        answers=(_ok("New", "SchemaShown", 201), _ok("It was there", "SchemaShown")),
+        parameters=_OF_SUBJECT, body=_json(SchemaBody, _SCHEMA),
+        answers=(_ok("New", SchemaShown, 201), _ok("It was there", SchemaShown)),
         problems=(409, 415, 422),
     ),
     Route(
         method="POST", path=_SUBJECT + "/check", handler=api_schemas.check_schema,
-        name="check_schema", tag="schemas", summary="Whether a schema may be the next version",
+        name="check_schema", charge=CALLS, tag="schemas",
+        summary="Whether a schema may be the next version",
         needs=of_schemas(Operation.DESCRIBE), parameters=_OF_SUBJECT,
-        body=_json("Schema", _SCHEMA), answers=(_ok("Yes or no", "SchemaChecked"),),
+        body=_json(SchemaBody, _SCHEMA), answers=(_ok("Yes or no", SchemaChecked),),
         problems=(415, 422),
     ),
     _get(
         _SUBJECT, api_schemas.get_subject, "get_schema_subject", "A subject and its versions",
-        "SchemaSubject", "schemas", of_schemas(Operation.DESCRIBE),
+        SubjectShown, "schemas", of_schemas(Operation.DESCRIBE), CALLS,
     ),
     Route(
         method="PUT", path=_SUBJECT, handler=api_schemas.put_subject, name="put_schema_subject",
+        charge=CALLS,
         tag="schemas", summary="What a new version has to be compatible with",
         needs=of_schemas(Operation.ALTER), parameters=_OF_SUBJECT,
-        body=_json("SchemaCompatibility", {"compatibility": "BACKWARD"}),
-        answers=(_ok("Set", "SchemaSubject"),), problems=(409, 415, 422),
+        body=_json(CompatibilityBody, {"compatibility": "BACKWARD"}),
+        answers=(_ok("Set", SubjectShown),), problems=(409, 415, 422),
     ),
     _get(
         _SUBJECT + "/versions/{version}", api_schemas.get_schema, "get_schema",
-        "One version, by its number, its id, or `latest`", "SchemaShown", "schemas",
-        of_schemas(Operation.DESCRIBE),
+        "One version, by its number, its id, or `latest`", SchemaShown, "schemas",
+        of_schemas(Operation.DESCRIBE), CALLS,
     ),
     Route(
         method="DELETE", path=_SUBJECT, handler=api_schemas.delete_subject,
-        name="delete_schema_subject", tag="schemas",
+        name="delete_schema_subject", charge=CALLS, tag="schemas",
         summary="Delete a subject with all its versions", needs=of_schemas(Operation.DELETE),
         parameters=_OF_SUBJECT, answers=(_NO_CONTENT,), problems=(404, 409),
     ),
@@ -863,7 +926,7 @@ _OF_BATCH = (
 _BULK_LOADS = (
     Route(
         method="POST", path=_BATCH + "/commit", handler=api_bulk_loads.commit,
-        name="commit_bulk_load", tag="bulk-loads",
+        name="commit_bulk_load", charge=CALLS, tag="bulk-loads",
         summary="Make closed ledgers part of their partitions, all or none of them",
         needs=of_bulk_load(Operation.PRODUCE, in_body=True),
         description=(
@@ -872,12 +935,13 @@ _BULK_LOADS = (
             "changes nothing, so the call is safe to make again; a newer one has to be the next. "
             "The answer comes when every partition has its part."
         ),
-        parameters=_OF_BATCH, body=_json("BulkLoadParts", {"parts": []}),
-        answers=(_ok("All of it is visible", "BulkLoad"),), problems=(403, 404, 409, 415, 422),
+        parameters=_OF_BATCH, body=_json(CommitBody, {"parts": []}),
+        answers=(_ok("All of it is visible", answers.BulkLoad),),
+        problems=(403, 404, 409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/begin", handler=api_bulk_loads.begin,
-        name="begin_bulk_load", tag="bulk-loads",
+        name="begin_bulk_load", charge=CALLS, tag="bulk-loads",
         summary="Note that the caller will publish a batch by itself, and what",
         needs=of_bulk_load(Operation.PRODUCE, in_body=True),
         description=(
@@ -885,28 +949,29 @@ _BULK_LOADS = (
             "partition, between this call and a commit with `published`. A repeat must have the "
             "same content. `repeated`: the batch was committed before, and is not to be published."
         ),
-        parameters=_OF_BATCH, body=_json("PublishedParts", {"parts": []}),
-        answers=(_ok("It may be published", "BulkLoadTurn"),),
+        parameters=_OF_BATCH, body=_json(BeginBody, {"parts": []}),
+        answers=(_ok("It may be published", answers.BulkLoadTurn),),
         problems=(403, 404, 409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/abort", handler=api_bulk_loads.abort,
-        name="abort_bulk_load", tag="bulk-loads",
+        name="abort_bulk_load", charge=CALLS, tag="bulk-loads",
         summary="Give up ledgers of a batch; those that no partition has are deleted",
         needs=of_bulk_load(Operation.PRODUCE),
-        parameters=_OF_BATCH, body=_json("GivenUp", {"ledgers": []}),
-        answers=(_ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
+        parameters=_OF_BATCH, body=_json(AbortBody, {"ledgers": []}),
+        answers=(_ok("What was deleted", AbortBody),), problems=(403, 409, 415, 422),
     ),
     _get(
         "/v1/bulk-loads/{bulk_load}", api_bulk_loads.get_bulk_load, "get_bulk_load",
-        "The newest committed batch, and whether all of it is visible", "BulkLoad",
-        "bulk-loads", of_bulk_load(Operation.DESCRIBE),
+        "The newest committed batch, and whether all of it is visible", answers.BulkLoad,
+        "bulk-loads", of_bulk_load(Operation.DESCRIBE), CALLS,
     ),
 )  # fmt: skip
 
 _CLUSTER = (
     Route(
         method="GET", path="/v1/ledgers", handler=api_cluster.list_ledgers, name="list_ledgers",
+        charge=CALLS,
         tag="cluster", summary="Ledger ids, ascending", needs=of_cluster(Operation.DESCRIBE),
         parameters=(
             _query("after", "only larger ids", {"type": "integer"}),
@@ -916,16 +981,17 @@ _CLUSTER = (
     ),
     _get(
         "/v1/ledgers/{ledger}", api_cluster.get_ledger, "get_ledger",
-        "A ledger's metadata", "Ledger", "cluster", of_cluster(Operation.DESCRIBE),
+        "A ledger's metadata", answers.Ledger, "cluster", of_cluster(Operation.DESCRIBE), CALLS,
     ),
     _get(
         "/v1/ledgers/{ledger}/entries/{entry}", api_cluster.get_entry, "get_entry",
-        "One entry; Accept: application/octet-stream gives its payload", "Any", "cluster",
-        of_cluster(Operation.ADMIN),
+        "One entry; Accept: application/octet-stream gives its payload", None, "cluster",
+        of_cluster(Operation.ADMIN), TAKES,
     ),
     Route(
         method="POST", path="/v1/ledgers/{ledger}/recover", handler=api_cluster.recover_ledger,
-        name="recover_ledger", tag="cluster", summary="Fence a ledger, find its end, close it",
+        name="recover_ledger", charge=CALLS, tag="cluster",
+        summary="Fence a ledger, find its end, close it",
         needs=of_cluster(Operation.ADMIN),
         description=(
             "Its writer gets no further ack. A ledger that a living broker writes for a topic is "
@@ -938,18 +1004,19 @@ _CLUSTER = (
                 {"type": "string", "enum": ["false", "true"]}, "false",
             ),
         ),
-        answers=(_ok("Closed", "Ledger"),), problems=(404, 409),
+        answers=(_ok("Closed", answers.Ledger),), problems=(404, 409),
     ),
     _get(
-        "/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster",
-        of_cluster(Operation.DESCRIBE),
+        "/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", None, "cluster",
+        of_cluster(Operation.DESCRIBE), CALLS,
     ),
     _get(
-        "/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster",
-        of_cluster(Operation.DESCRIBE),
+        "/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", None, "cluster",
+        of_cluster(Operation.DESCRIBE), CALLS,
     ),
     Route(
         method="POST", path=_DRAIN, handler=api_cluster.drain_broker, name="drain_broker",
+        charge=CALLS,
         tag="cluster", summary="Have a broker give all that it serves to others",
         description=(
             "By planned hand-over, several partitions at once; `partitions` of `/v1/brokers` tells "
@@ -957,78 +1024,91 @@ _CLUSTER = (
             "undone."
         ),
         needs=of_cluster(Operation.ADMIN), parameters=_in_path("broker"),
-        answers=(_ok("It has begun", "Drained"),), problems=(404, 409, 503, 504),
+        answers=(_ok("It has begun", answers.Drained),), problems=(404, 409, 503, 504),
     ),
     Route(
         method="DELETE", path=_DRAIN, handler=api_cluster.undrain_broker, name="undrain_broker",
+        charge=CALLS,
         tag="cluster", summary="Have a drained broker be like any other again",
         needs=of_cluster(Operation.ADMIN), parameters=_in_path("broker"),
-        answers=(_ok("It will be given its share", "Drained"),), problems=(404, 503, 504),
+        answers=(_ok("It will be given its share", answers.Drained),), problems=(404, 503, 504),
     ),
     _get(
-        "/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster",
-        of_cluster(Operation.DESCRIBE),
+        "/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", None, "cluster",
+        of_cluster(Operation.DESCRIBE), CALLS,
     ),
     _get(
-        "/v1/quotas", api_quotas.list_quotas, "list_quotas", "All quotas", "Quotas", "cluster",
-        of_cluster(Operation.DESCRIBE),
+        "/v1/quotas", api_quotas.list_quotas, "list_quotas", "All quotas", Quotas, "cluster",
+        of_cluster(Operation.DESCRIBE), CALLS,
     ),
     _get(
         _QUOTA, api_quotas.get_quota, "get_quota", "What is set for one, and what holds",
-        "QuotaShown", "cluster", of_cluster(Operation.DESCRIBE),
+        QuotaShown, "cluster", of_cluster(Operation.DESCRIBE), CALLS,
     ),
     Route(
-        method="PUT", path=_QUOTA, handler=api_quotas.put_quota, name="put_quota", tag="cluster",
+        method="PUT", path=_QUOTA, handler=api_quotas.put_quota, name="put_quota", charge=CALLS,
+        tag="cluster",
         summary="Set what one may do, in place of what was set", needs=of_cluster(Operation.ALTER),
         description="`user:NAME`, `user:*`, `anonymous`, `namespace:NS` or `namespace:*`.",
         parameters=_in_path("subject"),
-        body=_json("Quota", {"publish_bytes": 10_000_000, "requests": 100}),
-        answers=(_ok("It is set; all brokers keep to it within seconds", "QuotaShown"),),
+        body=_json(QuotaBody, {"publish_bytes": 10_000_000, "requests": 100}),
+        answers=(_ok("It is set; all brokers keep to it within seconds", QuotaShown),),
         problems=(415, 422),
     ),
     Route(
         method="DELETE", path=_QUOTA, handler=api_quotas.delete_quota, name="delete_quota",
+        charge=CALLS,
         tag="cluster", summary="From now on the default holds", needs=of_cluster(Operation.ALTER),
         parameters=_in_path("subject"), answers=(_NO_CONTENT,), problems=(422,),
     ),
     _get(
         "/v1/policy", api_policy.get_policy, "get_policy", "Who may do what: all rules and roles",
-        "PolicyShown", "cluster", of_cluster(Operation.ADMIN),
+        PolicyShown, "cluster", of_cluster(Operation.ADMIN), CALLS,
     ),
     Route(
         method="GET", path="/v1/policy/groups/{user}", handler=api_policy.get_user_groups,
-        name="get_user_groups", tag="cluster", summary="The groups in a user's record",
+        name="get_user_groups", charge=CALLS, tag="cluster",
+        summary="The groups in a user's record",
         description="Of a user without a record there are none; a token may name others.",
         needs=of_cluster(Operation.ADMIN), parameters=_in_path("user"),
-        answers=(_ok("As principals", "UserGroups"),), problems=(422,),
+        answers=(_ok("As principals", UserGroups),), problems=(422,),
     ),
     Route(
         method="PUT", path="/v1/policy", handler=api_policy.put_policy, name="put_policy",
+        charge=CALLS,
         tag="cluster", summary="Change who may do what, all of it at once",
         needs=of_cluster(Operation.ADMIN),
         description="Of a cluster that is secured. Whoever calls must still administer it then.",
         parameters=(_header("If-Match", "the ETag of the policy that is replaced", '"7"'),),
-        body=_json("Policy", {"rules": [], "roles": []}),
-        answers=(_ok("All brokers and bookies go by it within seconds", "PolicyShown"),),
+        body=_json(PolicyBody, {"rules": [], "roles": []}),
+        answers=(_ok("All brokers and bookies go by it within seconds", PolicyShown),),
         problems=(409, 412, 415, 422),
     ),
     Route(
         method="POST", path="/v1/cluster/clock", handler=api_cluster.confirm_clock,
-        name="confirm_clock", tag="cluster", summary="This broker's clock is right",
+        name="confirm_clock", charge=CALLS, tag="cluster", summary="This broker's clock is right",
         needs=of_cluster(Operation.ALTER),
         description="Deletion by age goes by it from now on, at all brokers.",
         answers=(_ok("The time that is gone by"),),
     ),
-    _get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health", OPEN),
-    _get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health", OPEN),
+    _get(
+        "/healthz", api_cluster.healthz, "healthz", "The process answers", None,
+        "health", OPEN, FREE,
+    ),
+    _get(
+        "/readyz", api_cluster.readyz, "readyz", "The broker takes part", None,
+        "health", OPEN, FREE,
+    ),
     Route(
-        method="GET", path="/metrics", handler=api_cluster.metrics, name="metrics", tag="health",
+        method="GET", path="/metrics", handler=api_cluster.metrics, name="metrics", charge=FREE,
+        tag="health",
         summary="Prometheus text", needs=of_cluster(Operation.DESCRIBE),
         answers=(Answer(200, "Metrics", (Content("text/plain", {"type": "string"}),)),),
     ),
-    _get("/openapi.json", openapi, "openapi", "This API", "Any", "health", OPEN),
+    _get("/openapi.json", openapi, "openapi", "This API", None, "health", OPEN, FREE),
     Route(
-        method="GET", path="/", handler=api_cluster.status_page, name="status_page", tag="health",
+        method="GET", path="/", handler=api_cluster.status_page, name="status_page", charge=FREE,
+        tag="health",
         summary="The cluster on one page", needs=of_cluster(Operation.DESCRIBE),
         answers=(Answer(200, "HTML", (Content("text/html", {"type": "string"}),)),),
     ),
@@ -1042,6 +1122,7 @@ _IN_STREAM = (
 _DURABLE_STREAMS = (
     Route(
         method="PUT", path=_DURABLE, handler=api_durable_streams.put_stream, name="put_stream",
+        charge=PUBLISHES,
         tag="streams", summary="Make a durable stream, or see that it is there", needs=CREATE_TOPIC,
         description="The body, if there is one, is what it begins with. Its `Content-Type` is the "
         "stream's: of `application/json` each element of an array is a message.",
@@ -1063,6 +1144,7 @@ _DURABLE_STREAMS = (
     ),
     Route(
         method="POST", path=_DURABLE, handler=api_durable_streams.append, name="publish_of_stream",
+        charge=PUBLISHES,
         tag="streams", summary="Append to a durable stream, or close it",
         needs=of_topic(Operation.PRODUCE),
         parameters=(
@@ -1082,6 +1164,7 @@ _DURABLE_STREAMS = (
     ),
     Route(
         method="GET", path=_DURABLE, handler=api_durable_streams.read, name="read_of_stream",
+        charge=TAKES,
         tag="streams", summary="Read a durable stream; HEAD: what it is and where it ends",
         needs=of_topic(Operation.CONSUME), waits=True, any_query=True,
         parameters=(
@@ -1102,7 +1185,7 @@ _DURABLE_STREAMS = (
     ),
     Route(
         method="DELETE", path=_DURABLE, handler=api_durable_streams.delete_stream,
-        name="delete_stream", tag="streams", summary="Delete a durable stream",
+        name="delete_stream", charge=CALLS, tag="streams", summary="Delete a durable stream",
         needs=of_topic(Operation.DELETE),
         parameters=_IN_STREAM, answers=(_NO_CONTENT,),
         problems=(404, 410, 503), any_query=True,
@@ -1113,3 +1196,4 @@ ROUTES: tuple[Route, ...] = (
     *_MESSAGES, *_ACCESS, *_DURABLE_STREAMS, *_READER_TOKENS, *_TOPICS, *_SUBSCRIPTIONS, *_GROUPS,
     *_SCHEMAS, *_BULK_LOADS, *_CLUSTER,
 )  # fmt: skip
+OPENAPI = encoded(ROUTES)

@@ -1,104 +1,28 @@
 """OpenAPI's `components`, made from the structs of bodies and answers.
 
-So the documentation says what the broker reads and writes. This module adds only the public names
-of the structs, and what a struct cannot express. The examples are in http/routes.py, for a topic
-`public/flights` with four partitions and a subscription `reports`;
-tests/unit/broker_http/test_openapi.py publishes, reads and acks with them.
+So the documentation says what the broker reads and writes. Routes name the structs; if a struct has
+another name in documents, that is its `schema_name`. This module adds only what a struct cannot
+express. The examples are in http/routes.py, for a topic `public/flights` with four partitions and a
+subscription `reports`; tests/unit/broker_http/test_openapi.py publishes, reads and acks with them.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from octavo.broker.http.api import answers
-from octavo.broker.http.api.access import AccessBody, AccessShown
-from octavo.broker.http.api.acks import AckBody
-from octavo.broker.http.api.bulk_loads import (
-    AbortBody,
-    BeginBody,
-    CommitBody,
-    LedgerBody,
-    PartBody,
-)
-from octavo.broker.http.api.groups import GroupShown, MemberBody, MemberShown
-from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
-from octavo.broker.http.api.policy import PolicyBody, PolicyShown, UserGroups
-from octavo.broker.http.api.quotas import QuotaBody, Quotas, QuotaShown
-from octavo.broker.http.api.schemas import (
-    CompatibilityBody,
-    SchemaBody,
-    SchemaChecked,
-    SchemaShown,
-    SubjectShown,
-)
-from octavo.broker.http.api.subscriptions import ExpireBody, SeekBody, SkipBody
-from octavo.broker.http.api.topic_body import NamespaceBody, SubscriptionBody, TopicBody
-from octavo.broker.http.api.topics import ForkBody
+from octavo.broker.http.router import Struct
 
 NAME = msgspec.json.schema(answers.Name)
 OFFSET = msgspec.json.schema(answers.Offset)
 
 _REF = "#/components/schemas/"
-_KINDS: dict[str, type[msgspec.Struct]] = {
-    "Problem": answers.ProblemBody,
-    "MessageIn": MessageIn,
-    "MessagesIn": MessagesIn,
-    "Published": answers.Published,
-    "LargePublished": answers.LargePublished,
-    "Message": MessageOut,
-    "Messages": answers.Messages,
-    "Received": answers.Received,
-    "Offsets": answers.Offsets,
-    "TopicSettings": TopicBody,
-    "Topics": answers.Topics,
-    "Topic": answers.Topic,
-    "NamespaceSettings": NamespaceBody,
-    "Namespace": answers.Namespace,
-    "Partition": answers.PartitionFigures,
-    "Explained": answers.Explained,
-    "SubscriptionSettings": SubscriptionBody,
-    "SubscriptionFigures": answers.SubscriptionFigures,
-    "Subscription": answers.Subscription,
-    "Ack": AckBody,
-    "Acked": answers.Acked,
-    "Seek": SeekBody,
-    "PrivateLedger": LedgerBody,
-    "BulkLoadPart": PartBody,
-    "BulkLoadParts": CommitBody,
-    "PublishedParts": BeginBody,
-    "BulkLoadTurn": answers.BulkLoadTurn,
-    "BulkLoad": answers.BulkLoad,
-    "GivenUp": AbortBody,
-    "Ledger": answers.Ledger,
-    "Quota": QuotaBody,
-    "Quotas": Quotas,
-    "QuotaShown": QuotaShown,
-    "GroupMember": MemberBody,
-    "GroupMemberShown": MemberShown,
-    "Group": GroupShown,
-    "Skip": SkipBody,
-    "Expire": ExpireBody,
-    "Moved": answers.Moved,
-    "Schema": SchemaBody,
-    "SchemaShown": SchemaShown,
-    "SchemaSubject": SubjectShown,
-    "SchemaChecked": SchemaChecked,
-    "SchemaCompatibility": CompatibilityBody,
-    "ProducerAccess": AccessBody,
-    "ProducerAccessShown": AccessShown,
-    "Policy": PolicyBody,
-    "PolicyShown": PolicyShown,
-    "UserGroups": UserGroups,
-    "Drained": answers.Drained,
-    "Unloaded": answers.Unloaded,
-    "UnloadedTopic": answers.UnloadedAll,
-    "Fork": ForkBody,
-    "Truncated": answers.Truncated,
-}
-"""By public name, for documents and generated clients. Other structs keep their own names."""
+ANY = {"$ref": _REF + "Any"}
+"""Refers to the schema of an object that no struct describes."""
 _MORE: dict[str, dict[str, Any]] = {
     "MessageIn": {
         "anyOf": [{"required": [name]} for name in ("value", "value_text", "value_base64")]
@@ -106,20 +30,41 @@ _MORE: dict[str, dict[str, Any]] = {
 }
 
 
-def ref(name: str) -> dict[str, Any]:
-    """Return a reference to a component schema."""
-    return {"$ref": _REF + name}
+def public_name(struct: Struct) -> str:
+    """Return a struct's name in documents and generated clients: `schema_name`, or its own."""
+    return str(vars(struct).get("schema_name", struct.__name__))
 
 
-def _made() -> dict[str, Any]:
-    _, made = msgspec.json.schema_components(_KINDS.values(), ref_template=_REF + "{name}")
-    names = {kind.__name__: name for name, kind in _KINDS.items()}
+def ref(struct: Struct) -> dict[str, Any]:
+    """Return a reference to the schema of a struct."""
+    return {"$ref": _REF + public_name(struct)}
+
+
+def components(structs: Iterable[Struct]) -> dict[str, Any]:
+    """Return the schemas of these structs, and of all that they contain, by public name."""
+    roots = set(structs)
+    _, made = msgspec.json.schema_components(roots, ref_template=_REF + "{name}")
+    names = {struct.__name__: public_name(struct) for struct in _with_parts(roots)}
     found: dict[str, Any] = {"Any": {"type": "object"}}
     for own, schema in made.items():
         name = names.get(own, own)
         found[name] = {**_renamed(schema, names), **_MORE.get(name, {})}
         del found[name]["title"]  # the internal name
         found[name]["description"] = inspect.cleandoc(schema["description"])
+    return dict(sorted(found.items()))
+
+
+def _with_parts(structs: Iterable[Struct]) -> set[Struct]:
+    """Return these structs, and the structs of their fields."""
+    found: set[Struct] = set()
+    types: list[Any] = list(structs)
+    while types:
+        one = types.pop()
+        if not (isinstance(one, type) and issubclass(one, msgspec.Struct)):
+            types += get_args(one)
+        elif one not in found:
+            found.add(one)
+            types += get_type_hints(one).values()
     return found
 
 
@@ -134,6 +79,3 @@ def _renamed(schema: Any, names: dict[str, str]) -> Any:
         own = refers.removeprefix(_REF)
         found["$ref"] = _REF + names.get(own, own)
     return found
-
-
-SCHEMAS = _made()

@@ -37,7 +37,7 @@ from octavo.broker.http.overview import Overview
 from octavo.broker.http.problems import Problem, problem_of, refusal_of
 from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.router import Router
-from octavo.broker.http.routes import ROUTES
+from octavo.broker.http.routes import OPENAPI, ROUTES
 from octavo.broker.http.services import Services, node_identity
 from octavo.broker.http.stream import StreamPlaces, stopping
 from octavo.broker.metrics import Metrics
@@ -134,7 +134,7 @@ class BrokerServer:
             proof=proof,
             gate=gate,
             clock=clock,
-            routes=ROUTES,
+            openapi=OPENAPI,
         )
         own_operations = OwnOperations(remote, proof.run)
         self._audit = AuditLog(

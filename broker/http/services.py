@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from octavo.broker.http.call import Call
-    from octavo.broker.http.router import Route
     from octavo.ledger.client import LedgerClient
 
 
@@ -109,7 +108,8 @@ class Services:
     replays: Replays = field(default_factory=Replays)
     gate: Gate
     clock: Callable[[], int]
-    routes: tuple[Route, ...]
+    openapi: bytes
+    """What `/openapi.json` answers."""
     url: str = ""
     ready: bool = False
     leaving: bool = False

@@ -40,8 +40,8 @@ from octavo.protocol.records import build_batch
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
+    from octavo.broker.cluster.dead_letters import LargeLetter
     from octavo.broker.cluster.handing import Handed
-    from octavo.broker.cluster.letters import LargeLetter
     from octavo.broker.operations.remote import Remote
     from octavo.broker.partition.ending import Foretold
     from octavo.broker.types import BrokerInfo, PartitionName, TopicName

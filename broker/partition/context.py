@@ -14,7 +14,7 @@ from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.log.shared_ledgers import SharedLedgers
-from octavo.broker.subscriptions.burying import LetterOffice
+from octavo.broker.subscriptions.dead_letter_delivery import DeadLetterSender
 from octavo.broker.types import PartitionName, SubscriptionInfo
 from octavo.ledger.client import LedgerClient
 from octavo.metadata.bulk_loads import BulkLoadStore
@@ -68,7 +68,7 @@ class PartitionContext:
     passed_over: PassedOver = field(default_factory=PassedOver)
     leases_are_read: Callable[[], bool] = lambda: True
     """Whether every broker that may be the successor can read leases in a state ledger."""
-    letters: LetterOffice | None = None
+    letters: DeadLetterSender | None = None
     """Sends dead letters to their topic."""
     compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Partitions are compacted one after the other, so memory and pace are limited per broker."""

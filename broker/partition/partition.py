@@ -79,9 +79,9 @@ from octavo.broker.state.access import BROKERS, Access, AccessState
 from octavo.broker.state.format import Op, access_op, snapshot
 from octavo.broker.state.log import StateLog, delete_quietly
 from octavo.broker.state.stream import Append
+from octavo.broker.subscriptions.last_used import LastUsed
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
-from octavo.broker.subscriptions.uses import Uses
 from octavo.broker.types import (
     MessageId,
     PartitionName,
@@ -243,7 +243,7 @@ class Partition:
             name, opening.incarnation, context, self._record, self._settings, opening.reader,
             self._compacted.view,
         )  # fmt: skip
-        uses = Uses(
+        uses = LastUsed(
             self._loop.time, context.deletion_time,
             lambda: self._settings().policies.subscription_expiry_ms,
             lambda op: self._state_log.note(op),

@@ -70,7 +70,7 @@ class CursorState:
     seeks: int = 0
     """Counted if there are dead letters: a message spent again after a seek is another letter."""
     used_ms: int = 0
-    """The last use, as of its last mark; 0: unknown (subscriptions/uses.py)."""
+    """The last use, as of its last mark; 0: unknown (subscriptions/last_used.py)."""
     left: LeftLeases | None = None
     """The leases of the last owner, until the subscription is first used here."""
 

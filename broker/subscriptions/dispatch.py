@@ -14,10 +14,10 @@ Redeliveries come before new messages, lowest offset first. Where a partition is
 (exclusive and failover), a message that waits for its delay holds up all messages behind it.
 `leased_max` bounds the messages that are leased or wait for their redelivery; `delayed_max` bounds
 the messages that wait for a delay.
-Among several consumers `turns` decides whose turn it is. In a key-shared subscription `keys`
-decides which messages a consumer may get: a message that comes back takes later messages of its key
-with it, and their leases end as if they had never been delivered.
-Times are milliseconds of any steady clock, passed by the caller.
+Among several consumers `consumer_selection` decides whose turn it is. In a key-shared subscription
+`key_shared` decides which messages a consumer may get: a message that comes back takes later
+messages of its key with it, and their leases end as if they had never been delivered. Times are
+milliseconds of any steady clock, passed by the caller.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from octavo.broker.state.leases import (
     LeftLeases,
     LeftMessages,
 )
+from octavo.broker.subscriptions.consumer_selection import Consumer, ConsumerSelection
 from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.delays import Delays
-from octavo.broker.subscriptions.keys import KeyOrder
-from octavo.broker.subscriptions.turns import Consumer, Turns
+from octavo.broker.subscriptions.key_shared import KeyOrder
 from octavo.broker.subscriptions.waits import Leased, Waits
 from octavo.broker.types import RetryBackoff
 
@@ -96,7 +96,7 @@ class Dispatcher:
         ack_timeout_ms: int,
         leased_max: int,
         delayed_max: int,
-        turns: Turns | None = None,
+        turns: ConsumerSelection | None = None,
         keys: KeyOrder | None = None,
         of_one_max: int | None = None,
         retry_backoff: RetryBackoff | None = None,

@@ -35,15 +35,19 @@ from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.state.cursor import Cursor, Range, ranges_of
 from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, deliveries_op, sought_op
 from octavo.broker.state.leases import LeftAnswer, LeftLeases
-from octavo.broker.subscriptions.burying import Burying, LargeSource, LetterOffice
+from octavo.broker.subscriptions.consumer_selection import Consumer, ConsumerSelection
+from octavo.broker.subscriptions.dead_letter_delivery import (
+    DeadLetterDelivery,
+    DeadLetterSender,
+    LargeSource,
+)
 from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.subscriptions.filters import Filter
-from octavo.broker.subscriptions.hold import Hold
-from octavo.broker.subscriptions.keys import KeyOrder
-from octavo.broker.subscriptions.looking import Lookout
-from octavo.broker.subscriptions.turns import Consumer, Turns
-from octavo.broker.subscriptions.uses import Uses
+from octavo.broker.subscriptions.key_lookahead import KeyLookAhead
+from octavo.broker.subscriptions.key_shared import KeyOrder
+from octavo.broker.subscriptions.last_used import LastUsed
+from octavo.broker.subscriptions.member_fence import MemberFence
 from octavo.broker.subscriptions.waits import told_of
 from octavo.broker.types import (
     NO_DEAD_LETTERS,
@@ -167,8 +171,8 @@ class Subscription:
         cursor: Cursor,
         config: BrokerConfig,
         held: CursorState | None = None,
-        office: LetterOffice | None = None,
-        uses: Uses | None = None,
+        office: DeadLetterSender | None = None,
+        uses: LastUsed | None = None,
     ) -> None:
         """`held`: the state besides the cursor, kept up to date from now on. `office` copies
         messages that reached their maximum of deliveries into the dead-letter or the retry topic;
@@ -180,15 +184,15 @@ class Subscription:
         settings = info.settings
         self._held = CursorState(info.created_ms, cursor) if held is None else held
         self._told = self._held.deliveries
-        self._uses = uses
-        spent = SpentMessages(
-            settings.retry_deliveries or settings.max_deliveries, config.dead_letters_waiting_max
-        )
+        self._last_used = uses
+        deliveries_max = settings.retry_deliveries or settings.max_deliveries
+        spent = SpentMessages(deliveries_max, config.dead_letters_waiting_max)
         self._one_at_a_time = settings.type in ("exclusive", "failover")
         """Whether one consumer at a time gets messages: only then is a cumulative ack allowed."""
         keys = KeyOrder(cursor, config.look_ahead_messages_max)
         self._keys = keys if settings.type == "key_shared" else None
-        self._turns = Turns(settings.type, settings.consumer_timeout_ms, log.name.partition)
+        number = log.name.partition
+        self._selection = ConsumerSelection(settings.type, settings.consumer_timeout_ms, number)
         self._dispatcher = Dispatcher(
             cursor,
             exclusive=settings.type == "exclusive",
@@ -202,20 +206,20 @@ class Subscription:
             attempts=self._told,
             spent=spent,
             pending_max=config.pending_messages_max,
-            turns=self._turns,
+            turns=self._selection,
             keys=self._keys,
             of_one_max=settings.max_unacked_per_consumer,
         )
-        self._lookout = Lookout(cursor, Filter(settings), self._keys)
+        self._keys_ahead = KeyLookAhead(cursor, Filter(settings), self._keys)
         self._pieces_passed = 0
         """Pieces of large messages before this offset count as acked here."""
-        self._burying: Burying | None = None
+        self._dead_letters: DeadLetterDelivery | None = None
         if office is not None and spent.limits:
-            self._burying = Burying(
+            self._dead_letters = DeadLetterDelivery(
                 log.name, self._letter_word, info, config, spent, office, self._read_spent,
                 self._ack_spent, log.large_body,
             )  # fmt: skip
-        self._hold = Hold()
+        self._fence = MemberFence()
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, _Answer] = OrderedDict()
         """The last numbered request of each consumer, and its answer."""
@@ -242,7 +246,7 @@ class Subscription:
         self._era = left.era
         self._dispatcher.resume(left, now_ms)
         if left.group is not None:
-            self._hold.resume(left.group, now_ms)
+            self._fence.resume(left.group, now_ms)
         if left.newest is not None:
             front, number, self._newest_got_none = left.newest
             self._newest = front, number
@@ -260,7 +264,7 @@ class Subscription:
         """
         assert self._closed is not None
         now_ms = self._now_ms()
-        left = LeftLeases(epoch, self._era, 0, group=self._hold.leave(now_ms))
+        left = LeftLeases(epoch, self._era, 0, group=self._fence.leave(now_ms))
         self._dispatcher.leave(left, now_ms)
         given = {one.number for one in left.messages if one.number}
         left.answers += [
@@ -373,8 +377,8 @@ class Subscription:
                 await self._wait(until_s)
         finally:
             self._receiving -= waiting
-            if self._uses is not None:
-                self._uses.left(self.info.name)
+            if self._last_used is not None:
+                self._last_used.left(self.info.name)
             if is_known:
                 self._dispatcher.waits_no_more(consumer, self._now_ms())
                 self._plan_a_look()
@@ -472,8 +476,8 @@ class Subscription:
         now_ms = self._now_ms()
         self._dispatcher.expire(now_ms)
         ahead_ms = self._log.wall_ms() - now_ms
-        told = told_of(self._dispatcher.all_waits(), self._lookout.refused, now_ms, ahead_ms)
-        problem = None if self._burying is None else self._burying.stats().problem
+        told = told_of(self._dispatcher.all_waits(), self._keys_ahead.refused, now_ms, ahead_ms)
+        problem = None if self._dead_letters is None else self._dead_letters.stats().problem
         if problem is not None:
             told.append(f"copies of messages that were given up: {problem}")
         return told
@@ -541,11 +545,11 @@ class Subscription:
         self._cursor.reset(offset)
         self._told.clear()
         self._dispatcher.reset()
-        self._lookout.reset()
+        self._keys_ahead.reset()
         self._pieces_passed = 0
         self.wake()
         op = cursor_op(self.info.name, self.info.created_ms, offset)
-        if self._burying is not None:
+        if self._dead_letters is not None:
             self._held.seeks += 1
             op = sought_op(self.info.name, self.info.created_ms, offset, self._held.seeks)
         await self._persist(op)
@@ -558,7 +562,7 @@ class Subscription:
         dispatcher.expire(now_ms)
         self._pass_pieces()
         slots = {} if self._keys is None else self._keys.slots.ranges()
-        letters = NO_DEAD_LETTERS if self._burying is None else self._burying.stats()
+        letters = NO_DEAD_LETTERS if self._dead_letters is None else self._dead_letters.stats()
         retries = bool(self.info.settings.retry_topic)
         return SubscriptionStats(
             name=self.info.name,
@@ -581,8 +585,8 @@ class Subscription:
 
     def use(self) -> None:
         """Note a use. Raises `PartitionMoving` if it is about to be deleted: call again."""
-        if self._uses is not None:
-            self._uses.use(self.info.name, self._held if self.info.settings.durable else None)
+        if self._last_used is not None:
+            self._last_used.use(self.info.name, self._held if self.info.settings.durable else None)
 
     @property
     def is_in_use(self) -> bool:
@@ -597,9 +601,9 @@ class Subscription:
 
     def look(self) -> None:
         """Send the dead letters of messages whose consumers vanished. Call this now and then."""
-        if self._burying is not None:
+        if self._dead_letters is not None:
             self._dispatcher.expire(self._now_ms())
-            self._burying.look()
+            self._dead_letters.look()
 
     def _consumer_stats(
         self, one: Consumer, slots: dict[str, list[tuple[int, int]]], now_ms: int
@@ -611,7 +615,7 @@ class Subscription:
             one.leased,
             now_ms - one.seen_ms,
             one.priority,
-            self._turns.active is one if is_failover else None,
+            self._selection.active is one if is_failover else None,
             None if ranges is None else sum(last - first + 1 for first, last in ranges),
             None
             if ranges is None or len(slots) > _RANGES_SHOWN_FOR
@@ -621,8 +625,8 @@ class Subscription:
     def wake(self) -> None:
         """Wake all waiting calls: there may be messages for them."""
         self._pass_pieces()
-        if self._burying is not None:
-            self._burying.look()
+        if self._dead_letters is not None:
+            self._dead_letters.look()
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
@@ -635,8 +639,8 @@ class Subscription:
             self._look.cancel()
             self._look = None
         self.wake()
-        if self._burying is not None:
-            self._burying.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
 
     def _letter_word(self) -> tuple[int, int]:
         """Return the incarnation of the topic and the number of seeks, to tell copies apart."""
@@ -674,10 +678,10 @@ class Subscription:
         if asked.out_max is not None:
             most = min(most, asked.out_max - self._dispatcher.held_by(consumer, now_ms))
         found = self._dispatcher.dispatch(
-            consumer, now_ms, self._lookout.end(end), self._share(most, end)
+            consumer, now_ms, self._keys_ahead.end(end), self._share(most, end)
         )
-        if self._burying is not None:
-            self._burying.look()
+        if self._dead_letters is not None:
+            self._dead_letters.look()
         self._plan_a_look()
         if found is not None:
             self._note_answer(consumer, request, found)
@@ -691,7 +695,7 @@ class Subscription:
                 f"subscription {self.info.name!r} is {settings.type}: the members of a consumer "
                 "group share a subscription, so make it shared"
             )
-        changed = self._hold.enter(
+        changed = self._fence.enter(
             asked.consumer, asked.generation, now_ms, settings.ack_timeout_ms
         )
         if changed:
@@ -705,7 +709,7 @@ class Subscription:
         """Plan to check the turns when a consumer stops counting: waiting consumers may then get
         its share, and its own calls get the reason, even if no consumer waits.
         """
-        at_ms = self._turns.changes_ms
+        at_ms = self._selection.changes_ms
         if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
             return
         if self._look is not None:
@@ -728,11 +732,11 @@ class Subscription:
         is_full = self._dispatcher.delays.is_full and not has_due
         if is_full or not self._dispatcher.is_open_to(consumer):
             return False
-        look = self._lookout.wanted(consumer, self._log.next_offset)
+        look = self._keys_ahead.wanted(consumer, self._log.next_offset)
         if look is None:
             return False
-        seen = await self._lookout.see(self._log, look)
-        if seen.stop <= look.start or not self._lookout.learn(look, seen):
+        seen = await self._keys_ahead.see(self._log, look)
+        if seen.stop <= look.start or not self._keys_ahead.learn(look, seen):
             return False
         for start, end in seen.refused:
             self._cursor.ack(start, end)
@@ -749,7 +753,7 @@ class Subscription:
 
     def _has_for_itself(self, consumer: str) -> bool:
         """Whether all messages now go to this consumer, one call after the other."""
-        active = self._turns.active
+        active = self._selection.active
         is_active = active is not None and active.name == consumer
         return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
@@ -947,7 +951,7 @@ class Subscription:
         base, last, wall_ms = batch.base_offset, found.offsets[-1], self._log.wall_ms()
         start = bisect_left(found.offsets, base)
         async with self._log.readable(batch) as records:
-            for offset in range(found.offsets[start], self._lookout.end(batch.next_offset)):
+            for offset in range(found.offsets[start], self._keys_ahead.end(batch.next_offset)):
                 if not records.holds(offset - base):
                     await records.turn_to(offset - base)
                 due_ms = due_of(records[offset - base].headers)

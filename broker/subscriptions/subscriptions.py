@@ -18,9 +18,9 @@ from octavo.broker.errors import NotOwner, SubscriptionNotFound
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, delete_op
 from octavo.broker.state.leases import LeftLeases, bounded, left_ops
-from octavo.broker.subscriptions.burying import LetterOffice
+from octavo.broker.subscriptions.dead_letter_delivery import DeadLetterSender
+from octavo.broker.subscriptions.last_used import LastUsed
 from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
-from octavo.broker.subscriptions.uses import Uses
 from octavo.broker.types import SubscriptionInfo, SubscriptionStats
 
 STATS_A_TURN = 100
@@ -36,15 +36,15 @@ class SubscriptionSet:
         config: BrokerConfig,
         lookup: Callable[[str], Awaitable[SubscriptionInfo]],
         persist: Callable[[Op], Awaitable[None]],
-        office: LetterOffice | None = None,
-        uses: Uses | None = None,
+        office: DeadLetterSender | None = None,
+        uses: LastUsed | None = None,
     ) -> None:
         self._log = log
         self._config = config
         self._lookup = lookup
         self._persist = persist
         self._office = office
-        self._uses = uses
+        self._last_used = uses
         self._cursors: dict[str, CursorState] = {}
         self._volatile: dict[str, CursorState] = {}
         """The cursors of subscriptions that are not durable: nothing of them is written."""
@@ -88,13 +88,13 @@ class SubscriptionSet:
         return {name: held.used_ms for name, held in self._cursors.items() if held.used_ms}
 
     def is_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether the subscription was not used for that long; see `Uses.is_unused`."""
-        if self._uses is None:
+        """Whether the subscription was not used for that long; see `LastUsed.is_unused`."""
+        if self._last_used is None:
             return False
         subscription = self._open.get(name)
         if subscription is not None and subscription.is_in_use:
             return False
-        return self._uses.is_unused(name, self._cursors.get(name), for_ms, retire_s)
+        return self._last_used.is_unused(name, self._cursors.get(name), for_ms, retire_s)
 
     def unused(self, for_ms: int, *, durable: bool = True) -> list[str]:
         """Return the unused subscriptions, either durable or not durable."""
@@ -110,8 +110,8 @@ class SubscriptionSet:
 
     def keep_uses(self) -> None:
         """Keep the durable marks of last uses up to date. Call this from time to time."""
-        if self._uses is not None:
-            self._uses.keep(self._cursors.items())
+        if self._last_used is not None:
+            self._last_used.keep(self._cursors.items())
 
     async def get(self, name: str) -> Subscription:
         """Return the subscription. Raises `SubscriptionNotFound`."""
@@ -152,7 +152,7 @@ class SubscriptionSet:
                 del self._unsaved[info.name]
             held.left = self._left_of(held)
             found = Subscription(
-                self._log, info, held.cursor, self._config, held, self._office, self._uses
+                self._log, info, held.cursor, self._config, held, self._office, self._last_used
             )
             self._open[info.name] = found
             return found
@@ -283,7 +283,7 @@ class SubscriptionSet:
             subscription.close(NotOwner(f"subscription {name!r} was deleted"))
         self._unsaved.pop(name, None)
         self._volatile.pop(name, None)
-        if self._uses is not None:
-            self._uses.forget(name)
+        if self._last_used is not None:
+            self._last_used.forget(name)
         if self._cursors.pop(name, None) is not None:
             await self._persist(delete_op(name))

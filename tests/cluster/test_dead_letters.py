@@ -119,7 +119,7 @@ async def test_a_copy_that_was_stored_before_a_crash_is_not_stored_twice(cluster
     async def crash(offsets: Any) -> None:
         raise OSError("died between copy and ack")
 
-    burying: Any = subscription._burying
+    burying: Any = subscription._dead_letters
     burying._ack = crash
     await refuse(subscription, 0, 2)
     dead = await owned(first.broker, DEAD.partition(0))

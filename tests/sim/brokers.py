@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from octavo.broker.broker import Broker
-from octavo.broker.cluster.letters import LargeLetter
+from octavo.broker.cluster.dead_letters import LargeLetter
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
 from octavo.broker.operations import kinds as operations

@@ -2,8 +2,8 @@
 
 A separate world without bookies and metadata. Brokers' processes run the production `Groups`,
 `Operations` and `Serving`. They learn the list of live brokers late, so two of them may keep the
-group for a while. Each partition has the production `Hold` at its owner, whose memory a take-over
-empties. Members call any broker, over a network that loses calls and answers.
+group for a while. Each partition has the production `MemberFence` at its owner, whose memory a
+take-over empties. Members call any broker, over a network that loses calls and answers.
 
 The referee, X22: once a member has received from a partition, no member with an older generation
 does, under the same owner. A keeper that all brokers have agreed on for long gives no partition of
@@ -40,7 +40,7 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.remote import error_of
 from octavo.broker.operations.serving import Serving
-from octavo.broker.subscriptions.hold import Hold
+from octavo.broker.subscriptions.member_fence import MemberFence
 from octavo.broker.types import (
     BrokerInfo,
     GroupName,
@@ -286,7 +286,7 @@ class World:
         """How late brokers hear of each other."""
         self.keepers = {name: Keeper(self, name) for name in ("k1", "k2", "k3")}
         self.members: dict[str, Member] = {}
-        self.holds: dict[PartitionName, Hold] = {}
+        self.holds: dict[PartitionName, MemberFence] = {}
         self.last: dict[PartitionName, tuple[int, str]] = {}
         """Partition → generation and name of the last receiver under its present owner."""
         self.heard_s = 0.0
@@ -371,7 +371,7 @@ class World:
             self._later(self._restart, rng.choice((0.2, 1.0, 3.0)), keeper)
         elif kind == "take over" and self.holds:
             name = rng.choice(sorted(self.holds))
-            self.holds[name] = Hold()
+            self.holds[name] = MemberFence()
             self.last.pop(name, None)
         elif kind == "grow":
             topic = rng.choice(sorted(self.topics))
@@ -414,7 +414,7 @@ class World:
 
     def receives(self, member: Member, name: PartitionName) -> None:
         """Receive for a member at the partition's owner."""
-        hold = self.holds.setdefault(name, Hold())
+        hold = self.holds.setdefault(name, MemberFence())
         try:
             hold.enter(member.name, member.generation, now_ms(), HOLD_MS)
         except StaleGeneration as error:
@@ -491,7 +491,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     ),
     "an older generation receives": (
         Edit(
-            "octavo.broker.subscriptions.hold:Hold.enter",
+            "octavo.broker.subscriptions.member_fence:MemberFence.enter",
             "if generation < self.generation:",
             "if generation < 0:",
         ),

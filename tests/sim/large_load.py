@@ -21,7 +21,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
-from octavo.broker.cluster.letters import LargeLetter
+from octavo.broker.cluster.dead_letters import LargeLetter
 from octavo.broker.errors import TooManyLedgers, TopicNotFound
 from octavo.broker.http.problems import problem_of
 from octavo.broker.partition import large

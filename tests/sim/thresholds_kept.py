@@ -30,14 +30,14 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS
-        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.groups.assignment:_ODD
-        octavo.broker.groups.assignment:_64_BITS
+        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.groups.group:_ODD
+        octavo.broker.groups.group:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
         octavo.metadata.topic_settings:OFF octavo.metadata.topic_settings:NUMBER_MAX
         octavo.broker.state.access:BROKERS octavo.bookie.wire.rights:_COUNT_MAX
-        octavo.broker.subscriptions.slots:SLOTS octavo.broker.subscriptions.slots:POINTS
-        octavo.broker.subscriptions.slots:_POINT_BYTES
-        octavo.broker.subscriptions.slots:_NAMES_REMEMBERED
+        octavo.broker.subscriptions.key_shared:SLOTS octavo.broker.subscriptions.key_shared:POINTS
+        octavo.broker.subscriptions.key_shared:_POINT_BYTES
+        octavo.broker.subscriptions.key_shared:_NAMES_REMEMBERED
         octavo.ledger.read.entry_source:DISORDER_UNKNOWN
         octavo.ledger.offload.format:FORMAT octavo.ledger.options:KIB octavo.ledger.options:MIB
         octavo.metadata.cookie:LAYOUT_VERSION octavo.metadata.cookie:_OLDEST_TEXT_VERSION
@@ -52,7 +52,7 @@ KEPT: Mapping[str, str] = {
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
         octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction:_KEY_BYTES
-        octavo.broker.subscriptions.letter_forms:_LENGTHS_BYTES
+        octavo.broker.subscriptions.dead_letters:_LENGTHS_BYTES
         octavo.broker.subscriptions.delays:_WORD_BITS
         octavo.broker.subscriptions.delays:_OFFSET_BITS
         octavo.broker.subscriptions.delays:_OFFSET_LOW
@@ -79,8 +79,9 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.topic_body:BACKOFF_MOST_MS
     """,
     "longer than what it waits for may take; the simulated network has deadlines of its own": """
-        octavo.broker.cluster.letters:ATTEMPT_S octavo.broker.cluster.letters:SLOWEST_BYTES_S
-        octavo.broker.cluster.letters:SLOW_S octavo.broker.cluster.letters:DOUBTFUL_MAX
+        octavo.broker.cluster.dead_letters:ATTEMPT_S
+        octavo.broker.cluster.dead_letters:SLOWEST_BYTES_S octavo.broker.cluster.dead_letters:SLOW_S
+        octavo.broker.cluster.dead_letters:DOUBTFUL_MAX
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
     "unit/broker/test_bulk_loads_kept goes to the end of them": """

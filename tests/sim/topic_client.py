@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from octavo.broker.cluster.letters import LargeLetter
+from octavo.broker.cluster.dead_letters import LargeLetter
 from octavo.broker.operations.kinds import Leases, Receive, Settle, Settled
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, Published, StoredBatch

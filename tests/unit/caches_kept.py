@@ -48,7 +48,7 @@ KEPT: Mapping[str, str] = {
         bookie.adds:_layout bookie.journal.reader:_rows_of bookie.node:_version
         bookie.read.cache:_entry_layout bookie.read.cache:_ids_layout cli.main:_command
         broker.cluster.registry:_preferred broker.http.request_edges:body_bytes_of
-        broker.subscriptions.slots:_points metadata.bookies:decode_service_info
+        broker.subscriptions.key_shared:_points metadata.bookies:decode_service_info
         metadata.cookie:decode_cookie metadata.topic_records:_stored pipeline.json_schema:decoder_of
         protocol.records:_codec protocol.records:_remembered_hash protocol.records:not_records
         protocol.topic_patterns:_compiled protocol.v3_runs:_layout""",
@@ -90,8 +90,8 @@ KEPT: Mapping[str, str] = {
         broker.cluster.chores:Chores._under_way broker.cluster.deletion:Deletions._jobs
         broker.cluster.deletion:Deletions._locks broker.cluster.deletion:Deletions._taken_up
         broker.cluster.balance:Patience._silent broker.cluster.gone:GoneBrokers._gone
-        broker.cluster.letters:Turns._doubtful
-        broker.cluster.letters:Turns._shares broker.cluster.ownership:Lookups._lookups
+        broker.cluster.dead_letters:Turns._doubtful
+        broker.cluster.dead_letters:Turns._shares broker.cluster.ownership:Lookups._lookups
         broker.cluster.ownership:OwnershipManager._awaited
         broker.cluster.ownership:OwnershipManager._holdings
         broker.cluster.ownership:OwnershipManager._names
@@ -115,13 +115,15 @@ KEPT: Mapping[str, str] = {
         broker.subscriptions.delays:Delays._runs broker.subscriptions.dispatch:Dispatcher._attempts
         broker.subscriptions.dispatch:Dispatcher._resumed
         broker.subscriptions.dispatch:Dispatcher.consumers
-        broker.groups.group:Group.members broker.subscriptions.keys:KeyOrder._keys
-        broker.subscriptions.keys:KeyOrder._known broker.subscriptions.keys:KeyOrder._offers
-        broker.subscriptions.keys:KeyOrder._returned
+        broker.groups.group:Group.members broker.subscriptions.key_shared:KeyOrder._keys
+        broker.subscriptions.key_shared:KeyOrder._known
+        broker.subscriptions.key_shared:KeyOrder._offers
+        broker.subscriptions.key_shared:KeyOrder._returned
         broker.subscriptions.subscription:Subscription._answered
         broker.subscriptions.subscriptions:SubscriptionSet._open
         broker.subscriptions.subscriptions:SubscriptionSet._unsaved
-        broker.subscriptions.uses:Uses._retired_until_s broker.subscriptions.uses:Uses._used_s""",
+        broker.subscriptions.last_used:LastUsed._retired_until_s
+        broker.subscriptions.last_used:LastUsed._used_s""",
     "a set, by the object itself": """
         bookie.back_pressure:FrameRoom._waiting bookie.back_pressure:Turns._waiting
         bookie.wire.server:BookieServer._connections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -28,6 +28,8 @@ SESSION_MS_MIN, SESSION_MS_LONGEST = 1_000, 24 * 3_600_000
 class AccessBody(msgspec.Struct, forbid_unknown_fields=True):
     """Who wants it, and how."""
 
+    schema_name: ClassVar = "ProducerAccess"
+
     producer: Annotated[str, Meta(description="a name; the same one again gets a new epoch")]
     fencing: Annotated[
         bool, Meta(description="whoever has it loses it; false: wait for them to go")
@@ -39,6 +41,8 @@ class AccessBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class AccessShown(msgspec.Struct):
     """Who alone may publish into a partition."""
+
+    schema_name: ClassVar = "ProducerAccessShown"
 
     partition: int
     epoch: Annotated[int, Meta(description="for `Producer-Access-Epoch`")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -47,6 +47,8 @@ class NackBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
     """What an ack call carries."""
+
+    schema_name: ClassVar = "Ack"
 
     ack_ids: list[str] = []
     up_to: Annotated[

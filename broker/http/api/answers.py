@@ -6,7 +6,7 @@ only: they are not checked when an answer is written.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -33,6 +33,8 @@ Delayed = Annotated[
 
 class ProblemBody(msgspec.Struct):
     """RFC 9457; may have further members that its `code` names (docs/http.md)."""
+
+    schema_name: ClassVar = "Problem"
 
     type: Annotated[str, Meta(extra_json_schema={"format": "uri"})]
     title: str
@@ -76,6 +78,8 @@ class Unloaded(msgspec.Struct):
 
 class UnloadedAll(msgspec.Struct):
     """What became of each partition."""
+
+    schema_name: ClassVar = "UnloadedTopic"
 
     partitions: list[Unloaded]
 
@@ -184,6 +188,8 @@ class UncompactedFigures(msgspec.Struct):
 
 class PartitionFigures(msgspec.Struct):
     """One partition, as its owner says; or the `problem` of asking it."""
+
+    schema_name: ClassVar = "Partition"
 
     partition: Count
     owner: str | UnsetType = UNSET

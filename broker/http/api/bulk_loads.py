@@ -6,7 +6,7 @@ The rules are in bulkload/rules.py. Every call here may be repeated unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -76,6 +76,8 @@ def _target(text: str) -> TopicName:
 class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
     """One private ledger."""
 
+    schema_name: ClassVar = "PrivateLedger"
+
     id: Number
     messages: Annotated[int, msgspec.Meta(ge=1, le=OFFSET_MAX)]
     bytes: Number
@@ -104,6 +106,8 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
 class PartBody(msgspec.Struct, forbid_unknown_fields=True):
     """What is to be added to one partition."""
 
+    schema_name: ClassVar = "BulkLoadPart"
+
     topic: str
     partition: PartitionNumber
     ledgers: Annotated[list[LedgerBody], msgspec.Meta(max_length=LEDGERS_MAX)]
@@ -119,6 +123,8 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
 
     `after`: the batch before, where numbers have gaps or the id may be forgotten.
     """
+
+    schema_name: ClassVar = "BulkLoadParts"
 
     parts: Annotated[list[PartBody], msgspec.Meta(max_length=PARTS_MAX)]
     published: Annotated[bool, msgspec.Meta(description="by the caller, which has begun it")] = (
@@ -144,12 +150,16 @@ class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a begin. `after`: as in a commit."""
 
+    schema_name: ClassVar = "PublishedParts"
+
     parts: Annotated[list[ShareBody], msgspec.Meta(max_length=SHARES_MAX)]
     after: After | None = None
 
 
 class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an abort."""
+
+    schema_name: ClassVar = "GivenUp"
 
     ledgers: Annotated[list[Number], msgspec.Meta(max_length=ABORTED_LEDGERS_MAX)]
 

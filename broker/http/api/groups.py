@@ -7,7 +7,7 @@ it the partition. Any broker answers; the group's coordinator decides (broker/gr
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -38,6 +38,8 @@ PartitionText = Annotated[
 class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
     """A member shows itself."""
 
+    schema_name: ClassVar = "GroupMember"
+
     topics: Annotated[
         list[str],
         Meta(
@@ -61,6 +63,8 @@ class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
 class MemberShown(msgspec.Struct):
     """What a member has from now on. What else it holds it lets go, and says so."""
 
+    schema_name: ClassVar = "GroupMemberShown"
+
     group: str
     member: str
     generation: Annotated[int, Meta(description="to be named when receiving")]
@@ -78,6 +82,8 @@ class MemberOf(msgspec.Struct):
 
 class GroupShown(msgspec.Struct):
     """The members of a group, as its keeper knows them."""
+
+    schema_name: ClassVar = "Group"
 
     group: str
     generation: int

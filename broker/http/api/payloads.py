@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -116,6 +116,8 @@ class Large(msgspec.Struct, gc=False):
 
 class MessageOut(msgspec.Struct, gc=False):
     """One message as a reader gets it. `timestamp` in milliseconds since the epoch."""
+
+    schema_name: ClassVar = "Message"
 
     partition: Annotated[int, Meta(ge=0)]
     offset: Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]

@@ -8,7 +8,7 @@ themselves out by mistake.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from aiohttp import web
@@ -53,6 +53,8 @@ class PolicyRole(msgspec.Struct, forbid_unknown_fields=True):
 
 class PolicyBody(msgspec.Struct, forbid_unknown_fields=True):
     """All rules and roles."""
+
+    schema_name: ClassVar = "Policy"
 
     rules: Annotated[list[PolicyRule], Meta(max_length=RULES_MAX)]
     roles: Annotated[list[PolicyRole], Meta(max_length=RULES_MAX)] = []

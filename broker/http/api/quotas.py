@@ -6,7 +6,7 @@ seconds.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -28,6 +28,8 @@ Amount = Annotated[int, Meta(ge=-1, le=2**53, description="-1: without a bound")
 
 class QuotaBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What one user or namespace may do: a second, and at once. What is left out is the default."""
+
+    schema_name: ClassVar = "Quota"
 
     requests: Amount | UnsetType = UNSET
     publish_bytes: Amount | UnsetType = UNSET

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from aiohttp import web
@@ -24,12 +24,16 @@ Compatibility = Literal[
 class SchemaBody(msgspec.Struct, forbid_unknown_fields=True):
     """A schema."""
 
+    schema_name: ClassVar = "Schema"
+
     schema: Annotated[Any, Meta(description="as JSON, or as text that is JSON")]
     type: Literal["json", "avro"] = "json"
 
 
 class CompatibilityBody(msgspec.Struct, forbid_unknown_fields=True):
     """What a new version of a subject has to be compatible with."""
+
+    schema_name: ClassVar = "SchemaCompatibility"
 
     compatibility: Compatibility
 
@@ -47,6 +51,8 @@ class SchemaShown(msgspec.Struct):
 
 class SubjectShown(msgspec.Struct):
     """A subject and its versions, oldest first."""
+
+    schema_name: ClassVar = "SchemaSubject"
 
     subject: str
     compatibility: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 from aiohttp import web
@@ -243,6 +243,8 @@ def _plain(stats: SubscriptionStats, number: int | UnsetType = UNSET) -> dict[st
 class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
     """Where to."""
 
+    schema_name: ClassVar = "Seek"
+
     to: Annotated[
         int | str,
         Meta(description="earliest, latest, an offset, a message id, or an RFC 3339 time"),
@@ -308,6 +310,8 @@ PEEK_DEFAULT = 10
 class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
     """How many."""
 
+    schema_name: ClassVar = "Skip"
+
     messages: Annotated[
         int,
         Meta(
@@ -319,6 +323,8 @@ class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class ExpireBody(msgspec.Struct, forbid_unknown_fields=True):
     """What is too old."""
+
+    schema_name: ClassVar = "Expire"
 
     older_than: Annotated[int | float | str, Meta(description=TIME)]
 

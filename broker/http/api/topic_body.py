@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -164,6 +164,8 @@ def _with_settings(declared: Mapping[str, Setting], **others: Any) -> Any:
 class TopicBody(_with_settings(_TOPIC)):  # type: ignore[misc]
     """The body of a topic's creation or change."""
 
+    schema_name: ClassVar = "TopicSettings"
+
 
 class AutoCreateBody(_with_settings(AUTO_CREATE)):  # type: ignore[misc]
     """How a topic is made that somebody publishes to, and that is not there."""
@@ -174,6 +176,8 @@ _OF_NAMESPACE = {"encrypted": bool | None, "auto_create": AutoCreateBody | None}
 
 class NamespaceBody(_with_settings(POLICIES, **_OF_NAMESPACE)):  # type: ignore[misc]
     """The body of a namespace's creation or change: what its topics do that say nothing."""
+
+    schema_name: ClassVar = "NamespaceSettings"
 
 
 class Backoff(msgspec.Struct, forbid_unknown_fields=True):
@@ -220,6 +224,8 @@ class FilterBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a subscription's creation."""
+
+    schema_name: ClassVar = "SubscriptionSettings"
 
     type: Annotated[str, _word(*SUBSCRIPTION_TYPES)] | UnsetType = UNSET
     start: Annotated[str, _word("earliest", "latest")] | UnsetType = UNSET

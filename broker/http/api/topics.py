@@ -16,7 +16,7 @@ import asyncio
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -451,6 +451,8 @@ FORK_BYTES_MAX = 1024 * 1024
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
     """What a fork is called, and where it is made."""
+
+    schema_name: ClassVar = "Fork"
 
     name: Annotated[str, Meta(description="of the new topic, in the same namespace")]
     at: Annotated[

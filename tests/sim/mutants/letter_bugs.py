@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "dead-letter-sent-again-is-another",
         0,
-        "broker/cluster/letters.py",
+        "broker/cluster/dead_letters.py",
         "each try of a dead letter uses a new producer, so a repeat is stored twice",
         """When the answer to the first copy is lost, or its sender dies before the ack, the copy
         is sent again. The edit gives each try a new producer, so the topic stores it again.""",
@@ -53,7 +53,7 @@ MUTANTS = (
         "dead letters under lost answers and take-overs",
         (
             Edit(
-                "octavo.broker.cluster.letters:Letters._send",
+                "octavo.broker.cluster.dead_letters:DeadLetterRouter._send",
                 "fitting_batch(record, producer_id)",
                 "fitting_batch(record, producer_id ^ self._clock())",
             ),

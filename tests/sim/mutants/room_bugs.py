@@ -135,7 +135,7 @@ BUGS = (
         "Topics come and go for months.",
         "Q1",
         "unit/broker/test_letter_turns.py::test_one_topic_and_one_namespace_have_a_share",
-        ("octavo.broker.cluster.letters:Turns._share", "if users > 1:", "if users >= 1:"),
+        ("octavo.broker.cluster.dead_letters:Turns._share", "if users > 1:", "if users >= 1:"),
     ),
     _bug(
         "doubtful-and-sound-share-turns",
@@ -144,7 +144,7 @@ BUGS = (
         "a key that is too small",
         "unit/broker/test_letter_turns.py::test_topics_in_doubt_and_others_of_one_namespace_take_no_turns_of_each_other",
         (
-            "octavo.broker.cluster.letters:Turns.turn",
+            "octavo.broker.cluster.dead_letters:Turns.turn",
             "self._share((topic.namespace, doubtful), namespace)",
             "self._share(topic.namespace, namespace)",
         ),
@@ -364,7 +364,7 @@ BUGS = (
         "S9",
         "unit/broker/test_uses.py::test_who_comes_while_it_is_retired_keeps_it",
         (
-            "octavo.broker.subscriptions.uses:Uses.is_unused",
+            "octavo.broker.subscriptions.last_used:LastUsed.is_unused",
             "now_s + retire_s if unused else 0.0",
             "now_s + retire_s",
         ),
@@ -376,7 +376,7 @@ BUGS = (
         "S9",
         "unit/broker/test_uses.py::test_a_use_before_the_time_is_known_is_marked_later",
         (
-            "octavo.broker.subscriptions.uses:Uses.keep",
+            "octavo.broker.subscriptions.last_used:LastUsed.keep",
             "elif not gone and name in self._unmarked:",
             "elif False:",
         ),

@@ -479,7 +479,7 @@ BUGS = (
         "unit/broker/test_dead_letters.py",
         (
             Edit(
-                "octavo.broker.subscriptions.burying:Burying._bury",
+                "octavo.broker.subscriptions.dead_letter_delivery:DeadLetterDelivery._bury",
                 "zip(letters, fates, strict=True) if fate is None",
                 "zip(letters, fates, strict=True)",
             ),
@@ -493,12 +493,12 @@ BUGS = (
         "unit/broker/test_retry_topic.py",
         (
             Edit(
-                "octavo.broker.subscriptions.burying:Burying._send",
+                "octavo.broker.subscriptions.dead_letter_delivery:DeadLetterDelivery._send",
                 "self._elsewhere = await self._office.send(",
                 "self._elsewhere = None\n    coroutine = self._office.send(",
             ),
             Edit(
-                "octavo.broker.subscriptions.burying:Burying._send",
+                "octavo.broker.subscriptions.dead_letter_delivery:DeadLetterDelivery._send",
                 "producer, self._info, body\n    )",
                 "producer, self._info, body\n    )\n    asyncio.ensure_future(coroutine)",
             ),

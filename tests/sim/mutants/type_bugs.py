@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.mutants.planting import Edit, Mutant
 from tests.sim.mutants.tested import TestedBug
 
-_KEYS = "octavo.broker.subscriptions.keys:KeyOrder"
+_KEYS = "octavo.broker.subscriptions.key_shared:KeyOrder"
 
 MUTANTS = (
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = (
         "failover consumers that die and come",
         (
             Edit(
-                "octavo.broker.subscriptions.turns:Turns._elect",
+                "octavo.broker.subscriptions.consumer_selection:ConsumerSelection._elect",
                 "elif self.active is None or self.active.leased == 0:",
                 "elif self.active is None or self.active.leased >= 0:",
             ),
@@ -112,7 +112,7 @@ MUTANTS = (
         "filters, and batches that are read one by one",
         (
             Edit(
-                "octavo.broker.subscriptions.looking:Lookout.learn",
+                "octavo.broker.subscriptions.key_lookahead:KeyLookAhead.learn",
                 "self._front = max(self._front, seen.stop)",
                 "self._front = max(self._front, look.stop)",
             ),

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import InvalidSettings, TopicNotFound
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.subscriptions.burying import Burying, LargeSource
+from octavo.broker.subscriptions.dead_letter_delivery import DeadLetterDelivery, LargeSource
 from octavo.broker.subscriptions.dead_letters import (
     ORIGIN,
     SpentMessages,
@@ -293,7 +293,7 @@ class Desk:
         for offset in range(5):
             self.spent.take(offset, 1)
         config = BrokerConfig(dead_letter_retry_ms=1, dead_letter_retry_ms_max=2)
-        self.burying = Burying(
+        self.burying = DeadLetterDelivery(
             NAME, lambda: 1, INFO, config, self.spent, office, self.read, self.ack, self.body
         )
 

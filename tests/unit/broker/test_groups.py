@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.errors import ForeignMember, GroupFull, StaleGeneration, SubscriptionBusy
-from octavo.broker.groups.assignment import assigned
-from octavo.broker.groups.group import TABLE, Event, Group, State, after
-from octavo.broker.subscriptions.hold import Hold
+from octavo.broker.groups.group import TABLE, Event, Group, State, after, assigned
+from octavo.broker.subscriptions.member_fence import MemberFence
 from octavo.broker.types import PartitionName
 
 SESSION_MS = 1_000
@@ -350,7 +349,7 @@ def test_it_becomes_stable_once_its_members_are_heard(steps: list[Step]) -> None
 
 
 def test_a_later_generation_takes_the_partition_and_fences_the_one_before() -> None:
-    hold = Hold()
+    hold = MemberFence()
     assert hold.enter("a", 3, 0, 1_000)
     assert not hold.enter("a", 3, 10, 1_000)
     assert not hold.enter("a", 4, 20, 1_000), "the same member, told anew"
@@ -362,7 +361,7 @@ def test_a_later_generation_takes_the_partition_and_fences_the_one_before() -> N
 
 
 def test_two_of_one_generation_do_not_take_it_from_each_other() -> None:
-    hold = Hold()
+    hold = MemberFence()
     hold.enter("a", 3, 0, 1_000)
     with pytest.raises(SubscriptionBusy, match="'a'"):
         hold.enter("b", 3, 999, 1_000)
@@ -370,7 +369,7 @@ def test_two_of_one_generation_do_not_take_it_from_each_other() -> None:
 
 
 def test_consumers_of_no_group_wait_for_its_members_to_go() -> None:
-    hold = Hold()
+    hold = MemberFence()
     assert not hold.enter("plain", None, 0, 1_000)
     assert hold.enter("a", 1, 0, 1_000), "what the other one has is void"
     with pytest.raises(SubscriptionBusy, match="for another 1000 ms"):

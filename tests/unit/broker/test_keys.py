@@ -16,11 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import CursorState, State, encode
 from octavo.broker.state.leases import LeftLeases, left_ops
+from octavo.broker.subscriptions.consumer_selection import ConsumerSelection
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
-from octavo.broker.subscriptions.keys import KeyOrder
-from octavo.broker.subscriptions.slots import SLOTS, Slots, hash_of, slot_of
+from octavo.broker.subscriptions.key_shared import SLOTS, KeyOrder, Slots, hash_of, slot_of
 from octavo.broker.subscriptions.subscription import Subscription
-from octavo.broker.subscriptions.turns import Turns
 from octavo.broker.types import SubscriptionSettings
 from tests.support.kit.examples import examples
 
@@ -44,7 +43,7 @@ class Topic:
             ack_timeout_ms=LEASE,
             leased_max=10_000,
             delayed_max=10_000,
-            turns=Turns("key_shared", GONE, 0),
+            turns=ConsumerSelection("key_shared", GONE, 0),
             keys=self.order,
         )
 
@@ -288,7 +287,7 @@ def test_a_silent_consumer_holds_up_other_keys_for_its_timeout_alone() -> None:
     assert timeout_ms == 2_000
     held, free = owned_by("silent", "silent", "b", count=2)
     topic = Topic(keys=[held, free])
-    topic.dispatcher.turns = Turns("key_shared", timeout_ms, 0)
+    topic.dispatcher.turns = ConsumerSelection("key_shared", timeout_ms, 0)
     topic.dispatcher.enter("b", 0)
     assert topic.take("silent", 0, 1) == [0]
     topic.dispatcher.extend([0], 5_000)
@@ -545,7 +544,7 @@ async def test_keys_of_due_messages_are_looked_up_before_delays_catch_up(
     subscription: Any = SimpleNamespace(
         _keys=SimpleNamespace(has_due=has_due),
         _dispatcher=SimpleNamespace(delays=delays, is_open_to=lambda _: True),
-        _lookout=SimpleNamespace(wanted=wanted),
+        _keys_ahead=SimpleNamespace(wanted=wanted),
         _log=SimpleNamespace(next_offset=9),
     )
     goes_on = await Subscription._look_ahead(subscription, "c")

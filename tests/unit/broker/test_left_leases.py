@@ -20,10 +20,10 @@ from octavo.broker.state.leases import (
     left_ops,
     messages_told,
 )
+from octavo.broker.subscriptions.consumer_selection import ConsumerSelection
 from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
-from octavo.broker.subscriptions.hold import Hold
-from octavo.broker.subscriptions.turns import Turns
+from octavo.broker.subscriptions.member_fence import MemberFence
 
 LEASE = 100
 END = 60
@@ -35,7 +35,7 @@ def dispatcher(type_: Any, cursor: Cursor, told: dict[int, int] | None = None) -
         ack_timeout_ms=LEASE,
         leased_max=1_000,
         delayed_max=1_000,
-        turns=Turns(type_, 50, 0),
+        turns=ConsumerSelection(type_, 50, 0),
         exclusive=type_ == "exclusive",
         in_order=type_ in ("exclusive", "failover"),
         attempts=told,
@@ -190,16 +190,16 @@ def test_the_active_consumer_stays_the_one_until_it_holds_nothing() -> None:
 
 
 def test_a_group_keeps_its_generation() -> None:
-    hold = Hold()
+    hold = MemberFence()
     hold.enter("m", 5, 0, 100)
     left = hold.leave(40)
     assert left is not None
-    other = Hold()
+    other = MemberFence()
     other.resume(left, 1_000)
     with pytest.raises(SubscriptionBusy):
         other.enter("n", 5, 1_059, 100)
     assert other.enter("n", 5, 1_061, 100)
-    assert Hold().leave(0) is None
+    assert MemberFence().leave(0) is None
 
 
 def test_what_is_spent_is_so_at_the_next_owner() -> None:

@@ -9,11 +9,12 @@ import pytest
 from octavo.broker.subscriptions.dead_letters import (
     ORIGIN,
     RETRY_FOR,
+    as_large,
     beside,
     dead_letter_of,
+    fitting_batch,
     retry_of,
 )
-from octavo.broker.subscriptions.letter_forms import as_large, fitting_batch
 from octavo.broker.types import Delivery, MessageId, TopicName
 from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, check_batch
 from octavo.protocol.due import DELIVER_AT

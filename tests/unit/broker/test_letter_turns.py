@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from octavo.broker.cluster import letters
-from octavo.broker.cluster.letters import SENDERS_MAX, SLOW_S, Turns
+from octavo.broker.cluster import dead_letters
+from octavo.broker.cluster.dead_letters import SENDERS_MAX, SLOW_S, Turns
 from octavo.broker.types import TopicName
 
 
@@ -86,7 +86,7 @@ async def test_a_topic_that_took_one_is_as_any_other() -> None:
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "DOUBTFUL_MAX", 3)
+    monkeypatch.setattr(dead_letters, "DOUBTFUL_MAX", 3)
     desk = Desk()
     for topic in topics("a", 5):
         await desk.send(topic, SLOW_S, fails=True)

@@ -224,7 +224,7 @@ def test_a_look_whose_time_is_over_is_planned_as_any() -> None:
     async def run() -> None:
         subscription = made(Log(keyed("a")), "failover")
         for _ in range(2):
-            subscription._turns.changes_ms = subscription._now_ms() - 50
+            subscription._selection.changes_ms = subscription._now_ms() - 50
             subscription._plan_a_look()
         await asyncio.sleep(0.01)
         assert subscription._look is None

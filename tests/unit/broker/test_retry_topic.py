@@ -11,7 +11,7 @@ import pytest
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import InvalidSettings, PartitionUnavailable
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.subscriptions.burying import Burying, LargeSource
+from octavo.broker.subscriptions.dead_letter_delivery import DeadLetterDelivery, LargeSource
 from octavo.broker.subscriptions.dead_letters import (
     SpentMessages,
     dead_letter_of,
@@ -179,7 +179,7 @@ class Desk:
         self.spent.take(3, 2, 5_000)
         self.acked: list[int] = []
         config = BrokerConfig(dead_letter_retry_ms=1, dead_letter_retry_ms_max=2)
-        self.burying = Burying(
+        self.burying = DeadLetterDelivery(
             NAME, lambda: 1, INFO, config, self.spent, office, self.read, self.ack, self.body
         )
 

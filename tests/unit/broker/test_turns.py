@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.consumer_selection import ConsumerSelection
 from octavo.broker.subscriptions.dispatch import Dispatcher
-from octavo.broker.subscriptions.turns import Turns
 from tests.support.kit.examples import examples
 
 LEASE = 100
@@ -41,7 +41,7 @@ class Failover(RuleBasedStateMachine):
             ack_timeout_ms=LEASE,
             leased_max=50,
             delayed_max=50,
-            turns=Turns("failover", GONE, 0),
+            turns=ConsumerSelection("failover", GONE, 0),
         )
         self.model = Model()
         self.now = 0

@@ -20,7 +20,7 @@ from octavo.broker.state.format import (
     sought_op,
     used_op,
 )
-from octavo.broker.subscriptions.uses import Uses
+from octavo.broker.subscriptions.last_used import LastUsed
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -40,7 +40,7 @@ class World:
     def owner(self) -> None:
         """Make a new owner that knows the durable state."""
         self.held = State.told_by([encode(self.ops)]).cursors["s"]
-        self.uses = Uses(
+        self.uses = LastUsed(
             lambda: self.steady_ms / 1000, self.time, lambda: self.span_ms, self.ops.append
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.cluster.letters import LargeLetter, ValueSource
+from octavo.broker.cluster.dead_letters import LargeLetter, ValueSource
 from octavo.broker.errors import Overloaded, PartitionMoving, TopicIsStream
 from octavo.broker.operations import bodies as bodies_module
 from octavo.broker.operations.bodies import BODIES_MAX, Bodies

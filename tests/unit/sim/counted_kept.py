@@ -28,7 +28,7 @@ KEPT: Mapping[str, str] = {
         bookie.back_pressure:Flow._batch_bytes bookie.entrylog.open_logs:_OpenLog.reads
         bookie.journal.journal:JournalQueue._stretches
         bookie.journal.journal:_Lane.items bookie.journal.journal:_Stretch._new
-        bookie.journal.journal:_Stretch._old broker.subscriptions.keys:_Key.waiting
+        bookie.journal.journal:_Stretch._old broker.subscriptions.key_shared:_Key.waiting
         protocol.fair_queue:FairQueue._lanes protocol.fair_queue:FairQueue._length""",
     "a rate or a total: it says what happened, nothing is held": """
         bookie.gc.status:CollectorStatus.rounds broker.cluster.in_use:RecoveryDoor._begun_s""",

@@ -46,7 +46,7 @@ class LargeSource(Protocol):
         """Yield the whole body, in order. May raise read errors."""
 
 
-class LetterOffice(Protocol):
+class DeadLetterSender(Protocol):
     """Publishes copies of messages to topics, on whatever broker serves them."""
 
     def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
@@ -71,7 +71,7 @@ class LetterOffice(Protocol):
         """
 
 
-class Burying:
+class DeadLetterDelivery:
     """Copies a subscription's spent messages in one partition. Call `look` when some may be."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Burying:
         info: SubscriptionInfo,
         config: BrokerConfig,
         spent: SpentMessages,
-        office: LetterOffice,
+        office: DeadLetterSender,
         read: Callable[[Sequence[int]], Awaitable[list[Delivery]]],
         ack: Callable[[Sequence[int]], Awaitable[None]],
         body: Callable[[int], Awaitable[LargeSource | None]],

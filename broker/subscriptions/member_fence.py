@@ -14,7 +14,7 @@ from octavo.broker.errors import StaleGeneration, SubscriptionBusy
 from octavo.broker.state.leases import LeftHold
 
 
-class Hold:
+class MemberFence:
     """The fence of a subscription in one partition. Times: milliseconds of any steady clock."""
 
     __slots__ = ("generation", "member", "until_ms")

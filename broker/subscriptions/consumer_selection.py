@@ -40,7 +40,7 @@ class Consumer:
         """When it could last take messages."""
 
 
-class Turns:
+class ConsumerSelection:
     """The turns of a subscription in partition `number`."""
 
     def __init__(self, type_: SubscriptionType, timeout_ms: int, number: int) -> None:

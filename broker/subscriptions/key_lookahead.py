@@ -1,6 +1,6 @@
 """Look ahead: read messages before they are handed out, to learn their keys and apply the filter.
 
-    wanted → read from the log → learnt: keys to `keys`, refused messages to the cursor
+    wanted → read from the log → learnt: keys to `key_shared`, refused messages to the cursor
 
 One stretch at a time, and only when a consumer asks and no known message is for it; so a
 subscription without consumers costs nothing. Messages that the filter refuses are acked durably.
@@ -15,8 +15,7 @@ from typing import NamedTuple, Protocol
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.state.cursor import Cursor, Range, ranges_of
 from octavo.broker.subscriptions.filters import Filter
-from octavo.broker.subscriptions.keys import LOOK_MESSAGES, KeyOrder, Known, Look
-from octavo.broker.subscriptions.slots import hash_of
+from octavo.broker.subscriptions.key_shared import LOOK_MESSAGES, KeyOrder, Known, Look, hash_of
 from octavo.broker.types import StoredBatch
 
 _READ_BYTES = 1024 * 1024
@@ -40,7 +39,7 @@ class Seen(NamedTuple):
     stop: int
 
 
-class Lookout:
+class KeyLookAhead:
     """How far a subscription's messages were looked at, and where to look next."""
 
     def __init__(self, cursor: Cursor, filter_: Filter, keys: KeyOrder | None) -> None:

@@ -23,8 +23,8 @@ import structlog
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.errors import BatchTooLong, LargeNotTaken, NotEncrypted, TopicIsStream
-from octavo.broker.subscriptions.burying import LargeSource
-from octavo.broker.subscriptions.letter_forms import as_large, fitting_batch
+from octavo.broker.subscriptions.dead_letter_delivery import LargeSource
+from octavo.broker.subscriptions.dead_letters import as_large, fitting_batch
 from octavo.broker.types import Owner, PartitionName, SubscriptionInfo, TopicName
 from octavo.protocol.large import PIECE_BYTES
 from octavo.protocol.records import Record, partition_for
@@ -131,7 +131,7 @@ class Turns:
                 self._shares[of] = turns, users - 1
 
 
-class Letters:
+class DeadLetterRouter:
     """Send letters from this broker."""
 
     def __init__(

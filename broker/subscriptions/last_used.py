@@ -26,7 +26,7 @@ _MARK_EVERY_MS = 3_600_000
 """… or after this time, if that is shorter: the last use is at most this long after its mark."""
 
 
-class Uses:
+class LastUsed:
     """The last uses in a partition while it is owned."""
 
     def __init__(
