@@ -43,7 +43,7 @@ def demo(
     """
     if context.invoked_subcommand is not None:
         return
-    from octavo.demo.run import DemoOptions, run_demo
+    from octavo.examples.run import DemoOptions, run_demo
 
     with _folder(data) as folder:
         code = asyncio.run(run_demo(DemoOptions(folder=folder, rows=rows, kill=kill)))
@@ -59,7 +59,7 @@ def fencing(data: Folder = None) -> None:
     Example:
       octavo demo fencing
     """
-    from octavo.demo.fencing import run_fencing
+    from octavo.examples.fencing import run_fencing
 
     with _folder(data) as folder:
         code = asyncio.run(run_fencing(folder))
@@ -82,7 +82,7 @@ def pipeline(
     from octavo.pipeline.session import check_packages
 
     check_packages()
-    from octavo.demo.pipeline import run_pipeline
+    from octavo.examples.pipeline import run_pipeline
 
     with _folder(data) as folder:
         code = run_pipeline(folder, rows)

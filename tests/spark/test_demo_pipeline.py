@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from octavo.demo.delays import COLUMNS, Row, differences, expected
-from octavo.demo.pipeline import PipelineDemo, copy_tables
-from octavo.demo.screen import Screen
+from octavo.examples.delays import COLUMNS, Row, differences, expected
+from octavo.examples.pipeline import PipelineDemo, copy_tables
+from octavo.examples.screen import Screen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

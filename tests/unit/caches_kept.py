@@ -140,7 +140,7 @@ KEPT: Mapping[str, str] = {
         client.subscription:Subscription._loops ledger.bookies.bookies:Bookies._on_change""",
     "lives for one call, one batch of a task or one object that is looked through": """
         bookie.journal.journal:_Stretch._lanes bookie.journal.reader:JournalReader.lost
-        broker.http.api.batching:Publishing._queues broker.http.api.sockets:_Out._of
+        broker.http.api.batching:Publishing._queues broker.http.api.push:_Out._of
         broker.http.pages:Page._written broker.schemas.avro_rules:_Pairs._known
         broker.schemas.avro_shape:Shape._empty broker.schemas.avro_shape:Shape._sizes
         broker.schemas.json_cost:_Walk._weights pipeline.interrupt:Signals._before

@@ -17,7 +17,9 @@ from aiohttp import web
 from octavo.broker.http.connections import Connection, ConnectionServer
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo")
+PACKAGES = (
+    *("bookie", "broker", "examples", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo"),
+)
 PRIVATES = {
     # In web.RequestHandler: whether it waits for a request, has some, is being closed; when an idle
     # connection is closed; and what pauses the transport's reading.

@@ -18,7 +18,7 @@ from tests.unit.caches_kept import HELD, KEPT
 
 ROOT = Path(__file__).parent.parent.parent
 PARTS = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol")
-_LEFT_OUT = ("demo", "standalone")
+_LEFT_OUT = ("standalone",)
 _MEMO = re.compile(r"(functools\.)?(lru_cache|cache)\b")
 _MADE = re.compile(r"(functools\.)?(lru_cache|cache)\(")
 

@@ -19,7 +19,6 @@ MODULES = [
     path
     for part in ("bookie", "broker", "ledger", "metadata", "octavo")
     for path in sorted((ROOT / part).rglob("*.py"))
-    if "demo" not in path.parts
 ]
 _AWAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield)
 _VIEWS = ("values", "items", "keys")

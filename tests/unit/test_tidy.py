@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("protocol", "metadata", "ledger", "bookie", "broker", "octavo")
+PACKAGES = ("protocol", "metadata", "ledger", "bookie", "broker", "octavo", "examples")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MEASURING = sorted((ROOT / "bench").rglob("*.py"))
 FUNCTION_LINES_MAX = 75

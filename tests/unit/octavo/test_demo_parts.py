@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from octavo.demo.checking import FlightCheck
-from octavo.demo.flights import Flights, load_flights
-from octavo.demo.following import LogFollower
+from octavo.examples.checking import FlightCheck
+from octavo.examples.flights import Flights, load_flights
+from octavo.examples.following import LogFollower
 from octavo.words import in_words, recovery_step_in_words
 
 HEADER = "year,dep_time,tailnum,origin,time_hour"

@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from octavo import logs
-from octavo.demo.following import LogFollower
+from octavo.examples.following import LogFollower
 from octavo.log_files import LogFile
 from octavo.log_limit import EVENT_MAX, SAME_MAX, WINDOW_S, LeftOut, LogLimit
 from octavo.logs import configure_logging

@@ -21,8 +21,8 @@ KEPT: Mapping[str, str] = {
         ledger.client:LedgerClient._tasks tls.listening:TlsListener._accepting""",
     "lives for one call or one stream, and goes with it": """
         broker.http.api.acks:Share.release broker.http.api.batching:Publishing._queues
-        broker.http.api.batching:_PartitionQueue.pieces broker.http.api.feed:Feed._pulls
-        broker.http.api.feed:Feed._unsent broker.http.api.sockets:Socket._acks
+        broker.http.api.batching:_PartitionQueue.pieces broker.http.api.push:Feed._pulls
+        broker.http.api.push:Feed._unsent broker.http.api.push:Socket._acks
         ledger.recover.recovery:Recovery._tasks""",
     "a part of a queue whose owner counts its items": """
         bookie.back_pressure:Flow._batch_bytes bookie.entrylog.open_logs:_OpenLog.reads

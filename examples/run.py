@@ -21,11 +21,11 @@ from octavo.client.client import AsyncClient
 from octavo.client.producer import Producer
 from octavo.client.subscription import Subscription
 from octavo.client.types import Delivery
-from octavo.demo.checking import FlightCheck, Verdict
-from octavo.demo.flights import Flights, load_flights
-from octavo.demo.following import LogEvent, LogFollower
-from octavo.demo.screen import Screen
-from octavo.demo.sharing import Sharing
+from octavo.examples.checking import FlightCheck, Verdict
+from octavo.examples.flights import Flights, load_flights
+from octavo.examples.following import LogEvent, LogFollower
+from octavo.examples.screen import Screen
+from octavo.examples.sharing import Sharing
 from octavo.logs import configure_logging
 from octavo.standalone.supervisor import Plan, Supervisor
 from octavo.words import in_words

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.demo.flights import Flights
+from octavo.examples.flights import Flights
 
 
 @dataclass(frozen=True, slots=True)

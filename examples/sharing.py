@@ -14,8 +14,8 @@ import signal
 from octavo.client.client import AsyncClient
 from octavo.client.errors import Conflict
 from octavo.client.subscription import Subscription
-from octavo.demo.flights import Flights
-from octavo.demo.screen import Screen
+from octavo.examples.flights import Flights
+from octavo.examples.screen import Screen
 from octavo.standalone.supervisor import Supervisor
 
 TOPIC = "public/turnarounds"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.client.sync import Client
-from octavo.demo.delays import (
+from octavo.examples.delays import (
     RESULT_SCHEMA,
     SCHEMAS,
     delays,
@@ -27,8 +27,8 @@ from octavo.demo.delays import (
     exported,
     typed,
 )
-from octavo.demo.flights import FILE_NAME, data_folder
-from octavo.demo.screen import Screen
+from octavo.examples.flights import FILE_NAME, data_folder
+from octavo.examples.screen import Screen
 from octavo.logs import configure_logging
 from octavo.loop_thread import LoopThread
 from octavo.pipeline.export import ExportOptions, export

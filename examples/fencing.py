@@ -21,8 +21,8 @@ from octavo.broker.http.broker_calls import KEY_USE, BrokerProof
 from octavo.client.client import AsyncClient
 from octavo.client.transport import BATCH_TYPE
 from octavo.clock import wall_clock_ms
-from octavo.demo.following import LogEvent, LogFollower
-from octavo.demo.screen import Screen
+from octavo.examples.following import LogEvent, LogFollower
+from octavo.examples.screen import Screen
 from octavo.ledger.client import LedgerClient
 from octavo.logs import configure_logging
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
