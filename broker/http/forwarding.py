@@ -41,7 +41,16 @@ from octavo.broker.http.problems import Problem, problem_from
 from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations import routing
-from octavo.broker.operations.kinds import AnyAnswer, GroupOperation, LocalOperation, Refused
+from octavo.broker.operations.asking import Upload
+from octavo.broker.operations.kinds import (
+    RULES,
+    AnyAnswer,
+    GroupOperation,
+    LocalOperation,
+    Refused,
+)
+from octavo.broker.operations.large import Pieces
+from octavo.broker.operations.large_kinds import LargeStored
 from octavo.broker.operations.remote import MOVING_CODES
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, TopicInfo
@@ -159,8 +168,13 @@ async def at_owner(
     return await with_owner(call, name, here, there, may_repeat=lambda: not call.body_is_spent)
 
 
-async def redirected(call: Call, name: PartitionName) -> web.StreamResponse | None:
-    """Return a 307 to the partition's owner, if that is another broker and the caller wants it."""
+async def redirected(
+    call: Call, name: PartitionName, path: str | None = None
+) -> web.StreamResponse | None:
+    """Return a 307 to the partition's owner, if that is another broker and the caller wants it.
+
+    `path`: where the owner takes the call, if not at the call's own path.
+    """
     if not prefers_redirect(call):
         return None
 
@@ -168,7 +182,7 @@ async def redirected(call: Call, name: PartitionName) -> web.StreamResponse | No
         return None
 
     async def there(owner: Owner) -> web.StreamResponse:
-        return _redirect(call, owner)
+        return _redirect(call, owner, path)
 
     return await with_owner(call, name, here, there)
 
@@ -182,8 +196,8 @@ async def note_owner(call: Call, name: PartitionName) -> None:
     await with_owner(call, name, nothing, nothing)
 
 
-def _redirect(call: Call, owner: Owner) -> web.Response:
-    location = owner.url + call.request.raw_path
+def _redirect(call: Call, owner: Owner, path: str | None = None) -> web.Response:
+    location = owner.url + (path or call.request.raw_path)
     headers = {"Location": location, "Preference-Applied": "redirect"}
     return web.Response(status=307, headers=headers)
 
@@ -205,12 +219,17 @@ async def operate(
     """
     services, name = call.services, operation.name
     before = call.owner_url
+
+    def owned() -> None:
+        if not RULES[type(operation)].continues:
+            services.quotas.owned(call, name.namespace)
+
     try:
         found = await services.operations.at_owner(
             call,
             identity or call.identity,
             operation,
-            owned=lambda: services.quotas.owned(call, name.namespace),
+            owned=owned,
             at_hand=at_hand,
         )
     except Refused as error:
@@ -220,6 +239,26 @@ async def operate(
             call.owner_url = before
     assert isinstance(found, kind)
     return found
+
+
+async def upload(call: Call, asked: Upload, pieces: Callable[[], Pieces]) -> LargeStored:
+    """Store a large message at its partition's owner; `pieces` gives its body as it comes.
+
+    Raises what storing raises here, or the other broker's problem.
+    """
+    services = call.services
+    try:
+        return await services.operations.upload(
+            call,
+            call.identity,
+            asked,
+            pieces,
+            call.hold,
+            owned=lambda: services.quotas.owned(call, asked.name.namespace),
+            may_repeat=lambda: not call.body_is_spent,
+        )
+    except Refused as error:
+        raise problem_from(error.refusal) from error
 
 
 async def operate_group(call: Call, operation: GroupOperation, kind: type[Result]) -> Result:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import Problem, refusal_of
+from octavo.broker.operations.bodies import Asker
 from octavo.broker.operations.frames import keys_of
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
@@ -115,7 +116,8 @@ class Door:
         own, nonce = services.broker.broker_id, self._draw_nonce()
         keys = keys_of(self._call_key, headers[FORWARDED_HEADER], own, (theirs, nonce))
         sends, receives = seals_of(keys, is_tls=transport.get_extra_info("sslcontext") is not None)
-        run = partial(_run, self._serves(services), call.peer)
+        serving, asker = self._serves(services), Asker(headers[FORWARDED_HEADER], call.peer)
+        run = partial(_run, serving, asker)
         link = _Accepted(hello_of(own), sends, receives, run)
         link.http = call.request.protocol
         transport.write(answer_head(nonce))
@@ -127,6 +129,7 @@ class Door:
             await link.closed
         finally:
             del self._open[link]
+            serving.lose(asker)
             services.in_hand.enter()
             link.end("this broker stops")
         answer = _Switched(status=101)
@@ -147,5 +150,5 @@ class Door:
         return self._serving
 
 
-async def _run(serving: Serving, peer: str, payload: bytes, deadline_s: float) -> Reply:
-    return await serving.answer(payload, deadline_s, peer)
+async def _run(serving: Serving, asker: Asker, payload: bytes, deadline_s: float) -> Reply:
+    return await serving.answer(payload, deadline_s, asker)

@@ -25,10 +25,8 @@ from aiohttp import web
 
 from octavo.broker.errors import QuotaExceeded
 from octavo.broker.http.charges import Charge
-from octavo.broker.http.held_bytes import NAMESPACE
 from octavo.broker.http.problems import Problem
-from octavo.broker.internal_topics import AUDIT_TOPIC
-from octavo.broker.operations.quotas import OperationQuotas, share_of
+from octavo.broker.operations.quotas import OperationQuotas
 from octavo.broker.policies.rates import INTO
 from octavo.broker.types import TopicName
 from octavo.security.limits import GO_ON, Wait
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from octavo.broker.http.config import HttpConfig
     from octavo.broker.metrics import Metrics
     from octavo.metadata.store import MetadataStore
-    from octavo.security.principal import Identity
 
 MESSAGES_HEADER = "octavo-messages"
 """Header between brokers: how many messages an answer has, or were stored."""
@@ -210,19 +207,6 @@ class HttpQuotas(OperationQuotas):
         """Charge a call to the namespace of a partition that is open here. Raises a 429."""
         if not call.is_streaming:
             self.owned_here(namespace)
-
-    def sharers(self, identity: Identity, namespace: str) -> tuple[str, ...]:
-        """Return the subjects in whose shares of the memory a body counts.
-
-        A namespace counts only where it has a quota.
-        """
-        principal = share_of(identity)
-        found = (principal,) if principal else ()
-        if self.on and namespace and namespace != AUDIT_TOPIC.namespace:
-            subject = f"{NAMESPACE}{namespace}"
-            if self.memory_of(subject) is not None:
-                return (*found, subject)
-        return found
 
     # ---- beyond them
 

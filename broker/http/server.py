@@ -114,7 +114,11 @@ class BrokerServer:
         remote = self._new_remote(proof, call_key, tls, metrics)
         ids = ProducerIds(call_key, lambda: gate.secured)
         groups = Groups(self._config)
-        rules = BrokerRules(broker, gate, quotas, ids, metrics, self._config.line_bytes_max)
+        config, held = self._config, HeldBytes(self._config.bodies_bytes_max)
+        rules = BrokerRules(
+            broker, gate, quotas, ids, metrics, config.line_bytes_max,
+            config.large_message_bytes_max, held,
+        )  # fmt: skip
         self._services = Services(
             broker=broker,
             ledgers=ledgers,
@@ -123,7 +127,7 @@ class BrokerServer:
             config=self._config,
             metrics=metrics,
             streams=StreamPlaces(self._config.streams_max, metrics.streams.set),
-            held=HeldBytes(self._config.bodies_bytes_max),
+            held=held,
             quotas=quotas,
             groups=groups,
             peers=Peers(self._config, metrics, proof, tls),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.broker.errors import SchemaMismatch
 from octavo.broker.groups.coordinator import coordinator_of
@@ -28,10 +29,20 @@ from octavo.broker.operations.kinds import (
     Refused,
     numbered,
 )
+from octavo.broker.operations.large import (
+    HELD_BYTES_MIN,
+    SENT_HELD_BYTES,
+    Hold,
+    Pieces,
+    counted,
+    store_upload,
+)
+from octavo.broker.operations.large_kinds import BeginUpload, LargeStored
 from octavo.broker.operations.local import run
 from octavo.broker.operations.routing import Context, with_owner
 from octavo.broker.operations.stream_kinds import AwaitStream, ReadStream
-from octavo.broker.types import Owner
+from octavo.broker.types import Owner, PartitionName
+from octavo.protocol.records import Record, build_batch
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
@@ -52,6 +63,17 @@ class Asked:
         self.incarnation: str | None = None
         self.owner_url = ""
         self.served_incarnation = ""
+
+
+class Upload(NamedTuple):
+    """A client's large message, without its body."""
+
+    name: PartitionName
+    upload: str
+    """The client's name for it, which makes a repeat safe; or empty."""
+    message: Record
+    access: int | None = None
+    """The epoch of exclusive access."""
 
 
 class Operations:
@@ -78,6 +100,7 @@ class Operations:
         self._run_id = run_id
         self._groups = groups
         self._receives = itertools.count()
+        self._uploads = itertools.count()
 
     async def run(
         self, identity: Identity, operation: LocalOperation | GroupOperation | Drain, peer: str
@@ -148,6 +171,52 @@ class Operations:
             there,
             moving_wait_s=self._moving_wait_s,
             owned=owned,
+        )
+
+    async def upload(
+        self,
+        context: Context,
+        identity: Identity,
+        upload: Upload,
+        pieces: Callable[[], Pieces],
+        hold: Hold,
+        *,
+        owned: Callable[[], None],
+        may_repeat: Callable[[], bool],
+    ) -> LargeStored:
+        """Store a large message that was admitted, at its partition's owner.
+
+        `pieces` gives its body, as it comes; it is called again for another owner while
+        `may_repeat`. `hold` counts what is held of it here. Raises what `store_upload` and
+        `Remote.send_body` raise.
+        """
+        name, given_name, message, access = upload
+        head = build_batch([message])
+
+        def begin() -> BeginUpload:
+            body = f"{self._run_id}.u{next(self._uploads)}"
+            return BeginUpload(name, body, given_name, head, access)
+
+        async def here(partition: Partition) -> LargeStored:
+            return await store_upload(partition, begin(), pieces(), hold, self._rules)
+
+        async def there(owner: Owner) -> LargeStored:
+            await hold(HELD_BYTES_MIN)
+            coming = counted(pieces(), hold, SENT_HELD_BYTES)
+            measured = partial(self._rules.measured, identity, name.namespace)
+            stored = await self._remote.send_body(owner, identity, begin(), coming, measured)
+            assert stored is not None
+            return stored
+
+        return await with_owner(
+            self._broker,
+            context,
+            name,
+            here,
+            there,
+            moving_wait_s=self._moving_wait_s,
+            owned=owned,
+            may_repeat=may_repeat,
         )
 
     async def at_coordinator(

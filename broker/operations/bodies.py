@@ -1,128 +1,175 @@
-"""Take bodies that another broker sends piece by piece, and give each to the work that stores it.
+"""Take bodies that other brokers send piece by piece, and give each to the work that stores it.
 
-`BeginLargeCopy` begins the work, `AddPiece` gives it a piece, and `EndBody` returns when all of the
-body is stored. A piece is answered when the work has taken the piece before it, so that at most two
-pieces of a body wait here. A body whose next piece does not come in time is given up, and nothing
-of it is stored.
+`BeginUpload` and `BeginLargeCopy` begin the work, and are answered when it wants the first piece.
+`AddPiece` gives it a piece, and `EndBody` returns when all of the body is stored. A piece is
+answered when the work has taken the piece before it, so that at most two pieces of a body wait
+here, and slow bookies slow the sender down.
+
+A body belongs to the connection on which it began. It is given up, and nothing of it is stored,
+when that connection ends, when its next piece does not come in time, or when its sender says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 
 from octavo.broker.errors import Overloaded, PartitionMoving
-from octavo.broker.operations.kinds import (
+from octavo.broker.operations.large import Pieces
+from octavo.broker.operations.large_kinds import (
     AddPiece,
-    BeginLargeCopy,
-    BodyOperation,
-    Done,
+    BeginBody,
+    BodyStored,
+    EndBody,
+    LargeStored,
     PieceTaken,
 )
-from octavo.broker.partition.partition import Partition
-from octavo.protocol.large import BrokenBody
-from octavo.protocol.records import read_records
 
-BODIES_MAX = 16
-"""Limit of bodies that come at the same time; each takes up to 8 MiB of memory."""
+BODIES_MAX = 512
+"""Limit of bodies that come at the same time. Their bytes are counted as other bodies' are."""
+BODIES_OF_BROKER_MAX = 128
+"""Limit of these from one broker, so that a slow broker leaves places for the others."""
 IDLE_S = 30.0
 """A body is given up when its next piece does not come within this time."""
 
-Pieces = AsyncGenerator[bytes, None]
+Work = Callable[[Pieces], Awaitable[LargeStored | None]]
+
+
+class Asker:
+    """Another broker that asks for operations, on one connection."""
+
+    __slots__ = ("address", "broker_id", "is_gone")
+
+    def __init__(self, broker_id: str, address: str) -> None:
+        self.broker_id = broker_id
+        self.address = address
+        self.is_gone = False
+        """Whether the connection has ended."""
 
 
 class Bodies:
     """The bodies that other brokers send to this broker."""
 
     def __init__(self) -> None:
-        self._bodies: dict[str, _Body] = {}
+        self._bodies: dict[tuple[Asker, str], _Body] = {}
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"bodies": len(self._bodies)}
 
-    async def run(self, partition: Partition, operation: BodyOperation) -> Done | PieceTaken:
-        """Run an operation on a body. Raises what its work raises, `PartitionMoving` (nothing of
-        the body is stored), `Overloaded`."""
-        if isinstance(operation, BeginLargeCopy):
-            self._begin(partition, operation)
-            return Done()
-        body = self._bodies.get(operation.body)
+    async def begin(self, asker: Asker, operation: BeginBody, work: Work) -> PieceTaken:
+        """Begin `work`, and return when it wants a piece or is done.
+
+        Raises what the work raises, and `Overloaded`.
+        """
+        key = asker, operation.body
+        if key in self._bodies:
+            raise PartitionMoving(f"body {operation.body} has begun already: begin another")
+        if asker.is_gone:
+            raise PartitionMoving("the connection has ended on which the body would come")
+        self._check_places(asker)
+        body = self._bodies[key] = _Body(work, lambda: self._bodies.pop(key, None))
+        return PieceTaken(await body.begun())
+
+    async def run(self, asker: Asker, operation: AddPiece | EndBody) -> PieceTaken | BodyStored:
+        """Run an operation on a body. Raises what its work raises, and `PartitionMoving`: nothing
+        of the body is stored."""
+        body = self._bodies.get((asker, operation.body))
         if body is None:
             raise PartitionMoving(
                 f"broker has no body {operation.body} of {operation.name}: begin it again"
             )
         if isinstance(operation, AddPiece):
             return PieceTaken(await body.add(operation.number, operation.data))
-        await body.end(operation.pieces)
-        return Done()
+        return BodyStored(await body.end(operation.pieces))
 
-    def _begin(self, partition: Partition, operation: BeginLargeCopy) -> None:
-        if len(self._bodies) >= BODIES_MAX:
-            raise Overloaded(
-                f"{BODIES_MAX} bodies of large messages come from other brokers; ask again"
-            )
-        records = [*read_records(operation.head)]
-        if len(records) != 1:
-            raise BrokenBody(f"{len(records)} messages are said to have one body")
-
-        async def store(pieces: Pieces) -> None:
-            async with aclosing(pieces):
-                await partition.copy_large(operation.upload, records[0], pieces)
-
-        key = operation.body
-        self._bodies[key] = _Body(store, lambda: self._bodies.pop(key, None))
+    def lose(self, asker: Asker) -> None:
+        """Give up the bodies of a connection that has ended, unless all of a body has come."""
+        asker.is_gone = True
+        for (of, _), body in tuple(self._bodies.items()):
+            if of is asker and not body.is_ending:
+                body.give_up()
 
     def close(self) -> None:
         """Give up all bodies: this broker stops."""
         for body in tuple(self._bodies.values()):
             body.give_up()
 
+    def _check_places(self, asker: Asker) -> None:
+        of_broker = sum(one.broker_id == asker.broker_id for one, _ in self._bodies)
+        if of_broker >= BODIES_OF_BROKER_MAX:
+            raise Overloaded(
+                f"{BODIES_OF_BROKER_MAX} bodies of large messages come from broker "
+                f"{asker.broker_id}; ask again"
+            )
+        if len(self._bodies) >= BODIES_MAX:
+            raise Overloaded(
+                f"{BODIES_MAX} bodies of large messages come from other brokers; ask again"
+            )
+
 
 class _Body:
     """A body that comes in pieces. `forget` is called when no more operations on it may come."""
 
-    def __init__(
-        self, store: Callable[[Pieces], Awaitable[None]], forget: Callable[[], object]
-    ) -> None:
+    def __init__(self, work: Work, forget: Callable[[], object]) -> None:
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+        self._wanted = asyncio.Event()
         self._next = 0
         self._forget = forget
-        self._work = asyncio.ensure_future(store(self._come()))
+        self.is_ending = False
+        """Whether all of it has come."""
+        self._is_over = False
+        self._work = asyncio.ensure_future(_awaited(work(self._come())))
         self._work.add_done_callback(_look)
-        self._timer = self._expect()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def begun(self) -> bool:
+        """Return whether the work wants pieces, once that is known. Raises what the work raises."""
+        wanted = asyncio.ensure_future(self._wanted.wait())
+        try:
+            await asyncio.wait((wanted, self._work), return_when=asyncio.FIRST_COMPLETED)
+            if self._work.done():
+                await self._result()
+        except BaseException:
+            self.give_up()
+            raise
+        finally:
+            wanted.cancel()
+        self._expect()
+        return not self._work.done()
 
     async def add(self, number: int, data: bytes) -> bool:
         """Give the work a piece; return whether it wants more."""
-        if number != self._next:
+        if number != self._next or self.is_ending:
             raise PartitionMoving(f"piece {number} came where {self._next} belongs: begin again")
         self._next += 1
-        self._timer.cancel()
+        self._expect_nothing()
         try:
             await self._give(data)
         finally:
-            self._timer = self._expect()
+            self._expect()
         if not self._work.done():
             return True
         await self._result()
         return False
 
-    async def end(self, pieces: int) -> None:
+    async def end(self, pieces: int) -> LargeStored | None:
         """Return when the whole body is stored, or is given up because it is not whole."""
-        self._timer.cancel()
+        self._expect_nothing()
+        self.is_ending = pieces == self._next
         try:
-            if pieces != self._next:
-                self._work.cancel()
-            else:
+            if self.is_ending:
                 await self._give(None)
-            await self._result()
+            else:
+                self._work.cancel()
+            return await self._result()
         finally:
             self._forget()
 
     def give_up(self) -> None:
         """Store nothing of it."""
-        self._timer.cancel()
+        self._is_over = True
+        self._expect_nothing()
         self._work.cancel()
         self._forget()
 
@@ -134,22 +181,35 @@ class _Body:
         finally:
             putting.cancel()
 
-    async def _result(self) -> None:
-        """Return when the work is done. Raises what it raises."""
+    async def _result(self) -> LargeStored | None:
+        """Return the result of the work. Raises what it raises."""
         await asyncio.wait((self._work,))
         if self._work.cancelled():
             raise PartitionMoving("the body did not come whole: begin it again")
-        self._work.result()
+        return self._work.result()
 
     async def _come(self) -> Pieces:
+        self._wanted.set()
         while (piece := await self._pieces.get()) is not None:
             yield piece
 
-    def _expect(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(IDLE_S, self.give_up)
+    def _expect(self) -> None:
+        """Give the body up if nothing comes in time."""
+        self._expect_nothing()
+        if not (self.is_ending or self._is_over):
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self.give_up)
+
+    def _expect_nothing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
-def _look(work: asyncio.Future[None]) -> None:
+def _look(work: asyncio.Future[LargeStored | None]) -> None:
     """Look at how the work ended: the asking broker may have gone meanwhile."""
     if not work.cancelled():
         work.exception()
+
+
+async def _awaited(work: Awaitable[LargeStored | None]) -> LargeStored | None:
+    return await work

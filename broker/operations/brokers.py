@@ -8,25 +8,19 @@ ask again.
 from __future__ import annotations
 
 import itertools
-from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.broker.errors import LargeNotTaken, NotOwner, TopicIsStream
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.operations.kinds import (
-    GIVEN_UP,
-    AddPiece,
     AnyAnswer,
     AnyOperation,
-    BeginLargeCopy,
     BrokerOperation,
     Done,
     Drain,
     Drained,
-    EndBody,
     FindUnused,
     LetGo,
-    PieceTaken,
     Prepare,
     Refused,
     Released,
@@ -35,6 +29,7 @@ from octavo.broker.operations.kinds import (
     Unused,
     WriteAudit,
 )
+from octavo.broker.operations.large_kinds import BeginLargeCopy
 from octavo.broker.types import Owner
 from octavo.protocol.records import build_batch
 
@@ -121,20 +116,9 @@ class OwnOperations:
             raise letter_error(error) from error
 
     async def _store_large(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
-        body, number = f"{self._run_id}.b{next(self._bodies)}", 0
-        head = build_batch([letter.copy])
-        await self._ask(owner, BeginLargeCopy(name, body, letter.upload, head), Done)
-        try:
-            async with aclosing(letter.body.pieces()) as pieces:
-                async for piece in pieces:
-                    operation = AddPiece(name, body, number, piece)
-                    number += 1
-                    if not (await self._ask(owner, operation, PieceTaken)).wants_more:
-                        break
-        except BaseException:
-            self._remote.tell(owner, EndBody(name, body, GIVEN_UP))
-            raise
-        await self._ask(owner, EndBody(name, body, number), Done)
+        body = f"{self._run_id}.b{next(self._bodies)}"
+        begin = BeginLargeCopy(name, body, letter.upload, build_batch([letter.copy]))
+        await self._remote.send_body(owner, self._remote.own, begin, letter.body.pieces())
 
     async def write_audit(self, owner: Owner, batch: bytes) -> None:
         """Store audit events."""

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from octavo.broker.errors import BrokerError
 
-VERSION = 3
+VERSION = 4
 DATA_BYTES_MAX = 64 * 1024
 """Limit of a frame's data; longer requests and answers need several frames."""
 SEAL_BYTES = 16

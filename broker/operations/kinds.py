@@ -21,6 +21,19 @@ from octavo.broker.errors import BrokerError, StaleLease, TooManyDelayed
 from octavo.broker.groups.group import GroupNow, Membership
 from octavo.broker.operations.channel import Priority
 from octavo.broker.operations.given import GivenBatch as GivenBatch
+from octavo.broker.operations.large_kinds import (
+    AddPiece,
+    BeginLargeCopy,
+    BeginUpload,
+    BodyOperation,
+    BodyPiece,
+    BodyStored,
+    EndBody,
+    LargeRead,
+    OpenBody,
+    PieceTaken,
+    ReadBody,
+)
 from octavo.broker.operations.stream_kinds import (
     AppendToStream,
     AwaitStream,
@@ -48,6 +61,7 @@ from octavo.broker.types import (
     TopicName,
 )
 from octavo.protocol.ack_ids import shown
+from octavo.protocol.large import PIECE_BYTES
 from octavo.protocol.leased import Leased
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.topic_patterns import TopicPattern
@@ -61,7 +75,6 @@ WAITING_BYTES = 2 * 1024
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 """Limit of the batches in an answer, unless its first batch alone is longer."""
 _DETAIL_CHARS_MAX = 900
-GIVEN_UP = -1
 
 Position = str | int | MessageId | tuple[int]
 """`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
@@ -299,36 +312,6 @@ class StoreCopy(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
     batch: bytes
 
 
-class BeginLargeCopy(msgspec.Struct, frozen=True, array_like=True, tag="large_copy"):
-    """Begin to store a dead letter or a retry of a large message, whose body follows in pieces."""
-
-    name: PartitionName
-    body: str
-    """The asking broker's name for the body that follows; it uses no name twice."""
-    upload: str
-    """The name of the copy: a copy that is stored already is not stored again."""
-    head: bytes
-    """A record batch with the message alone."""
-
-
-class AddPiece(msgspec.Struct, frozen=True, array_like=True, tag="piece"):
-    """Add the next piece of a body."""
-
-    name: PartitionName
-    body: str
-    number: int
-    data: bytes
-
-
-class EndBody(msgspec.Struct, frozen=True, array_like=True, tag="end_body"):
-    """Return when all of a body is stored."""
-
-    name: PartitionName
-    body: str
-    pieces: int
-    """How many pieces it has; `GIVEN_UP`: store nothing of it."""
-
-
 class WriteAudit(msgspec.Struct, frozen=True, array_like=True, tag="audit"):
     """Store audit events. A repeat with the same batch stores them once."""
 
@@ -438,8 +421,6 @@ ControlOperation = (
 )
 StoringOperation = StoreCopy | WriteAudit
 """A broker stores messages that no client sent: dead letters and audit events."""
-BodyOperation = BeginLargeCopy | AddPiece | EndBody
-"""It is about a body that comes from another broker piece by piece (bodies.py)."""
 LocalOperation = (
     Publish
     | Read
@@ -449,6 +430,7 @@ LocalOperation = (
     | ControlOperation
     | StoringOperation
     | StreamOperation
+    | LargeRead
 )
 """The owner's own clients may ask for it, too."""
 PartitionOperation = LocalOperation | BodyOperation
@@ -674,13 +656,6 @@ class Unused(msgspec.Struct, frozen=True, array_like=True):
     is_unused: bool
 
 
-class PieceTaken(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `AddPiece`."""
-
-    wants_more: bool
-    """False: the whole message is stored already."""
-
-
 class Released(msgspec.Struct, frozen=True, array_like=True):
     """The answer to `LetGo`: the numbers of the partitions that this broker served until now."""
 
@@ -715,6 +690,8 @@ AnyAnswer = (
     | Loaded
     | Unused
     | PieceTaken
+    | BodyStored
+    | BodyPiece
     | Released
     | Drained
     | Membership
@@ -804,6 +781,8 @@ class Rule(NamedTuple):
     answer: type[AnyAnswer]
     is_inner: bool = False
     """Only brokers may ask for it, on their own behalf. No quota counts it."""
+    continues: bool = False
+    """It continues an operation that its namespace was charged for, and is not charged again."""
 
 
 def _of_brokers(
@@ -870,9 +849,13 @@ RULES: dict[type[AnyOperation], Rule] = {
     LoadPart: _of_brokers(Loaded),
     # The message was charged when the subscription gave it.
     StoreCopy: _of_brokers(Done),
-    BeginLargeCopy: _of_brokers(Done),
+    BeginLargeCopy: _of_brokers(PieceTaken),
+    # The broker that began the body sends the rest of it, and the work is the client's.
+    BeginUpload: Rule(_PRODUCE, Rate.INTO, Priority.LATER, False, PieceTaken),
     AddPiece: _of_brokers(PieceTaken),
-    EndBody: _of_brokers(Done),
+    EndBody: _of_brokers(BodyStored),
+    OpenBody: Rule(_CONSUME, Rate.OUT_OF, Priority.LATER, True, BodyPiece),
+    ReadBody: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, BodyPiece, continues=True),
     WriteAudit: _of_brokers(Done),
     # A partition that is retired serves again by itself.
     FindUnused: _of_brokers(Unused, may_repeat=True),
@@ -925,6 +908,10 @@ def reserve_of(operation: AnyOperation) -> int:
     if isinstance(operation, ReadStream) and operation.count_max:
         page_bytes = min(operation.bytes_max, PAGE_BYTES_MAX)
         return REFUSAL_BYTES_MAX + page_bytes + _BATCH_BYTES_MAX
+    if isinstance(operation, OpenBody) and not operation.size_only:
+        return REFUSAL_BYTES_MAX + _BATCH_BYTES_MAX
+    if isinstance(operation, ReadBody):
+        return REFUSAL_BYTES_MAX + PIECE_BYTES
     if isinstance(operation, Receive):
         return WAITING_BYTES
     return REFUSAL_BYTES_MAX

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from octavo.broker.errors import StaleLease, TooManyDelayed
 from octavo.broker.log.open_batches import Turns
-from octavo.broker.operations import control, settling, streams
+from octavo.broker.operations import control, large, settling, streams
 from octavo.broker.operations.control import resolve
 from octavo.broker.operations.given import given_of, stored_of
 from octavo.broker.operations.kinds import (
@@ -39,6 +39,7 @@ from octavo.broker.operations.kinds import (
     WriteAudit,
     brings_messages,
 )
+from octavo.broker.operations.large_kinds import LargeRead
 from octavo.broker.operations.stream_kinds import StreamOperation
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
@@ -50,6 +51,9 @@ from octavo.security.principal import Identity
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.groups.coordinator import Groups
+    from octavo.broker.operations.large import Room
+
+Value = TypeVar("Value")
 
 
 class Rules(Protocol):
@@ -59,9 +63,7 @@ class Rules(Protocol):
         """Raise `Forbidden`, `Unauthenticated`, `AuditTopicClosed` if the caller may not, and what
         a quota raises."""
 
-    async def measured(
-        self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
-    ) -> AnyAnswer:
+    async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
         """Return the answer of `work`; its processor time is charged to the caller and the
         namespace."""
         ...
@@ -90,6 +92,9 @@ class Rules(Protocol):
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
         """Charge messages that are shown to a client, and not leased."""
 
+    def gave(self, topic: TopicName, size: int, messages: int) -> None:
+        """Charge a piece of a large message that was read."""
+
     def rates_of(self, topic: TopicName) -> SlowedBy:
         """Return which of the topic's own rates are exceeded here now, in words."""
         ...
@@ -109,6 +114,14 @@ class Rules(Protocol):
 
     def message_bytes_max(self, topic: TopicName) -> int | None:
         """Return the topic's limit of a message, if it is below this broker's limit; else None."""
+
+    def large_bytes_max(self, topic: TopicName) -> int:
+        """Return how many bytes a large message of the topic may have."""
+        ...
+
+    def room(self, identity: Identity, namespace: str, broker_id: str) -> Room:
+        """Return the memory for a body that this broker sends for the caller."""
+        ...
 
 
 async def publish_all(
@@ -164,6 +177,8 @@ async def run(
     if isinstance(operation, WriteAudit):
         await partition.publish(operation.batch, own=True)
         return Done()
+    if isinstance(operation, LargeRead):
+        return await large.read(partition, operation, rules)
     if isinstance(operation, StreamOperation):
         return await streams.run(broker, partition, operation, identity, rules)
     return await control.run(broker, partition, operation, rules)

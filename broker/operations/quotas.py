@@ -273,6 +273,19 @@ class OperationQuotas:
         """
         return self._limits.quotas.of(subject).bound("memory") if self.on else None
 
+    def sharers(self, identity: Identity, namespace: str) -> tuple[str, ...]:
+        """Return the subjects in whose shares of the memory a body counts.
+
+        A namespace counts only where it has a quota.
+        """
+        principal = share_of(identity)
+        found = (principal,) if principal else ()
+        if self.on and namespace and namespace != AUDIT_TOPIC.namespace:
+            subject = f"namespace:{namespace}"
+            if self.memory_of(subject) is not None:
+                return (*found, subject)
+        return found
+
     def _check_count(self, subject: str, what: str, held: int) -> None:
         most = self._limits.quotas.of(subject).bound(what)
         if most is not None and held >= most:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
-from typing import NamedTuple, Protocol
+from contextlib import aclosing, suppress
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -42,6 +42,16 @@ from octavo.broker.operations.kinds import (
     encode_request,
     reserve_of,
 )
+from octavo.broker.operations.large import Pieces
+from octavo.broker.operations.large_kinds import (
+    GIVEN_UP,
+    AddPiece,
+    BeginBody,
+    BodyStored,
+    EndBody,
+    LargeStored,
+    PieceTaken,
+)
 from octavo.broker.operations.links import AnswerLost, AnswerRefused, AskingLink
 from octavo.broker.operations.stream_kinds import AwaitStream, ReadStream, StreamPage
 from octavo.broker.operations.upgrade import PROTOCOL, Accepted, read_answer, request_head
@@ -52,8 +62,14 @@ from octavo.security.principal import Identity
 
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
 """Refusals of another broker that mean: nothing was done, look for the owner again."""
+NOTHING_AFTER_S = 10.0
+"""How long a body may stand still until its owner is told that it still comes; less than
+`octavo.broker.operations.bodies.IDLE_S`."""
 
 log = structlog.get_logger()
+Answer = TypeVar("Answer", bound=AnyAnswer)
+
+Measured = Callable[[Awaitable[bytes | None]], Awaitable[bytes | None]]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -203,6 +219,44 @@ class Remote:
             return found
         found = await self.ask(owner, identity, msgspec.structs.replace(once, at=found.following))
         assert isinstance(found, StreamPage)
+        return found
+
+    async def send_body(
+        self,
+        owner: Owner,
+        identity: Identity,
+        begin: BeginBody,
+        pieces: Pieces,
+        measured: Measured = lambda work: work,
+    ) -> LargeStored | None:
+        """Have the owner store a message whose body comes in pieces; return its place.
+
+        None: it is a copy. `measured` charges for the work of getting the pieces. Raises what `ask`
+        raises, and what `pieces` raises. Only a body that was sent to its end has an unknown
+        outcome, because the owner stores no other.
+        """
+        name, body, number = begin.name, begin.body, 0
+        async with aclosing(pieces), aclosing(_or_nothing(pieces, measured)) as coming:
+            try:
+                taken = await self._ask_for(owner, identity, begin, PieceTaken)
+                while taken.wants_more and (piece := await anext(coming, None)) is not None:
+                    add = AddPiece(name, body, number, piece)
+                    number += 1
+                    taken = await self._ask_for(owner, self.own, add, PieceTaken)
+            except BaseException as error:
+                self.tell(owner, EndBody(name, body, GIVEN_UP))
+                if isinstance(error, OperationOutcomeUnknown):
+                    raise _unreachable(owner, "it broke off amid a large message") from error
+                raise
+        return (
+            await self._ask_for(owner, self.own, EndBody(name, body, number), BodyStored)
+        ).stored
+
+    async def _ask_for(
+        self, owner: Owner, identity: Identity, operation: AnyOperation, kind: type[Answer]
+    ) -> Answer:
+        found = await self.ask(owner, identity, operation)
+        assert isinstance(found, kind)
         return found
 
     async def ask(
@@ -402,6 +456,34 @@ class _Opening(asyncio.Protocol):
         if not self.accepted.done():
             self.accepted.set_exception(error)
             self.accepted.exception()  # no caller may be waiting for it
+
+
+async def _or_nothing(pieces: Pieces, measured: Measured) -> Pieces:
+    """Yield the pieces, and an empty piece while the next one takes long.
+
+    So the owner does not give up the body of a client that is slow, or waits for its quota.
+    """
+    coming: asyncio.Task[bytes | None] | None = None
+    try:
+        while True:
+            if coming is None:
+                coming = asyncio.ensure_future(_next_of(pieces, measured))
+            await asyncio.wait((coming,), timeout=NOTHING_AFTER_S)
+            if not coming.done():
+                yield b""
+                continue
+            piece, coming = coming.result(), None
+            if piece is None:
+                return
+            yield piece
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+
+
+async def _next_of(pieces: Pieces, measured: Measured) -> bytes | None:
+    return await measured(anext(pieces, None))
 
 
 def hello_of(broker_id: str) -> bytes:

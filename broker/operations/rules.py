@@ -27,6 +27,8 @@ from octavo.broker.operations.kinds import (
     brings_messages,
     subscription_of,
 )
+from octavo.broker.operations.large import Room
+from octavo.broker.operations.large_kinds import BodyPiece, OpenBody
 from octavo.broker.operations.stream_kinds import (
     AppendToStream,
     MakeStream,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from octavo.broker.groups.coordinator import Groups
     from octavo.broker.metrics import Metrics
     from octavo.broker.operations.authorizer import Authorizer
+    from octavo.broker.operations.large import Memory
     from octavo.broker.operations.producer_ids import ProducerIds
     from octavo.broker.operations.quotas import OperationQuotas
     from octavo.security.principal import Identity
@@ -76,14 +79,19 @@ class BrokerRules:
         producer_ids: ProducerIds,
         metrics: Metrics,
         message_bytes_max: int,
+        large_message_bytes_max: int,
+        memory: Memory,
     ) -> None:
-        """`message_bytes_max`: limit of a message at this broker; a topic's may be lower."""
+        """`message_bytes_max`, `large_message_bytes_max`: limits of messages at this broker; a
+        topic's may be lower. `memory`: counts bodies."""
         self._broker = broker
         self._authorizer = authorizer
         self._quotas = quotas
         self.producer_ids = producer_ids
         self._metrics = metrics
         self._message_bytes_max = message_bytes_max
+        self._large_message_bytes_max = large_message_bytes_max
+        self._memory = memory
         self.proofs = BatchProofs()
 
     # ---- for clients of this broker
@@ -138,6 +146,8 @@ class BrokerRules:
             self._quotas.brought(identity, answer.messages)
         elif isinstance(answer, Leases):
             self._quotas.took(identity, _size_of_leases(answer), answer.count)
+        elif isinstance(answer, BodyPiece):
+            self._quotas.took(identity, len(answer.data), isinstance(operation, OpenBody))
         elif isinstance(answer, Peeked):
             self._quotas.took(identity, _size_of(answer.deliveries), len(answer.deliveries))
 
@@ -145,6 +155,11 @@ class BrokerRules:
         """Return the topic's limit of a message, if it is below this broker's limit; else None."""
         most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
         return None if most is None or most >= self._message_bytes_max else most
+
+    def large_bytes_max(self, topic: TopicName) -> int:
+        """Return how many bytes a large message of the topic may have."""
+        most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
+        return min(most or self._large_message_bytes_max, self._large_message_bytes_max)
 
     def hides_schema(self, identity: Identity, topic: TopicName) -> bool:
         """Whether the caller may not see the schema of the topic, so that no error may quote it."""
@@ -206,6 +221,14 @@ class BrokerRules:
         """See `Rules`."""
         if self._quotas.counts(topic):
             self._quotas.gave(topic, _size_of(messages), len(messages))
+
+    def gave(self, topic: TopicName, size: int, messages: int) -> None:
+        """See `Rules`."""
+        self._quotas.gave(topic, size, messages)
+
+    def room(self, identity: Identity, namespace: str, broker_id: str) -> Room:
+        """See `Rules`."""
+        return Room(self._memory, broker_id, self._quotas.sharers(identity, namespace))
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
         """See `Rules`."""

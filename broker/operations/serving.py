@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, PartitionMoving
-from octavo.broker.operations import group_calls
-from octavo.broker.operations.bodies import Bodies
+from octavo.broker.operations import group_calls, large
+from octavo.broker.operations.bodies import Asker, Bodies
 from octavo.broker.operations.brokers import run_at_broker
 from octavo.broker.operations.kinds import (
     RULES,
     AnyAnswer,
-    BodyOperation,
     BrokerOperation,
     GroupOperation,
     Leases,
+    LocalOperation,
     PartitionOperation,
     Receive,
     Refusal,
@@ -34,6 +34,13 @@ from octavo.broker.operations.kinds import (
     Settle,
     decode_request,
     encode_answer,
+)
+from octavo.broker.operations.large import Pieces
+from octavo.broker.operations.large_kinds import (
+    BeginBody,
+    BeginUpload,
+    BodyOperation,
+    LargeStored,
 )
 from octavo.broker.operations.links import Reply
 from octavo.broker.operations.local import Rules, run
@@ -89,19 +96,20 @@ class Serving:
             **self._bodies.describe(),
         }
 
+    def lose(self, asker: Asker) -> None:
+        """Give up what a broker has begun to send on a connection that has ended."""
+        self._bodies.lose(asker)
+
     def close(self) -> None:
         """Give up what other brokers have begun to send."""
         self._bodies.close()
 
-    async def answer(self, payload: bytes, deadline_s: float, peer: str) -> Reply:
-        """Answer a request. Raises only when it is cancelled.
-
-        `peer`: the address of the broker that asks.
-        """
+    async def answer(self, payload: bytes, deadline_s: float, asker: Asker) -> Reply:
+        """Answer a request. Raises only when it is cancelled."""
         self._enter()
         try:
             request = decode_request(payload)
-            found = await self._run(request, deadline_s, peer)
+            found = await self._run(request, deadline_s, asker)
             return Reply(encode_answer(found), False, self._undoes(request, found))
         except msgspec.DecodeError as error:
             refusal = Refusal(400, "unknown-operation", f"this broker cannot read it: {error}")
@@ -141,11 +149,11 @@ class Serving:
         if not isinstance(error, OctavoError):
             _log.error("operation_failed", reason=repr(error), exc_info=error)
 
-    async def _run(self, request: Request, deadline_s: float, peer: str) -> AnyAnswer:
+    async def _run(self, request: Request, deadline_s: float, asker: Asker) -> AnyAnswer:
         if not self._is_ready():
             raise NotOwner("this broker is starting or stopping")
         operation, identity = request.operation, request.caller.identity
-        self._rules.admit(identity, operation, peer)
+        self._rules.admit(identity, operation, asker.address)
         if isinstance(operation, BrokerOperation):
             return await asyncio.shield(self._keep(run_at_broker(self._broker, operation)))
         if isinstance(operation, GroupOperation):
@@ -157,7 +165,7 @@ class Serving:
         if name not in self._looking:
             partition = ownership.at_hand(name, request.incarnation)
         if partition is not None:
-            return await self._begin(operation, identity, partition)
+            return await self._begin(operation, identity, partition, asker)
         async with self._turn(name):
             owner = await ownership.owner_of(name, forwarded=True, incarnation=request.incarnation)
             if not owner.local:
@@ -165,7 +173,7 @@ class Serving:
             partition = await ownership.partition(name)
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise PartitionMoving(f"{name} was opened too late for this call")
-            begun = asyncio.ensure_future(self._begin(operation, identity, partition))
+            begun = asyncio.ensure_future(self._begin(operation, identity, partition, asker))
             try:
                 await asyncio.sleep(0)  # let it begin before later operations
             except asyncio.CancelledError:
@@ -174,17 +182,22 @@ class Serving:
         return await begun
 
     async def _begin(
-        self, operation: PartitionOperation, identity: Identity, partition: Partition
+        self,
+        operation: PartitionOperation,
+        identity: Identity,
+        partition: Partition,
+        asker: Asker,
     ) -> AnyAnswer:
         rule, namespace = RULES[type(operation)], operation.name.namespace
-        work: Awaitable[AnyAnswer]
-        if rule.is_inner:
-            work = self.execute(partition, operation, identity)
-        else:
+        if not (rule.is_inner or rule.continues):
             self._rules.owned(namespace)
-            work = self._rules.measured(
-                identity, namespace, self.execute(partition, operation, identity)
-            )
+        work: Awaitable[AnyAnswer]
+        if isinstance(operation, BodyOperation):
+            work = self._take_body(partition, operation, identity, asker)
+        else:
+            work = self.execute(partition, operation, identity)
+        if not rule.is_inner:
+            work = self._rules.measured(identity, namespace, work)
         try:
             if rule.may_repeat:
                 return await work
@@ -194,14 +207,38 @@ class Serving:
             raise
 
     async def execute(
-        self, partition: Partition, operation: PartitionOperation, identity: Identity
+        self, partition: Partition, operation: LocalOperation, identity: Identity
     ) -> AnyAnswer:
         """Run an operation on an open partition."""
-        if isinstance(operation, BodyOperation):
-            return await self._bodies.run(partition, operation)
         return await run(
             self._broker, partition, operation, identity, self._rules, self._refusal_of
         )
+
+    async def _take_body(
+        self, partition: Partition, operation: BodyOperation, identity: Identity, asker: Asker
+    ) -> AnyAnswer:
+        """Run an operation on a body. What is stored is measured, and counted as the caller's."""
+        if not isinstance(operation, BeginBody):
+            return await self._bodies.run(asker, operation)
+        namespace, message = operation.name.namespace, large.head_of(operation)
+        room = self._rules.room(identity, namespace, asker.broker_id)
+
+        async def store(pieces: Pieces) -> LargeStored | None:
+            try:
+                if isinstance(operation, BeginUpload):
+                    return await large.store_upload(
+                        partition, operation, pieces, room.hold, self._rules
+                    )
+                async with aclosing(large.counted(pieces, room.hold, large.HELD_BYTES)) as coming:
+                    await partition.copy_large(operation.upload, message, coming)
+                return None
+            finally:
+                room.release()
+
+        async def measured(pieces: Pieces) -> LargeStored | None:
+            return await self._rules.measured(identity, namespace, store(pieces))
+
+        return await self._bodies.begin(asker, operation, measured)
 
     @asynccontextmanager
     async def _turn(self, name: PartitionName) -> AsyncIterator[None]:

@@ -2,7 +2,7 @@
 
     GET /v1/operations HTTP/1.1                   101 Switching Protocols
     Connection: Upgrade                           Connection: Upgrade
-    Upgrade: octavo-operations/3                  Upgrade: octavo-operations/3
+    Upgrade: octavo-operations/4                  Upgrade: octavo-operations/3
     Octavo-Operations-Nonce: …                    Octavo-Operations-Nonce: …
 
 The request carries the proof of a call between brokers (broker/http/broker_calls.py), so it is let

@@ -49,6 +49,7 @@ from octavo.protocol.large import (
     BrokenBody,
     Cutter,
     LargeBody,
+    Piece,
     large_body_of,
     piece_of,
     piece_record,
@@ -251,9 +252,33 @@ class BodyReader:
             yield self.record.value or b""
             return
         assembler = Assembler(self.large)
-        for index in range(self.large.pieces):
-            batch = await self._log.reader.piece(self._segment, index)
-            yield assembler.take(piece_of(next(read_records(batch.data))))
+        for number in range(self.large.pieces):
+            yield assembler.take(await self.piece(number))
+
+    async def piece(self, number: int) -> Piece:
+        """Read a piece; of a message that is not large, its value. It is not checked."""
+        if self.large is None:
+            return Piece("", 0, self.record.value or b"")
+        return await read_piece(self._log, self._segment, number)
+
+
+async def read_piece(log: PartitionLog, segment: PartitionLedger, number: int) -> Piece:
+    """Read a piece of the large message in this ledger. Raises `BrokenBody`, `OffsetTrimmed`."""
+    batch = await log.reader.piece(segment, number)
+    return piece_of(next(read_records(batch.data)))
+
+
+async def piece_at(
+    log: PartitionLog, record: PartitionRecordKeeper, offset: int, number: int
+) -> Piece:
+    """See `Partition.body_piece`."""
+    ledgers = record.ledgers
+    segment = ledgers.find(offset) if offset >= ledgers.earliest_offset else None
+    if segment is None or number >= (segment.pieces or 0):
+        raise MessageNotFound(f"there is no large message with a piece {number} at offset {offset}")
+    if placed(segment, duplicate=False).first_offset != offset:
+        raise MessageNotFound(f"{offset} is not the offset of a large message")
+    return await read_piece(log, segment, number)
 
 
 async def open_body(

@@ -63,6 +63,7 @@ from octavo.broker.partition.large import (
     BodyReader,
     LargeUpload,
     open_body,
+    piece_at,
     placed,
     take_copy,
 )
@@ -111,6 +112,7 @@ from octavo.protocol.batch import (
 )
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.due import due_of
+from octavo.protocol.large import Piece
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.records import Record
 
@@ -678,6 +680,14 @@ class Partition:
         """
         self._check_open()
         return await open_body(self._log, self._record, self.readable, offset)
+
+    async def body_piece(self, offset: int, number: int) -> Piece:
+        """Read a piece of the large message at this offset, without opening the message.
+
+        Raises `MessageNotFound` if it has no such piece, and what `read` raises.
+        """
+        self._check_open()
+        return await piece_at(self._log, self._record, offset, number)
 
     async def large_body(self, offset: int) -> BodyReader | None:
         """Open the body of the large message at this offset; None if no large body is stored there.

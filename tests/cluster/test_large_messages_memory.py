@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 from crc32c import crc32c
 
-from octavo.broker.http.api.large import UPLOAD_HELD_BYTES, UPLOAD_HELD_BYTES_MIN
+from octavo.broker.operations.large import HELD_BYTES, HELD_BYTES_MIN
 from octavo.broker.partition.large import PIECES_UNDER_WAY_MAX
 from octavo.protocol.large import PIECE_BYTES
 from tests.support.cluster import Cluster, running_cluster, until
@@ -72,7 +72,7 @@ async def test_a_hundred_megabytes_pass_through_bounded_memory(cluster: Cluster)
 async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_path: Path) -> None:
     """48 uploads that sent a byte a second took all room for bodies: each counted as 8 MiB."""
     async with running_cluster(tmp_path) as cluster:
-        await cluster.start_broker("broker-0", bodies_bytes_max=2 * UPLOAD_HELD_BYTES)
+        await cluster.start_broker("broker-0", bodies_bytes_max=2 * HELD_BYTES)
         assert (await cluster.api.put(ONE)).status == 201
         go_on = asyncio.Event()
 
@@ -89,8 +89,8 @@ async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_pat
             asyncio.create_task(cluster.api.call("PUT", ONE + "/large", data=trickle()))
             for _ in range(24)
         ]
-        await until(lambda: held.total >= 24 * UPLOAD_HELD_BYTES_MIN, "all are under way")
-        assert held.total < 24 * UPLOAD_HELD_BYTES_MIN + 24 * 1024, "what has arrived, no more"
+        await until(lambda: held.total >= 24 * HELD_BYTES_MIN, "all are under way")
+        assert held.total < 24 * HELD_BYTES_MIN + 24 * 1024, "what has arrived, no more"
         answer = await cluster.api.call("PUT", ONE + "/large", data=PART * 8)
         assert answer.status == 200, answer
         # Uploads that have filled more than half of the room, and trickle on, lose their places.
@@ -111,4 +111,4 @@ async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_pat
 
 def test_what_an_upload_counts_as_is_what_it_takes() -> None:
     """A growing piece, the last part, and the copied pieces in flight."""
-    assert UPLOAD_HELD_BYTES >= (PIECES_UNDER_WAY_MAX + 2) * PIECE_BYTES
+    assert HELD_BYTES >= (PIECES_UNDER_WAY_MAX + 2) * PIECE_BYTES

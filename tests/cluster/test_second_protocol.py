@@ -52,8 +52,8 @@ async def test_a_broker_without_http_serves_it(tmp_path: Path) -> None:
         authorizer = Authorizer(None, cluster.clock, lambda _: None)
         quotas = OperationQuotas(running.store, broker, metrics)
         ids = ProducerIds(b"k" * 32, lambda: False)
-        rules = BrokerRules(broker, authorizer, quotas, ids, metrics, 1000)
         alone: Any = None
+        rules = BrokerRules(broker, authorizer, quotas, ids, metrics, 1000, 1000, alone)
         limits: Any = SimpleNamespace(group_members_max=1, groups_max=1, group_partitions_max=1)
         groups = Groups(limits)
         protocol = LineProtocol(Operations(broker, alone, rules, refusal_of, 1.0, "1", groups))

@@ -10,20 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from octavo.broker import errors as broker_errors
 from octavo.broker.broker import Broker
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.problems import problem_from, refusal_of
+from octavo.broker.operations.asking import Upload
+from octavo.broker.operations.bodies import Asker
 from octavo.broker.operations.frames import keys_of
 from octavo.broker.operations.kinds import (
     RULES,
     AnyAnswer,
     AnyOperation,
     Leases,
+    LocalOperation,
     PartitionOperation,
     Prepare,
     Publish,
@@ -33,6 +37,8 @@ from octavo.broker.operations.kinds import (
     StoreCopy,
     Take,
 )
+from octavo.broker.operations.large import Room
+from octavo.broker.operations.large_kinds import BeginUpload
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
@@ -45,7 +51,10 @@ from tests.sim.process import Process
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
 
+Value = TypeVar("Value")
 PORT = 80
+LARGE_BYTES_MAX = 10_000
+_BODIES_BYTES_MAX = 64 * 1024 * 1024
 _KEY = b"the key of calls between simulated brokers"
 _BY_NAME = {
     kind.name: kind
@@ -75,6 +84,11 @@ class SimRules:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._memory = HeldBytes(_BODIES_BYTES_MAX)
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return self._memory.describe()
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         """Compare the operation's caller with the expected caller."""
@@ -91,9 +105,7 @@ class SimRules:
         if identity != wanted:
             self._cluster.audit.fail(f"X25 {wanted.name} asks, and the owner is told {identity}")
 
-    async def measured(
-        self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
-    ) -> AnyAnswer:
+    async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
         return await work
 
     def owned(self, namespace: str) -> None:
@@ -119,6 +131,17 @@ class SimRules:
 
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
         """Charge nothing."""
+
+    def gave(self, topic: TopicName, size: int, messages: int) -> None:
+        """Charge nothing."""
+
+    def large_bytes_max(self, topic: TopicName) -> int:
+        del topic
+        return LARGE_BYTES_MAX
+
+    def room(self, identity: Identity, namespace: str, broker_id: str) -> Room:
+        del identity, namespace
+        return Room(self._memory, broker_id, ())
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
         del topic
@@ -147,13 +170,15 @@ class SimRules:
         return None
 
 
-def caller_of(operation: AnyOperation) -> Identity:
+def caller_of(operation: AnyOperation | Upload) -> Identity:
     """Return the identity that has to ask for this operation. It follows from the operation."""
     mark = "reader"
     if isinstance(operation, Publish):
         mark = f"publisher-{len(operation.batches[0])}"
     elif isinstance(operation, Receive):
         mark = f"consumer-{operation.consumer}"
+    elif isinstance(operation, Upload | BeginUpload):
+        mark = f"uploader-{operation.upload}"
     elif isinstance(operation, Settle):
         mark = f"acker-{len(operation.acks)}"
     return Identity(f"user:{mark}", source="token")
@@ -183,7 +208,7 @@ class WatchedServing(Serving):
     told: list[Callable[[Partition, PartitionOperation, AnyAnswer], None]]
 
     async def execute(
-        self, partition: Partition, operation: PartitionOperation, identity: Identity
+        self, partition: Partition, operation: LocalOperation, identity: Identity
     ) -> AnyAnswer:
         answer = await super().execute(partition, operation, identity)
         for tell in self.told:
@@ -201,9 +226,10 @@ class Door:
         self._links: list[AnsweringLink] = []
         self.serves = False
         """Whether the broker has started, and does not stop."""
+        self.rules = SimRules(cluster)
         self.serving = WatchedServing(
             broker,
-            SimRules(cluster),
+            self.rules,
             refusal_of,
             lambda: self.serves,
             _nothing,
@@ -231,14 +257,16 @@ class Door:
         nonce = f"{self._process.rng.getrandbits(128):032x}"
         nonces = (headers[NONCE_HEADER], nonce)
         keys = keys_of(_KEY, headers[FORWARDED_HEADER], self._name, nonces)
-        run = partial(self._run, headers[FORWARDED_HEADER])
+        asker = Asker(headers[FORWARDED_HEADER], headers[FORWARDED_HEADER])
+        run = partial(self._run, asker)
         link = AnsweringLink(hello_of(self._name), *seals_of(keys, is_tls=False), run)
+        link.closed.add_done_callback(lambda _: self.serving.lose(asker))
         self._links.append(link)
         transport.write(answer_head(nonce))
         return link
 
-    async def _run(self, peer: str, payload: bytes, deadline_s: float) -> Reply:
-        return await self.serving.answer(payload, deadline_s, peer)
+    async def _run(self, asker: Asker, payload: bytes, deadline_s: float) -> Reply:
+        return await self.serving.answer(payload, deadline_s, asker)
 
 
 class _Upgrade(asyncio.Protocol):

@@ -1,9 +1,10 @@
 """Brokers in the simulator: the production core, with a call between processes in place of HTTP.
 
-`publish`, `read`, `receive` and `settle` go to an owner as operations, by production code over the
-simulated network (broker_links.py). So do hand-overs, deletions, dead letters and all else that
-brokers ask on their own behalf. `at_owner` serves all other work: it asks its broker for the
-owner, works here or has the owner's broker work, and asks again while nothing has been done.
+`publish`, `read`, `receive`, `settle`, `upload` and `body` go to an owner as operations, by
+production code over the simulated network (broker_links.py). So do hand-overs, deletions, dead
+letters and all else that brokers ask on their own behalf. `at_owner` serves all other work: it asks
+its broker for the owner, works here or has the owner's broker work, and asks again while nothing
+has been done.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from octavo.broker.broker import Broker
 from octavo.broker.cluster.dead_letters import LargeLetter
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
+from octavo.broker.groups.coordinator import Groups
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.problems import refusal_of
 from octavo.broker.operations import kinds as operations
+from octavo.broker.operations.asking import Asked, Operations, Upload
 from octavo.broker.operations.brokers import OwnOperations
 from octavo.broker.operations.kinds import (
     AnyAnswer,
     Leases,
-    PartitionOperation,
+    LocalOperation,
     Publish,
     Read,
     Receive,
@@ -33,6 +38,8 @@ from octavo.broker.operations.kinds import (
     Settled,
     numbered,
 )
+from octavo.broker.operations.large import Pieces, whole_body
+from octavo.broker.operations.large_kinds import BodyPiece, LargeRead, LargeStored, OpenBody
 from octavo.broker.operations.local import batches_of
 from octavo.broker.operations.remote import Remote
 from octavo.broker.operations.routing import with_owner
@@ -49,7 +56,7 @@ from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.writer import AddDone, LedgerWriter
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import Buffer
-from tests.sim.broker_links import Door, caller_of, error_of, new_remote
+from tests.sim.broker_links import Door, SimRules, caller_of, error_of, new_remote
 from tests.sim.cluster import Cluster
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_store import SimMetadataStore
@@ -89,6 +96,7 @@ class SimBroker:
         self.remote: Remote | None = None
         self.own: OwnOperations | None = None
         self.door: Door | None = None
+        self.operations: Operations | None = None
         self._receives = 0
         self._limits = limits
         self._peers = peers
@@ -126,6 +134,7 @@ class SimBroker:
 
     def _died(self, _: Process) -> None:
         self.broker = self.ledgers = self.store = self.remote = self.own = self.door = None
+        self.operations = None
 
     async def _live(self, process: Process) -> None:
         cluster = self.cluster
@@ -146,6 +155,11 @@ class SimBroker:
             self.own = OwnOperations(self.remote, f"{process.number:x}")
             self.own.connect(broker)
             self.door = door = Door(cluster, process, self.name, broker)
+            rules: Any = door.rules
+            self.operations = Operations(
+                broker, self.remote, rules, refusal_of, _MOVING_WAIT_S, f"{process.number:x}",
+                Groups(HttpConfig()),
+            )  # fmt: skip
             await door.open()
             await broker.start(f"sim://{self.name}")
             self.broker = broker
@@ -288,8 +302,59 @@ class SimBroker:
 
         await self._with_owner(name, here, there)
 
+    async def upload(
+        self, upload: Upload, pieces: Callable[[], Pieces], is_spent: Callable[[], bool]
+    ) -> LargeStored:
+        """Store a client's large message at its owner, as a broker does that a client asked."""
+        operations, rules = self._asking()
+        name = upload.name
+        room = rules.room(caller_of(upload), name.namespace, "of clients")
+        asked = Asked()
+        try:
+            return await operations.upload(
+                asked, caller_of(upload), upload, pieces, room.hold,
+                owned=lambda: None, may_repeat=lambda: not is_spent(),
+            )  # fmt: skip
+        except Refused as error:
+            raise error_of(error.refusal) from error
+        finally:
+            room.release()
+            self._note_where("uploaded", asked.owner_url)
+
+    async def body(self, name: PartitionName, offset: int) -> bytes:
+        """Read the body of a message piece by piece, as a broker does that a client asked."""
+        operations, _ = self._asking()
+        asked = Asked()
+
+        async def ask(operation: LargeRead) -> BodyPiece:
+            found = await operations.at_owner(
+                asked, caller_of(operation), operation, owned=lambda: None
+            )
+            assert isinstance(found, BodyPiece)
+            return found
+
+        opening = OpenBody(name, offset)
+        try:
+            opened = await ask(opening)
+            coming = whole_body(opened, opening, ask, lambda _: 0.0)
+            body = b"".join([piece async for piece in coming])
+        except Refused as error:
+            raise error_of(error.refusal) from error
+        finally:
+            self._note_where("read", asked.owner_url)
+        return body
+
+    def _asking(self) -> tuple[Operations, SimRules]:
+        if self.operations is None or self.door is None:
+            raise PartitionMoving(f"broker {self.name} is not ready")
+        return self.operations, self.door.rules
+
+    def _note_where(self, what: str, owner_url: str) -> None:
+        where = "here" if owner_url == f"sim://{self.name}" else "there"
+        self.cluster.trace.probe(f"large.{what}_{where}")
+
     async def operate(
-        self, operation: PartitionOperation, shipped: PartitionOperation, wait_s: float = 0.0
+        self, operation: LocalOperation, shipped: LocalOperation, wait_s: float = 0.0
     ) -> tuple[AnyAnswer, str]:
         """Return the answer of the partition's owner, and the owner."""
 
@@ -304,9 +369,7 @@ class SimBroker:
         found: tuple[AnyAnswer, str] = await self._with_owner(operation.name, here, there)
         return found
 
-    async def _ask(
-        self, owner: Owner, operation: PartitionOperation, wait_s: float = 0.0
-    ) -> AnyAnswer:
+    async def _ask(self, owner: Owner, operation: LocalOperation, wait_s: float = 0.0) -> AnyAnswer:
         assert self.remote is not None
         self.cluster.trace.probe("operations.asked")
         return await self.remote.ask(owner, caller_of(operation), operation, wait_s)

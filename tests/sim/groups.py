@@ -29,6 +29,7 @@ from octavo.broker.groups.group import Membership
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.problems import refusal_of
 from octavo.broker.operations.asking import Operations
+from octavo.broker.operations.bodies import Asker
 from octavo.broker.operations.kinds import (
     AnyAnswer,
     GroupOperation,
@@ -134,7 +135,8 @@ class Keeper:
         there = self.world.keepers[owner.broker_id]
         payload = encode_request(identity, owner.incarnation, operation)
         deadline_s = self.world.loop.time() + CALL_S
-        reply = await there.at(lambda: there.serving.answer(payload, deadline_s, self.name))
+        asker = Asker(self.name, self.name)
+        reply = await there.at(lambda: there.serving.answer(payload, deadline_s, asker))
         if reply.is_refused:
             raise error_of(decode_refusal(reply.payload))
         return decode_answer(operation, reply.payload)

@@ -22,7 +22,7 @@ from octavo.broker.http.api.publish import summarize
 from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.log.open_batches import Turns
-from octavo.broker.operations.kinds import Leases, PartitionOperation, Receive
+from octavo.broker.operations.kinds import Leases, LocalOperation, Receive
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName
 from octavo.client.wire import Body, Reply
@@ -146,7 +146,7 @@ class _Call(SimpleNamespace):
         self.epochs[str(name.partition)] = epoch
         return found
 
-    async def operate(self, operation: PartitionOperation, wait_s: float = 0.0) -> Any:
+    async def operate(self, operation: LocalOperation, wait_s: float = 0.0) -> Any:
         """Return the owner's answer and the owner."""
         found: Any
         found, self.owner = await self.broker.operate(operation, operation, wait_s)

@@ -1,9 +1,11 @@
 """Large messages: uploaded in pieces to a separate topic while owners die, and X23.
 
-Profile `large`. The production `LargeUpload` and `Cutter` are driven as the HTTP handler drives
-them; pieces have a few bytes. A named upload is repeated until it is answered, an unnamed upload is
-sent once, and some break off in the middle. Ordinary messages come between them, and copies of
-stored messages, made as for dead letters: a copy that takes long is given up and made again.
+Profile `large`. The production `Operations` upload and read bodies at any broker, as the HTTP
+handler has them do; pieces have a few bytes. A named upload is repeated until it is answered, an
+unnamed upload is sent once, and some break off, in the middle or before their end. Connections
+between the asked broker and the others are cut in the middle of uploads and of reads. Ordinary
+messages come between them, and copies of stored messages, made as for dead letters: a copy that
+takes long is given up and made again.
 
 The referee: every message shown is whole, byte for byte as sent, and keeps its offset. An acked
 message is there. A named message is there once. A broken-off message is never seen.
@@ -24,13 +26,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from octavo.broker.cluster.dead_letters import LargeLetter
 from octavo.broker.errors import TooManyLedgers, TopicNotFound
 from octavo.broker.http.problems import problem_of
+from octavo.broker.operations import large as operations
+from octavo.broker.operations.asking import Upload
+from octavo.broker.operations.large import Pieces
+from octavo.broker.operations.large_kinds import LargeStored
 from octavo.broker.partition import large
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Published, TopicName, TopicSettings
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.large import LARGE_HEADER, Cutter
 from octavo.protocol.records import Record, build_batch, read_records
-from tests.sim.brokers import CALL_TIMEOUT_S
+from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
 
 _TOPIC = TopicName("public", "large")
 _NAME = TopicName("public", "large").partition(0)
-_PIECE_BYTES, _BYTES_MAX = 16, 10_000
+_PIECE_BYTES = 16
 _PAUSE_S = 0.05
 _READ_WITHIN_S = 15.0
 _SENT_ON_P = 0.5
@@ -57,6 +63,8 @@ class LargeOptions(NamedTuple):
     named_p: float
     pause_s: float
     """The longest pause between two parts of a body."""
+    cut_p: float
+    """How often the asked broker loses its connections to the others at a part of a body."""
     copiers: int
     copy_s: float
     """The longest time of an attempt to copy."""
@@ -70,6 +78,7 @@ def draw(rng: random.Random) -> LargeOptions:
         breaks_off_p=rng.choice((0.0, 0.2)),
         named_p=rng.choice((0.3, 0.9)),
         pause_s=rng.choice((0.0, 0.02, 0.1)),
+        cut_p=rng.choice((0.0, 0.02, 0.1)),
         copiers=rng.choice((0, 1, 2)),
         copy_s=rng.choice((0.02, 0.1, 0.5)),
     )
@@ -165,6 +174,7 @@ class LargeLoad:
             ("lm", self._make),
             ("lp", self._publish),
             ("lr", self._read),
+            ("lb", self._read_bodies),
             *((f"lu{n}", self._upload) for n in range(self.options.uploaders)),
             *((f"lc{n}", self._copy) for n in range(self.options.copiers)),
         ]
@@ -175,15 +185,17 @@ class LargeLoad:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within the block, uploads without a name get one from the seed."""
-        put, kept = setattr, vars(large)["secrets"]
+        """Within the block, uploads without a name get one from the seed, and pieces are short."""
+        put, kept, cut = setattr, vars(large)["secrets"], operations.CUT_BYTES
         chance = self.load.cluster.loop.stream("upload names")
         drawn = SimpleNamespace(token_hex=lambda n: f"{chance.getrandbits(8 * n):x}")
         put(large, "secrets", drawn)
+        put(operations, "CUT_BYTES", _PIECE_BYTES)
         try:
             yield
         finally:
             put(large, "secrets", kept)
+            put(operations, "CUT_BYTES", cut)
 
     def settle(self) -> None:
         """Check at the end that all messages are there, and no others."""
@@ -235,9 +247,10 @@ class LargeLoad:
             sent.broken = rng.random() < options.breaks_off_p
             while True:
                 stream = random.Random(rng.random())
+                upload = Upload(_NAME, sent.name if sent.named else "", _record(sent, b""))
                 try:
-                    published: Published = await client.ask(
-                        _NAME, partial(self._store, sent, stream), wait_s=1.0
+                    stored = await client.upload(
+                        upload, partial(self._send, sent, stream), wait_s=1.0
                     )
                 except EXPECTED as error:
                     self._probe(f"not_stored.{type(error).__name__}")
@@ -246,7 +259,9 @@ class LargeLoad:
                         break
                     await client.pause(RETRY_S)
                 else:
+                    published = stored.published
                     self._probe("repeated" if published.duplicate else "stored")
+                    self._check_told(sent, stored)
                     self.history.acked(sent, published.first_offset)
                     break
 
@@ -256,26 +271,54 @@ class LargeLoad:
         if known and not problem_of(error).can_retry:
             self.load.audit.fail(f"X23 {sent.name} is refused for good: {error!r}")
 
-    async def _store(self, sent: Sent, rng: random.Random, partition: Partition) -> Published:
-        """Do the handler's work at the owner while the body arrives."""
-        begun = await partition.begin_large(sent.name if sent.named else "")
-        if isinstance(begun, Published):
-            await partition.body(begun.first_offset)  # read its length
-            return begun
-        cutter = Cutter(begun.upload, _BYTES_MAX, _PIECE_BYTES)
-        try:
-            for part in _parts(sent.value, rng):
-                await asyncio.sleep(self.options.pause_s * rng.random())
-                for piece in cutter.feed(part):
-                    await begun.add(piece)
-            if sent.broken:
-                raise ConnectionResetError("its sender is gone")
-            rest, body = cutter.rest(), cutter.body()
-            if rest:
-                await begun.add(rest)
-            return await begun.finish(_record(sent, b""), body)
-        finally:
-            begun.discard()
+    async def _send(self, sent: Sent, rng: random.Random, broker: SimBroker) -> Pieces:
+        """Yield the body as it arrives at a broker; cut the broker's connections now and then."""
+        parts = [*_parts(sent.value, rng)]
+        last = rng.randrange(len(parts) + 1) if sent.broken else len(parts)
+        for part in parts[:last]:
+            await asyncio.sleep(self.options.pause_s * rng.random())
+            self._maybe_cut(broker, rng)
+            yield part
+        if sent.broken:
+            raise ConnectionResetError("its sender is gone")
+
+    def _maybe_cut(self, broker: SimBroker, rng: random.Random) -> None:
+        if rng.random() < self.options.cut_p:
+            self._probe("cut")
+            for other in self.load.brokers:
+                if other != broker.name:
+                    self.load.cluster.network.reset(broker.name, other)
+
+    def _check_told(self, sent: Sent, stored: LargeStored) -> None:
+        """Check what the publisher is told of the body."""
+        if stored.size != len(sent.value):
+            self.load.audit.fail(f"X23 {sent.name} is said to have {stored.size} bytes")
+
+    async def _read_bodies(self, client: TopicClient) -> None:
+        """Read bodies through any broker, piece by piece."""
+        rng = client.rng
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            known = [one for one in self.history.sent.values() if one.at is not None]
+            if not known:
+                continue
+            sent = rng.choice(known)
+            assert sent.at is not None
+            cutting = asyncio.ensure_future(self._cut_soon(rng))
+            try:
+                value = await client.body(_NAME, sent.at, wait_s=1.0)
+            except EXPECTED as error:
+                self._probe(f"body_unread.{type(error).__name__}")
+            else:
+                self.history.shows(sent.at, sent.name, value)
+                self._probe("body_read")
+            finally:
+                cutting.cancel()
+
+    async def _cut_soon(self, rng: random.Random) -> None:
+        """Cut some connections between brokers while a body is read, now and then."""
+        await asyncio.sleep(0.01 * rng.random())
+        self._maybe_cut(rng.choice([*self.load.brokers.values()]), rng)
 
     async def _copy(self, client: TopicClient) -> None:
         rng = client.rng

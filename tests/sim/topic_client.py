@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from octavo.broker.cluster.dead_letters import LargeLetter
+from octavo.broker.operations.asking import Upload
 from octavo.broker.operations.kinds import Leases, Receive, Settle, Settled
+from octavo.broker.operations.large import Pieces
+from octavo.broker.operations.large_kinds import LargeStored
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, Published, StoredBatch
 from octavo.protocol.codes import OctavoError
@@ -105,6 +109,32 @@ class TopicClient:
     async def store_large(self, name: PartitionName, letter: LargeLetter, wait_s: float) -> None:
         """Have a broker store a copy of a large message at its owner. Raises `EXPECTED`."""
         await self._call(name, lambda one: one.store_large(name, letter), wait_s)
+
+    async def upload(
+        self, upload: Upload, pieces: Callable[[SimBroker], Pieces], wait_s: float
+    ) -> LargeStored:
+        """Have any broker store a large message at its owner. Raises `EXPECTED`.
+
+        `pieces` gives the body for the broker that is asked; it can be sent only once.
+        """
+        begun: list[SimBroker] = []
+
+        def ask(one: SimBroker) -> Coroutine[Any, Any, LargeStored]:
+            async def sent() -> Pieces:
+                begun.append(one)
+                async with aclosing(pieces(one)) as coming:
+                    async for piece in coming:
+                        yield piece
+
+            return one.upload(upload, sent, lambda: bool(begun))
+
+        found: LargeStored = await self._call(upload.name, ask, wait_s)
+        return found
+
+    async def body(self, name: PartitionName, offset: int, wait_s: float) -> bytes:
+        """Have any broker read the body of a message. Raises `EXPECTED`."""
+        found: bytes = await self._call(name, lambda one: one.body(name, offset), wait_s)
+        return found
 
     async def _call(
         self,

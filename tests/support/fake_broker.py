@@ -69,7 +69,7 @@ from octavo.metadata.topic_records import ForkRecord, NamespaceRecord, encode_re
 from octavo.metadata.topic_settings import Policies
 from octavo.protocol.ack_ids import each
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
-from octavo.protocol.large import LargeBody, large_body_of
+from octavo.protocol.large import PIECE_BYTES, LargeBody, Piece, large_body_of
 from octavo.protocol.records import Record, build_batch, read_records
 
 NOW_MS = 1_700_000_000_000
@@ -351,13 +351,20 @@ class FakePipeline:
 
 
 class FakeBody:
-    def __init__(self, data: bytes, record: Record) -> None:
+    def __init__(self, offset: int, data: bytes, record: Record) -> None:
+        self.offset = offset
         self.data = data
         self.size = len(data)
         self.large = large_body_of(record.headers)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         yield self.data
+
+    async def piece(self, number: int) -> Piece:
+        if self.large is None:
+            return Piece("", 0, self.data)
+        start = number * PIECE_BYTES
+        return Piece(self.large.upload, number, self.data[start : start + PIECE_BYTES])
 
 
 class FakeUpload:
@@ -454,7 +461,10 @@ class FakePartition:
         if offset not in (found := self.all_records()):
             raise errors.MessageNotFound(f"there is no message at offset {offset} yet")
         record = found[offset][1]
-        return FakeBody(self.bodies.get(offset, record.value or b""), record)
+        return FakeBody(offset, self.bodies.get(offset, record.value or b""), record)
+
+    async def body_piece(self, offset: int, number: int) -> Piece:
+        return await (await self.body(offset)).piece(number)
 
     async def publish_single(self, record: Record) -> Placed:
         batch = build_batch([record])

@@ -1,45 +1,43 @@
 """Publish and read messages of up to a hundred megabytes and more, as streams.
 
-The owner of the partition answers an upload; its key chooses the partition, or else it is the next
-in turn. A body that fits into a single piece is published as any other message
-(partition/large.py). A read of a body streams it from the owner. The bytes in memory count like
-bodies, so there are only as many at once as there is room for.
+The owner of the partition stores an upload (operations/large.py); its key chooses the partition, or
+else it is the next in turn. A body that fits into a single piece is published as any other message.
+A read of a body asks the owner for a piece at a time. The bytes in memory count like bodies, so
+there are only as many at once as there is room for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from urllib.parse import quote
 
 import structlog
 from aiohttp import web
 
+from octavo.broker.http import forwarding
 from octavo.broker.http.api.answers import LargePublished
 from octavo.broker.http.api.batching import size_of
 from octavo.broker.http.api.payloads import raw_record
 from octavo.broker.http.api.publish import access_of, partition_of_single
 from octavo.broker.http.api.read import one_partition, position_of
 from octavo.broker.http.api.topics import topic_to_publish
-from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import Call, too_long
-from octavo.broker.http.forwarding import prefers_redirect, with_owner
-from octavo.broker.http.problems import Problem
-from octavo.broker.http.quotas import MESSAGES_HEADER
+from octavo.broker.http.forwarding import operate, redirected
+from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.quotas import wait_of
 from octavo.broker.http.stream import write_head
-from octavo.broker.operations.control import resolve
+from octavo.broker.operations.asking import Upload
+from octavo.broker.operations.kinds import at_of
+from octavo.broker.operations.large import Pieces, whole_body
+from octavo.broker.operations.large_kinds import BodyPiece, LargeStored, OpenBody, ReadBody
 from octavo.broker.partition.large import id_of
-from octavo.broker.partition.partition import Partition
-from octavo.broker.types import MessageId, Owner, Published, checked_name
-from octavo.protocol.large import PIECE_BYTES, BodyTooLong, Cutter, LargeBody
-from octavo.protocol.records import Record, build_batch
+from octavo.broker.types import MessageId, PartitionName, checked_name
+from octavo.protocol.large import PIECE_BYTES, BodyTooLong
 
 UPLOAD_HEADER = "Octavo-Upload"
 CRC_HEADER = "Octavo-Crc32c"
-UPLOAD_HELD_BYTES = 8 * PIECE_BYTES
-"""An upload counts as at most this: a piece that is being filled, and pieces under way …"""
-UPLOAD_HELD_BYTES_MIN = 64 * 1024
-"""… but first as the bytes that have arrived, plus this for its ledger and its socket."""
 BODY_HELD_BYTES = 2 * PIECE_BYTES
 """Bytes that an answer with a body counts as."""
 _BOUND_BY = "the topic's message_bytes_max or the brokers' http.large_message_bytes_max says so"
@@ -51,9 +49,9 @@ log = structlog.get_logger()
 async def publish_large(call: Call) -> web.StreamResponse:
     """`POST`, `PUT …/large`."""
     topic = call.topic
-    upload, most = _head(call), call.services.config.large_message_bytes_max
+    upload = _head(call)
     info = await topic_to_publish(call)
-    most = min(most, info.settings.policies.message_bytes_max or most)
+    most = call.services.rules.large_bytes_max(topic)
     announced = call.request.content_length
     if announced is not None and announced > most:
         raise too_long(announced, most, _BOUND_BY)
@@ -63,23 +61,18 @@ async def publish_large(call: Call) -> web.StreamResponse:
     if name is None:
         turn = next(call.services.turn)
         name = topic.partition(partition_of_single(record, info.settings.partitions, turn))
-    path = f"{partition_path(name)}/large"
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        call.services.quotas.may_publish(topic)
-        await call.hold(UPLOAD_HELD_BYTES_MIN)
-        stored = await _Upload(call, partition, record, upload, most).store()
-        return call.reply(stored)
-
-    async def there(owner: Owner) -> web.StreamResponse:
-        if prefers_redirect(call):
-            return web.Response(
-                status=307,
-                headers={"Location": owner.url + path, "Preference-Applied": "redirect"},
-            )
-        return await call.services.peers.forward(call, owner, path)
-
-    return await with_owner(call, name, here, there, may_repeat=lambda: not call.body_is_spent)
+    path = f"/v1/topics/{topic}/partitions/{name.partition}/large"
+    if (elsewhere := await redirected(call, name, path)) is not None:
+        return elsewhere
+    asked = Upload(name, upload, record, access_of(call))
+    try:
+        stored = await forwarding.upload(call, asked, partial(_body_of, call))
+    except (BodyTooLong, Problem) as error:
+        if problem_of(error).code == BodyTooLong.name:
+            raise too_long(None, most, _BOUND_BY) from error
+        raise
+    call.messages = 1
+    return call.reply(_shown(name, stored))
 
 
 def _head(call: Call) -> str:
@@ -96,94 +89,31 @@ def _head(call: Call) -> str:
     return "" if upload is None else checked_name("upload", upload)
 
 
-class _Upload:
-    """An upload, at the partition's owner."""
-
-    def __init__(
-        self, call: Call, partition: Partition, record: Record, upload: str, most: int
-    ) -> None:
-        self._call = call
-        self._partition = partition
-        self._record = record
-        self._upload = upload
-        self._most = most
-
-    async def store(self) -> LargePublished:
-        """Store the body. Raises an error if nothing of it is stored, or if that is unknown."""
-        access = access_of(self._call)
-        self._partition.check_due(self._record)
-        begun = await self._partition.begin_large(self._upload, access)
-        if isinstance(begun, Published):
-            return await self._answer(begun)
-        cutter = Cutter(begun.upload, self._most)
-        try:
-            try:
-                async for part in self._call.stream_body():
-                    await _hold_upload(self._call, cutter.size + len(part))
-                    for piece in cutter.feed(part):
-                        await begun.add(piece)
-            except BodyTooLong:
-                raise too_long(None, self._most, _BOUND_BY) from None
-            self._check_all_came(cutter.size)
-            rest, body = cutter.rest(), cutter.body()
-            if body.pieces < 2 and not self._upload:
-                return await self._small(rest, access)
-            if rest:
-                await begun.add(rest)
-            published = await begun.finish(self._record, body)
-        finally:
-            begun.discard()
-        return await self._answer(published, body)
-
-    def _check_all_came(self, size: int) -> None:
-        """Check that the whole body has arrived, because the connection may have ended early."""
-        announced = self._call.request.content_length
-        if announced is not None and not self._call.is_packed and size != announced:
-            raise Problem(
-                400, "bad-body", f"the body has {size} bytes, and {announced} were announced"
-            )
-
-    async def _small(self, value: bytes, access: int | None) -> LargePublished:
-        batch = build_batch([self._record._replace(value=value)])
-        published = await self._partition.publish(batch, checked=True, access=access)
-        self._count(published, len(batch))
-        return self._shown(published, len(value))
-
-    async def _answer(self, published: Published, body: LargeBody | None = None) -> LargePublished:
-        self._count(published, 0 if body is None else body.size)
-        if body is not None and not published.duplicate:
-            return self._shown(published, body.size, body)
-        found = await self._partition.body(published.first_offset)
-        return self._shown(published, found.size, found.large)
-
-    def _count(self, published: Published, size: int) -> None:
-        call = self._call
-        call.messages = 1
-        if not published.duplicate:
-            call.services.quotas.stored(self._partition.name.topic_name, size, 1)
-            call.services.metrics.messages_published.inc(1)
-            call.services.metrics.bytes_published.inc(size)
-
-    def _shown(
-        self, published: Published, size: int, body: LargeBody | None = None
-    ) -> LargePublished:
-        found = LargePublished(
-            self._partition.name.partition,
-            published.first_offset,
-            str(id_of(published)),
-            size,
-            0 if body is None else body.pieces,
-        )
-        if body is not None:
-            found.crc32c = body.crc32c
-        if published.duplicate:
-            found.duplicate = True
-        return found
+async def _body_of(call: Call) -> Pieces:
+    """Yield the body as it arrives. Raises a 400 at its end if it is not whole."""
+    size = 0
+    async for piece in call.stream_body():
+        size += len(piece)
+        yield piece
+    announced = call.request.content_length  # the connection may have ended early
+    if announced is not None and not call.is_packed and size != announced:
+        raise Problem(400, "bad-body", f"the body has {size} bytes, and {announced} were announced")
 
 
-async def _hold_upload(call: Call, came_bytes: int) -> None:
-    """Count an upload by the bytes that have arrived. Raises `Overloaded`."""
-    await call.hold(min(UPLOAD_HELD_BYTES_MIN + came_bytes, UPLOAD_HELD_BYTES))
+def _shown(name: PartitionName, stored: LargeStored) -> LargePublished:
+    published, size, body = stored.published, stored.size, stored.large
+    found = LargePublished(
+        name.partition,
+        published.first_offset,
+        str(id_of(published)),
+        size,
+        0 if body is None else body.pieces,
+    )
+    if body is not None:
+        found.crc32c = body.crc32c
+    if published.duplicate:
+        found.duplicate = True
+    return found
 
 
 async def body(call: Call) -> web.StreamResponse:
@@ -198,44 +128,39 @@ async def body(call: Call) -> web.StreamResponse:
             "(ledger:entry:index)",
         )
 
-    async def here(partition: Partition) -> web.StreamResponse:
-        call.services.quotas.may_read(name.topic_name)
-        found = await partition.body(await resolve(partition, position))
-        answer = web.StreamResponse()
-        write_head(call, answer)
-        call.is_streaming = False  # the answer has an end, and its size is counted
-        answer.content_type = "application/octet-stream"
-        answer.content_length = found.size
-        if found.large is not None:
-            answer.headers[CRC_HEADER] = found.large.crc32c
-        call.messages = 1
-        if call.forwarded:
-            answer.headers[MESSAGES_HEADER] = "1"
-        if call.request.method == "HEAD":
-            return answer
+    is_head = call.request.method == "HEAD"
+    asked = OpenBody(name, at_of(position), is_head)
+    if not is_head:
         await call.hold(BODY_HELD_BYTES)
-        pieces = found.pieces()
-        async with contextlib.aclosing(pieces):
-            first = await anext(pieces)  # a lasting error gets a status
-            call.services.quotas.gave(name.topic_name, len(first), 1)
-            await answer.prepare(call.request)
-            await _send(call, answer, first)
-            try:
-                async for piece in pieces:
-                    call.services.quotas.gave(name.topic_name, len(piece), 0)
-                    await _send(call, answer, piece)
-            except ConnectionError:
-                raise
-            except Exception as error:
-                # The status was sent already, so only a broken connection can show the error.
-                log.warning("body_broken_off", partition=str(name), reason=str(error))
-                raise ConnectionResetError(f"the body of {name} broke off: {error}") from error
+    opened = await operate(call, asked, BodyPiece)
+    answer = web.StreamResponse()
+    write_head(call, answer)
+    call.is_streaming = False  # the answer has an end, and its size is counted
+    answer.content_type = "application/octet-stream"
+    answer.content_length = opened.size
+    if opened.large is not None:
+        answer.headers[CRC_HEADER] = opened.large.crc32c
+    call.messages = 1
+    if is_head:
         return answer
 
-    async def there(owner: Owner) -> web.StreamResponse:
-        return await call.services.peers.forward(call, owner)
+    async def ask(following: ReadBody) -> BodyPiece:
+        return await operate(call, following, BodyPiece)
 
-    return await with_owner(call, name, here, there)
+    async with contextlib.aclosing(whole_body(opened, asked, ask, wait_of)) as pieces:
+        first = await anext(pieces)  # a lasting error gets a status
+        await answer.prepare(call.request)
+        await _send(call, answer, first)
+        try:
+            async for piece in pieces:
+                await _send(call, answer, piece)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # The status was sent already, so only a broken connection can show the error.
+            log.warning("body_broken_off", partition=str(name), reason=str(error))
+            raise ConnectionResetError(f"the body of {name} broke off: {error}") from error
+    return answer
 
 
 async def _send(call: Call, answer: web.StreamResponse, piece: bytes) -> None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from octavo.broker.cluster.dead_letters import LargeLetter, ValueSource
-from octavo.broker.errors import Overloaded, PartitionMoving, TopicIsStream
+from octavo.broker.errors import Overloaded, OwnerUnreachable, PartitionMoving, TopicIsStream
 from octavo.broker.operations import bodies as bodies_module
-from octavo.broker.operations.bodies import BODIES_MAX, Bodies
+from octavo.broker.operations import remote as remote_module
+from octavo.broker.operations.bodies import BODIES_MAX, BODIES_OF_BROKER_MAX, Asker, Bodies
 from octavo.broker.operations.brokers import OwnOperations
-from octavo.broker.operations.kinds import (
+from octavo.broker.operations.kinds import OperationOutcomeUnknown
+from octavo.broker.operations.large import HELD_BYTES, HELD_BYTES_MIN, Room, counted
+from octavo.broker.operations.large_kinds import (
     GIVEN_UP,
     AddPiece,
     BeginLargeCopy,
-    Done,
+    BodyStored,
     EndBody,
     PieceTaken,
 )
+from octavo.broker.operations.remote import Remote
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.large import PIECE_BYTES, BrokenBody
 from octavo.protocol.records import Record, build_batch
@@ -30,6 +36,7 @@ from tests.support.cluster import until
 NAME = PartitionName("public", "dead", 0)
 COPY = Record(b"k", b"", [("kind", b"film")], 1)
 HEAD = build_batch([COPY])
+nothing: Any = None
 OWNER = Owner("b1", "http://b1", False, "i0")
 
 
@@ -66,6 +73,7 @@ class World:
     def __init__(self) -> None:
         self.partition: Any = Partition()
         self.bodies = Bodies()
+        self.asker, self.other = Asker("b0", "10.0.0.1"), Asker("b7", "10.0.0.7")
         self.own = Identity("node:b0", source="node")
         self.asked: list[Any] = []
         self.told: list[Any] = []
@@ -73,26 +81,34 @@ class World:
     async def ask(self, owner: Owner, identity: Identity, operation: Any) -> Any:
         assert (owner, identity) == (OWNER, self.own)
         self.asked.append(operation)
-        return await self.bodies.run(self.partition, operation)
+        if isinstance(operation, BeginLargeCopy):
+            return await self.bodies.begin(self.asker, operation, self.store)
+        return await self.bodies.run(self.asker, operation)
+
+    async def store(self, pieces: Any) -> None:
+        async with aclosing(pieces):
+            await self.partition.copy_large("u", COPY, pieces)
 
     def tell(self, owner: Owner, operation: Any) -> None:
         self.told.append(operation)
 
-    async def begin(self, body: str = "b") -> None:
-        assert await self.bodies.run(self.partition, BeginLargeCopy(NAME, body, "u", HEAD)) == (
-            Done()
-        )
+    async def begin(self, body: str = "b", asker: Asker | None = None) -> bool:
+        operation = BeginLargeCopy(NAME, body, "u", HEAD)
+        return (await self.bodies.begin(asker or self.asker, operation, self.store)).wants_more
 
     async def add(self, number: int, data: bytes = b"x", body: str = "b") -> bool:
-        found = await self.bodies.run(self.partition, AddPiece(NAME, body, number, data))
+        found = await self.bodies.run(self.asker, AddPiece(NAME, body, number, data))
         assert isinstance(found, PieceTaken)
         return found.wants_more
 
     async def end(self, pieces: int, body: str = "b") -> None:
-        await self.bodies.run(self.partition, EndBody(NAME, body, pieces))
+        found = await self.bodies.run(self.asker, EndBody(NAME, body, pieces))
+        assert found == BodyStored(None)
 
     async def send(self, source: Any) -> None:
-        remote: Any = self
+        remote = Remote("b0", nothing, nothing, nothing, self.own)
+        remote.ask = self.ask  # type: ignore[assignment,method-assign]
+        remote.tell = self.tell  # type: ignore[method-assign]
         await OwnOperations(remote, "run").store_large(OWNER, NAME, LargeLetter("u", COPY, source))
 
 
@@ -111,7 +127,7 @@ async def test_a_copy_that_is_there_already_is_not_sent_again() -> None:
     world = World()
     world.partition.has_it = True
     await world.send(ValueSource(b"x" * 10 * PIECE_BYTES))
-    assert [type(one) for one in world.asked] == [BeginLargeCopy, AddPiece, EndBody]
+    assert [type(one) for one in world.asked] == [BeginLargeCopy, EndBody]
     assert not any(world.bodies.describe().values())
 
 
@@ -131,7 +147,7 @@ async def test_a_body_that_cannot_be_read_is_given_up_at_once() -> None:
     (told,) = world.told
     assert told == EndBody(NAME, "run.b0", GIVEN_UP)
     with pytest.raises(PartitionMoving):
-        await world.bodies.run(world.partition, told)
+        await world.bodies.run(world.asker, told)
     assert world.partition.given_up == 1
     assert not world.partition.stored
     assert not any(world.bodies.describe().values())
@@ -204,20 +220,156 @@ async def test_a_long_insertion_is_not_given_up(monkeypatch: pytest.MonkeyPatch)
     assert world.partition.stored
 
 
-async def test_bodies_are_bounded_in_number() -> None:
+async def test_bodies_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies_module, "BODIES_MAX", 3)
     world = World()
-    for number in range(BODIES_MAX):
-        await world.begin(f"b{number}")
+    for number in range(3):
+        await world.begin(f"b{number}", Asker(f"b{number}", ""))
     with pytest.raises(Overloaded):
         await world.begin("one more")
-    await world.end(0, "b0")
+    world.bodies.close()
     await world.begin("one more")
     world.bodies.close()
     assert not any(world.bodies.describe().values())
 
 
-async def test_a_head_of_several_messages_is_refused() -> None:
+async def test_a_slow_broker_takes_no_place_of_the_others() -> None:
+    """The places were for all brokers together, and a body that stands still keeps its place for
+    half a minute."""
     world = World()
-    two = build_batch([COPY, COPY])
-    with pytest.raises(BrokenBody, match="2 messages"):
-        await world.bodies.run(world.partition, BeginLargeCopy(NAME, "b", "u", two))
+    for number in range(BODIES_OF_BROKER_MAX):
+        await world.begin(f"b{number}")
+    with pytest.raises(Overloaded, match="broker b0"):
+        await world.begin("one more", Asker("b0", "10.0.0.1"))
+    await world.begin("b0", world.other)
+    assert BODIES_MAX >= 3 * BODIES_OF_BROKER_MAX
+    world.bodies.close()
+    assert not any(world.bodies.describe().values())
+
+
+async def test_the_end_of_a_connection_gives_up_its_bodies_alone() -> None:
+    world = World()
+    await world.begin()
+    await world.begin("b", world.other)
+    await world.add(0)
+    world.bodies.lose(world.asker)
+    await until(lambda: world.partition.given_up == 1, "its ledger goes")
+    assert world.bodies.describe() == {"bodies": 1}
+    with pytest.raises(PartitionMoving):
+        await world.begin("late")
+    world.bodies.close()
+    assert not any(world.bodies.describe().values())
+
+
+async def test_a_body_that_has_come_is_stored_though_its_sender_goes() -> None:
+    """Its insertion may have begun; its sender does not learn how it ended."""
+    world = World()
+    world.partition.may_take.clear()
+    await world.begin()
+    await world.add(0)
+    ending = asyncio.ensure_future(world.end(1))
+    await asyncio.sleep(0)
+    world.bodies.lose(world.asker)
+    world.partition.may_take.set()
+    await ending
+    assert world.partition.stored
+    assert not any(world.bodies.describe().values())
+
+
+async def test_what_refuses_a_body_refuses_its_beginning() -> None:
+    """Before the client has sent anything that could not be sent again."""
+    world = World()
+
+    async def refuse(*_: Any) -> None:
+        raise TopicIsStream("it is a stream")
+
+    world.partition.copy_large = refuse
+    with pytest.raises(TopicIsStream):
+        await world.begin()
+    assert not any(world.bodies.describe().values())
+
+
+async def test_a_body_that_stands_still_is_kept_while_its_sender_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client may be slow, or wait for its quota, for longer than the owner waits for a piece."""
+    monkeypatch.setattr(bodies_module, "IDLE_S", 0.2)
+    monkeypatch.setattr(remote_module, "NOTHING_AFTER_S", 0.02)
+    world = World()
+
+    class Slow:
+        size = 2
+
+        async def pieces(self) -> AsyncGenerator[bytes, None]:
+            yield b"a"
+            await asyncio.sleep(0.5)
+            yield b"b"
+
+    await world.send(Slow())
+    assert world.partition.stored[0][2] == b"ab"
+
+
+@pytest.mark.parametrize(
+    ("at", "raised"),
+    [
+        (BeginLargeCopy, OwnerUnreachable),
+        (AddPiece, OwnerUnreachable),
+        (EndBody, OperationOutcomeUnknown),
+    ],
+)
+async def test_an_upload_that_broke_off_has_a_known_outcome(
+    at: type[Any], raised: type[Exception]
+) -> None:
+    """Only its end stores it. So the client may send it again, whether or not it has a name."""
+    world = World()
+    ask = world.ask
+
+    async def lost(owner: Owner, identity: Identity, operation: Any) -> Any:
+        found = await ask(owner, identity, operation)
+        if isinstance(operation, at):
+            raise OperationOutcomeUnknown("broke off")
+        return found
+
+    world.ask = lost  # type: ignore[method-assign]
+    with pytest.raises(raised):
+        await world.send(ValueSource(b"x"))
+    assert [type(one) for one in world.told] == [EndBody] * (at is not EndBody)
+    world.bodies.close()
+
+
+class Memory:
+    """Counts what each sender holds, up to a limit."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held: Counter[tuple[str, ...]] = Counter()
+
+    async def take(self, peer: str, size: int, *subjects: str) -> None:
+        if self.held[peer, *subjects] + size > self.most:
+            raise Overloaded("no room")
+        self.held[peer, *subjects] += size
+
+    def give_back(self, peer: str, size: int, *subjects: str) -> None:
+        self.held[peer, *subjects] -= size
+
+
+async def test_the_bytes_of_a_body_are_counted_for_its_broker_and_its_client() -> None:
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        for _ in range(20):
+            yield b"x" * PIECE_BYTES
+
+    memory = Memory(HELD_BYTES)
+    room = Room(memory, "b0", ("user:ann",))
+    await room.hold(HELD_BYTES_MIN)
+    coming = counted(pieces(), room.hold, HELD_BYTES)
+    held = [memory.held["broker b0", "user:ann"] async for _ in coming]
+    assert held[0] == HELD_BYTES_MIN + PIECE_BYTES, "what has come"
+    assert held[-1] == HELD_BYTES, "and never more than is in memory"
+    room.release()
+    room.release()
+    assert not any(memory.held.values())
+    memory.most = 2 * PIECE_BYTES
+    with pytest.raises(Overloaded):
+        [_ async for _ in counted(pieces(), room.hold, HELD_BYTES)]
+    room.release()
+    assert not any(memory.held.values())

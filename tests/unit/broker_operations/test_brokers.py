@@ -18,6 +18,7 @@ from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.log.ledger_list import Contents
+from octavo.broker.operations.bodies import Asker
 from octavo.broker.operations.brokers import letter_error, run_at_broker
 from octavo.broker.operations.kinds import (
     Drain,
@@ -41,6 +42,7 @@ from octavo.security.principal import Identity
 from tests.support.fake_broker import Running, running
 
 TOPIC = TopicName("public", "one")
+ASKER = Asker("peer", "10.0.0.1")
 NAME = TOPIC.partition(0)
 NODE = Identity("node:b1", source="node")
 END = PartitionEnd(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
@@ -175,7 +177,7 @@ class World:
     def ask(self, operation: Any) -> asyncio.Task[Any]:
         payload = encode_request(NODE, "i0", operation)
         deadline_s = asyncio.get_running_loop().time() + 60
-        return asyncio.ensure_future(self.serving.answer(payload, deadline_s, "peer"))
+        return asyncio.ensure_future(self.serving.answer(payload, deadline_s, ASKER))
 
 
 @pytest.mark.parametrize("operation", [Take(NAME, Handed("i0")), StoreCopy(NAME, BATCH)])

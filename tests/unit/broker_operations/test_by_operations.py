@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
 from octavo.broker.http.forwarding import Peers
-from tests.support.fake_broker import Answer, Running, running
+from octavo.broker.http.server import BrokerServer
+from octavo.broker.operations.serving import Serving
+from octavo.protocol.large import PIECE_BYTES
+from tests.support.fake_broker import Answer, Running, running, until
 
 TOPIC = "/v1/topics/public/one"
 PART = f"{TOPIC}/partitions/0"
@@ -97,6 +101,86 @@ async def test_a_durable_stream_is_used_through_another_broker(
         assert late.headers["Stream-Next-Offset"][-1] == "3"
         assert (await two.apis[1].call("DELETE", stream)).status == 204
         assert (await two.apis[1].get(stream)).status == 404
+
+
+async def test_a_large_message_is_stored_and_read_through_another_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a body without announced length, by a name, once more by it, too long, broken off."""
+
+    def sent(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a broker sent HTTP to another one")
+
+    monkeypatch.setattr(Peers, "_open", sent)
+    body = bytes(range(256)) * (PIECE_BYTES * 5 // 512)
+    named = {"Octavo-Upload": "film", "Octavo-Key": "k"}
+
+    async with running(2, large_message_bytes_max=len(body)) as two:
+        await two.api.put(TOPIC)
+        got = await asked_elsewhere(
+            two, "PUT", f"{TOPIC}/large", data=chunks(body)(), headers=named
+        )
+        assert (got.status, got.json()["size"], got.json()["pieces"]) == (200, len(body), 3), got
+        assert got.headers["Octavo-Owner"] == two.apis[0].url
+        again = await asked_elsewhere(two, "PUT", f"{TOPIC}/large", data=b"other", headers=named)
+        assert again.json() == {**got.json(), "duplicate": True}
+        read = await asked_elsewhere(two, "GET", f"{TOPIC}/messages/{got.json()['offset']}/body")
+        assert (read.status, read.body) == (200, body)
+        assert read.headers["Octavo-Crc32c"] == got.json()["crc32c"]
+        head = await asked_elsewhere(two, "HEAD", f"{TOPIC}/messages/{got.json()['offset']}/body")
+        assert (head.status, int(head.headers["Content-Length"])) == (200, len(body))
+        small = await asked_elsewhere(two, "POST", f"{TOPIC}/large", data=b"small")
+        assert (small.status, small.json()["size"], small.json()["pieces"]) == (200, 5, 0)
+        read = await asked_elsewhere(two, "GET", f"{TOPIC}/messages/{small.json()['offset']}/body")
+        assert read.body == b"small"
+        missing = await asked_elsewhere(two, "GET", f"{TOPIC}/messages/99/body")
+        assert (missing.status, missing.json()["code"]) == (404, "message-not-found")
+        sizes = [(len(body) + 1, 413), (len(body), 200)]
+        for size, status in sizes:
+            long = chunks(b"x" * size)
+            for api in two.apis:
+                got = await api.call("POST", f"{TOPIC}/large", data=long())
+                assert got.status == status, got
+                if status == 413:
+                    told = got.json()
+                    assert (told["code"], told["bytes_max"]) == ("body-too-long", len(body))
+        assert two.partition("public/one").next_offset == 4
+
+
+async def test_a_broken_off_upload_is_given_up_at_the_owner() -> None:
+    async with running(2) as two:
+        await two.api.put(TOPIC)
+        two.cluster.owners[two.partition("public/one").name] = "b0"
+        host, _, port = two.apis[1].url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"POST {TOPIC}/large HTTP/1.1\r\nHost: x\r\n".encode()
+            + b"Content-Length: 3000000\r\n\r\n"
+            + b"x" * 2_000_000
+        )
+        await writer.drain()
+        owner = two.servers[0]
+        await until(lambda: owner._services.held.total > 0)
+        assert serving(owner).describe()["bodies"] == 1
+        writer.close()
+        await until(lambda: not serving(owner).describe()["bodies"])
+        await until(lambda: not owner._services.held.total)
+        assert two.partition("public/one").next_offset == 0
+        del reader
+
+
+def serving(server: BrokerServer) -> Serving:
+    door: Any = server._services.door
+    found: Serving = door._serving
+    return found
+
+
+def chunks(body: bytes) -> Callable[[], AsyncGenerator[bytes, None]]:
+    async def parts() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(body), 100_000):
+            yield body[start : start + 100_000]
+
+    return parts
 
 
 async def test_bytes_that_are_no_utf_8_in_a_content_type_are_a_refusal() -> None:

@@ -591,7 +591,15 @@ def test_only_what_changes_nothing_that_lasts_is_asked_again() -> None:
     cursors = {"Settle", "Seek", "Skip", "Expire"}
     of_brokers = {"LoadPart", "StoreCopy", "WriteAudit", "Prepare", "Take", "LetGo"}
     of_brokers |= {"BeginLargeCopy", "AddPiece", "EndBody"}
-    others = {"Publish", "Truncate", "Unload", "ReleaseAccess", "Drain", "LeaveGroup"}
+    others = {
+        "Publish",
+        "BeginUpload",
+        "Truncate",
+        "Unload",
+        "ReleaseAccess",
+        "Drain",
+        "LeaveGroup",
+    }
     streams = {"MakeStream", "AppendToStream", "DeleteStream"}
     assert once == cursors | streams | of_brokers | others
     assert RULES[Publish].priority is Priority.URGENT

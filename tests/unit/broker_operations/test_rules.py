@@ -15,17 +15,14 @@ from octavo.broker.operations.channel import Priority
 from octavo.broker.operations.kinds import (
     RULES,
     AcquireAccess,
-    AddPiece,
     AnyAnswer,
     AnyOperation,
     Await,
-    BeginLargeCopy,
     DescribeAccess,
     DescribeGroup,
     DescribePartition,
     DescribeSubscription,
     Drain,
-    EndBody,
     Expire,
     Explain,
     FindForkPoint,
@@ -55,6 +52,14 @@ from octavo.broker.operations.kinds import (
     WriteAudit,
     decode_request,
     encode_request,
+)
+from octavo.broker.operations.large_kinds import (
+    AddPiece,
+    BeginLargeCopy,
+    BeginUpload,
+    EndBody,
+    OpenBody,
+    ReadBody,
 )
 from octavo.broker.operations.local import run
 from octavo.broker.operations.rules import CALL, BrokerRules
@@ -103,8 +108,11 @@ EVERY: list[AnyOperation] = [
     LoadPart(NAME, "nightly", 3),
     StoreCopy(NAME, b"batch"),
     BeginLargeCopy(NAME, "run.b0", "letter:1", b"batch"),
+    BeginUpload(NAME, "run.u0", "film", b"batch", 7),
     AddPiece(NAME, "run.b0", 3, b"piece"),
     EndBody(NAME, "run.b0", 4),
+    OpenBody(NAME, [1, 2, 3]),
+    ReadBody(NAME, 7, 1),
     WriteAudit(NAME, b"batch"),
     FindUnused(NAME, 60_000, 0, "s"),
     Prepare(NAME, Foretold("i0", 3, True)),
@@ -176,7 +184,7 @@ async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOpe
     gate = SimpleNamespace(check_passed_on=lambda *about: asked.append(about), may=lambda *_: False)
     quotas = SimpleNamespace(admit_passed_on=lambda who: asked.append((who,)))
     nothing: Any = None
-    rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000)  # type: ignore[arg-type]
+    rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000, 1000, nothing)  # type: ignore[arg-type]
     rules.admit(ALICE, operation, "10.0.0.1")
     topic = Resource(Kind.TOPIC, "public/t")
     resources = {
@@ -204,7 +212,7 @@ async def test_an_operation_of_brokers_is_refused_to_clients_and_needs_no_right(
     operation: AnyOperation,
 ) -> None:
     nothing: Any = None
-    rules = BrokerRules(nothing, nothing, nothing, nothing, nothing, 1000)
+    rules = BrokerRules(nothing, nothing, nothing, nothing, nothing, 1000, 1000, nothing)
     rules.admit(NODE, operation, "10.0.0.1")  # and no quota counts it
     assert not RULES[type(operation)].needs
     with pytest.raises(Forbidden, match="for brokers"):
@@ -224,7 +232,7 @@ async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
     topics = SimpleNamespace(settings_of=lambda *_: TopicSettings())
     broker: Any = SimpleNamespace(topics=topics)
     nothing: Any = None
-    rules = BrokerRules(broker, gate, quotas, nothing, nothing, 1000)  # type: ignore[arg-type]
+    rules = BrokerRules(broker, gate, quotas, nothing, nothing, 1000, 1000, nothing)  # type: ignore[arg-type]
     await rules.begin(ALICE, operation, "10.0.0.1")
     rule = RULES[type(operation)]
     assert [about[:2] for about in asked[:-1]] == [(ALICE, right) for right, _ in rule.needs]
@@ -260,11 +268,13 @@ def test_what_changes_something_for_good_is_never_asked_again() -> None:
     once = {kind for kind, rule in RULES.items() if not rule.may_repeat}
     assert once == {
         Publish, Settle, Seek, Skip, Expire, Truncate, Unload, ReleaseAccess, LoadPart,
-        StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody, Prepare, Take, LetGo, Drain,
-        LeaveGroup,
+        StoreCopy, WriteAudit, BeginUpload, BeginLargeCopy, AddPiece, EndBody, Prepare, Take,
+        LetGo, Drain, LeaveGroup,
         MakeStream, AppendToStream, DeleteStream,
     }  # fmt: skip
-    long = {Unload, LoadPart, StoreCopy, WriteAudit, BeginLargeCopy, AddPiece, EndBody}
+    long = {
+        Unload, LoadPart, StoreCopy, WriteAudit, BeginUpload, BeginLargeCopy, AddPiece, EndBody,
+    }  # fmt: skip
     assert all(RULES[kind].priority is Priority.URGENT for kind in once - long)
 
 
@@ -299,7 +309,7 @@ async def test_to_make_a_stream_needs_the_rights_of_what_it_does(
     gate: Any = SimpleNamespace(check_passed_on=check, may=lambda *about: str(about[2]) == on)
     quotas: Any = SimpleNamespace(admit_passed_on=lambda _: None)
     nothing: Any = None
-    rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000)
+    rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000, 1000, nothing)
     rules.admit(ALICE, operation, "10.0.0.1")
     assert asked == [(needed[0], on), *((right, "topic:public/t") for right in needed[1:])]
 

@@ -12,11 +12,13 @@ from structlog.testing import capture_logs
 from octavo.broker.errors import NotOwner, SequenceGap
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.config import HttpConfig
+from octavo.broker.operations.bodies import Asker
 from octavo.broker.operations.kinds import Publish, Refusal, decode_refusal, encode_request
 from octavo.broker.operations.serving import Serving
 from octavo.broker.types import PartitionName
 from octavo.security.principal import ANONYMOUS
 
+ASKER = Asker("peer", "10.0.0.1")
 NAME = PartitionName("public", "orders", 0)
 
 
@@ -64,7 +66,7 @@ class World:
     def ask(self) -> asyncio.Task[Any]:
         payload = encode_request(ANONYMOUS, "1", Publish(NAME, [b"batch"]))
         deadline_s = asyncio.get_running_loop().time() + 60
-        return asyncio.ensure_future(self.serving.answer(payload, deadline_s, "peer"))
+        return asyncio.ensure_future(self.serving.answer(payload, deadline_s, ASKER))
 
     async def goes_and_it_ends(self) -> None:
         """Let the caller leave after the operation has begun; then refuse the operation."""
