@@ -60,7 +60,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.operations.frames:VERSION
         octavo.broker.operations.frames:DATA_BYTES_MAX
         octavo.broker.operations.kinds:REFUSAL_BYTES_MAX
-        octavo.broker.operations.kinds:_BATCH_BYTES_MAX octavo.broker.operations.kinds:GIVEN_UP
+        octavo.broker.operations.kinds:_BATCH_BYTES_MAX octavo.broker.operations.large_kinds:GIVEN_UP
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         octavo.broker.state.dedup:BATCHES_REMEMBERED
@@ -162,6 +162,7 @@ KEPT: Mapping[str, str] = {
     """,
     "waits between brokers; what the simulated clients wait for is drawn around them": """
         octavo.broker.operations.links:HELLO_TIMEOUT_S octavo.broker.operations.bodies:*
+        octavo.broker.operations.remote:NOTHING_AFTER_S
         octavo.broker.operations.routing:FIRST_PAUSE_S octavo.broker.operations.routing:PAUSE_S_MAX
     """,
     "cuts what a refusal says, which no referee reads": """
@@ -197,8 +198,10 @@ KEPT: Mapping[str, str] = {
     "simulated clients send batches; unit/broker/test_gathering draws them": """
         octavo.broker.partition.gathering:* octavo.broker.operations.gathered:*
     """,
-    "nobody in the simulator publishes large messages: cluster/test_large_messages does": """
+    "the load of large messages makes pieces short by itself; their memory is counted in "
+    "cluster/test_large_messages_memory": """
         octavo.broker.partition.large:* octavo.broker.http.api.large:*
+        octavo.broker.operations.large:*
     """,
     "nobody in the simulator chooses ids: cluster/test_explicit_ids does": """
         octavo.ledger.write.explicit_ids:*

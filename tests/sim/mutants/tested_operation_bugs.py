@@ -201,8 +201,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.operations.serving:Serving._begin",
-                "if rule.is_inner:",
-                "if not rule.is_inner:",
+                "if not (rule.is_inner or rule.continues):",
+                "if not rule.continues:",
             ),
         ),
     ),
