@@ -242,7 +242,7 @@ async def operate(
 
 
 async def upload(call: Call, asked: Upload, pieces: Callable[[], Pieces]) -> LargeStored:
-    """Store a large message at its partition's owner; `pieces` gives its body as it comes.
+    """Store a large message at its partition's owner; `pieces` gives its body as it arrives.
 
     Raises what storing raises here, or the other broker's problem.
     """

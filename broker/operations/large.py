@@ -1,8 +1,8 @@
 """Store and read large messages at the partition's owner, piece by piece.
 
 `store_upload` is the same whether the pieces come from a client of this broker or from another
-broker (bodies.py). What it holds in memory is counted: at first little, then the bytes that have
-come, and never more than `HELD_BYTES`.
+broker (bodies.py). Its memory is counted: at first little, then the bytes that have arrived, and
+never more than `HELD_BYTES`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Room:
     """The memory that a body takes which another broker sends."""
 
     def __init__(self, memory: Memory, broker_id: str, subjects: tuple[str, ...]) -> None:
-        """`subjects`: in whose shares it counts, besides that of the broker."""
+        """`subjects`: in whose shares it counts, besides the share of the broker."""
         self._memory = memory
         self._peer = f"broker {broker_id}"
         self._subjects = subjects
@@ -192,9 +192,9 @@ async def whole_body(
 ) -> Pieces:
     """Yield all pieces of a body that `OpenBody` has opened; each is checked before it is given.
 
-    The owner is asked for the next piece when the reader has taken the one before. A quota that is
-    used up on the way makes the reader wait: `wait_of` tells how long. Raises `BrokenBody`, and
-    what `ask` raises.
+    The owner is asked for the next piece when the reader has taken the piece before it. A quota
+    that is used up makes the reader wait: `wait_of` tells how long. Raises `BrokenBody`, and what
+    `ask` raises.
     """
     if opened.large is None:
         yield opened.data

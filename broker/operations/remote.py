@@ -63,7 +63,7 @@ from octavo.security.principal import Identity
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
 """Refusals of another broker that mean: nothing was done, look for the owner again."""
 NOTHING_AFTER_S = 10.0
-"""How long a body may stand still until its owner is told that it still comes; less than
+"""How long a body may stand still until its owner is told that more will come; less than
 `octavo.broker.operations.bodies.IDLE_S`."""
 
 log = structlog.get_logger()
@@ -246,7 +246,7 @@ class Remote:
             except BaseException as error:
                 self.tell(owner, EndBody(name, body, GIVEN_UP))
                 if isinstance(error, OperationOutcomeUnknown):
-                    raise _unreachable(owner, "it broke off amid a large message") from error
+                    raise _unreachable(owner, "it broke off during a large message") from error
                 raise
         return (
             await self._ask_for(owner, self.own, EndBody(name, body, number), BodyStored)

@@ -217,7 +217,7 @@ class Serving:
     async def _take_body(
         self, partition: Partition, operation: BodyOperation, identity: Identity, asker: Asker
     ) -> AnyAnswer:
-        """Run an operation on a body. What is stored is measured, and counted as the caller's."""
+        """Run an operation on a body. The work and the memory that it needs are the caller's."""
         if not isinstance(operation, BeginBody):
             return await self._bodies.run(asker, operation)
         namespace, message = operation.name.namespace, large.head_of(operation)

@@ -60,7 +60,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.operations.frames:VERSION
         octavo.broker.operations.frames:DATA_BYTES_MAX
         octavo.broker.operations.kinds:REFUSAL_BYTES_MAX
-        octavo.broker.operations.kinds:_BATCH_BYTES_MAX octavo.broker.operations.large_kinds:GIVEN_UP
+        octavo.broker.operations.kinds:_BATCH_BYTES_MAX
+        octavo.broker.operations.large_kinds:GIVEN_UP
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         octavo.broker.state.dedup:BATCHES_REMEMBERED

@@ -87,31 +87,13 @@ MUTANTS = (
         "an upload that is given up is stored with the pieces that came",
         """A broker that loses its client tells the owner to give the upload up. The owner takes
         that for the end of the body.""",
-        "X23",
+        "X23, S9",
         "uploads that break off at a broker that does not own the partition",
         (
             Edit(
                 "octavo.broker.operations.bodies:_Body.end",
                 "self.is_ending = pieces == self._next",
                 "self.is_ending = True",
-            ),
-        ),
-        PROFILE,
-    ),
-    Mutant(
-        "pieces-of-two-uploads-mixed",
-        0,
-        _BODIES,
-        "a piece is added to the upload that began last",
-        """Two brokers, or two clients of a broker, upload at the same time, and a piece of one gets
-        into the other.""",
-        "X23",
-        "several uploads at a broker that does not own the partition",
-        (
-            Edit(
-                "octavo.broker.operations.bodies:Bodies.run",
-                "self._bodies.get((asker, operation.body))",
-                "next(reversed(self._bodies.values()), None)",
             ),
         ),
         PROFILE,

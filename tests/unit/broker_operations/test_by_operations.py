@@ -106,7 +106,7 @@ async def test_a_durable_stream_is_used_through_another_broker(
 async def test_a_large_message_is_stored_and_read_through_another_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a body without announced length, by a name, once more by it, too long, broken off."""
+    """The owner stores it whole, once under its name, and refuses it when it is too long."""
 
     def sent(*_: Any, **__: Any) -> Any:
         raise AssertionError("a broker sent HTTP to another one")
