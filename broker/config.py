@@ -88,8 +88,8 @@ class BrokerConfig:
     """Nacked messages that wait for their delay, per subscription and partition; a further nack
     with a delay is refused."""
     look_ahead_messages_max: int = 20_000
-    """For a key-shared subscription in a partition: waiting messages whose keys are remembered, and
-    as many keys."""
+    """Keys that a key-shared subscription remembers in a partition; up to about twice as
+    many waiting messages."""
 
     # Dead letters
     dead_letters_waiting_max: int = 10_000

@@ -262,7 +262,7 @@ def _count(service: str, topic: str) -> int:
 
 @contextmanager
 def _readers_see(service: str, topic: str, count: int) -> Iterator[None]:
-    """Wait at the end of the block until readers of the bookies see its messages."""
+    """After the block, wait until readers of the bookies see `count` more messages."""
     wanted = _count(service, topic) + count
     yield
     deadline = time.monotonic() + VISIBLE_S

@@ -22,7 +22,7 @@ def has_changed(told: int, free: int, total: int) -> bool:
 def disk_is_short(
     measured: Mapping[str, tuple[int, int]], least: int, resume: int, *, write_failed: bool
 ) -> str:
-    """Name the folder with the least room, its free bytes and the threshold that it is below.
+    """Say which folder has the least room, how many bytes are free, and why that is too few.
 
     `measured` has the free and all bytes of each folder's file system. `least` and `resume` are the
     settings. `write_failed`: a write found no room, whatever the file system says.

@@ -320,7 +320,7 @@ def is_loaded(marks: Mapping[str, int], mark: str, batch: int) -> bool:
 
 
 def is_finished(mark: str, batch: int, record: BulkLoadRecord) -> bool:
-    """Whether this mark is not needed any more; `record` is the current record of its id."""
+    """Whether the mark may go; `record` is the current record of the mark's bulk load."""
     return mark != mark_of(bulk_load_of(mark), record) or completed(record, batch) is None
 
 

@@ -168,7 +168,7 @@ class Gate(Authorizer):
         return self._authenticator.at_hand(grant.shown) == grant.identity
 
     def holds_for(self, grant: Grant, connection: HasCertificate) -> bool:
-        """Whether a call with the same headers may be made under the same grant."""
+        """Whether `grant` still holds for a call with the same headers on `connection`."""
         if self.secured:
             certificate = None if grant.shown is None else grant.shown.certificate
             if connection.certificate != certificate:

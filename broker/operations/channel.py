@@ -311,8 +311,9 @@ class Asking:
         size = len(payload)
         if self._waiting_bytes and self._waiting_bytes + size > self._windows.waiting_bytes:
             raise Overloaded(
-                f"{self._waiting_bytes} bytes of requests wait for the connection to the broker "
-                "that owns the partition, which is their bound: come back in a moment"
+                f"{self._waiting_bytes} bytes of requests wait for the connection to the "
+                f"partition's owner; at most {self._windows.waiting_bytes} may: come back in a "
+                "moment"
             )
         number = self._last % NUMBER_MAX + 1
         while number in self._requests:

@@ -71,7 +71,7 @@ class OperationQuotas:
         self._limits.use(quotas)
         self.on = bool(quotas)
 
-    # ---- the client's, at the broker that it speaks to
+    # ---- a client's quotas, at the broker that it speaks to
 
     def begin(self, identity: Identity, rate: Rate, size: int = 0, messages: int = 1) -> None:
         """Charge a client's operation, with what it brings. Raises `QuotaExceeded`."""
@@ -126,7 +126,7 @@ class OperationQuotas:
 
         return await Measured(work, self.processor_s, spent)
 
-    # ---- the namespace's, where the data is
+    # ---- a namespace's quotas, at the owner of the partition
 
     def owned_here(self, namespace: str) -> None:
         """Charge an operation to the namespace of a partition that is open here.

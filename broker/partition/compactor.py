@@ -128,7 +128,7 @@ class Compactor:
         Raises what ledgers and the metadata store raise: try again later.
         """
         async with self._context.compacting:
-            await self._record.look(newest=True)  # a job may have begun, or published
+            await self._record.look(newest=True)  # a job may have begun or published a view
             record, policy = self._record.value, self._policy()
             dirt = dirt_of(self._record.ledgers, record.compaction)
             if policy is not None and is_due(dirt, record.compaction, policy, self._now()):

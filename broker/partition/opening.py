@@ -448,7 +448,7 @@ class PartitionOpener:
             assert record is before or own, "nobody else uses the record before it is open"
             state_ledger = record.state_ledger if state_writer is None else state_writer.ledger_id
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
-            # The current record: the owner may have trimmed it while its ledger was reopened.
+            # Not `before`: on a reopening, this broker may have trimmed the record since.
             ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
             ledger_list = self._closing(ledger_list, closed, contents)
             if has_none:

@@ -137,8 +137,8 @@ class State:
             case ["d", str(name)]:
                 self.cursors.pop(name, None)
             case ["p", int(upto), list(producers)]:
-                # An operation queued before a snapshot must not take a producer back: operations
-                # name only the producers that have changed.
+                # An operation queued before a snapshot must not set a producer back: no later
+                # operation need name that producer.
                 self.producers_upto = max(self.producers_upto, upto)
                 for producer_id, epoch, *batches in producers:
                     told = tuple(Remembered(*batch) for batch in batches)

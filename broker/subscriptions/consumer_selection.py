@@ -83,7 +83,7 @@ class ConsumerSelection:
                 return f"consumer {mine.name!r} holds as many messages as it may"
             return f"consumer {mine.name!r} asks for no messages any more, so it has no keys"
         if self._type == "failover" and self.active is not mine:
-            assert self.active is not None  # a consumer that asks is there
+            assert self.active is not None  # `mine` counts, so one is active
             return f"consumer {self.active.name!r} is the active one; {mine.name!r} stands by" + (
                 ""
                 if self.next is not mine

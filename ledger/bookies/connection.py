@@ -1,6 +1,6 @@
 """One socket to one bookie: pipelined requests, answers matched, every request with a deadline.
 
-    adds         answered by ledger and entry, in runs (`Op.ADDED`, or v2 answers joined here)
+    adds         answered by ranges of a ledger's entries (protocol/answers.py joins v2 answers)
     reads        matched by (ledger, entry), first in first out: v2 carries no request id
     batch reads  matched by request id, like the extension's operations
 

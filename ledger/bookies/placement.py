@@ -162,9 +162,8 @@ def _best(
 ) -> str:
     """Choose a free bookie for `position`.
 
-    The choice prefers, in this order, bookies that did not fail lately, bookies whose rack few
-    neighbours of the position have, bookies whose host few of them have, and bookies with few open
-    ledgers for their weight.
+    Prefer, in this order, bookies that did not fail lately, share their rack with few neighbours of
+    the position, share their host with few of them, and have few open ledgers for their weight.
     """
     size = len(ensemble)
     distances = [d for d in range(-write_quorum + 1, write_quorum) if d % size]

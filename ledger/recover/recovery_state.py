@@ -143,7 +143,7 @@ class RecoveryState:
     # ------------------------------------------------------------------ steps 1 and 2
 
     def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[RecoveryAction]:
-        """Take step 1. Also starts again when the record changed during a recovery."""
+        """Start, or start again because the record changed during the recovery."""
         assert metadata.ledger_id == self.ledger_id
         self._reset()
         self._metadata, self._version = metadata, version

@@ -50,7 +50,7 @@ _GIVE_UP_PAUSE_S = 0.02
 _TELL_AGAIN_S = 240.0
 """An idle ledger's LAC is sent to Apache bookies again after this time."""
 _ANNOUNCE_PAUSE_S_MAX = 5.0
-"""A bookie that does not confirm the LAC is sent it again after pauses that grow to this."""
+"""Longest pause, in seconds, before a bookie that has not confirmed the LAC gets it again."""
 
 WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Forced | Ended | Closed
 

@@ -65,7 +65,7 @@ Metadata = Annotated[
     ),
 ]
 
-# ---- what of it, and how
+# ---- topic, consent, output
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

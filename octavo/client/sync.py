@@ -55,8 +55,8 @@ class Receipt:
         self._error: BaseException | None = None
 
     def result(self, timeout_s: float | None = None) -> Position:
-        """Wait for the position. Raises the reason why it was not stored, `OutcomeUnknown`,
-        `TimeoutError`."""
+        """Wait until the message is stored; return its position. Raises why it was not,
+        `OutcomeUnknown`, `TimeoutError`."""
         if not self.done():
             self._thread.call(self._wait(timeout_s))
         return self._found()

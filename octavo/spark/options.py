@@ -100,7 +100,7 @@ _TABLES = {
     "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
     "table_type",
 }  # fmt: skip
-"""Further options of a catalog table, next to the user's own properties (`team.name`)."""
+"""Options allowed for a catalog table, besides the user's properties (`team.name`)."""
 _OF_TABLE = "option."
 """The prefix of a table's options. Spark passes each option with the prefix and without."""
 _TIME = re.compile(r"([0-9]+)\s*(ms|s|m|h|d)?\Z")

@@ -6,7 +6,7 @@ heal     no faults any more; every process that can starts again
 settle   in bounded virtual time every ledger is closed, every pending add answered, a new
          ledger written: liveness (S8, P35)
 audit    every entry of every closed ledger is read as a client reads, and from every copy;
-         every bookie loses its power once more and must come back as it was
+         half of the bookies lose their power once more and must come back as they were
 """
 
 from __future__ import annotations

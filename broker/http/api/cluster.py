@@ -72,7 +72,7 @@ async def get_ledger(call: Call) -> web.StreamResponse:
 
 
 async def get_entry(call: Call) -> web.StreamResponse:
-    """`GET /v1/ledgers/{ledger}/entries/{entry}`: the payload, or what its batch says of itself."""
+    """`GET /v1/ledgers/{ledger}/entries/{entry}`: the payload, or JSON with it and its batch."""
     ledger_id, entry_id = _number(call, "ledger"), _number(call, "entry")
     wants_octets = OCTETS in call.headers.get("Accept", "").lower()
     reader = await call.services.ledgers.open(ledger_id)

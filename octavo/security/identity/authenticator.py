@@ -203,7 +203,9 @@ class Authenticator:
             return found
         try:
             if shown.authorization is not None and len(shown.authorization) > HEADER_CHARS_MAX:
-                raise Unauthenticated(f"the header is longer than {HEADER_CHARS_MAX} characters")
+                raise Unauthenticated(
+                    f"the Authorization header is longer than {HEADER_CHARS_MAX} characters"
+                )
             return await self._proved(shown)
         except Unauthenticated as error:
             self.tell(shown.peer, error)
