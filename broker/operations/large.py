@@ -135,7 +135,7 @@ async def store_upload(
                 for piece in cutter.feed(part):
                     await begun.add(piece)
             rest, body = cutter.rest(), cutter.body()
-            if body.pieces < 2 and not operation.upload:
+            if body.pieces <= bool(rest) and not operation.upload:  # no piece was added
                 return await _store_small(partition, operation, message._replace(value=rest), rules)
             if rest:
                 await begun.add(rest)

@@ -355,7 +355,8 @@ class FakeBody:
         self.offset = offset
         self.data = data
         self.size = len(data)
-        self.large = large_body_of(record.headers)
+        large = large_body_of(record.headers)
+        self.large = large if large and large.pieces else None
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         yield self.data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -145,6 +146,25 @@ async def test_a_large_message_is_stored_and_read_through_another_broker(
                     told = got.json()
                     assert (told["code"], told["bytes_max"]) == ("body-too-long", len(body))
         assert two.partition("public/one").next_offset == 4
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("broker", [0, 1])
+async def test_a_body_around_the_end_of_a_piece_comes_back(
+    pieces: int, more: int, broker: int
+) -> None:
+    """A body of exactly a mebibyte, without a name, was stored as an empty message."""
+    body = random.Random(1).randbytes(max(0, pieces * PIECE_BYTES + more))
+    async with running(2) as two:
+        await two.api.put(TOPIC)
+        two.cluster.owners[two.partition("public/one").name] = "b0"
+        api = two.apis[broker]
+        for named in ({}, {"Octavo-Upload": "film"}):
+            stored = (await api.call("PUT", f"{TOPIC}/large", data=body, headers=named)).json()
+            assert stored["size"] == len(body)
+            found = await api.get(f"{TOPIC}/messages/{stored['offset']}/body")
+            assert found.body == body
 
 
 async def test_a_broken_off_upload_is_given_up_at_the_owner() -> None:
