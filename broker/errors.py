@@ -1,17 +1,18 @@
 """The errors of a broker's core. Each message names what was wrong and what would be right.
 
-A class is the whole declaration of an error: its code (`name`), the HTTP status, what the answer
-shows of it, and whether the same call may succeed later.
+An error is declared once: its code (`name`), the HTTP status, Kafka's code, what the answer shows
+of it, and whether the same call may succeed later. If something catches it by its type, or it has
+attributes, the declaration is a class, else an `ErrorCode`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import dataclass
 
 from octavo.ledger.errors import TooFewBookies
 from octavo.metadata.topic_settings import InvalidSettings as InvalidSettings
-from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import KafkaCode, OctavoError, Scope
 from octavo.protocol.names import InvalidName as InvalidName
 
 _STALE_SHOWN = 10
@@ -24,18 +25,31 @@ class BrokerError(OctavoError):
     name = "broker-error"
 
 
-class InvalidMessageId(BrokerError):
-    """A message id is malformed."""
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """The declaration of an error that nothing catches by its type. Call it to make the error."""
 
-    name = "invalid-message-id"
-    http_status = 400
+    name: str
+    http_status: int
+    kafka: KafkaCode | None = None
+    retryable: bool = False
+    of: type[BrokerError] = BrokerError
+    """Its class, by which callers may catch it."""
+
+    def __call__(self, message: str, **members: object) -> BrokerError:
+        """Make the error. Its answer shows `members`."""
+        error = self.of(message)
+        error.name, error.http_status, error.kafka = self.name, self.http_status, self.kafka
+        error.retryable = self.retryable
+        error.members = members
+        return error
 
 
-class InvalidAckId(BrokerError):
-    """An ack id is malformed."""
+INVALID_MESSAGE_ID = ErrorCode("invalid-message-id", 400)
+"""A message id is malformed."""
 
-    name = "invalid-ack-id"
-    http_status = 400
+INVALID_ACK_ID = ErrorCode("invalid-ack-id", 400)
+"""An ack id is malformed."""
 
 
 class NamespaceNotFound(BrokerError):
@@ -43,13 +57,11 @@ class NamespaceNotFound(BrokerError):
 
     name = "namespace-not-found"
     http_status = 404
+    kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class NamespaceNotEmpty(BrokerError):
-    """A namespace with topics cannot be deleted."""
-
-    name = "namespace-not-empty"
-    http_status = 409
+NAMESPACE_NOT_EMPTY = ErrorCode("namespace-not-empty", 409)
+"""A namespace with topics cannot be deleted."""
 
 
 class TopicNotFound(BrokerError):
@@ -57,6 +69,7 @@ class TopicNotFound(BrokerError):
 
     name = "topic-not-found"
     http_status = 404
+    kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class TopicDeleting(BrokerError):
@@ -64,6 +77,7 @@ class TopicDeleting(BrokerError):
 
     name = "topic-deleting"
     http_status = 503
+    kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     retryable = True
 
 
@@ -72,6 +86,7 @@ class TopicChanged(BrokerError):
 
     name = "topic-changed"
     http_status = 503
+    kafka = KafkaCode.NOT_LEADER_OR_FOLLOWER
     retryable = True
 
     def __init__(self, message: str, *, looked: bool = False) -> None:
@@ -95,11 +110,8 @@ class BrokerIdTaken(BrokerError):
     scope = Scope.PROCESS
 
 
-class BrokerNotFound(BrokerError):
-    """No live broker has this id."""
-
-    name = "broker-not-found"
-    http_status = 404
+BROKER_NOT_FOUND = ErrorCode("broker-not-found", 404)
+"""No live broker has this id."""
 
 
 class NoOtherBroker(BrokerError):
@@ -109,11 +121,8 @@ class NoOtherBroker(BrokerError):
     http_status = 409
 
 
-class BrokerDraining(BrokerError):
-    """A draining broker takes no partitions."""
-
-    name = "broker-draining"
-    http_status = 409
+BROKER_DRAINING = ErrorCode("broker-draining", 409)
+"""A draining broker takes no partitions."""
 
 
 class PartitionNotFound(BrokerError):
@@ -121,6 +130,7 @@ class PartitionNotFound(BrokerError):
 
     name = "partition-not-found"
     http_status = 404
+    kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class SubscriptionNotFound(BrokerError):
@@ -128,6 +138,7 @@ class SubscriptionNotFound(BrokerError):
 
     name = "subscription-not-found"
     http_status = 404
+    kafka = KafkaCode.GROUP_ID_NOT_FOUND
 
 
 class SettingsConflict(BrokerError):
@@ -135,6 +146,7 @@ class SettingsConflict(BrokerError):
 
     name = "settings-conflict"
     http_status = 409
+    kafka = KafkaCode.TOPIC_ALREADY_EXISTS
 
     def __init__(self, message: str, found: object = None, wanted: object = None) -> None:
         super().__init__(message)
@@ -147,6 +159,7 @@ class StaleProducerEpoch(BrokerError):
 
     name = "stale-producer-epoch"
     http_status = 403
+    kafka = KafkaCode.INVALID_PRODUCER_EPOCH
 
 
 class SequenceGap(BrokerError):
@@ -154,10 +167,9 @@ class SequenceGap(BrokerError):
 
     name = "sequence-gap"
     http_status = 409
+    kafka = KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     problem_members = (("expected_sequence", "expected"),)
-    problem_headers: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("Producer-Expected-Seq", "expected"),
-    )
+    problem_headers: tuple[tuple[str, str], ...] = (("Producer-Expected-Seq", "expected"),)
 
     def __init__(self, message: str, expected: int) -> None:
         super().__init__(message)
@@ -182,6 +194,7 @@ class OffsetTrimmed(BrokerError):
 
     name = "offset-trimmed"
     http_status = 410
+    kafka = KafkaCode.OFFSET_OUT_OF_RANGE
     problem_members = (("earliest_offset", "earliest"),)
     problem_headers = (("Earliest-Offset", "earliest"),)
 
@@ -195,6 +208,7 @@ class OffsetBeyondEnd(BrokerError):
 
     name = "offset-beyond-end"
     http_status = 416
+    kafka = KafkaCode.OFFSET_OUT_OF_RANGE
     problem_members = (("next_offset", "next_offset"),)
     problem_headers = (("Next-Offset", "next_offset"),)
 
@@ -210,22 +224,14 @@ class MessageNotFound(BrokerError):
     http_status = 404
 
 
-class CompactedViewUnreadable(BrokerError):
-    """The ledgers of a compacted view are gone or damaged, although the record names the view.
+COMPACTED_VIEW_UNREADABLE = ErrorCode("compacted-view-unreadable", 503, retryable=True)
+"""The ledgers of a compacted view are gone or damaged, although the record names the view.
 
-    A read must fail: its messages are unknown, and the view must not look empty.
-    """
+A read must fail: its messages are unknown, and the view must not look empty.
+"""
 
-    name = "compacted-view-unreadable"
-    http_status = 503
-    retryable = True
-
-
-class BatchTooLong(BrokerError):
-    """A batch is too long for an entry."""
-
-    name = "batch-too-long"
-    http_status = 413
+BATCH_TOO_LONG = ErrorCode("batch-too-long", 413, KafkaCode.MESSAGE_TOO_LARGE)
+"""A batch is too long for an entry."""
 
 
 class UnsupportedBatch(BrokerError):
@@ -233,6 +239,7 @@ class UnsupportedBatch(BrokerError):
 
     name = "not-supported-yet"
     http_status = 422
+    kafka = KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class InvalidTimestamp(BrokerError):
@@ -240,6 +247,7 @@ class InvalidTimestamp(BrokerError):
 
     name = "invalid-timestamp"
     http_status = 422
+    kafka = KafkaCode.INVALID_TIMESTAMP
 
 
 class MessageTooLong(BrokerError):
@@ -247,6 +255,7 @@ class MessageTooLong(BrokerError):
 
     name = "message-too-long"
     http_status = 413
+    kafka = KafkaCode.MESSAGE_TOO_LARGE
     problem_members = (("bytes_max", "bytes_max"),)
 
     def __init__(self, size: int, bytes_max: int, what: str = "this one") -> None:
@@ -262,6 +271,7 @@ class QuotaExceeded(BrokerError):
 
     name = "quota-exceeded"
     http_status = 429
+    kafka = KafkaCode.THROTTLING_QUOTA_EXCEEDED
     problem_members = (("subject", "subject"), ("quota", "quota"), ("limit", "limit"))
     retryable = True
 
@@ -273,18 +283,8 @@ class QuotaExceeded(BrokerError):
         self.wait_s = wait_s
 
 
-class QuotaFull(BrokerError):
-    """A quota of lasting things, such as topics, is full: waiting would not help."""
-
-    name = "quota-exceeded"
-    http_status = 422
-    problem_members = (("subject", "subject"), ("quota", "quota"), ("limit", "limit"))
-
-    def __init__(self, detail: str, *, subject: str, quota: str, limit: int) -> None:
-        super().__init__(detail)
-        self.subject = subject
-        self.quota = quota
-        self.limit = limit
+QUOTA_FULL = ErrorCode("quota-exceeded", 422, KafkaCode.POLICY_VIOLATION)
+"""A quota of lasting things, such as topics, is full: waiting would not help."""
 
 
 class Overloaded(BrokerError):
@@ -292,6 +292,7 @@ class Overloaded(BrokerError):
 
     name = "overloaded"
     http_status = 429
+    kafka = KafkaCode.NOT_ENOUGH_REPLICAS
     retryable = True
 
 
@@ -300,6 +301,7 @@ class NotOwner(BrokerError):
 
     name = "not-owner"
     http_status = 503
+    kafka = KafkaCode.NOT_LEADER_OR_FOLLOWER
     retryable = True
     scope = Scope.LEDGER
 
@@ -309,6 +311,7 @@ class PartitionMoving(BrokerError):
 
     name = "partition-moving"
     http_status = 503
+    kafka = KafkaCode.NOT_LEADER_OR_FOLLOWER
     retryable = True
 
 
@@ -317,14 +320,18 @@ class OwnerUnreachable(BrokerError):
 
     name = "owner-unreachable"
     http_status = 503
+    kafka = KafkaCode.NOT_LEADER_OR_FOLLOWER
     retryable = True
 
 
-class OwnerNotRegistered(OwnerUnreachable):
-    """The owner's record names an address at which no live broker is registered."""
-
-    name = "owner-not-registered"
-    http_status = 503
+OWNER_NOT_REGISTERED = ErrorCode(
+    "owner-not-registered",
+    503,
+    KafkaCode.NOT_LEADER_OR_FOLLOWER,
+    retryable=True,
+    of=OwnerUnreachable,
+)
+"""The owner's record names an address at which no live broker is registered."""
 
 
 class PartitionUnavailable(BrokerError):
@@ -332,6 +339,7 @@ class PartitionUnavailable(BrokerError):
 
     name = "partition-unavailable"
     http_status = 503
+    kafka = KafkaCode.NOT_ENOUGH_REPLICAS
     retryable = True
 
 
@@ -342,6 +350,7 @@ class PartitionDamaged(PartitionUnavailable):
     """
 
     name = "partition-damaged"
+    kafka = KafkaCode.UNKNOWN_SERVER_ERROR
     retryable = False
 
     def __init__(self, message: str, entry_id: int) -> None:
@@ -349,17 +358,16 @@ class PartitionDamaged(PartitionUnavailable):
         self.entry_id = entry_id
 
 
-class PartitionUnopenable(PartitionUnavailable):
-    """Its topic asks for more bookies than the cluster has, up or down."""
+PARTITION_UNOPENABLE = ErrorCode(
+    "too-few-bookies", 503, KafkaCode.INVALID_REPLICATION_FACTOR, of=PartitionUnavailable
+)
+"""Its topic asks for more bookies than the cluster has, up or down."""
 
-    name = "too-few-bookies"
-    retryable = False
 
-
-def unavailable(message: str, cause: Exception) -> PartitionUnavailable:
+def unavailable(message: str, cause: Exception) -> BrokerError:
     """Make the error for callers, by whether a retry can help."""
     hopeless = isinstance(cause, TooFewBookies)
-    return PartitionUnopenable(message) if hopeless else PartitionUnavailable(message)
+    return PARTITION_UNOPENABLE(message) if hopeless else PartitionUnavailable(message)
 
 
 class PublishOutcomeUnknown(BrokerError):
@@ -367,6 +375,7 @@ class PublishOutcomeUnknown(BrokerError):
 
     name = "outcome-unknown"
     http_status = 504
+    kafka = KafkaCode.REQUEST_TIMED_OUT
     retryable = True
 
 
@@ -375,6 +384,7 @@ class AckOutcomeUnknown(BrokerError):
 
     name = "ack-outcome-unknown"
     http_status = 504
+    kafka = KafkaCode.REQUEST_TIMED_OUT
     retryable = True
 
 
@@ -386,11 +396,8 @@ class SubscriptionBusy(BrokerError):
     retryable = True
 
 
-class CumulativeAckNotAllowed(BrokerError):
-    """On a shared subscription `up_to` would ack other consumers' messages."""
-
-    name = "cumulative-ack-not-allowed"
-    http_status = 422
+CUMULATIVE_ACK_NOT_ALLOWED = ErrorCode("cumulative-ack-not-allowed", 422)
+"""On a shared subscription `up_to` would ack other consumers' messages."""
 
 
 class StaleLease(BrokerError):
@@ -419,11 +426,8 @@ class StaleLease(BrokerError):
         )
 
 
-class AuditTopicClosed(BrokerError):
-    """Clients may not write to the audit log."""
-
-    name = "audit-topic"
-    http_status = 403
+AUDIT_TOPIC_CLOSED = ErrorCode("audit-topic", 403, KafkaCode.TOPIC_AUTHORIZATION_FAILED)
+"""Clients may not write to the audit log."""
 
 
 class TooManyDelayed(BrokerError):
@@ -436,32 +440,17 @@ class TooManyDelayed(BrokerError):
     http_status = 429
 
 
-class InvalidBulkLoad(BrokerError):
-    """The parts are wrong: an open or foreign ledger, wrong counts, or a ledger twice."""
+INVALID_BULK_LOAD = ErrorCode("invalid-bulk-load", 422)
+"""The parts are wrong: an open or foreign ledger, wrong counts, or a ledger twice."""
 
-    name = "invalid-bulk-load"
-    http_status = 422
+BULK_LOAD_NOT_FOUND = ErrorCode("bulk-load-not-found", 404)
+"""No batch, or another batch, was committed under the id."""
 
+BULK_LOAD_ABORTED = ErrorCode("bulk-load-aborted", 409)
+"""Some ledgers of the batch were given up: write the batch again."""
 
-class BulkLoadNotFound(BrokerError):
-    """No batch, or another batch, was committed under the id."""
-
-    name = "bulk-load-not-found"
-    http_status = 404
-
-
-class BulkLoadAborted(BrokerError):
-    """Some ledgers of the batch were given up: write the batch again."""
-
-    name = "bulk-load-aborted"
-    http_status = 409
-
-
-class BatchBegun(BrokerError):
-    """A batch that its writer publishes itself was not begun, or was begun in another way."""
-
-    name = "batch-begun"
-    http_status = 409
+BATCH_BEGUN = ErrorCode("batch-begun", 409)
+"""A batch that its writer publishes itself was not begun, or was begun in another way."""
 
 
 class BatchOutOfOrder(BrokerError):
@@ -476,11 +465,8 @@ class BatchOutOfOrder(BrokerError):
         self.expected = expected
 
 
-class ForeignBulkLoad(BrokerError):
-    """The id belongs to a token, which the caller did not send."""
-
-    name = "foreign-bulk-load"
-    http_status = 403
+FOREIGN_BULK_LOAD = ErrorCode("foreign-bulk-load", 403)
+"""The id belongs to a token, which the caller did not send."""
 
 
 class LargeNotTaken(BrokerError):
@@ -490,11 +476,8 @@ class LargeNotTaken(BrokerError):
     http_status = 422
 
 
-class NotEncrypted(BrokerError):
-    """A copy of an encrypted message would be stored in clear text."""
-
-    name = "not-encrypted"
-    http_status = 422
+NOT_ENCRYPTED = ErrorCode("not-encrypted", 422)
+"""A copy of an encrypted message would be stored in clear text."""
 
 
 class DueAfterExpiry(BrokerError):
@@ -502,6 +485,7 @@ class DueAfterExpiry(BrokerError):
 
     name = "due-after-expiry"
     http_status = 422
+    kafka = KafkaCode.INVALID_RECORD
 
 
 class TooManyLedgers(BrokerError):
@@ -516,28 +500,17 @@ class TopicExists(BrokerError):
 
     name = "topic-exists"
     http_status = 409
+    kafka = KafkaCode.TOPIC_ALREADY_EXISTS
 
 
-class LedgerGoing(BrokerError):
-    """The ledger is being deleted, because partitions no longer refer to it."""
+LEDGER_GOING = ErrorCode("ledger-going", 409, retryable=True)
+"""The ledger is being deleted, because partitions no longer refer to it."""
 
-    name = "ledger-going"
-    http_status = 409
-    retryable = True
+TOO_MANY_SUBSCRIPTIONS = ErrorCode("too-many-subscriptions", 409, KafkaCode.POLICY_VIOLATION)
+"""A topic has its maximum of subscriptions."""
 
-
-class TooManySubscriptions(BrokerError):
-    """A topic has its maximum of subscriptions."""
-
-    name = "too-many-subscriptions"
-    http_status = 409
-
-
-class TooManyForks(BrokerError):
-    """A ledger would be part of too many partitions."""
-
-    name = "too-many-forks"
-    http_status = 409
+TOO_MANY_FORKS = ErrorCode("too-many-forks", 409)
+"""A ledger would be part of too many partitions."""
 
 
 class ForkDisturbed(BrokerError):
@@ -548,16 +521,8 @@ class ForkDisturbed(BrokerError):
     retryable = True
 
 
-class LedgerInUse(BrokerError):
-    """The live broker `owner` writes the ledger: recovering it would interrupt a topic."""
-
-    name = "ledger-in-use"
-    http_status = 409
-    problem_members = (("owner", "owner"),)
-
-    def __init__(self, message: str, owner: str) -> None:
-        super().__init__(message)
-        self.owner = owner
+LEDGER_IN_USE = ErrorCode("ledger-in-use", 409)
+"""The live broker `owner` writes the ledger: recovering it would interrupt a topic."""
 
 
 class TooManyRecoveries(BrokerError):
@@ -573,12 +538,8 @@ class TooManyRecoveries(BrokerError):
         self.retry_after_s = retry_after_s
 
 
-class BulkLoadUnfinished(BrokerError):
-    """Committed, but not yet visible in every partition: repeat the call to wait for it."""
-
-    name = "bulk-load-unfinished"
-    http_status = 503
-    retryable = True
+BULK_LOAD_UNFINISHED = ErrorCode("bulk-load-unfinished", 503, retryable=True)
+"""Committed, but not yet visible in every partition: repeat the call to wait for it."""
 
 
 class BacklogQuotaExceeded(BrokerError):
@@ -589,6 +550,7 @@ class BacklogQuotaExceeded(BrokerError):
 
     name = "backlog-quota-exceeded"
     http_status = 429
+    kafka = KafkaCode.NOT_ENOUGH_REPLICAS
     problem_members = (("subscription", "subscription"),)
     retryable = True
 
@@ -601,6 +563,7 @@ class BacklogQuotaRejected(BacklogQuotaExceeded):
     """A backlog is over its quota, and the topic's policy is to reject at once."""
 
     http_status = 409
+    kafka = KafkaCode.POLICY_VIOLATION
 
     retryable = False
 
@@ -610,6 +573,7 @@ class StaleGeneration(BrokerError):
 
     name = "stale-generation"
     http_status = 409
+    kafka = KafkaCode.ILLEGAL_GENERATION
     problem_members = (("generation", "generation"),)
 
     def __init__(self, message: str, generation: int) -> None:
@@ -617,25 +581,14 @@ class StaleGeneration(BrokerError):
         self.generation = generation
 
 
-class GroupNotAllowed(BrokerError):
-    """Members of a group share a subscription, and an exclusive subscription has one consumer."""
+GROUP_NOT_ALLOWED = ErrorCode("group-not-allowed", 422, KafkaCode.POLICY_VIOLATION)
+"""Members of a group share a subscription, and an exclusive subscription has one consumer."""
 
-    name = "group-not-allowed"
-    http_status = 422
+GROUP_FULL = ErrorCode("group-full", 409, KafkaCode.GROUP_MAX_SIZE_REACHED)
+"""A consumer group has its maximum of members or partitions."""
 
-
-class GroupFull(BrokerError):
-    """A consumer group has its maximum of members or partitions."""
-
-    name = "group-full"
-    http_status = 409
-
-
-class ForeignMember(BrokerError):
-    """The member of the consumer group belongs to another principal."""
-
-    name = "foreign-member"
-    http_status = 403
+FOREIGN_MEMBER = ErrorCode("foreign-member", 403, KafkaCode.GROUP_AUTHORIZATION_FAILED)
+"""The member of the consumer group belongs to another principal."""
 
 
 class InvalidSchema(BrokerError):
@@ -652,16 +605,8 @@ class SchemaNotFound(BrokerError):
     http_status = 404
 
 
-class IncompatibleSchema(BrokerError):
-    """The schema is incompatible with its subject's versions; `problems` say why."""
-
-    name = "incompatible-schema"
-    http_status = 409
-    problem_members = (("problems", "problems"),)
-
-    def __init__(self, message: str, problems: Sequence[str]) -> None:
-        super().__init__(message)
-        self.problems = tuple(problems)
+INCOMPATIBLE_SCHEMA = ErrorCode("incompatible-schema", 409)
+"""The schema is incompatible with its subject's versions; `problems` say why."""
 
 
 class SchemaCheckUnavailable(BrokerError):
@@ -669,6 +614,7 @@ class SchemaCheckUnavailable(BrokerError):
 
     name = "schema-check-unavailable"
     http_status = 503
+    kafka = KafkaCode.NOT_ENOUGH_REPLICAS
     retryable = True
 
 
@@ -680,6 +626,7 @@ class SchemaMismatch(BrokerError):
 
     name = "schema-mismatch"
     http_status = 422
+    kafka = KafkaCode.INVALID_RECORD
     problem_members = (("message_in_batch", "index"),)
 
     def __init__(self, message: str, index: int | None = None) -> None:
@@ -701,6 +648,7 @@ class ExclusiveProducer(BrokerError):
 
     name = "exclusive-producer"
     http_status = 409
+    kafka = KafkaCode.PRODUCER_FENCED
 
 
 class StaleProducerAccess(BrokerError):
@@ -708,6 +656,7 @@ class StaleProducerAccess(BrokerError):
 
     name = "stale-producer-access"
     http_status = 403
+    kafka = KafkaCode.PRODUCER_FENCED
 
 
 class ProducerBusy(BrokerError):
@@ -728,10 +677,8 @@ class StreamNotFound(BrokerError):
     http_status = 404
 
 
-class TopicIsNoStream(StreamNotFound):
-    """The name is a topic that is not a stream."""
-
-    name = "topic-is-no-stream"
+TOPIC_IS_NO_STREAM = ErrorCode("topic-is-no-stream", 404, of=StreamNotFound)
+"""The name is a topic that is not a stream."""
 
 
 class StreamGone(BrokerError):
@@ -741,11 +688,8 @@ class StreamGone(BrokerError):
     http_status = 410
 
 
-class StreamConflict(BrokerError):
-    """The stream exists with other properties than requested."""
-
-    name = "stream-conflict"
-    http_status = 409
+STREAM_CONFLICT = ErrorCode("stream-conflict", 409)
+"""The stream exists with other properties than requested."""
 
 
 class StreamClosed(BrokerError):
@@ -798,53 +742,23 @@ class EpochBegun(BrokerError):
     http_status = 400
 
 
-class EmptyAppend(BrokerError):
-    """An append without a body, which does not close the stream."""
+EMPTY_APPEND = ErrorCode("body-missing", 400)
+"""An append without a body, which does not close the stream."""
 
-    name = "body-missing"
-    http_status = 400
+NOTHING_TO_APPEND = ErrorCode("nothing-to-append", 400)
+"""A body of JSON without a message: an empty array."""
 
+CONTENT_TYPE_MISSING = ErrorCode("content-type-missing", 400)
+"""An append that does not say of what kind its data is."""
 
-class NothingToAppend(BrokerError):
-    """A body of JSON without a message: an empty array."""
+INVALID_STREAM_JSON = ErrorCode("invalid-json", 400)
+"""The body is not JSON, and the stream is of JSON."""
 
-    name = "nothing-to-append"
-    http_status = 400
+TOO_MANY_MESSAGES = ErrorCode("too-many-messages", 413)
+"""A body of JSON with more messages or parts than one append may have."""
 
-
-class ContentTypeMissing(BrokerError):
-    """An append that does not say of what kind its data is."""
-
-    name = "content-type-missing"
-    http_status = 400
-
-
-class InvalidStreamJson(BrokerError):
-    """The body is not JSON, and the stream is of JSON."""
-
-    name = "invalid-json"
-    http_status = 400
-
-
-class TooManyMessages(BrokerError):
-    """A body of JSON with more messages or parts than one append may have."""
-
-    name = "too-many-messages"
-    http_status = 413
-
-
-class StreamMessageTooLong(BrokerError):
-    """A message of a stream is longer than its topic takes."""
-
-    name = MessageTooLong.name
-    http_status = 413
-    problem_members = (("bytes_max", "bytes_max"),)
-
-    def __init__(self, size: int, bytes_max: int) -> None:
-        super().__init__(
-            f"a message may have {bytes_max} bytes, this one has {size}: append it in parts"
-        )
-        self.bytes_max = bytes_max
+STREAM_MESSAGE_TOO_LONG = ErrorCode(MessageTooLong.name, 413)
+"""A message of a stream is longer than its topic takes."""
 
 
 class TopicIsStream(BrokerError):
@@ -852,3 +766,4 @@ class TopicIsStream(BrokerError):
 
     name = "topic-is-stream"
     http_status = 409
+    kafka = KafkaCode.POLICY_VIOLATION

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from octavo.broker.errors import AuditTopicClosed
+from octavo.broker.errors import AUDIT_TOPIC_CLOSED, BrokerError
 from octavo.broker.types import TopicName
 from octavo.security.rules import Kind, Operation, Resource
 
@@ -51,15 +51,15 @@ def door_of(operation: Operation, resource: Resource) -> Door:
     return Door.OPEN
 
 
-def shut(topic: object) -> AuditTopicClosed:
+def shut(topic: object) -> BrokerError:
     """Return the error for a client that would make or write an internal topic."""
-    return AuditTopicClosed(
+    return AUDIT_TOPIC_CLOSED(
         f"{topic} is made and written by the brokers alone, so that nobody can forge or mute what "
         "stands in it; take another topic"
     )
 
 
 def check_not_internal(name: TopicName) -> None:
-    """Raise `AuditTopicClosed` if the topic is internal: a client may not make or write it."""
+    """Raise `AUDIT_TOPIC_CLOSED` if the topic is internal: a client may not make or write it."""
     if name in INTERNAL_TOPICS:
         raise shut(name)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidSettings
+from octavo.broker.errors import INVALID_ACK_ID, INVALID_MESSAGE_ID, BrokerError, InvalidSettings
 from octavo.metadata.topic_records import ForkRecord
 from octavo.metadata.topic_settings import BOOKIES_MAX as BOOKIES_MAX
 from octavo.metadata.topic_settings import PARTITIONS_MAX as PARTITIONS_MAX
@@ -104,11 +104,11 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """Parse `ledger:entry:index`. Raises `InvalidMessageId`."""
+        """Parse `ledger:entry:index`. Raises `INVALID_MESSAGE_ID`."""
         numbers = [whole(part) for part in text.split(":", 3)]
         found = [number for number in numbers if number is not None]
         if len(numbers) != 3 or len(found) != 3:
-            raise InvalidMessageId(
+            raise INVALID_MESSAGE_ID(
                 f"message id {text[:_NAME_SHOWN_CHARS]!r} is not of the form ledger:entry:index, "
                 "each a number without leading zeros"
             )
@@ -133,7 +133,7 @@ class AckId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AckId:
-        """Parse the ack id of a single message. Raises `InvalidAckId`."""
+        """Parse the ack id of a single message. Raises `INVALID_ACK_ID`."""
         try:
             partition, offsets, epoch, lease = parts_of(text)
             start, _ = span_of(offsets)
@@ -144,9 +144,9 @@ class AckId(NamedTuple):
         return cls(int(partition), start, int(epoch), int(lease))
 
     @staticmethod
-    def invalid(text: str) -> InvalidAckId:
+    def invalid(text: str) -> BrokerError:
         """Make the error for text that is not an ack id."""
-        return InvalidAckId(
+        return INVALID_ACK_ID(
             f"ack id {text[:_NAME_SHOWN_CHARS]!r} is malformed: use an ack id from a receive"
         )
 
@@ -162,7 +162,7 @@ class AckRange(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AckRange:
-        """Parse an ack id of a message or a range: protocol/ack_ids.py. Raises `InvalidAckId`."""
+        """Parse an ack id of a message or a range: protocol/ack_ids.py. Raises `INVALID_ACK_ID`."""
         try:
             partition, offsets, epoch, lease = parts_of(text)
             return cls(int(partition), *span_of(offsets), int(epoch), int(lease))

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from octavo.protocol.codes import OctavoError
+from octavo.protocol.codes import KafkaCode, OctavoError
 from octavo.protocol.names import checked_name
 
 BRIEF = "brief"
@@ -44,6 +44,7 @@ class InvalidSettings(OctavoError):
 
     name = "invalid-settings"
     http_status = 422
+    kafka = KafkaCode.INVALID_CONFIG
 
     def __init__(self, message: str, setting: str = "") -> None:
         super().__init__(message)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from octavo.protocol.checksum import crc32c
-from octavo.protocol.codes import OctavoError
+from octavo.protocol.codes import KafkaCode, OctavoError
 from octavo.protocol.entry import Buffer
 from octavo.protocol.limits import BATCH_RECORDS_MAX, ENTRY_PAYLOAD_BYTES_MAX
 
@@ -41,6 +41,7 @@ class InvalidBatch(OctavoError):
 
     name = "invalid-batch"
     http_status = 422
+    kafka = KafkaCode.INVALID_RECORD
 
 
 class BatchHeader(NamedTuple):

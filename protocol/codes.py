@@ -8,6 +8,8 @@ else.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -29,6 +31,54 @@ class Code(enum.IntEnum):
     instead."""
 
 
+class KafkaCode(enum.IntEnum):
+    """Kafka's code for an error, by which its clients decide what to do next."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    """The client asks for new metadata, and tries again at once."""
+    REQUEST_TIMED_OUT = 7
+    """The outcome is unknown: an idempotent producer repeats the batch."""
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC = 17
+    NOT_ENOUGH_REPLICAS = 19
+    """Nothing was stored: a producer repeats the batch after a pause."""
+    ILLEGAL_GENERATION = 22
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    INVALID_TIMESTAMP = 32
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_CONFIG = 40
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    SASL_AUTHENTICATION_FAILED = 58
+    GROUP_ID_NOT_FOUND = 69
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    GROUP_MAX_SIZE_REACHED = 81
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    PRODUCER_FENCED = 90
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether Kafka's clients repeat the request by themselves."""
+        return self in _RETRIED
+
+
+_RETRIED = (
+    KafkaCode.UNKNOWN_TOPIC_OR_PARTITION,
+    KafkaCode.NOT_LEADER_OR_FOLLOWER,
+    KafkaCode.REQUEST_TIMED_OUT,
+    KafkaCode.NOT_ENOUGH_REPLICAS,
+    KafkaCode.THROTTLING_QUOTA_EXCEEDED,
+)
+
+
 class Scope(enum.Enum):
     """What an error makes unusable."""
 
@@ -42,19 +92,24 @@ class OctavoError(Exception):
     """The root of every error that Octavo raises on purpose.
 
     `name` is the stable word in logs, `--json` output and problem+json; `retryable` says whether
-    the same call may succeed later; `scope` says what is unusable after it. A class is the whole
-    declaration of an error: brokers make their answers from it (broker/http/problems.py).
+    the same call may succeed later; `scope` says what is unusable after it. A class, or an
+    `ErrorCode` of broker/errors.py, is the whole declaration of an error: brokers make their
+    answers from it (broker/http/problems.py).
     """
 
-    name: ClassVar[str] = "error"
-    retryable: ClassVar[bool] = False
+    name: str = "error"
+    retryable: bool = False
     scope: ClassVar[Scope] = Scope.REQUEST
-    http_status: ClassVar[int | None] = None
+    http_status: int | None = None
     """The status of a broker's answer; None: no request causes the error."""
-    problem_members: ClassVar[tuple[tuple[str, str], ...]] = ()
+    kafka: KafkaCode | None = None
+    """The code for Kafka's clients; None: none of their requests causes the error."""
+    problem_members: tuple[tuple[str, str], ...] = ()
     """Members of the problem document, each with the attribute that it shows …"""
-    problem_headers: ClassVar[tuple[tuple[str, str], ...]] = ()
+    problem_headers: tuple[tuple[str, str], ...] = ()
     """… and headers of the answer."""
+    members: Mapping[str, object] = MappingProxyType({})
+    """Further members of the problem document."""
 
 
 class ProtocolError(OctavoError):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from octavo.protocol.batch import InvalidBatch
-from octavo.protocol.codes import OctavoError
+from octavo.protocol.codes import KafkaCode, OctavoError
 from octavo.protocol.limits import RECORDS_BYTES_MAX
 
 try:
@@ -49,6 +49,7 @@ class UnsupportedCompression(OctavoError):
 
     name = "unsupported-compression"
     http_status = 422
+    kafka = KafkaCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 def compression_of(number: int) -> Compression:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from octavo.protocol.codes import OctavoError
+from octavo.protocol.codes import KafkaCode, OctavoError
 
 NAME_CHARS_MAX = 249
 NAME_PATTERN = rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}"
@@ -27,6 +27,7 @@ class InvalidName(OctavoError):
 
     name = "invalid-name"
     http_status = 400
+    kafka = KafkaCode.INVALID_TOPIC
 
 
 def checked_name(what: str, text: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from octavo.broker.bulkload import rules
 from octavo.broker.errors import (
-    InvalidBulkLoad,
+    INVALID_BULK_LOAD,
     PartitionNotFound,
     TooManyLedgers,
     TopicNotFound,
@@ -66,7 +66,7 @@ class Checks:
         ids = [ledger.ledger_id for offer in offers for ledger in offer.ledgers]
         names = [offer.name for offer in offers]
         if len(set(ids)) < len(ids) or len(set(names)) < len(names):
-            raise InvalidBulkLoad("a ledger, or a partition, is named twice in the bulk load")
+            raise INVALID_BULK_LOAD("a ledger, or a partition, is named twice in the bulk load")
         if len(ids) > rules.LEDGERS_MAX:
             raise TooManyLedgers(
                 f"{len(ids)} ledgers in one bulk load; at most {rules.LEDGERS_MAX}: write with "
@@ -83,7 +83,7 @@ class Checks:
                     await self._check_ledger(bulk_load, batch, offer.name, ledger, topic)
                 if ledger.ledger_id in there:
                     # A repeat of a remembered batch never gets here.
-                    raise InvalidBulkLoad(
+                    raise INVALID_BULK_LOAD(
                         f"{offer.name} has ledger {ledger.ledger_id} already: the batch was "
                         "committed, and its bulk load forgotten since"
                     )
@@ -141,25 +141,25 @@ class Checks:
         try:
             found = await self._ledgers.metadata(ledger.ledger_id)
         except LedgerNotFound as error:
-            raise InvalidBulkLoad(f"{error}; write the batch again") from error
+            raise INVALID_BULK_LOAD(f"{error}; write the batch again") from error
         check_owner(found, bulk_load, batch)
         meant_for = found.custom.get(rules.PARTITION_KEY, b"").decode("utf-8", "replace")
         if meant_for != str(name):
-            raise InvalidBulkLoad(f"ledger {ledger.ledger_id} is for {meant_for}, not {name}")
+            raise INVALID_BULK_LOAD(f"ledger {ledger.ledger_id} is for {meant_for}, not {name}")
         if found.state is not LedgerState.CLOSED or found.last_entry < 0:
-            raise InvalidBulkLoad(
+            raise INVALID_BULK_LOAD(
                 f"ledger {ledger.ledger_id} is {found.state.name} with last entry "
                 f"{found.last_entry}; it must be closed and not empty"
             )
         if ledger.pieces is not None and not found.last_entry == ledger.pieces == ledger.count - 1:
-            raise InvalidBulkLoad(
+            raise INVALID_BULK_LOAD(
                 f"ledger {ledger.ledger_id} has {ledger.count} messages in {found.last_entry + 1} "
                 f"entries: with {ledger.pieces} pieces of a large message it would have one more "
                 "of each"
             )
         wrapped = wrapped_of(found)
         if topic.settings.encrypted and (wrapped is None or wrapped.namespace != name.namespace):
-            raise InvalidBulkLoad(
+            raise INVALID_BULK_LOAD(
                 f"ledger {ledger.ledger_id} is not encrypted for namespace {name.namespace}, whose "
                 "topics are: write the batch again with that namespace's key"
             )
@@ -172,7 +172,7 @@ class Checks:
         count = header.base_offset + header.record_count
         size = plain_length(found)
         if (count, size) != (ledger.count, ledger.bytes):
-            raise InvalidBulkLoad(
+            raise INVALID_BULK_LOAD(
                 f"ledger {ledger.ledger_id} has {count} messages in {size} bytes, "
                 f"not {ledger.count} in {ledger.bytes}"
             )
@@ -181,7 +181,7 @@ class Checks:
             large = large_body_of(message.headers)
             is_one = header.record_count == 1 and not message.value
             if not is_one or large is None or large.pieces != ledger.pieces:
-                raise InvalidBulkLoad(
+                raise INVALID_BULK_LOAD(
                     f"ledger {ledger.ledger_id} does not end with a large message in "
                     f"{ledger.pieces} pieces"
                 )
@@ -197,6 +197,6 @@ def check_owner(found: LedgerMetadata, bulk_load: str, batch: int) -> None:
         and rules.PARTITION_KEY in custom
     )
     if not is_ours:
-        raise InvalidBulkLoad(
+        raise INVALID_BULK_LOAD(
             f"ledger {found.ledger_id} was not written for batch {batch} of {bulk_load}"
         )

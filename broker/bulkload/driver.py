@@ -24,7 +24,8 @@ from octavo.broker.bulkload.checks import Checks, Offer, check_owner
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.errors import (
-    BulkLoadUnfinished,
+    BULK_LOAD_UNFINISHED,
+    BrokerError,
     PartitionNotFound,
     TopicNotFound,
 )
@@ -138,9 +139,9 @@ class BulkLoads:
         """Make a batch part of its partitions, all or nothing; return when all is visible.
 
         `published`: the writer began this batch and has published it itself, without ledgers.
-        Raises `InvalidBulkLoad`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
-        `BulkLoadAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, and errors of
-        `check_taken`: then nothing is committed; and `BulkLoadUnfinished`: then it is committed,
+        Raises `INVALID_BULK_LOAD`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
+        `BULK_LOAD_ABORTED`, `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, and errors of
+        `check_taken`: then nothing is committed; and `BULK_LOAD_UNFINISHED`: then it is committed,
         and the caller should call again.
         """
         parts: tuple[BulkLoadPart, ...] | None = None
@@ -173,8 +174,8 @@ class BulkLoads:
     ) -> bool:
         """Note that the caller publishes this batch, and its content; False if it is committed.
 
-        Raises `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, `TopicNotFound`,
-        `PartitionNotFound`, `BulkLoadUnfinished`, and errors of `check_taken`.
+        Raises `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, `TopicNotFound`,
+        `PartitionNotFound`, `BULK_LOAD_UNFINISHED`, and errors of `check_taken`.
         """
         words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
@@ -197,8 +198,8 @@ class BulkLoads:
         self, bulk_load: str, batch: int, load_part: LoadPart, caller: Caller
     ) -> tuple[BulkLoadRecord, int, dict[PartitionName, int | None] | None]:
         """Return the record and its version when all batches before `batch` are complete; also its
-        offsets, as far as known, if it was committed before. Raises `BulkLoadUnfinished`,
-        `BatchOutOfOrder`, `ForeignBulkLoad`."""
+        offsets, as far as known, if it was committed before. Raises `BULK_LOAD_UNFINISHED`,
+        `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
             rules.check_caller(record, caller)
@@ -216,8 +217,8 @@ class BulkLoads:
     ) -> list[int]:
         """Give up private ledgers of this batch; delete ledgers that no partition has.
 
-        This binds no id to a token: other processes may give up orphans. Raises `ForeignBulkLoad`,
-        `InvalidBulkLoad`, `BulkLoadAborted`.
+        This binds no id to a token: other processes may give up orphans. Raises
+        `FOREIGN_BULK_LOAD`, `INVALID_BULK_LOAD`, `BULK_LOAD_ABORTED`.
         """
         rules.check_caller(await self.newest(bulk_load), caller)
         own = []
@@ -349,7 +350,7 @@ class BulkLoads:
     async def _finish(
         self, bulk_load: str, record: BulkLoadRecord, load_part: LoadPart
     ) -> dict[PartitionName, int | None]:
-        """Have every missing part inserted. Raises `BulkLoadUnfinished`."""
+        """Have every missing part inserted. Raises `BULK_LOAD_UNFINISHED`."""
         if record.complete:
             return {}
         turn = asyncio.Semaphore(_AT_ONCE)
@@ -366,7 +367,7 @@ class BulkLoads:
         offsets: dict[PartitionName, int | None] = {}
         for part, result in zip(record.parts, found, strict=True):
             if isinstance(result, OctavoError):
-                raise BulkLoadUnfinished(
+                raise BULK_LOAD_UNFINISHED(
                     f"batch {record.batch} of bulk load {bulk_load} is committed, but "
                     f"{_name(part)} does not have its part yet: {result}"
                 ) from result
@@ -431,8 +432,8 @@ def _name(part: BulkLoadPart) -> PartitionName:
     return PartitionName(part.namespace, part.topic, part.partition)
 
 
-def _crowded(bulk_load: str) -> BulkLoadUnfinished:
-    return BulkLoadUnfinished(f"bulk load {bulk_load} is being changed by others; try again")
+def _crowded(bulk_load: str) -> BrokerError:
+    return BULK_LOAD_UNFINISHED(f"bulk load {bulk_load} is being changed by others; try again")
 
 
 async def _check_streams(names: Iterable[PartitionName], check: CheckTaken) -> None:

@@ -43,7 +43,7 @@ a grace period, which is only a courtesy and not needed for safety.
 idempotent producer, one record batch per partition, and keep only the decision here. It *begins*:
 the record notes the batch and the writer's description of its content by partition. It publishes.
 It commits without parts. Such a batch is not all or nothing between partitions: each shows its part
-once published. But it is stored once: a repeat must begin with the same content (`BatchBegun`
+once published. But it is stored once: a repeat must begin with the same content (`BATCH_BEGUN`
 otherwise), so the same producer numbers stand for the same messages, and after the commit it is not
 published at all. While a batch is begun and not committed, no other batch may begin or commit, and
 this batch may not be committed by ledgers: some of it may be visible already.
@@ -69,10 +69,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from octavo.broker.errors import (
-    BatchBegun,
+    BATCH_BEGUN,
+    BULK_LOAD_ABORTED,
+    FOREIGN_BULK_LOAD,
     BatchOutOfOrder,
-    BulkLoadAborted,
-    ForeignBulkLoad,
     LargeNotTaken,
     TooManyLedgers,
 )
@@ -117,9 +117,9 @@ def digest_of(token: bytes) -> str:
 
 
 def check_caller(record: BulkLoadRecord, caller: Caller) -> None:
-    """Raise `ForeignBulkLoad` if the id is bound to another token."""
+    """Raise `FOREIGN_BULK_LOAD` if the id is bound to another token."""
     if record.token_digest not in ("", caller.digest):
-        raise ForeignBulkLoad(
+        raise FOREIGN_BULK_LOAD(
             "this id is bound to the token that its first batch came with, and the call has "
             f"{'another token' if caller.digest else 'none'}: choose another id"
         )
@@ -166,7 +166,7 @@ def beginning(
 ) -> BulkLoadRecord | None:
     """The record that notes a new batch which its writer publishes; None if it is noted already.
 
-    Raises `BatchBegun`.
+    Raises `BATCH_BEGUN`.
     """
     assert standing(record, batch) is Standing.NEW
     if record.begun <= record.batch:
@@ -185,7 +185,7 @@ def beginning(
             for name in record.content.keys() | content.keys()
             if record.content.get(name) != content.get(name)
         )
-        raise BatchBegun(
+        raise BATCH_BEGUN(
             f"batch {batch} was begun with other messages for {', '.join(other[:10])}, and may be "
             "published in part: it cannot be finished with these"
         )
@@ -203,20 +203,20 @@ def committing(
 ) -> BulkLoadRecord:
     """Return the record that commits a new batch; `published`: its writer began and published it.
 
-    Raises `BulkLoadAborted`, `BatchBegun`.
+    Raises `BULK_LOAD_ABORTED`, `BATCH_BEGUN`.
     """
     assert standing(record, batch) is Standing.NEW
     if published:
         assert not parts
         _check_begun(record, batch)
     elif record.begun > record.batch:
-        raise BatchBegun(
+        raise BATCH_BEGUN(
             f"batch {record.begun} was begun by a writer that publishes it, and may be visible in "
             "part: finish it the same way before anything else"
         )
     gone = sorted(record.refused.keys() & set(ledger_ids(parts)))
     if gone:
-        raise BulkLoadAborted(
+        raise BULK_LOAD_ABORTED(
             f"ledgers {', '.join(map(str, gone[:10]))} of batch {batch} were given up by an abort; "
             "write the batch again, to new ledgers"
         )
@@ -237,7 +237,7 @@ def _check_begun(record: BulkLoadRecord, batch: int) -> None:
         begun = (
             "none is" if record.begun <= record.batch else f"batch {record.begun} is, unfinished"
         )
-        raise BatchBegun(f"batch {batch} is not the one that was begun: {begun}")
+        raise BATCH_BEGUN(f"batch {batch} is not the one that was begun: {begun}")
 
 
 def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
@@ -255,7 +255,7 @@ def aborting(
         return None
     refused = {**record.refused, **dict.fromkeys(ledgers, batch)}
     if len(refused) > REFUSED_MAX:
-        raise BulkLoadAborted(
+        raise BULK_LOAD_ABORTED(
             f"{len(refused)} ledgers of batches that were never committed; at most {REFUSED_MAX} "
             "are noted: commit a batch first"
         )

@@ -46,7 +46,7 @@ from octavo.broker.cluster.load import (
 from octavo.broker.cluster.ownership import Held, OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
-from octavo.broker.errors import BrokerDraining, NoOtherBroker, NotOwner, PartitionUnavailable
+from octavo.broker.errors import BROKER_DRAINING, NoOtherBroker, NotOwner, PartitionUnavailable
 from octavo.broker.partition.ending import Foretold, PartitionEnd
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, PartitionName, Work
@@ -335,8 +335,8 @@ class Balance:
 
         `to` names a broker, which keeps the partition as long as it lives. If `to` is empty, the
         preferred broker gets it; if that is this broker, it closes and reopens the partition.
-        Raises `BrokerNotFound`, `BrokerDraining`, `NotOwner`, `PartitionUnavailable` (the heir did
-        not take it).
+        Raises `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable` (the heir
+        did not take it).
         """
         own, partitions = self._registry.own, self._owners.partitions_of(name)
         if partitions is None:
@@ -345,7 +345,7 @@ class Balance:
         if heir is None:
             raise self._registry.no_such_broker(to)
         if to and to not in self._registry.undrained():
-            raise BrokerDraining(f"broker {to} is being drained: undo that first, or name another")
+            raise BROKER_DRAINING(f"broker {to} is being drained: undo that first, or name another")
         if heir.broker_id == own.broker_id:
             await self._owners.open_anew(name, placed=bool(to))
             return own

@@ -22,7 +22,7 @@ import structlog
 
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.topics import Topics
-from octavo.broker.errors import BatchTooLong, LargeNotTaken, NotEncrypted, TopicIsStream
+from octavo.broker.errors import BATCH_TOO_LONG, NOT_ENCRYPTED, LargeNotTaken, TopicIsStream
 from octavo.broker.subscriptions.dead_letter_delivery import LargeSource
 from octavo.broker.subscriptions.dead_letters import as_large, fitting_batch
 from octavo.broker.types import Owner, PartitionName, SubscriptionInfo, TopicName
@@ -170,7 +170,7 @@ class DeadLetterRouter:
 
         A key decides the partition; without a key it is `number` modulo the topic's partitions.
         `info` is the subscription that sends it. Returns None, or which other topic has the message
-        and why. Raises what publishing and reading raise, `TopicNotFound`, `NotEncrypted`,
+        and why. Raises what publishing and reading raise, `TopicNotFound`, `NOT_ENCRYPTED`,
         `TimeoutError`.
         """
         record = record._replace(timestamp_ms=self._clock())
@@ -196,7 +196,7 @@ class DeadLetterRouter:
     ) -> None:
         target = await self._topics.mark_letters(topic)
         if not target.settings.encrypted and (await self._topics.get(origin)).settings.encrypted:
-            raise NotEncrypted(
+            raise NOT_ENCRYPTED(
                 f"topic {origin} is encrypted and {topic} is not: a copy would lie there in clear "
                 f"text; have namespace {topic.namespace} encrypted"
             )
@@ -213,7 +213,7 @@ class DeadLetterRouter:
                 await self._send_large(name, upload, record, body)
             return
         if batch is None:
-            raise BatchTooLong(
+            raise BATCH_TOO_LONG(
                 "its key and headers fill an entry, and a copy has to add a header: no topic can "
                 "hold the copy; ack the message, or skip it"
             )

@@ -87,8 +87,8 @@ class Forks:
         """Fork `source` as `name` at these points, one for each partition.
 
         `for_stream`: the fork is to become a durable stream. Raises `InvalidSettings`,
-        `TopicExists`, `TooManyForks`, `TopicNotFound` when the source is gone, and `ForkDisturbed`,
-        after which nothing is left of the fork and the client can ask again.
+        `TopicExists`, `TOO_MANY_FORKS`, `TopicNotFound` when the source is gone, and
+        `ForkDisturbed`, after which nothing is left of the fork and the client can ask again.
         """
         check_not_internal(name)
         if name.namespace != source.name.namespace:

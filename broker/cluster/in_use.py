@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from octavo.broker.cluster.registry import decode_broker
-from octavo.broker.errors import LedgerInUse, TooManyRecoveries
+from octavo.broker.errors import LEDGER_IN_USE, BrokerError, TooManyRecoveries
 from octavo.broker.log.leftover import label_of, named_ledgers, partition_of
 from octavo.broker.types import PartitionName
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
@@ -70,12 +70,12 @@ async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
     return User(partition, owner.broker_id if owner else _UNKNOWN)
 
 
-def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> LedgerInUse:
+def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> BrokerError:
     """Return the error for a caller that wants such a ledger recovered.
 
     `way_out` tells the caller how to force it.
     """
-    return LedgerInUse(
+    return LEDGER_IN_USE(
         f"ledger {ledger.ledger_id} is in use: {user.owner}, which is alive, owns {user.partition} "
         "and writes it. Recovering it would stop that topic for a moment and mend nothing; when "
         f"its owner is gone, the next one recovers it by itself. {way_out}",

@@ -23,7 +23,7 @@ import structlog
 from octavo.broker.cluster.gone import GoneBroker, GoneBrokers
 from octavo.broker.cluster.preference import preferred_brokers
 from octavo.broker.cluster.standing import Standings
-from octavo.broker.errors import BrokerIdTaken, BrokerNotFound, OwnerNotRegistered
+from octavo.broker.errors import BROKER_NOT_FOUND, OWNER_NOT_REGISTERED, BrokerError, BrokerIdTaken
 from octavo.broker.types import BrokerInfo, PartitionName, TopicName
 from octavo.metadata.election import Ownership
 from octavo.metadata.paths import is_safe_name
@@ -208,7 +208,7 @@ class BrokerRegistry:
     async def check_registered(self, owner: BrokerInfo) -> None:
         """Check that an owner is a registered broker: calls go to no other address.
 
-        Raises `OwnerNotRegistered`, and what reading records raises.
+        Raises `OWNER_NOT_REGISTERED`, and what reading records raises.
         """
         if self.live.get(owner.broker_id) == owner:
             return
@@ -224,15 +224,15 @@ class BrokerRegistry:
                 url=owner.url[:200],
                 count=count,
             )
-        raise OwnerNotRegistered(
+        raise OWNER_NOT_REGISTERED(
             f"the metadata names broker {owner.broker_id} as the owner, but no live broker is "
             "registered by that name at the address given there; nothing is sent to it. It is "
             "served again when that record goes, which is when its session ends"
         )
 
-    def no_such_broker(self, broker_id: str) -> BrokerNotFound:
+    def no_such_broker(self, broker_id: str) -> BrokerError:
         """Return the error for a broker id that no live broker has."""
-        return BrokerNotFound(
+        return BROKER_NOT_FOUND(
             f"no live broker is called {broker_id[:200]}; there are: {', '.join(sorted(self.live))}"
         )
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from octavo.broker.cluster.watched_record import WatchedRecord
 from octavo.broker.errors import (
-    IncompatibleSchema,
+    INCOMPATIBLE_SCHEMA,
     InvalidSchema,
     SchemaMismatch,
     SchemaNotFound,
@@ -219,7 +219,7 @@ class SchemaRegistry:
         """Make this schema the subject's next version, unless it is registered already.
 
         `caller`: requests of different callers take turns. Raises `InvalidSchema`,
-        `IncompatibleSchema`, `SettingsConflict`, `SchemaCheckUnavailable`.
+        `INCOMPATIBLE_SCHEMA`, `SettingsConflict`, `SchemaCheckUnavailable`.
         """
         text = await self._text(kind, given, caller)
         made_of = id_of(kind, text)
@@ -229,18 +229,18 @@ class SchemaRegistry:
                 if one.id == made_of:
                     return Registered(one, new=False)
             if problems := await self._problems(record, kind, text, caller):
-                raise IncompatibleSchema(
+                raise INCOMPATIBLE_SCHEMA(
                     f"the schema may not follow those of {'/'.join(name)} "
                     f"({record.compatibility}): {'; '.join(problems[:5])}",
-                    problems,
+                    problems=problems,
                 )
             chars = sum(len(one.text) for one in record.versions) + len(text)
             if len(record.versions) >= VERSIONS_MAX or chars > RECORD_CHARS_MAX:
-                raise IncompatibleSchema(
+                raise INCOMPATIBLE_SCHEMA(
                     f"subject {'/'.join(name)} has {len(record.versions)} versions, and {chars} "
                     f"characters with this one; at most {VERSIONS_MAX} versions and "
                     f"{RECORD_CHARS_MAX} characters are allowed: use another subject",
-                    [],
+                    problems=[],
                 )
             number = record.versions[-1].number + 1 if record.versions else 1
             made = SchemaVersion(number, made_of, kind, text, self._clock())

@@ -19,12 +19,12 @@ import structlog
 from octavo.broker.cluster.deletion import Deletions
 from octavo.broker.cluster.watched_record import WatchedRecord
 from octavo.broker.errors import (
+    NAMESPACE_NOT_EMPTY,
+    TOO_MANY_SUBSCRIPTIONS,
     InvalidSettings,
-    NamespaceNotEmpty,
     NamespaceNotFound,
     SettingsConflict,
     SubscriptionNotFound,
-    TooManySubscriptions,
     TopicChanged,
     TopicDeleting,
     TopicNotFound,
@@ -207,14 +207,14 @@ class Topics:
         raise SettingsConflict(f"namespace {namespace} is being changed by others; try again")
 
     async def delete_namespace(self, name: str) -> None:
-        """Delete an empty namespace. Raises `NamespaceNotFound`, `NamespaceNotEmpty`."""
+        """Delete an empty namespace. Raises `NamespaceNotFound`, `NAMESPACE_NOT_EMPTY`."""
         await self._namespace(name)
         if name == DEFAULT_NAMESPACE:
-            raise NamespaceNotEmpty(f"namespace {name!r} is always there")
+            raise NAMESPACE_NOT_EMPTY(f"namespace {name!r} is always there")
         try:
             await self._records.delete_namespace(name)
         except RecordExists as error:
-            raise NamespaceNotEmpty(
+            raise NAMESPACE_NOT_EMPTY(
                 f"namespace {name!r} still has topics; delete them first"
             ) from error
 
@@ -243,7 +243,7 @@ class Topics:
         """Make a topic, or find it with equal settings; return it, and whether it is new.
 
         `own`: a broker makes it for itself. `for_stream`: it is to become a durable stream. Raises
-        `SettingsConflict`, `NamespaceNotFound`, `AuditTopicClosed`.
+        `SettingsConflict`, `NamespaceNotFound`, `AUDIT_TOPIC_CLOSED`.
         """
         if not own:
             check_not_internal(name)
@@ -468,7 +468,7 @@ class Topics:
         Then call `Partition.subscribe` at every owner; a partition that is missed makes its cursor
         when it is first used. The dead-letter topic and the retry topic, each with its
         subscription, are made before this subscription. Raises `SettingsConflict`, `TopicNotFound`,
-        `NamespaceNotFound`, `InvalidName`, `InvalidSettings`, `TooManySubscriptions`.
+        `NamespaceNotFound`, `InvalidName`, `InvalidSettings`, `TOO_MANY_SUBSCRIPTIONS`.
         """
         checked_name("subscription", name)
         settings = with_dead_letters(topic, name, settings)
@@ -671,13 +671,13 @@ class Topics:
             raise
 
     async def _check_room_for(self, topic: TopicName, name: str) -> None:
-        """Raise `TooManySubscriptions` if the topic is full.
+        """Raise `TOO_MANY_SUBSCRIPTIONS` if the topic is full.
 
         Several brokers that make subscriptions at the same moment may exceed the limit.
         """
         names = await self._records.list_subscriptions(*topic)
         if len(names) >= self._subscriptions_max and name not in names:
-            raise TooManySubscriptions(
+            raise TOO_MANY_SUBSCRIPTIONS(
                 f"topic {topic} has {len(names)} subscriptions, and may have "
                 f"{self._subscriptions_max} (subscriptions_max): delete some, or make another topic"
             )

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from octavo.broker.errors import GroupFull
+from octavo.broker.errors import GROUP_FULL
 from octavo.broker.groups.group import Group, GroupNow, Membership, State
 from octavo.broker.types import BrokerInfo, GroupName, PartitionName
 
@@ -93,7 +93,7 @@ class Groups:
         return self._kept.get(name)
 
     def open(self, name: GroupName, founder: str = "") -> KeptGroup:
-        """Return the group; make it if it is new. Raises `GroupFull` if there are too many groups.
+        """Return the group; make it if it is new. Raises `GROUP_FULL` if there are too many groups.
 
         `founder`: the principal that would be its first member; empty if unknown. A principal may
         found a quarter of all groups, so that it cannot take all places.
@@ -103,7 +103,7 @@ class Groups:
             if self._no_room(founder):
                 self._forget_empty()
             if refusal := self._no_room(founder):
-                raise GroupFull(refusal)
+                raise GROUP_FULL(refusal)
             found = self._kept[name] = KeptGroup(self.limits.group_members_max, founder)
         return found
 
@@ -136,7 +136,7 @@ class Groups:
     ) -> Membership:
         """Take a member's call; wait until its partitions are not what it holds.
 
-        Raises `GroupFull`, `ForeignMember`.
+        Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
         """
         kept = self.open(name, founder)
         group = kept.group
@@ -156,7 +156,7 @@ class Groups:
         return Membership(group.generation, given, len(group.members))
 
     def leave(self, name: GroupName, member: str, principal: str) -> None:
-        """Remove a member, if it is there. Raises `ForeignMember`."""
+        """Remove a member, if it is there. Raises `FOREIGN_MEMBER`."""
         kept = self._kept.get(name)
         if kept is not None and kept.group.leave(member, principal):
             kept.wake()

@@ -39,7 +39,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from octavo.broker.errors import ForeignMember, GroupFull
+from octavo.broker.errors import FOREIGN_MEMBER, GROUP_FULL
 from octavo.broker.types import PartitionName
 
 _ODD = 0x9E3779B97F4A7C15
@@ -218,15 +218,15 @@ class Group:
     ) -> None:
         """Take a member's call: what it wants, what it holds, and the generation it knows.
 
-        `generation`: the highest that it has heard of, 0 if none. Raises `GroupFull`,
-        `ForeignMember`.
+        `generation`: the highest that it has heard of, 0 if none. Raises `GROUP_FULL`,
+        `FOREIGN_MEMBER`.
         """
         self.tick(now_ms)
         wanted, held = frozenset(wants), frozenset(holds)
         member, event = self.members.get(name), None
         if member is None:
             if len(self.members) >= self._members_max:
-                raise GroupFull(
+                raise GROUP_FULL(
                     f"the group has {len(self.members)} members already, which is the limit"
                 )
             event = self._arrival(generation, session_ms, now_ms)
@@ -235,7 +235,7 @@ class Group:
             member.holds = held - self._held_by_others(name)
             self.members[name] = member
         elif member.principal != principal:
-            raise ForeignMember(
+            raise FOREIGN_MEMBER(
                 f"member {name!r} of the group belongs to another user; choose another name"
             )
         elif wanted != member.wants or generation > self.generation:
@@ -271,12 +271,12 @@ class Group:
 
     def leave(self, name: str, principal: str) -> bool:
         """Remove a member and release its partitions; return whether it was a member. Raises
-        `ForeignMember`."""
+        `FOREIGN_MEMBER`."""
         member = self.members.get(name)
         if member is None:
             return False
         if member.principal != principal:
-            raise ForeignMember(f"member {name!r} of the group belongs to another user")
+            raise FOREIGN_MEMBER(f"member {name!r} of the group belongs to another user")
         del self.members[name]
         self._happens(self._departure())
         return True

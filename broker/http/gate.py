@@ -236,7 +236,7 @@ class Gate(Authorizer):
     ) -> None:
         """Refuse calls that change the brokers' own topics.
 
-        Raises `AuditTopicClosed` or `Forbidden`.
+        Raises `AUDIT_TOPIC_CLOSED` or `Forbidden`.
         """
         if route.needs.is_inner or variables.get("namespace") not in INTERNAL_NAMESPACES:
             return

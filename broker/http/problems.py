@@ -141,6 +141,7 @@ def _translate(error: OctavoError) -> Problem:
         status = 503 if error.retryable else 500
         log.error("request_failed_without_a_status", error=error.name, exc_info=error)
     extra = {name: _plain(getattr(error, shown)) for name, shown in error.problem_members}
+    extra.update(error.members)
     headers = {name: str(getattr(error, shown)) for name, shown in error.problem_headers}
     if isinstance(error, broker_errors.StreamClosed):
         headers[durable.CLOSED_HEADER] = "true"

@@ -4,7 +4,7 @@
                    ledger 21    ledger 22
 
 Each ledger holds messages with their own offsets, with gaps, in ascending order. Any other view is
-refused (`CompactedViewUnreadable`), never skipped.
+refused (`COMPACTED_VIEW_UNREADABLE`), never skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import NamedTuple
 
-from octavo.broker.errors import CompactedViewUnreadable
+from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE
 from octavo.broker.types import StoredBatch
 from octavo.metadata.topics import CompactedLedger, CompactionRecord
 from octavo.protocol.batch import InvalidBatch, read_header, with_base_offset
@@ -45,7 +45,7 @@ class View:
         before = -1
         for one in self.ledgers:
             if not before < one.first_offset <= one.last_offset < self.horizon or one.count < 1:
-                raise CompactedViewUnreadable(
+                raise COMPACTED_VIEW_UNREADABLE(
                     f"ledger {one.ledger_id} of the compacted view is said to hold {one.count} "
                     f"messages from offset {one.first_offset} to {one.last_offset}; it comes after "
                     f"offset {before}, and the horizon is {self.horizon}"
@@ -63,17 +63,17 @@ class View:
 
 
 def batch_of(ledger: CompactedLedger, entry: Entry) -> CompactedBatch:
-    """Give an entry absolute offsets. Raises `CompactedViewUnreadable` for impossible offsets."""
+    """Give an entry absolute offsets. Raises `COMPACTED_VIEW_UNREADABLE` for impossible offsets."""
     try:
         header = read_header(entry.payload)
     except InvalidBatch as error:
-        raise CompactedViewUnreadable(
+        raise COMPACTED_VIEW_UNREADABLE(
             f"entry {entry.entry_id} of ledger {ledger.ledger_id}, of the compacted view: {error}"
         ) from error
     base = ledger.first_offset + header.base_offset
     last = base + header.last_offset_delta
     if not ledger.first_offset <= base <= last <= ledger.last_offset:
-        raise CompactedViewUnreadable(
+        raise COMPACTED_VIEW_UNREADABLE(
             f"entry {entry.entry_id} of ledger {ledger.ledger_id}, of the compacted view, goes "
             f"from offset {base} to {last}; the ledger from {ledger.first_offset} to "
             f"{ledger.last_offset}"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.broker.errors import LedgerGoing, TooManyForks
+from octavo.broker.errors import LEDGER_GOING, TOO_MANY_FORKS
 from octavo.metadata.topic_records import PartitionRecord, Referrer, ShareRecord, TopicRecord
 
 
@@ -33,16 +33,16 @@ def joined(
 ) -> ShareRecord:
     """Add these referrers. `record`: None if the ledger was never shared.
 
-    Raises `LedgerGoing` when it is being deleted, `TooManyForks` beyond `most` referrers.
+    Raises `LEDGER_GOING` when it is being deleted, `TOO_MANY_FORKS` beyond `most` referrers.
     """
     if record is None:
         record = ShareRecord()
     elif not record.referrers:
-        raise LedgerGoing(f"ledger {ledger_id} is being deleted: no partition uses it any more")
+        raise LEDGER_GOING(f"ledger {ledger_id} is being deleted: no partition uses it any more")
     found = list(record.referrers)
     found += [one for one in dict.fromkeys(referrers) if one not in found]
     if len(found) > most:
-        raise TooManyForks(
+        raise TOO_MANY_FORKS(
             f"ledger {ledger_id} is part of {len(record.referrers)} partitions; at most {most} may "
             "share a ledger (ledger_shares_max)"
         )

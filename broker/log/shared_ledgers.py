@@ -53,7 +53,7 @@ class SharedLedgers:
     async def refer(self, ledger_id: int, referrers: Iterable[Referrer]) -> None:
         """Return when these are stored as referrers of the ledger.
 
-        Raises `LedgerGoing`, `TooManyForks`, `MetadataUnavailable` (then they may be stored).
+        Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, `MetadataUnavailable` (then they may be stored).
         """
         wanted = tuple(referrers)
         while True:

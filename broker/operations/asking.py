@@ -238,7 +238,7 @@ class Operations:
     async def at_broker(self, context: Context, identity: Identity, operation: Drain) -> AnyAnswer:
         """Run an operation that was admitted, at the broker that it names.
 
-        Raises `BrokerNotFound`, and what `Remote.ask` raises.
+        Raises `BROKER_NOT_FOUND`, and what `Remote.ask` raises.
         """
         registry = self._broker.registry
         if operation.broker == self._broker.broker_id:

@@ -78,7 +78,7 @@ class Authorizer:
         """Check a right of this broker's own client; the audit log is told what was decided.
 
         `call`: the name that the audit log shows. Raises `Forbidden` or `Unauthenticated`, and
-        `AuditTopicClosed` where no client may.
+        `AUDIT_TOPIC_CLOSED` where no client may.
         """
         self._check(Decided(identity, operation, resource, True, peer, call=call), tell=True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
-from octavo.broker.errors import GroupFull, TopicNotFound
+from octavo.broker.errors import GROUP_FULL, TopicNotFound
 from octavo.broker.operations.kinds import (
     AnyAnswer,
     DescribeGroup,
@@ -41,7 +41,7 @@ class GroupRules(Protocol):
         ...
 
     def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
-        """Raise `QuotaFull` if the caller or the namespace has too many groups here."""
+        """Raise `QUOTA_FULL` if the caller or the namespace has too many groups here."""
 
 
 async def run(
@@ -110,7 +110,7 @@ async def _wanted(
     def want(topic: TopicName, info: TopicInfo) -> None:
         wanted.update(dict.fromkeys(map(topic.partition, range(info.settings.partitions))))
         if len(wanted) > most:  # now, and not after another thousand topics
-            raise GroupFull(
+            raise GROUP_FULL(
                 f"those topics have more than {most} partitions, the most a group may have "
                 "(group_partitions_max): name fewer, or use several groups"
             )

@@ -61,6 +61,7 @@ from octavo.broker.types import (
     TopicName,
 )
 from octavo.protocol.ack_ids import shown
+from octavo.protocol.codes import KafkaCode
 from octavo.protocol.large import PIECE_BYTES
 from octavo.protocol.leased import Leased
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
@@ -941,6 +942,7 @@ class OperationOutcomeUnknown(BrokerError):
 
     name = "outcome-unknown"
     http_status = 504
+    kafka = KafkaCode.REQUEST_TIMED_OUT
     retryable = True
 
 

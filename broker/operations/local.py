@@ -60,8 +60,8 @@ class Rules(Protocol):
     """Rights, rates and quotas for the caller of another broker. The partition checks the rest."""
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Raise `Forbidden`, `Unauthenticated`, `AuditTopicClosed` if the caller may not, and what
-        a quota raises."""
+        """Raise `Forbidden`, `Unauthenticated`, `AUDIT_TOPIC_CLOSED` if the caller may not, and
+        what a quota raises."""
 
     async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
         """Return the answer of `work`; its processor time is charged to the caller and the

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Raw
 
-from octavo.broker.errors import QuotaExceeded, QuotaFull, TopicNotFound
+from octavo.broker.errors import QUOTA_FULL, QuotaExceeded, TopicNotFound
 from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.operations.kinds import Rate
 from octavo.broker.operations.processor_time import Measured
@@ -215,7 +215,7 @@ class OperationQuotas:
             self._rates.charge(str(topic), policies, names, size, messages, self.now_s())
 
     async def check_topics(self, *added: TopicName) -> None:
-        """Check that these topics may be added. Raises `QuotaFull`.
+        """Check that these topics may be added. Raises `QUOTA_FULL`.
 
         Several brokers that make topics at the same moment may exceed the quota.
         """
@@ -232,7 +232,7 @@ class OperationQuotas:
             return
         names = await self._broker.topics.names_in(namespace)
         if len(names) + len(new.difference(names)) > most and not new.issubset(names):
-            raise QuotaFull(
+            raise QUOTA_FULL(
                 f"namespace {namespace} has {len(names)} topics, and its quota is {most}: "
                 "delete some, or have the quota raised (octavo quota set)",
                 subject=f"namespace:{namespace}",
@@ -243,7 +243,7 @@ class OperationQuotas:
     async def check_subscriptions(self, topic: TopicName, name: str) -> None:
         """Check that this subscription may be added; those for dead letters count.
 
-        Raises `QuotaFull`.
+        Raises `QUOTA_FULL`.
         """
         subject = f"namespace:{topic.namespace}"
         most = self._limits.quotas.of(subject).bound("subscriptions") if self.on else None
@@ -260,7 +260,7 @@ class OperationQuotas:
         self._check_count(subject, "subscriptions", held)
 
     def check_groups(self, identity: Identity, namespace: str, groups: Groups) -> None:
-        """Check that the caller may make another consumer group here. Raises `QuotaFull`."""
+        """Check that the caller may make another consumer group here. Raises `QUOTA_FULL`."""
         if self.on:
             founded = groups.founded_by(share_of(identity))
             self._check_count(identity.name, "groups", founded)
@@ -289,7 +289,7 @@ class OperationQuotas:
     def _check_count(self, subject: str, what: str, held: int) -> None:
         most = self._limits.quotas.of(subject).bound(what)
         if most is not None and held >= most:
-            raise QuotaFull(
+            raise QUOTA_FULL(
                 f"{subject} has {held} {what}, and its quota is {most}: delete some, or have the "
                 "quota raised (octavo quota set)",
                 subject=subject,

@@ -24,7 +24,7 @@ class Part(TypedDict, total=False):
 
 
 async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None]:
-    """Give at least 1 part, each in its own turn. Raises `InvalidAckId`."""
+    """Give at least 1 part, each in its own turn. Raises `INVALID_ACK_ID`."""
     count = _count(operation)
     if count <= ACKS_A_STEP:
         await turns.take(count)

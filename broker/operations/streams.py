@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from octavo.broker.errors import (
-    ContentTypeMissing,
-    EmptyAppend,
-    InvalidStreamJson,
-    NothingToAppend,
+    CONTENT_TYPE_MISSING,
+    EMPTY_APPEND,
+    INVALID_STREAM_JSON,
+    NOTHING_TO_APPEND,
+    STREAM_CONFLICT,
+    STREAM_MESSAGE_TOO_LONG,
+    TOO_MANY_MESSAGES,
     OffsetBeyondEnd,
     StreamClosed,
-    StreamConflict,
     StreamGone,
-    StreamMessageTooLong,
     StreamNotFound,
-    TooManyMessages,
 )
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.operations.given import given_of
@@ -161,7 +161,7 @@ async def _make(
 
 
 async def _is_over(broker: Broker, partition: Partition) -> bool:
-    """Whether an earlier stream must be removed first. Raises `StreamConflict` if it may not yet
+    """Whether an earlier stream must be removed first. Raises `STREAM_CONFLICT` if it may not yet
     be."""
     state = partition.stream.state
     if state is None:
@@ -172,7 +172,7 @@ async def _is_over(broker: Broker, partition: Partition) -> bool:
         return False
     if await broker.streams.has_forks(partition):
         topic = partition.name.topic_name
-        raise StreamConflict(f"{topic} was deleted, and its name is kept for its forks")
+        raise STREAM_CONFLICT(f"{topic} was deleted, and its name is kept for its forks")
     return True
 
 
@@ -199,27 +199,27 @@ async def _append(
         append = append._replace(producer=rules.bound_name(identity, append.producer))
     if not operation.body:
         if not append.closes:
-            raise EmptyAppend("an append has a body, or Stream-Closed: true")
+            raise EMPTY_APPEND("an append has a body, or Stream-Closed: true")
         return StreamAppended(*await stream.close(append), 0)
     if stream.is_closed and append.producer is None:
         raise StreamClosed(f"{topic} is closed", stream.end)
     _check_type(topic, operation.content_type, state.config)
     records = _records_of(partition, state.config, operation.body, rules)
     if not records:
-        raise NothingToAppend("an empty array appends nothing")
+        raise NOTHING_TO_APPEND("an empty array appends nothing")
     appended = await stream.append(records, append)
     messages = 0 if appended.repeated else _count_stored(partition, records, rules)
     return StreamAppended(*appended, messages)
 
 
 def _check_type(topic: TopicName, given: str, config: StreamConfig) -> None:
-    """Raise `ContentTypeMissing`, or `StreamConflict` for a different content type."""
+    """Raise `CONTENT_TYPE_MISSING`, or `STREAM_CONFLICT` for a different content type."""
     if not given:
-        raise ContentTypeMissing(
+        raise CONTENT_TYPE_MISSING(
             f"say of what kind the data is: Content-Type: {config.content_type}"
         )
     if media_type(given) != config.media_type:
-        raise StreamConflict(
+        raise STREAM_CONFLICT(
             f"{topic} has the content type {config.content_type}, not {given[:80]}"
         )
 
@@ -229,7 +229,7 @@ def _records_of(
 ) -> list[Record]:
     """Return the messages of a body; none if it is empty.
 
-    Raises `InvalidStreamJson`, `TooManyMessages`, `StreamMessageTooLong`.
+    Raises `INVALID_STREAM_JSON`, `TOO_MANY_MESSAGES`, `STREAM_MESSAGE_TOO_LONG`.
     """
     if not body:
         return []
@@ -238,14 +238,17 @@ def _records_of(
         try:
             values = json_values(body)
         except TooManyParts as error:
-            raise TooManyMessages(f"{error}: append it in several calls") from None
+            raise TOO_MANY_MESSAGES(f"{error}: append it in several calls") from None
         if values is None:
-            raise InvalidStreamJson("the body is not JSON, and the stream's type is")
+            raise INVALID_STREAM_JSON("the body is not JSON, and the stream's type is")
     assert values is not None
     most = rules.message_bytes_max(partition.name.topic_name) or MESSAGE_BYTES_MAX
     for value in values:
         if len(value) > most:
-            raise StreamMessageTooLong(len(value), most)
+            raise STREAM_MESSAGE_TOO_LONG(
+                f"a message may have {most} bytes, this one has {len(value)}: append it in parts",
+                bytes_max=most,
+            )
     now_ms = partition.wall_ms()
     return [Record(None, value, (), now_ms) for value in values]
 

@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from octavo.broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
+from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE, MessageNotFound, NotOwner
 from octavo.broker.log.compacted_view import CompactedBatch, Hints, Room, View, batch_of
 from octavo.broker.log.ledger_list import Contents
 from octavo.broker.log.reader import OpenReaders
@@ -113,7 +113,7 @@ class CompactedLog:
         """Read at least one message from `offset` on; at the end, wait for one.
 
         Raises what `Partition.read` raises, but `OffsetTrimmed` only from the horizon on; and
-        `CompactedViewUnreadable`.
+        `COMPACTED_VIEW_UNREADABLE`.
         """
         start = offset
         if offset < self._view.now.horizon:
@@ -166,7 +166,7 @@ class CompactedReader:
 
     @property
     def now(self) -> View:
-        """The view, as far as the owner knows. Raises `CompactedViewUnreadable`."""
+        """The view, as far as the owner knows. Raises `COMPACTED_VIEW_UNREADABLE`."""
         known = self._record.value.compaction
         if known is not self._known:
             self._view = View(known)
@@ -205,7 +205,7 @@ class CompactedReader:
         """Return batches with messages from `offset` on, where to continue, and the view's horizon.
 
         If the place to continue is the horizon, the view has no more. No batches: it has none from
-        there on. Raises `CompactedViewUnreadable`, `NotOwner`.
+        there on. Raises `COMPACTED_VIEW_UNREADABLE`, `NotOwner`.
         """
         return await self._in_view(lambda view: self._read(view, offset, room))
 
@@ -279,7 +279,7 @@ class CompactedReader:
                 first, records = windows.gapped_window(index)
                 return records[index - first].offset_delta
         except (InvalidBatch, UnsupportedCompression) as error:
-            raise CompactedViewUnreadable(
+            raise COMPACTED_VIEW_UNREADABLE(
                 f"entry {batch.entry_id} of ledger {batch.ledger_id}, of the compacted view, "
                 f"cannot be opened: {error}"
             ) from error
@@ -305,12 +305,12 @@ class CompactedReader:
             except (LedgerNotFound, NoSuchEntry) as error:
                 await self._record.look()
                 if self.now.ledgers == view.ledgers:
-                    raise CompactedViewUnreadable(
+                    raise COMPACTED_VIEW_UNREADABLE(
                         f"{self._name}: its compacted view is incomplete: {error}. A read without "
                         "compacted=true returns the messages that retention has left"
                     ) from error
                 self._hints.clear()
-        raise CompactedViewUnreadable(
+        raise COMPACTED_VIEW_UNREADABLE(
             f"{self._name}: its compacted view was replaced {_TRIES_MAX} times while it was read"
         )
 
@@ -344,7 +344,7 @@ class CompactedReader:
         return taken
 
     def _refuse(self, batch: CompactedBatch, why: str) -> None:
-        raise CompactedViewUnreadable(
+        raise COMPACTED_VIEW_UNREADABLE(
             f"{self._name}: entry {batch.entry_id} of ledger {batch.ledger_id}, of the compacted "
             f"view, has offsets {batch.base_offset} to {batch.next_offset - 1}: {why}"
         )
@@ -376,7 +376,7 @@ class CompactedReader:
         opened = await self._ledgers.open(ledger.ledger_id)
         if not opened.is_closed or opened.last_add_confirmed < 0 or self._closed is not None:
             await opened.close()
-            raise self._closed or CompactedViewUnreadable(
+            raise self._closed or COMPACTED_VIEW_UNREADABLE(
                 f"{self._name}: ledger {ledger.ledger_id} of its compacted view is open or "
                 "empty; its writer closes it before it is published"
             )

@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from octavo.broker.bulkload import rules
-from octavo.broker.errors import BulkLoadNotFound
+from octavo.broker.errors import BULK_LOAD_NOT_FOUND
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.rollover import Insertion, Rollover
@@ -66,7 +66,7 @@ class PartLoader:
     async def _committed(self, bulk_load: str, batch: int) -> BulkLoadRecord:
         record, _ = await self._context.bulk_loads.read(bulk_load)
         if record.batch < batch:
-            raise BulkLoadNotFound(
+            raise BULK_LOAD_NOT_FOUND(
                 f"batch {batch} of bulk load {bulk_load} is not committed; "
                 f"the newest committed batch: {record.batch if record.batch >= 0 else 'none'}"
             )

@@ -29,7 +29,7 @@ import structlog
 
 from octavo.broker.bulkload.rules import check_copy_taken, check_large_taken
 from octavo.broker.errors import (
-    BatchTooLong,
+    BATCH_TOO_LONG,
     DueAfterExpiry,
     ExclusiveProducer,
     NotOwner,
@@ -402,9 +402,9 @@ class Partition:
         that the publisher has. `own`: a broker's own batch for an internal topic, or a copy;
         schema, backlog and exclusive access do not refuse it.
 
-        Calls take effect in the order in which they were made. Raises `AuditTopicClosed`,
+        Calls take effect in the order in which they were made. Raises `AUDIT_TOPIC_CLOSED`,
         `ExclusiveProducer`, `StaleProducerAccess`, `SchemaMismatch`, `DueAfterExpiry`,
-        `InvalidBatch`, `BatchTooLong`, `StaleProducerEpoch`, `SequenceGap`, `OffsetMismatch`,
+        `InvalidBatch`, `BATCH_TOO_LONG`, `StaleProducerEpoch`, `SequenceGap`, `OffsetMismatch`,
         `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and `PartitionUnavailable` (nothing was
         stored); `PublishOutcomeUnknown` (it may have been stored).
         """
@@ -464,7 +464,7 @@ class Partition:
             )
         most = ENTRY_PAYLOAD_BYTES_MAX if own else self._config.batch_bytes_max
         if len(batch) > most:
-            raise BatchTooLong(f"the batch has {len(batch)} bytes; one entry holds {most}")
+            raise BATCH_TOO_LONG(f"the batch has {len(batch)} bytes; one entry holds {most}")
         if header.producer_id < NO_PRODUCER and not own:
             raise InvalidBatch(
                 f"producer id {header.producer_id}: ids below {NO_PRODUCER} are brokers' own; a "
@@ -709,7 +709,7 @@ class Partition:
         """Insert this partition's part of a committed bulk load, unless that was done before.
 
         Returns the part's first offset; None if there is no such part (any more). Raises
-        `BulkLoadNotFound` if the batch is not committed, and `PartitionUnavailable`: then ask
+        `BULK_LOAD_NOT_FOUND` if the batch is not committed, and `PartitionUnavailable`: then ask
         again.
         """
         self._check_open()

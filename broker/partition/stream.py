@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.errors import (
+    STREAM_CONFLICT,
+    TOPIC_IS_NO_STREAM,
     EpochBegun,
     StaleStreamEpoch,
     StreamClosed,
-    StreamConflict,
     StreamGone,
     StreamNotFound,
     StreamSequence,
     StreamSequenceGap,
-    TopicIsNoStream,
 )
 from octavo.broker.partition.publisher import Publisher
 from octavo.broker.state.format import Op
@@ -118,11 +118,11 @@ class PartitionStream:
     def standing(self, *, used: bool = True) -> StreamState:
         """Return the state for a caller, which counts as use unless `used` is false.
 
-        Raises `TopicIsNoStream`, `StreamGone`, and `StreamNotFound` if it has expired.
+        Raises `TOPIC_IS_NO_STREAM`, `StreamGone`, and `StreamNotFound` if it has expired.
         """
         state = self.state
         if state is None or not self.is_made:
-            raise TopicIsNoStream(
+            raise TOPIC_IS_NO_STREAM(
                 f"{self._name.topic_name} is a topic, and no durable stream: PUT makes it one"
             )
         if state.is_gone:
@@ -147,7 +147,7 @@ class PartitionStream:
         """Turn the log into this stream, with these messages. False: it was this stream already.
 
         `base`: for a fork, the end of the messages that it inherits. A call that was broken off can
-        be repeated, and continues. Raises `StreamConflict` if a different stream exists,
+        be repeated, and continues. Raises `STREAM_CONFLICT` if a different stream exists,
         `StreamGone`, and what appending raises.
         """
         async with self._changing:
@@ -160,7 +160,7 @@ class PartitionStream:
             if publisher.next_offset > begins:  # an earlier call, which broke off, stored them
                 records = []
             if state is None and config.is_json and begins != base:
-                raise StreamConflict(
+                raise STREAM_CONFLICT(
                     f"{self._name.topic_name} has messages, which may be no JSON: a stream of "
                     "application/json is made of an empty topic"
                 )
@@ -201,7 +201,7 @@ class PartitionStream:
             if one != other
         ]
         if differs:
-            raise StreamConflict(
+            raise STREAM_CONFLICT(
                 f"{self._name.topic_name} is there already, with another " + ", ".join(differs)
             )
 

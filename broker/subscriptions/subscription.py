@@ -20,10 +20,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import (
+    CUMULATIVE_ACK_NOT_ALLOWED,
+    GROUP_NOT_ALLOWED,
+    INVALID_ACK_ID,
     AckOutcomeUnknown,
-    CumulativeAckNotAllowed,
-    GroupNotAllowed,
-    InvalidAckId,
     NotOwner,
     OffsetBeyondEnd,
     OffsetTrimmed,
@@ -335,7 +335,7 @@ class Subscription:
         A member of a consumer group passes the `generation` that gave it this partition: a higher
         generation takes the partition, and all leases in it, from the member before.
         Raises `SubscriptionBusy` when another consumer holds the exclusive subscription, or a group
-        member the partition; `StaleGeneration`, `GroupNotAllowed`, `NotOwner`.
+        member the partition; `StaleGeneration`, `GROUP_NOT_ALLOWED`, `NotOwner`.
         """
         self.use()
         began_s = self._loop.time()
@@ -403,8 +403,8 @@ class Subscription:
         `nacks`: deliver again, each after its delay. `extend`: restart the ack timeout.
         `release`: the consumer has not looked at them; deliver again, without counting it.
         Acking an acked message is no error. Returns when the acks are durable. Raises
-        `InvalidAckId` (nothing took effect), `StaleLease` and `TooManyDelayed` (everything else
-        took effect, durably), `CumulativeAckNotAllowed`, `OffsetBeyondEnd`, `AckOutcomeUnknown`,
+        `INVALID_ACK_ID` (nothing took effect), `StaleLease` and `TooManyDelayed` (everything else
+        took effect, durably), `CUMULATIVE_ACK_NOT_ALLOWED`, `OffsetBeyondEnd`, `AckOutcomeUnknown`,
         `NotOwner`.
         """
         if self._closed is not None:
@@ -691,7 +691,7 @@ class Subscription:
         """Check and update the group's fence, if members of a group use the subscription."""
         settings = self.info.settings
         if asked.generation is not None and self._one_at_a_time:
-            raise GroupNotAllowed(
+            raise GROUP_NOT_ALLOWED(
                 f"subscription {self.info.name!r} is {settings.type}: the members of a consumer "
                 "group share a subscription, so make it shared"
             )
@@ -980,7 +980,7 @@ class Subscription:
 
     def _check_up_to(self, up_to: int) -> None:
         if not self._one_at_a_time:
-            raise CumulativeAckNotAllowed(
+            raise CUMULATIVE_ACK_NOT_ALLOWED(
                 f"subscription {self.info.name!r} is {self.info.settings.type}: up_to would ack "
                 "what other consumers hold; ack each message by its ack id"
             )
@@ -1009,7 +1009,9 @@ class Subscription:
             except ValueError:
                 raise AckId.invalid(text) from None
             if partition != here[0]:
-                raise InvalidAckId(f"ack id {text} belongs to partition {partition}, not {here[0]}")
+                raise INVALID_ACK_ID(
+                    f"ack id {text} belongs to partition {partition}, not {here[0]}"
+                )
             is_ours, may_be_acked = (partition, epoch) == here, or_acked and of == ours
             gone = []
             for offset in range(start, end):

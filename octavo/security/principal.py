@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Protocol
 
-from octavo.protocol.codes import OctavoError
+from octavo.protocol.codes import KafkaCode, OctavoError
 
 NAME_CHARS_MAX = 249
 PRINCIPAL_RULE = (
@@ -29,6 +29,7 @@ class Unauthenticated(OctavoError):
 
     name = "unauthenticated"
     http_status = 401
+    kafka = KafkaCode.SASL_AUTHENTICATION_FAILED
 
 
 class Forbidden(OctavoError):
@@ -36,6 +37,7 @@ class Forbidden(OctavoError):
 
     name = "forbidden"
     http_status = 403
+    kafka = KafkaCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class InvalidPrincipal(OctavoError):

@@ -13,7 +13,7 @@ import structlog
 
 from octavo.broker.audit.log import AuditLog
 from octavo.broker.audit.writer import BATCH_EVENTS_MAX
-from octavo.broker.errors import AuditTopicClosed, OwnerUnreachable
+from octavo.broker.errors import AUDIT_TOPIC_CLOSED, OwnerUnreachable
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.protocol.records import Record, build_batch
 from octavo.security.audit import REASON_CHARS, Decided
@@ -21,6 +21,7 @@ from octavo.security.principal import Identity
 from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.fake_broker import until
+from tests.support.kit.refusals import raises_code
 
 AUDIT = "/v1/topics/octavo/audit"
 ALICE = Identity("user:alice", source="token")
@@ -147,7 +148,7 @@ async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(cluster
         partition.acquire_access("me", session_ms=10_000, fencing=True),
         partition.begin_large(""),
     ):
-        with pytest.raises(AuditTopicClosed):
+        with raises_code(AUDIT_TOPIC_CLOSED):
             await attempt
     # Access granted by an older broker does not stop the brokers either.
     partition._access.acquire("me", 0, session_ms=10**9, fencing=True)

@@ -19,13 +19,13 @@ from octavo.broker.bulkload.checks import Offer
 from octavo.broker.bulkload.driver import ANYBODY, BulkLoads, Committed
 from octavo.broker.bulkload.rules import Caller, Standing
 from octavo.broker.errors import (
+    BULK_LOAD_ABORTED,
+    BULK_LOAD_NOT_FOUND,
+    BULK_LOAD_UNFINISHED,
+    FOREIGN_BULK_LOAD,
+    INVALID_BULK_LOAD,
     BatchOutOfOrder,
     BrokerError,
-    BulkLoadAborted,
-    BulkLoadNotFound,
-    BulkLoadUnfinished,
-    ForeignBulkLoad,
-    InvalidBulkLoad,
     TopicNotFound,
 )
 from octavo.broker.log.record import PartitionRecordKeeper
@@ -57,6 +57,7 @@ from tests.support.cluster import (
     values,
 )
 from tests.support.fake_broker import Answer
+from tests.support.kit.refusals import raises_code
 
 
 async def private(
@@ -195,7 +196,7 @@ async def test_what_was_given_up_is_never_committed(cluster: Cluster) -> None:
     await checked.wait()
     assert await bulk_loads.abort("q", 0, [ledger.ledger_id]) == [ledger.ledger_id]
     go_on.set()
-    with pytest.raises(BulkLoadAborted):
+    with raises_code(BULK_LOAD_ABORTED):
         await committing
     with pytest.raises(LedgerNotFound):
         await running.ledgers.metadata(ledger.ledger_id)
@@ -229,16 +230,16 @@ async def test_what_does_not_fit_is_refused_before_anything_is_committed(
         (elsewhere, "is for public/flights/1"),
         (good, "is named twice"),
     ):
-        with pytest.raises(InvalidBulkLoad, match=why):
+        with raises_code(INVALID_BULK_LOAD, match=why):
             await commit(running, "q", 0, [Offer(name, (bad, good))])
     too_many = PrivateLedger(good.ledger_id, 4, good.bytes, 0, 0)
-    with pytest.raises(InvalidBulkLoad, match="has 3 messages"):
+    with raises_code(INVALID_BULK_LOAD, match="has 3 messages"):
         await commit(running, "q", 0, [Offer(name, (too_many,))])
-    with pytest.raises(InvalidBulkLoad, match="was not written for batch 1"):
+    with raises_code(INVALID_BULK_LOAD, match="was not written for batch 1"):
         await commit(running, "q", 1, [Offer(name, (good,))])
-    with pytest.raises(InvalidBulkLoad, match="was not written"):
+    with raises_code(INVALID_BULK_LOAD, match="was not written"):
         await running.broker.bulk_loads.abort("q", 0, [data_ledger])
-    with pytest.raises(BulkLoadNotFound):
+    with raises_code(BULK_LOAD_NOT_FOUND):
         await partition.load_part("q", 0)
     assert partition.next_offset == 1
 
@@ -420,7 +421,7 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
         return await first.load_part(bulk_load, number)
 
     bulk_loads = running.broker.bulk_loads
-    with pytest.raises(BulkLoadUnfinished, match="flights/1 does not have its part yet"):
+    with raises_code(BULK_LOAD_UNFINISHED, match="flights/1 does not have its part yet"):
         await bulk_loads.commit("q", 0, offers, half)
     assert (first.next_offset, second.next_offset) == (2, 0)
     assert not (await bulk_loads.newest("q")).complete
@@ -445,9 +446,9 @@ async def test_the_next_batch_waits_until_the_one_before_is_whole(cluster: Clust
     async def none(*_: Any) -> int | None:
         raise BrokerError("nobody answers")
 
-    with pytest.raises(BulkLoadUnfinished):
+    with raises_code(BULK_LOAD_UNFINISHED):
         await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledgers[0],))], none)
-    with pytest.raises(BulkLoadUnfinished):
+    with raises_code(BULK_LOAD_UNFINISHED):
         await running.broker.bulk_loads.commit("q", 1, [Offer(name, (ledgers[1],))], none)
     assert (await running.broker.bulk_loads.newest("q")).batch == 0
     await commit(running, "q", 1, [Offer(name, (ledgers[1],))])
@@ -466,7 +467,7 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
     async def none(*_: Any) -> int | None:
         raise BrokerError("nobody answers")
 
-    with pytest.raises(BulkLoadUnfinished):
+    with raises_code(BULK_LOAD_UNFINISHED):
         await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledger,))], none)
     await running.broker.topics.delete(TOPIC)
     cluster.clock.now_ms += later_ms
@@ -492,7 +493,7 @@ async def test_who_does_not_find_a_topic_that_is_there_was_only_behind(
     async def behind(*_: Any) -> int | None:
         raise TopicNotFound("there is no such topic, says a broker that is behind")
 
-    with pytest.raises(BulkLoadUnfinished):
+    with raises_code(BULK_LOAD_UNFINISHED):
         await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledger,))], behind)
     assert (await commit(running, "q", 0, [])).repeated
     assert await values(partition) == ["s0-0", "s0-1"]
@@ -525,7 +526,7 @@ async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
     await commit(running, "q", 4, [Offer(zero, (old,))])
     bulk_loads = running.broker.bulk_loads
     await forgotten(cluster, running, "q")
-    with pytest.raises(InvalidBulkLoad, match="the batch was committed"):
+    with raises_code(INVALID_BULK_LOAD, match="the batch was committed"):
         await commit(running, "q", 4, [Offer(zero, (old,))])
     assert await bulk_loads.abort("q", 4, [old.ledger_id]) == []
     offers = [Offer(name, (await private(running, name, "q", 3, [1], "new"),))
@@ -620,7 +621,7 @@ async def test_a_slow_partition_holds_up_no_other_bulk_load(
     monkeypatch.setattr(Partition, "load_part", hangs)
     for one, name in (("a", slow), ("b", quick)):
         ledger = await private(running, name, one, 0, [2])
-        with pytest.raises(BulkLoadUnfinished):
+        with raises_code(BULK_LOAD_UNFINISHED):
             await bulk_loads.commit(one, 0, [Offer(name, (ledger,))], none)
     async with asyncio.timeout(10):
         while not (await bulk_loads.newest("b")).complete:  # noqa: ASYNC110
@@ -645,7 +646,7 @@ async def test_another_broker_finishes_what_one_that_died_had_committed(
     seen = second.broker.bulk_loads
     await until(lambda: "q" in seen.known and seen._seen["q"].complete, "known, complete")
     offers = await offer(1)
-    with pytest.raises(BulkLoadUnfinished):
+    with raises_code(BULK_LOAD_UNFINISHED):
         await first.broker.bulk_loads.commit("q", 1, offers, none)
     await first.vanish()
     async with asyncio.timeout(10):
@@ -774,7 +775,7 @@ def test_ids_of_older_versions_are_bound_by_the_first_token() -> None:
     bound = rules.committing(old, 4, (), 5, digest="mine")
     rules.check_caller(bound, Caller("mine"))
     for other in (ANYBODY, Caller("other")):
-        with pytest.raises(ForeignBulkLoad):
+        with raises_code(FOREIGN_BULK_LOAD):
             rules.check_caller(bound, other)
     later = rules.committing(bound, 5, (), 6, digest="mine")
     assert later.token_digest == "mine"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import (
-    BatchTooLong,
+    BATCH_TOO_LONG,
     MessageNotFound,
     OffsetBeyondEnd,
     OffsetMismatch,
@@ -21,6 +21,7 @@ from octavo.broker.types import MessageId, PartitionState, SubscriptionSettings
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.batch import InvalidBatch, read_header
 from tests.support.cluster import Cluster, batch, make_topic, owned, values
+from tests.support.kit.refusals import raises_code
 
 
 async def test_published_messages_have_dense_offsets_and_are_read_back(
@@ -234,7 +235,7 @@ async def test_bad_batches_are_refused_and_change_nothing(cluster: Cluster) -> N
         await partition.publish(good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(InvalidBatch, match="takes a single record batch"):
         await partition.publish(good + good)
-    with pytest.raises(BatchTooLong, match="one entry holds 5000"):
+    with raises_code(BATCH_TOO_LONG, match="one entry holds 5000"):
         await partition.publish(batch(1000))
     assert partition.next_offset == 0
     assert (await partition.publish(good)).first_offset == 0

@@ -11,8 +11,8 @@ import pytest
 
 from octavo.broker.broker import Broker
 from octavo.broker.errors import (
-    CumulativeAckNotAllowed,
-    InvalidAckId,
+    CUMULATIVE_ACK_NOT_ALLOWED,
+    INVALID_ACK_ID,
     OffsetBeyondEnd,
     StaleLease,
     SubscriptionBusy,
@@ -23,6 +23,7 @@ from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
 from octavo.protocol.batch import HEADER_BYTES, with_base_offset
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
+from tests.support.kit.refusals import raises_code
 
 
 async def subscribed(
@@ -181,7 +182,7 @@ async def test_cumulative_acks(cluster: Cluster) -> None:
     assert offsets(await exclusive.receive("c", messages_max=10)) == [7, 8, 9]
     with pytest.raises(OffsetBeyondEnd):
         await exclusive.acknowledge(up_to=10)
-    with pytest.raises(CumulativeAckNotAllowed):
+    with raises_code(CUMULATIVE_ACK_NOT_ALLOWED):
         await shared.acknowledge(up_to=1)
 
 
@@ -240,7 +241,7 @@ async def test_starts_names_and_bad_ids(cluster: Cluster) -> None:
     with pytest.raises(SubscriptionNotFound, match="no subscription 'none'"):
         await partition.subscription("none")
     for bad in ("", "x", "0-1-2", "0-1-2-3-4", "1-0-1-1"):
-        with pytest.raises(InvalidAckId):
+        with raises_code(INVALID_ACK_ID):
             await earliest.acknowledge([bad])
     # A later subscription of the name has its own cursor.
     await earliest.acknowledge(up_to=3)

@@ -10,19 +10,20 @@ import pytest
 
 from octavo.broker.broker import Broker
 from octavo.broker.errors import (
+    NAMESPACE_NOT_EMPTY,
+    TOO_MANY_SUBSCRIPTIONS,
     InvalidName,
     InvalidSettings,
-    NamespaceNotEmpty,
     NamespaceNotFound,
     PartitionNotFound,
     SettingsConflict,
     SubscriptionNotFound,
-    TooManySubscriptions,
     TopicNotFound,
 )
 from octavo.broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
 from octavo.cli.main import run
 from tests.support.cluster import Cluster, batch, owned, running_cluster, until
+from tests.support.kit.refusals import raises_code
 
 NAME = TopicName("public", "flights")
 
@@ -34,7 +35,7 @@ async def test_namespaces(cluster: Cluster) -> None:
     assert not await b.topics.create_namespace("air")
     assert await b.topics.list_namespaces() == ["air", "public"]
     await b.topics.create(TopicName("air", "t"), TopicSettings())
-    with pytest.raises(NamespaceNotEmpty):
+    with raises_code(NAMESPACE_NOT_EMPTY):
         await a.topics.delete_namespace("air")
     await a.topics.delete(TopicName("air", "t"))
     await a.topics.delete_namespace("air")
@@ -155,7 +156,7 @@ async def test_a_topic_has_a_bounded_number_of_subscriptions(cluster: Cluster) -
     settings = SubscriptionSettings(type="shared")
     for name in ("s0", "s1", "s1"):
         await a.topics.create_subscription(NAME, name, settings)
-    with pytest.raises(TooManySubscriptions, match="has 2 subscriptions, and may have 2"):
+    with raises_code(TOO_MANY_SUBSCRIPTIONS, match="has 2 subscriptions, and may have 2"):
         await a.topics.create_subscription(NAME, "s2", settings)
     await a.topics.delete_subscription(NAME, "s0")
     await a.topics.create_subscription(NAME, "s2", settings)

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from octavo.broker.errors import BrokerDraining, BrokerNotFound, NoOtherBroker, NotOwner
+from octavo.broker.errors import BROKER_DRAINING, BROKER_NOT_FOUND, NoOtherBroker, NotOwner
 from octavo.broker.types import PartitionName
 from octavo.metadata.store import RecordNotFound
 from tests.cluster.test_balance import QUICK, serve, share
@@ -21,6 +21,7 @@ from tests.support.cluster import (
     until,
     values,
 )
+from tests.support.kit.refusals import raises_code
 
 SLOW = {**QUICK, "balance_after_ms": 600_000}
 """Without automatic moves: only drained or unloaded partitions move."""
@@ -157,12 +158,12 @@ async def test_unloaded_where_it_should_be_it_is_opened_anew(cluster: Cluster) -
 async def test_what_cannot_be_unloaded(cluster: Cluster) -> None:
     one, two = await spread(cluster)
     mine, other = (one.broker.ownership.open_partitions()[0].name for one in (one, two))
-    with pytest.raises(BrokerNotFound, match=r"called nobody; there are: A, B"):
+    with raises_code(BROKER_NOT_FOUND, match=r"called nobody; there are: A, B"):
         await one.broker.balance.unload(mine, "nobody")
     with pytest.raises(NotOwner):
         await one.broker.balance.unload(other, "")
     assert (await owned(one.broker, mine)).name == mine
     await two.broker.drain()
     await until(lambda: "B" in one.broker.registry.standings.drained, "A has heard")
-    with pytest.raises(BrokerDraining, match="B is being drained"):
+    with raises_code(BROKER_DRAINING, match="B is being drained"):
         await one.broker.balance.unload(mine, "B")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.broker import Broker
-from octavo.broker.errors import DueAfterExpiry, InvalidSettings, NotEncrypted
+from octavo.broker.errors import NOT_ENCRYPTED, DueAfterExpiry, InvalidSettings
 from octavo.broker.subscriptions.dead_letters import producer_of
 from octavo.broker.types import Nack, SubscriptionSettings, TopicName, TopicSettings
 from octavo.metadata.topics import Policies
@@ -29,6 +29,7 @@ from tests.cluster.test_policies import committed
 from tests.cluster.test_retry_topic import AGAIN, received, retried
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 from tests.support.keys import key_file, key_of
+from tests.support.kit.refusals import raises_code
 
 NAME = TopicName("public", "t")
 UPKEEP: dict[str, Any] = {"trim_interval_ms": 50}
@@ -187,7 +188,7 @@ async def test_letters_of_encrypted_topics_do_not_lie_in_clear_text(
     partition, subscription = await deadly(one, name, max_deliveries=1)
     await partition.publish(batch(1))
     await topics.create(TopicName("public", "d"), TopicSettings())
-    with pytest.raises(NotEncrypted, match="clear text"):
+    with raises_code(NOT_ENCRYPTED, match="clear text"):
         await one.broker.letters.send(
             plans, TopicName("public", "d"), 0, Record(None, b"", (), 0), -2, subscription.info
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from octavo.broker import errors as broker_errors
 from octavo.broker.broker import Broker
+from octavo.broker.errors import ErrorCode
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.config import HttpConfig
@@ -66,6 +67,7 @@ _BY_NAME = {
     and kind.name != broker_errors.PublishOutcomeUnknown.name
 }
 """If two classes share a name: the first, more general class."""
+_CODES = {code.name: code for code in vars(broker_errors).values() if isinstance(code, ErrorCode)}
 _PROBES: dict[type[AnyOperation], str] = {
     StoreCopy: "letters.passed_on", Prepare: "fleet.prepared", Take: "fleet.asked",
 }  # fmt: skip
@@ -300,7 +302,8 @@ def error_of(refusal: Refusal) -> Exception:
     """Rebuild the owner's error from its problem. Clients check its class."""
     kind = _BY_NAME.get(refusal.code)
     if kind is None:
-        return problem_from(refusal)
+        code = _CODES.get(refusal.code)
+        return code(refusal.detail, **refusal.extra) if code else problem_from(refusal)
     error: Exception = kind.__new__(kind, refusal.detail)
     for member, attribute in kind.problem_members:
         if member in refusal.extra:

@@ -147,7 +147,7 @@ class FakeSubscription:
         release: Sequence[str] = (),
     ) -> int:
         if up_to is not None and self.info.settings.type == "shared":
-            raise errors.CumulativeAckNotAllowed("shared subscriptions ack one by one")
+            raise errors.CUMULATIVE_ACK_NOT_ALLOWED("shared subscriptions ack one by one")
         before = len(self.acked)
         stale = []
         for text in each(ack_ids):
@@ -808,7 +808,7 @@ class FakeBroker:
 
     async def delete_namespace(self, name: str) -> None:
         if await self.names_in(name):
-            raise errors.NamespaceNotEmpty(f"{name} has topics")
+            raise errors.NAMESPACE_NOT_EMPTY(f"{name} has topics")
         del self.cluster.namespaces[name]
 
     async def list_namespaces(self) -> list[str]:
@@ -881,8 +881,8 @@ class FakeBroker:
     def standing(self) -> Standing:
         return Standing(self.draining, len(self.open_partitions()))
 
-    def no_such_broker(self, broker_id: str) -> errors.BrokerNotFound:
-        return errors.BrokerNotFound(f"no live broker is called {broker_id}")
+    def no_such_broker(self, broker_id: str) -> errors.BrokerError:
+        return errors.BROKER_NOT_FOUND(f"no live broker is called {broker_id}")
 
     async def prepare(self, name: PartitionName, foretold: Foretold) -> None:
         self.foretold.append(foretold)

@@ -17,6 +17,7 @@ import pytest
 import typer
 
 import octavo.broker.http.server  # noqa: F401  # so that all errors are known
+from octavo.broker import errors
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
 from octavo.cli.main import app
@@ -196,7 +197,8 @@ def problems() -> set[tuple[int, str]]:
     for kind in _kinds(OctavoError):
         if kind.http_status is not None:
             found.add((kind.http_status, kind.name))
-    return found
+    codes = (code for code in vars(errors).values() if isinstance(code, errors.ErrorCode))
+    return found | {(code.http_status, code.name) for code in codes}
 
 
 def _kinds(kind: type[OctavoError]) -> Iterator[type[OctavoError]]:

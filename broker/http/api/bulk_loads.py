@@ -17,7 +17,7 @@ from octavo.broker.bulkload.driver import CheckTaken, Committed
 from octavo.broker.bulkload.rules import Caller, digest_of
 from octavo.broker.config import MIB
 from octavo.broker.errors import (
-    BulkLoadNotFound,
+    BULK_LOAD_NOT_FOUND,
     PartitionNotFound,
     TopicIsStream,
     TopicNotFound,
@@ -67,7 +67,7 @@ _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFo
 
 
 def _target(text: str) -> TopicName:
-    """Read a topic's name. Raises `InvalidName`, `AuditTopicClosed`."""
+    """Read a topic's name. Raises `InvalidName`, `AUDIT_TOPIC_CLOSED`."""
     name = TopicName.parse(text)
     check_not_internal(name)
     return name
@@ -169,7 +169,7 @@ async def get_bulk_load(call: Call) -> web.StreamResponse:
     name = _bulk_load(call)
     record = await call.services.broker.bulk_loads.newest(name)
     if record.batch < 0:
-        raise BulkLoadNotFound(f"no batch of bulk load {name} was committed")
+        raise BULK_LOAD_NOT_FOUND(f"no batch of bulk load {name} was committed")
     return call.reply(show(name, record, {}))
 
 

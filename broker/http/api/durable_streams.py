@@ -31,16 +31,16 @@ from aiohttp import hdrs, web
 from msgspec.structs import replace
 
 from octavo.broker.errors import (
+    STREAM_CONFLICT,
+    TOPIC_IS_NO_STREAM,
     ForkDisturbed,
     InvalidSettings,
     OffsetBeyondEnd,
     QuotaExceeded,
     SettingsConflict,
-    StreamConflict,
     StreamGone,
     StreamNotFound,
     TopicExists,
-    TopicIsNoStream,
     TopicNotFound,
 )
 from octavo.broker.http import durable
@@ -128,7 +128,7 @@ async def stream_of(call: Call) -> PartitionName:
             f"there is no stream {call.topic}; PUT /v1/durable-streams/{call.topic} makes it"
         ) from None
     if info.settings.partitions != 1:
-        raise TopicIsNoStream(
+        raise TOPIC_IS_NO_STREAM(
             f"topic {info.name} has {info.settings.partitions} partitions: it is no durable stream"
         )
     return info.name.partition(0)
@@ -222,7 +222,7 @@ async def put_stream(call: Call) -> web.StreamResponse:
     for _ in range(_TRIES_MAX):
         info, plan = await _topic(call, asked, plan)
         if info.settings.partitions != 1:
-            raise StreamConflict(
+            raise STREAM_CONFLICT(
                 f"topic {topic} has {info.settings.partitions} partitions, and a stream has one"
             )
         call.incarnation = info.incarnation
@@ -237,12 +237,12 @@ async def put_stream(call: Call) -> web.StreamResponse:
             fork, cut = info.fork, asked.fork
             assert cut is not None
             if fork is None or fork.topic != cut.source.topic or not fork.offsets:
-                raise StreamConflict(f"{topic} is there, and no fork of {cut.source}")
+                raise STREAM_CONFLICT(f"{topic} is there, and no fork of {cut.source}")
             plan = await planned(call, asked, cut, fork.offsets[0])
         else:
             call.messages = made.messages
             return _made(call, made)
-    raise StreamConflict(f"{topic} expires or is deleted as fast as it is made")
+    raise STREAM_CONFLICT(f"{topic} expires or is deleted as fast as it is made")
 
 
 def _location(call: Call) -> str:
@@ -338,18 +338,19 @@ async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
 async def planned(call: Call, asked: StreamAsked, fork: ForkAsked, cut: int | None = None) -> Plan:
     """Ask the source, and return the plan. `cut`: where an existing fork was cut.
 
-    Raises `TopicNotFound`, `StreamNotFound`, `StreamConflict`, and a 400 if it cannot be cut there.
+    Raises `TopicNotFound`, `StreamNotFound`, `STREAM_CONFLICT`, and a 400 if it cannot be cut
+    there.
     """
     info = await call.services.broker.topics.get(fork.source)
     if info.settings.partitions != 1:
-        raise TopicIsNoStream(
+        raise TOPIC_IS_NO_STREAM(
             f"topic {fork.source} is no durable stream: it has several partitions"
         )
     async with _about(call, info):
         like, end = await _source(call, info, fork.offset or 0)
         wanted = asked.content_type
         if wanted and media_type(wanted) != like.media_type:
-            raise StreamConflict(
+            raise STREAM_CONFLICT(
                 f"{fork.source} has the content type {like.content_type}, not {wanted[:80]}"
             )
         offset = fork.offset
@@ -361,14 +362,14 @@ async def planned(call: Call, asked: StreamAsked, fork: ForkAsked, cut: int | No
         if fork.sub_offset:
             base, part = await _cut(call, info, like, end, offset, fork.sub_offset)
     if cut is not None and cut != base:
-        raise StreamConflict(f"{call.topic} is there, and was forked at another place")
+        raise STREAM_CONFLICT(f"{call.topic} is there, and was forked at another place")
     config = asked.config(like)._replace(fork_offset=offset)
     return Plan(info, ForkPlan(config, base, part))
 
 
 async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig, int]:
     """Return the source's config and end; an end before `least` is proved by its owner."""
-    gone = StreamConflict(f"{info.name} was deleted, and is kept for the forks that it has")
+    gone = STREAM_CONFLICT(f"{info.name} was deleted, and is kept for the forks that it has")
     asked = DescribeStream(info.name.partition(0), least)
     try:
         found = await operate(call, asked, StreamNow, is_part=True)

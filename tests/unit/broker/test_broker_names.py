@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from octavo.broker.cluster.registry import decode_broker, encode_broker
 from octavo.broker.config import BrokerConfig, BrokerConfigError
-from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
+from octavo.broker.errors import INVALID_ACK_ID, INVALID_MESSAGE_ID, InvalidName, InvalidSettings
 from octavo.broker.types import (
     AckId,
     BrokerInfo,
@@ -20,6 +20,7 @@ from octavo.broker.types import (
     TopicSettings,
     checked_name,
 )
+from tests.support.kit.refusals import raises_code
 
 NAME = TopicName("public", "t")
 
@@ -60,13 +61,13 @@ def test_ids_print_and_parse(numbers: tuple[int, int, int, int]) -> None:
     "text", ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-3", "1:2:" + "9" * 30, "١:1:1"]
 )
 def test_no_message_ids(text: str) -> None:
-    with pytest.raises(InvalidMessageId):
+    with raises_code(INVALID_MESSAGE_ID):
         MessageId.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "1-2-3", "1-2-3-4-5", "1--2-3-4", "a-b-c-d"])
 def test_no_ack_ids(text: str) -> None:
-    with pytest.raises(InvalidAckId):
+    with raises_code(INVALID_ACK_ID):
         AckId.parse(text)
 
 

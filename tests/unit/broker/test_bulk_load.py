@@ -15,12 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from octavo.broker.bulkload import rules
 from octavo.broker.bulkload.rules import Standing
-from octavo.broker.errors import BatchBegun, BulkLoadAborted
+from octavo.broker.errors import BATCH_BEGUN, BULK_LOAD_ABORTED
 from octavo.broker.log.ledger_list import Contents, LedgerList
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord, PrivateLedger
 from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
 from tests.support.kit.examples import examples
+from tests.support.kit.refusals import raises_code
 
 PARTITIONS = 3
 
@@ -85,7 +86,7 @@ class BulkLoads(RuleBasedStateMachine):
         if found is not Standing.NEW:
             return
         if self.is_unfinished:
-            with pytest.raises(BatchBegun):
+            with raises_code(BATCH_BEGUN):
                 rules.committing(self.record, batch, parts, self.now_ms)
             return
         ids = set(rules.ledger_ids(parts))
@@ -94,7 +95,7 @@ class BulkLoads(RuleBasedStateMachine):
         if self.deleted & ids:
             if not self.record.refused.keys() & ids:
                 return  # given up before the id was forgotten: the driver finds no such ledger
-            with pytest.raises(BulkLoadAborted):
+            with raises_code(BULK_LOAD_ABORTED):
                 rules.committing(self.record, batch, parts, self.now_ms)
             return
         self.record = rules.committing(self.record, batch, parts, self.now_ms)
@@ -110,7 +111,7 @@ class BulkLoads(RuleBasedStateMachine):
         if rules.standing(self.record, batch) is not Standing.NEW:
             return
         if self.is_unfinished and self.published.get(batch) != content:
-            with pytest.raises(BatchBegun):
+            with raises_code(BATCH_BEGUN):
                 rules.beginning(self.record, batch, {"p": content}, self.now_ms)
             return
         begun = rules.beginning(self.record, batch, {"p": content}, self.now_ms)
@@ -119,7 +120,7 @@ class BulkLoads(RuleBasedStateMachine):
         self.published[batch] = content
         for other in range(5):
             if other > self.record.batch and other != batch:
-                with pytest.raises(BatchBegun):
+                with raises_code(BATCH_BEGUN):
                     rules.committing(self.record, other, (), 1, published=True)
         if not dies:
             self.record = rules.committing(self.record, batch, (), self.now_ms, published=True)
@@ -270,7 +271,7 @@ def test_an_empty_batch_is_complete_at_once() -> None:
 
 
 def test_what_was_never_begun_is_not_committed_as_published() -> None:
-    with pytest.raises(BatchBegun, match="none is"):
+    with raises_code(BATCH_BEGUN, match="none is"):
         rules.committing(BulkLoadRecord(), 0, (), 7, published=True)
 
 
@@ -283,7 +284,7 @@ def test_refusals_of_later_batches_outlive_a_commit() -> None:
     assert record.refused == {5: 2}
     record = rules.completed(record, 1)
     assert record is not None
-    with pytest.raises(BulkLoadAborted, match="write the batch again"):
+    with raises_code(BULK_LOAD_ABORTED, match="write the batch again"):
         rules.committing(record, 2, (part(0, private(5)),), 7)
 
 

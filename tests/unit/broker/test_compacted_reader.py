@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from octavo.broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
+from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE, MessageNotFound, NotOwner
 from octavo.broker.log.compacted_view import Room
 from octavo.broker.partition.compacted import _READERS_MAX, CompactedLog, CompactedReader
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
@@ -23,6 +23,7 @@ from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import NoSuchEntry
 from octavo.protocol.records import Record, build_batch, read_gapped_records
 from tests.support.compacted_views import gapped
+from tests.support.kit.refusals import raises_code
 
 ALL = Room(1 << 30, 1 << 30)
 
@@ -243,9 +244,9 @@ async def test_a_view_goes_away(world: World, reader: CompactedReader, how: str)
     gone(*newest.ledgers)
     gone(first)
     for work in (reader.read(0, ALL), reader.offset_at(62)):
-        with pytest.raises(CompactedViewUnreadable, match="is incomplete"):
+        with raises_code(COMPACTED_VIEW_UNREADABLE, match="is incomplete"):
             await work
-    with pytest.raises(CompactedViewUnreadable):
+    with raises_code(COMPACTED_VIEW_UNREADABLE):
         await reader.position(MessageId(newest.ledgers[0].ledger_id, 0, 0))
     world.down = True
     with pytest.raises(MetadataUnavailable):
@@ -258,7 +259,7 @@ async def test_what_cannot_be_is_an_error(world: World, reader: CompactedReader)
     whole = list(world.entries[only.ledger_id])
 
     async def refused(match: str, offset: int = 0) -> None:
-        with pytest.raises(CompactedViewUnreadable, match=match):
+        with raises_code(COMPACTED_VIEW_UNREADABLE, match=match):
             await reader.read(offset, ALL)
         await reader.close(NotOwner("x"))
         reader._closed = None

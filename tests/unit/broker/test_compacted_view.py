@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.errors import CompactedViewUnreadable
+from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE
 from octavo.broker.log.compacted_view import CompactedBatch, Hints, Room, View, batch_of
 from octavo.metadata.topics import CompactedLedger, CompactionRecord
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import Record, read_gapped_records
 from tests.support.compacted_views import gapped
+from tests.support.kit.refusals import raises_code
 
 
 def ledger(ledger_id: int, first: int, last: int, count: int = 2) -> CompactedLedger:
@@ -58,7 +59,7 @@ def test_a_view_without_ledgers(record: CompactionRecord | None) -> None:
     ],
 )
 def test_a_view_that_cannot_be_is_refused(ledgers: tuple[CompactedLedger, ...]) -> None:
-    with pytest.raises(CompactedViewUnreadable, match="of the compacted view"):
+    with raises_code(COMPACTED_VIEW_UNREADABLE, match="of the compacted view"):
         view(*ledgers)
 
 
@@ -83,7 +84,7 @@ def test_an_entry_gets_its_own_offsets_back() -> None:
     ],
 )
 def test_an_entry_outside_its_ledger_is_refused(data: bytes, match: str) -> None:
-    with pytest.raises(CompactedViewUnreadable, match=match):
+    with raises_code(COMPACTED_VIEW_UNREADABLE, match=match):
         batch_of(ledger(8, 1_000, 1_090), entry(data))
 
 

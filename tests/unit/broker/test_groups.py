@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.errors import ForeignMember, GroupFull, StaleGeneration, SubscriptionBusy
+from octavo.broker.errors import FOREIGN_MEMBER, GROUP_FULL, StaleGeneration, SubscriptionBusy
 from octavo.broker.groups.group import TABLE, Event, Group, State, after, assigned
 from octavo.broker.subscriptions.member_fence import MemberFence
 from octavo.broker.types import PartitionName
+from tests.support.kit.refusals import raises_code
 
 SESSION_MS = 1_000
 
@@ -158,12 +159,12 @@ def test_a_generation_heard_of_elsewhere_is_gone_beyond() -> None:
 def test_a_name_is_of_who_came_with_it() -> None:
     world = World(members_max=2)
     world.beat("a")
-    with pytest.raises(ForeignMember, match="belongs to another user"):
+    with raises_code(FOREIGN_MEMBER, match="belongs to another user"):
         world.beat("a", who="mallory")
-    with pytest.raises(ForeignMember):
+    with raises_code(FOREIGN_MEMBER):
         world.group.leave("a", "mallory")
     world.beat("b")
-    with pytest.raises(GroupFull, match="2 members"):
+    with raises_code(GROUP_FULL, match="2 members"):
         world.beat("c")
 
 

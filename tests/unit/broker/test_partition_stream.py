@@ -11,9 +11,9 @@ import pytest
 
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.errors import (
+    STREAM_CONFLICT,
     AckOutcomeUnknown,
     StreamClosed,
-    StreamConflict,
     StreamGone,
     StreamNotFound,
 )
@@ -22,6 +22,7 @@ from octavo.broker.state.stream import Append, StreamConfig
 from octavo.broker.types import TopicName
 from octavo.protocol.records import Record
 from tests.support.fake_broker import NOW_MS, FakeCluster, FakePartition
+from tests.support.kit.refusals import raises_code
 
 NAME = TopicName("public", "s").partition(0)
 TEXT = StreamConfig("text/plain")
@@ -164,7 +165,7 @@ async def test_one_that_is_there_is_compared() -> None:
         (StreamConfig("text/plain", forked_from="public/x"), False),
         (TEXT, True),
     ):
-        with pytest.raises(StreamConflict):
+        with raises_code(STREAM_CONFLICT):
             await partition.stream.make(config, [], closed=closed)
     assert not await partition.stream.make(StreamConfig("TEXT/plain; x=y"), [], closed=False)
 

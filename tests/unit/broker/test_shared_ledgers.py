@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.broker.cluster.forks import Forks, OwnersPoint
-from octavo.broker.errors import LedgerGoing, TooManyForks
+from octavo.broker.errors import LEDGER_GOING, TOO_MANY_FORKS
 from octavo.broker.log.ledger_list import Cut, ForkPoint
 from octavo.broker.log.referrers import is_gone, joined, left
 from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
@@ -34,6 +34,7 @@ from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicRecord
 from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
 from tests.support.kit.examples import examples
+from tests.support.kit.refusals import raises_code
 
 Turns = Callable[[], Coroutine[Any, Any, None]]
 
@@ -313,9 +314,9 @@ def test_joining() -> None:
     first = joined(7, None, (A, B), 2)
     assert first.referrers == (A, B)
     assert joined(7, first, (B, A), 2) == first
-    with pytest.raises(TooManyForks, match=r"part of 2 partitions; at most 2"):
+    with raises_code(TOO_MANY_FORKS, match=r"part of 2 partitions; at most 2"):
         joined(7, first, (A, C), 2)
-    with pytest.raises(LedgerGoing):
+    with raises_code(LEDGER_GOING):
         joined(7, ShareRecord(), (A,), 2)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.config import BrokerConfig
-from octavo.broker.errors import CumulativeAckNotAllowed, StaleLease, SubscriptionNotFound
+from octavo.broker.errors import CUMULATIVE_ACK_NOT_ALLOWED, StaleLease, SubscriptionNotFound
 from octavo.broker.log.open_batches import OpenBatches, ReadableBatch
 from octavo.broker.state.cursor import Cursor, unpack_ranges
 from octavo.broker.state.format import Op
@@ -26,6 +26,7 @@ from octavo.broker.types import (
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import until
+from tests.support.kit.refusals import raises_code
 from tests.unit.broker.test_keys import owned_by
 
 GONE_MS = 60
@@ -275,7 +276,7 @@ async def test_a_seek_is_filtered_anew() -> None:
 async def test_cumulative_acks_are_for_one_consumer_at_a_time() -> None:
     log = Log(keyed(None))
     for type_ in ("shared", "key_shared"):
-        with pytest.raises(CumulativeAckNotAllowed, match=type_):
+        with raises_code(CUMULATIVE_ACK_NOT_ALLOWED, match=type_):
             await made(log, type_).acknowledge(up_to=0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.errors import BulkLoadAborted, BulkLoadUnfinished
+from octavo.broker.errors import BULK_LOAD_ABORTED, BULK_LOAD_UNFINISHED
 from octavo.broker.types import PartitionName
 from octavo.metadata.bulk_loads import PrivateLedger
 from tests.support.fake_broker import FakeBulkLoads, Running
@@ -90,8 +90,8 @@ async def test_the_drivers_refusals_are_problems(
     one: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error, status, retryable in (
-        (BulkLoadAborted("given up"), 409, False),
-        (BulkLoadUnfinished("one is missing"), 503, True),
+        (BULK_LOAD_ABORTED("given up"), 409, False),
+        (BULK_LOAD_UNFINISHED("one is missing"), 503, True),
     ):
 
         async def fails(*_: Any, error: Exception = error, **__: Any) -> Any:

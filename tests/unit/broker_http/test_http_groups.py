@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.errors import GroupFull
+from octavo.broker.errors import GROUP_FULL
 from octavo.broker.groups.coordinator import Groups, KeptGroup, coordinator_of, now_ms
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.types import BrokerInfo, GroupName
 from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.kit.refusals import raises_code
 
 MEMBER = "/v1/groups/public/billing/members/"
 
@@ -158,13 +159,13 @@ def test_one_principal_founds_no_more_than_a_quarter_of_all_groups() -> None:
     async def fill() -> None:
         for number in range(2):
             groups.open(GroupName("public", f"m{number}"), "user:mallory")
-        with pytest.raises(GroupFull, match="user:mallory has founded 2"):
+        with raises_code(GROUP_FULL, match="user:mallory has founded 2"):
             groups.open(GroupName("public", "m2"), "user:mallory")
         groups.open(GroupName("public", "m1"), "user:mallory")  # it exists already
         groups.open(GroupName("public", "a"), "user:alice")
         for number in range(5):
             groups.open(GroupName("public", f"s{number}"))  # of an unknown principal
-        with pytest.raises(GroupFull, match="groups_max"):
+        with raises_code(GROUP_FULL, match="groups_max"):
             groups.open(GroupName("public", "s5"))
 
     asyncio.run(with_members(groups, fill))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.errors import AuditTopicClosed, ExclusiveProducer
+from octavo.broker.errors import AUDIT_TOPIC_CLOSED, ExclusiveProducer
 from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
@@ -31,6 +31,7 @@ from octavo.protocol.records import Record, build_batch
 from octavo.security.rules import Kind, Operation, Resource
 from tests.support.fake_broker import Answer, Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.kit.refusals import raises_code
 
 ALL_ROUTES = FormerNames().routes(ROUTES)
 RIGHTS_ON_ALL_OF_IT = [
@@ -235,7 +236,7 @@ def test_the_table_of_doors() -> None:
         assert door_of(Operation.ALTER, Resource(Kind.NAMESPACE, namespace)) is Door.ADMINISTRATORS
         assert door_of(Operation.DESCRIBE, Resource(Kind.NAMESPACE, namespace)) is Door.OPEN
     check_not_internal(TopicName("public", topic.topic))
-    with pytest.raises(AuditTopicClosed, match="brokers alone"):
+    with raises_code(AUDIT_TOPIC_CLOSED, match="brokers alone"):
         check_not_internal(topic)
 
 

@@ -8,11 +8,12 @@ import json
 import pytest
 
 from octavo.broker import errors as broker_errors
+from octavo.broker.errors import ErrorCode
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.ledger import errors as ledger_errors
 from octavo.metadata import store as metadata_errors
 from octavo.protocol import batch, codes, compression
-from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import KafkaCode, OctavoError, Scope
 
 MODULES = (broker_errors, ledger_errors, metadata_errors, batch, codes, compression)
 ROOTS = {
@@ -54,6 +55,29 @@ def test_every_error_has_a_status(kind: type[OctavoError]) -> None:
             # another one.
             final = (ledger_errors.OutcomeUnknown, broker_errors.TooManyDelayed)
             assert kind.retryable or kind in final
+
+
+CODES = [code for code in vars(broker_errors).values() if isinstance(code, ErrorCode)]
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_a_code_is_the_whole_answer(code: ErrorCode) -> None:
+    """A subclass's retryable or status must not show through the code that is raised."""
+    error = code("it is wrong", first=7)
+    assert isinstance(error, code.of)
+    body = problem_of(error).body()
+    assert (body["status"], body["code"]) == (code.http_status, code.name)
+    assert (body["retryable"], body["first"]) == (code.retryable, 7)
+    assert code("another").members == {}
+    assert code.of.name != code.name
+
+
+@pytest.mark.parametrize("kind", [*ERRORS, *CODES], ids=lambda kind: kind.name)
+def test_kafka_clients_repeat_what_may_be_repeated(kind: type[OctavoError] | ErrorCode) -> None:
+    """A client that repeats a hopeless request never ends; one that gives up loses its message."""
+    if kind.kafka is not None and kind.kafka is not KafkaCode.UNKNOWN_TOPIC_OR_PARTITION:
+        assert kind.kafka.is_retried == kind.retryable
+        # A missing topic is looked for again: to Kafka's clients it may be new.
 
 
 def test_an_error_shows_attributes_that_it_has() -> None:
