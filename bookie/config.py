@@ -6,22 +6,15 @@ Names end in their unit. The defaults suit a small machine; each bound says what
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
+from octavo.protocol.bounds import beyond_bounds, bounded
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.protocol.limits import FRAME_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
-_MAY_BE_ZERO = (
-    "scrub_interval_ms",
-    "disk_free_bytes_min",
-    "disk_free_bytes_reserve",
-    "gc_disk_free_bytes_min",
-)
-_BOUNDED_ENDINGS = (
-    "_max", "_min", "_ms", "_bytes", "_bytes_resume", "_bytes_reserve", "_per_s", "_threads"
-)  # fmt: skip
+_FROM_0 = "it must not be below 0"
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
@@ -44,7 +37,7 @@ class BookieConfig:
     # Identity and address
     host: str = "127.0.0.1"
     """The address to listen on."""
-    port: int = 3181
+    port: int = bounded(3181, 0, 65_535, "use 1 to 65535, or 0 for any")
     """0 takes any free port (tests)."""
     advertised_host: str = ""
     """The name under which clients reach this bookie; `host` when empty."""
@@ -53,7 +46,7 @@ class BookieConfig:
     rack: str = ""
     """The bookie's place in the network, for placement, for example `/dc1/rack7`; empty:
     unknown."""
-    admin_port: int | None = None
+    admin_port: int | None = bounded(None, 0, 65_535, "use 1 to 65535, 0 for any, or leave it out")
     """HTTP port of /metrics and /healthz; absent: none, 0: any free port."""
 
     # Folders
@@ -63,14 +56,15 @@ class BookieConfig:
     """Absolute paths of entry logs, index and ledger state."""
 
     accept_new_folders: bool = False
-    """Accept empty ledger folders that were added at the end of the list."""
+    """Take in empty ledger folders that were added [behind the others](#a-disk-more)."""
 
     # When data was lost
     accept_data_loss: bool = False
-    """Start although folders are empty or damaged: what may be lost is answered as unknown."""
+    """Start although folders are empty or damaged: [accept the
+    loss](#it-does-not-start-process_failed-says-that-a-file-is-damaged-or-missing)."""
     accept_older_metadata: bool = False
-    """Start although the metadata is an older copy: give up what was created since."""
-    limbo_ended_through: int = -1
+    """Start although [the metadata is older](#when-metadata-is-older)."""
+    limbo_ended_through: int = bounded(-1)
     """End a limbo up to this ledger id or below: its ledgers were copied or given up."""
 
     # Journal
@@ -92,6 +86,7 @@ class BookieConfig:
     write_cache_bytes_max: int = 32 * MIB
     """The size of each of two memtables: a full memtable is flushed while the other fills."""
     read_cache_bytes_max: int = 16 * MIB
+    """Runs of entry logs that were read; the run that was used longest ago is dropped first."""
     read_ahead_bytes_max: int = 1 * MIB
     """Bytes read from the entry log at a cache miss, beyond the entry asked for."""
     entry_log_bytes_max: int = 512 * MIB
@@ -106,7 +101,8 @@ class BookieConfig:
     frame_bytes_max: int = FRAME_BYTES_MAX
     """A longer frame ends its connection before it is read."""
     connections_max: int = 10_000
-    scratch_bytes: int = 256 * KIB
+    """Open connections; one more is closed at once."""
+    scratch_bytes: int = bounded(256 * KIB, 4096, words="use 4096 or more")
     """The receive buffer that all connections share; also the largest chunk parsed at once."""
     connection_add_bytes_max: int = 8 * MIB
     """Adds of a connection that wait for the disk; above it the connection is not read."""
@@ -144,25 +140,28 @@ class BookieConfig:
     # Disk space
     read_only: bool = False
     """Start read-only and stay so."""
-    disk_free_bytes_min: int = 256 * MIB
+    disk_free_bytes_min: int = bounded(256 * MIB, 0, words=_FROM_0)
     """Below it the bookie turns read-only; recovery adds still pass."""
     disk_free_bytes_resume: int = 512 * MIB
     """At or above it the bookie turns writable again by itself."""
-    disk_free_bytes_reserve: int = 64 * MIB
+    disk_free_bytes_reserve: int = bounded(64 * MIB, 0, words=_FROM_0)
     """Below it recovery adds are refused too: the journal and the next flush need the rest."""
     disk_check_interval_ms: int = 5_000
+    """How often free space is measured."""
 
     # Scrubbing
-    scrub_interval_ms: int = 7 * 24 * 3600 * 1000
+    scrub_interval_ms: int = bounded(7 * 24 * 3600 * 1000, 0, words=_FROM_0)
     """From the end of a pass over all entry logs to the start of the next pass; 0 means never."""
     scrub_bytes_per_s: int = 8 * MIB
     """How fast entry logs are read back."""
     consistency_check_on_start: bool = False
-    """Compare index, entry logs and ledger state with each other before serving."""
+    """Compare index, entry logs and ledger state with each other before serving: reads all of
+    them."""
 
     # Copies
     keep_copies: bool = True
-    """Fetch entries that this bookie should hold but does not, and replace lost bookies."""
+    """Fetch [entries that this bookie should hold](#lost-copies) but does not, and replace lost
+    bookies."""
     lost_bookie_ms: int = 600_000
     """A bookie that is not registered for this long is lost, and others take over its entries."""
     copies_open_ledger_ms: int = 30_000
@@ -181,14 +180,16 @@ class BookieConfig:
     gc_quarantine_ms: int = 900_000
     """A ledger is deleted here when its record was proven gone twice, this far apart."""
     gc_minor_interval_ms: int = 3_600_000
+    """From one minor compaction to the next."""
     gc_minor_ratio: float = 0.2
     """A minor compaction empties entry logs with at most this live share."""
     gc_major_interval_ms: int = 86_400_000
+    """From one major compaction to the next."""
     gc_major_ratio: float = 0.8
     """The same for a major compaction. When space is short, every round is major."""
     gc_bytes_per_s: int = 16 * MIB
     """How fast entry logs are read and copied, both together."""
-    gc_disk_free_bytes_min: int = 32 * MIB
+    gc_disk_free_bytes_min: int = bounded(32 * MIB, 0, words=_FROM_0)
     """Free space that copies must leave. Logs without live entries are removed without copies."""
     gc_deleted_keep_ms: int = 7 * 24 * 3600 * 1000
     """How long a bookie remembers that a ledger was deleted, and refuses late adds to it."""
@@ -198,7 +199,8 @@ class BookieConfig:
     """The time for metadata to answer and the cookie to be checked; a replay takes what it
     takes."""
     stop_timeout_ms: int = 10_000
-    """The time to answer the requests that were read; then clients are cut off."""
+    """How long a graceful stop answers requests that were read; then it closes connections that
+    take no answers."""
 
     def __post_init__(self) -> None:
         """Refuse settings that no bookie can run with. Raises `BookieConfigError`."""
@@ -209,19 +211,8 @@ class BookieConfig:
             _require(len(set(folders)) == len(folders), name, folders, "name each folder once")
             for folder in folders:
                 _require(folder.startswith("/"), name, folder, "use an absolute path")
-        for item in fields(self):
-            if item.name.endswith(_BOUNDED_ENDINGS):
-                value = getattr(self, item.name)
-                if item.name not in _MAY_BE_ZERO:
-                    _require(value > 0, item.name, value, "it must be above 0")
-                _require(value >= 0, item.name, value, "it must not be below 0")
-        _require(0 <= self.port < 65536, "port", self.port, "use 1 to 65535, or 0 for any")
-        _require(
-            self.admin_port is None or 0 <= self.admin_port < 65536,
-            "admin_port",
-            self.admin_port,
-            "use 1 to 65535, 0 for any, or leave it out",
-        )
+        if wrong := beyond_bounds(self):
+            _require(False, wrong.name, wrong.value, wrong.bounds.words or "it must be above 0")
         _require(
             self.host not in _ANY_ADDRESS or bool(self.advertised_host),
             "advertised_host",
@@ -229,15 +220,11 @@ class BookieConfig:
             f"with host {self.host}, set the name under which clients reach this bookie",
         )
         _require(
-            self.scratch_bytes >= 4096, "scratch_bytes", self.scratch_bytes, "use 4096 or more"
-        )
-        _require(
             self.add_bytes_max >= self.journal_queue_bytes_max,
             "add_bytes_max",
             self.add_bytes_max,
             f"it must not be below journal_queue_bytes_max ({self.journal_queue_bytes_max})",
         )
-        _require(self.gc_bytes_per_s > 0, "gc_bytes_per_s", self.gc_bytes_per_s, "use 1 or more")
         _require(
             0 <= self.gc_minor_ratio <= self.gc_major_ratio < 1,
             "gc_minor_ratio",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.protocol.bounds import beyond_bounds, bounded
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -31,13 +32,18 @@ class BrokerConfig:
     """Unique in the cluster; `advertised_host:port` when empty."""
     host: str = "127.0.0.1"
     """The address to listen on."""
-    port: int = 8080
+    port: int = bounded(8080, 0, 65_535)
     """0 takes any free port (tests)."""
     advertised_host: str = ""
     """The host name by which clients and other brokers reach this broker; `host` when empty."""
 
     # Publishing
-    batch_bytes_max: int = ENTRY_PAYLOAD_BYTES_MAX
+    batch_bytes_max: int = bounded(
+        ENTRY_PAYLOAD_BYTES_MAX,
+        1,
+        ENTRY_PAYLOAD_BYTES_MAX,
+        f"between 1 and {ENTRY_PAYLOAD_BYTES_MAX}, the longest payload of an entry",
+    )
     """A batch is one entry; longer batches are refused."""
     inflight_bytes_max: int = 16 * MIB
     """Unacked bytes of a partition; above it publishers wait."""
@@ -59,7 +65,8 @@ class BrokerConfig:
     open_timeout_ms: int = 30_000
     """A slower take-over starts again, with twice the time each time, at most eight times this."""
     trim_interval_ms: int = 10_000
-    """How often retention and roll-over by age are checked."""
+    """How often retention and roll-over by age are checked; for an unused partition, every sixth
+    time."""
 
     # Clocks, for deletions by age
     clock_beat_ms: int = 60_000
@@ -86,10 +93,10 @@ class BrokerConfig:
     """Leased messages per subscription and partition; above it a receive gives none."""
     delayed_messages_max: int = 50_000
     """Nacked messages that wait for their delay, per subscription and partition; a further nack
-    with a delay is refused."""
+    with a delay is refused, and the message stays leased."""
     look_ahead_messages_max: int = 20_000
-    """Keys that a key-shared subscription remembers in a partition; up to about twice as
-    many waiting messages."""
+    """Keys that a key-shared subscription remembers in a partition; up to about twice as many
+    waiting messages; above it no new messages are looked at until some are acked."""
 
     # Dead letters
     dead_letters_waiting_max: int = 10_000
@@ -100,13 +107,15 @@ class BrokerConfig:
     dead_letter_retry_ms_max: int = 60_000
     """… this."""
     pending_messages_max: int = 1_000_000
-    """Messages that are not due, remembered per subscription and partition, 8 to 50 bytes each; at
-    the bound, the broker looks at no later messages until some are due."""
+    """Messages that are [not due](http.md#publish), per subscription and partition, 8 bytes each,
+    and 50 for each of the 4,096 added last; above it no later messages are looked at until some are
+    due."""
 
     # Subscriptions that are not durable
     non_durable_expiry_ms: int = 60_000
-    """A subscription with `durable: false` is deleted when unused for this long. Longer than a
-    take-over, or a consumer's search for a new broker."""
+    """A subscription with `durable: false` that is unused in all partitions for this long is
+    deleted; after a take-over the time starts again. Longer than a take-over, or a consumer's
+    search for a new broker."""
 
     # Ownership
     claim_wait_ms: int = 10_000
@@ -115,7 +124,7 @@ class BrokerConfig:
     """How long a stopping broker hands over its partitions and still serves; then it closes and
     releases the rest, and other brokers take them over …"""
     handover_timeout_ms: int = 10_000
-    """… and closing takes no longer than this."""
+    """… and closing takes at most this long; without a metadata session it does not wait."""
     balance_after_ms: int = 10_000
     """How long a broker must be up before it gets partitions from others, and how long a partition
     stays where it was opened."""
@@ -124,13 +133,15 @@ class BrokerConfig:
     balance_pause_ms: int = 100
     """… and how long it waits between two partitions that it hands over."""
     drain_moves_max: int = 8
-    """Partitions handed over at the same time when a broker is drained or stopped."""
+    """Partitions handed over at the same time when a broker is drained or stopped or a topic is
+    unloaded."""
     balance_by_load: bool = True
-    """Whether the broker with the highest load gives partitions to the broker with the lowest."""
+    """Whether, after the even spread, the broker with the highest load gives partitions to the
+    broker with the lowest; brokers publish their load in any case."""
     balance_load_floor: int = 10_000
     """A broker with a lower load gives no partition away: messages a second, published and read,
     plus their KiB a second …"""
-    balance_load_percent: int = 125
+    balance_load_percent: int = bounded(125, 101, words="above 100, the mean load of all brokers")
     """… and neither does a broker below this percentage of the mean load of all brokers."""
     balance_load_pause_ms: int = 60_000
     """The pause between two partitions that a broker gives away for its load, and after brokers
@@ -145,19 +156,20 @@ class BrokerConfig:
     """How often a broker looks for unfinished deletions of other brokers, and for ledgers that no
     record names."""
     leftover_grace_ms: int = 600_000
-    """A ledger that no record names is deleted when it was found twice, this time apart."""
+    """A ledger that no record names is deleted when found twice, this time apart; a sweep looks at
+    the next 2,000 ledgers."""
 
     # Compaction by brokers, if a topic's settings say so
     compaction_keys_max: int = 500_000
-    """Keys whose newest offset a run remembers, some 150 bytes each; the run ends after the batch
-    with the last of them, and the next run continues there."""
+    """Keys whose newest offset a run of [compaction](compaction.md) remembers, some 150 bytes each;
+    the run ends after the batch with the last of them, and the next run continues there."""
     compaction_bytes_per_s: int = 16 * MIB
     """How fast a broker reads for compaction, a partition at a time, when a run is just due; faster
     in proportion to the bytes that wait."""
-    compaction_load_percent: int = 50
+    compaction_load_percent: int = bounded(50, 1, 100)
     """The largest share of a broker's event loop time for compaction."""
     compaction_grace_ms: int = 3_600_000
-    """How long the ledgers of a compacted view stay after a newer view replaced it."""
+    """How long the ledgers of a replaced compacted view stay, for readers that began before."""
     compaction_yield_ms: int = 6 * 3_600_000
     """How long a job may take to compact a partition before brokers treat it as dead."""
     ledger_shares_max: int = 1_000
@@ -167,7 +179,7 @@ class BrokerConfig:
     audit_topic: bool = True
     """Whether audit events also go into the topic octavo/audit, not into the log alone."""
     audit_retention_ms: int = 30 * 24 * 3_600_000
-    """The retention with which that topic is created; it may be changed there."""
+    """The retention with which that topic is created (30 days); it may be changed there."""
     audit_queue_max: int = 10_000
     """Events that wait to be stored; further events are counted as lost, and the log has them."""
     audit_log_level: str = "info"
@@ -182,81 +194,10 @@ class BrokerConfig:
     of the sync."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise BrokerConfigError(f"port is {self.port}; it must be between 0 and 65535")
-        if not 1 <= self.batch_bytes_max <= ENTRY_PAYLOAD_BYTES_MAX:
-            raise BrokerConfigError(
-                f"batch_bytes_max is {self.batch_bytes_max}; it must be between 1 and "
-                f"{ENTRY_PAYLOAD_BYTES_MAX}, the longest payload of an entry"
-            )
-        if self.balance_load_percent <= 100:
-            raise BrokerConfigError(
-                f"balance_load_percent is {self.balance_load_percent}; it must be above 100, the "
-                "mean load of all brokers"
-            )
-        if self.compaction_load_percent > 100:
-            raise BrokerConfigError(
-                f"compaction_load_percent is {self.compaction_load_percent}; it must be between 1 "
-                "and 100"
-            )
         if self.audit_log_level not in AUDIT_LEVELS:
             raise BrokerConfigError(
                 f"audit_log_level is {self.audit_log_level!r}; it must be one of "
                 + ", ".join(AUDIT_LEVELS)
             )
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise BrokerConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-
-
-_POSITIVE = (
-    "inflight_bytes_max",
-    "publish_timeout_ms",
-    "state_ledger_entries_max",
-    "state_ledger_bytes_max",
-    "producer_checkpoint_bytes",
-    "reopen_delay_ms",
-    "reopen_delay_ms_max",
-    "open_timeout_ms",
-    "trim_interval_ms",
-    "clock_beat_ms",
-    "clock_tolerance_ms",
-    "clock_quarantine_ms",
-    "tail_cache_bytes_max",
-    "read_ahead_bytes_max",
-    "opened_bytes_max",
-    "producers_max",
-    "subscriptions_max",
-    "leased_messages_max",
-    "delayed_messages_max",
-    "dead_letters_waiting_max",
-    "dead_letter_retry_ms",
-    "dead_letter_retry_ms_max",
-    "pending_messages_max",
-    "look_ahead_messages_max",
-    "non_durable_expiry_ms",
-    "claim_wait_ms",
-    "stop_handover_ms",
-    "handover_timeout_ms",
-    "balance_after_ms",
-    "balance_interval_ms",
-    "balance_pause_ms",
-    "drain_moves_max",
-    "balance_load_floor",
-    "balance_load_pause_ms",
-    "balance_load_rest_ms",
-    "deletion_wait_ms",
-    "let_go_timeout_ms",
-    "sweep_interval_ms",
-    "leftover_grace_ms",
-    "compaction_keys_max",
-    "compaction_bytes_per_s",
-    "compaction_load_percent",
-    "compaction_grace_ms",
-    "compaction_yield_ms",
-    "ledger_shares_max",
-    "audit_retention_ms",
-    "audit_queue_max",
-    "backlog_hold_ms",
-    "deferred_sync_ms",
-)
+        if wrong := beyond_bounds(self):
+            raise BrokerConfigError(f"{wrong.name} is {wrong.value}; it must be {wrong.bounds}")

@@ -39,12 +39,15 @@ class LedgerOptions:
     busy_backoff_ms_min: float = 5.0
     """The pause after `TooManyRequests`; doubles while the bookie repeats that answer."""
     busy_backoff_ms_max: float = 500.0
+    """The longest such pause."""
     retry_failed_bookie_ms: float = 1_000.0
     """Retry a failed bookie that has no replacement after this time."""
 
     # Connections
     reconnect_ms_min: float = 50.0
+    """First pause before a lost connection is made again; doubles up to …"""
     reconnect_ms_max: float = 2_000.0
+    """… this."""
     connection_buffer_bytes_max: int = 1 * MIB
     """Bytes written but not yet taken by the bookie; above it writers hold their adds back."""
     scratch_bytes: int = 512 * KIB
@@ -54,6 +57,7 @@ class LedgerOptions:
     read_batch_bytes_max: int = 1 * MIB
     """The most bytes that a batch read asks for."""
     read_batch_entries_max: int = 5_000
+    """The same, in entries."""
     long_poll_ms: float = 5_000.0
     """Length of a long-poll at one bookie; the next poll asks another bookie, because a dead bookie
     would hide new entries."""

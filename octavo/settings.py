@@ -27,7 +27,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX
+from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX, SESSION_TIMEOUT_MS
+from octavo.protocol.bounds import beyond_bounds, bounded
 from octavo.protocol.codes import OctavoError, Scope
 
 T = TypeVar("T")
@@ -55,10 +56,16 @@ class ProcessConfig:
     """Settings of every long-running process."""
 
     metadata_url: str = ""
-    """`zk://host:port[,host:port]/chroot` or `file:///folder/metadata.db`."""
+    """`zk://host:port[,host:port]/chroot`, with TLS `zks://`, or `file:///folder/metadata.db` (with
+    the files `-wal`, `-shm` and `-beats` while in use)."""
     metadata_credentials_file: str = ""
-    """Holds `user:password` for ZooKeeper (digest); other users cannot access our records."""
-    session_timeout_ms: int = 6_000
+    """Holds `user:password` for ZooKeeper (digest); other users cannot access the cluster's
+    records."""
+    session_timeout_ms: int = bounded(
+        SESSION_TIMEOUT_MS,
+        500,
+        words="500 or more, a shorter session expires in an ordinary pause",
+    )
     """After this long without a sign of life, the metadata store removes a process's records."""
     log_format: str = "auto"
     """`json`, `console`, or `auto`: console on a terminal."""
@@ -66,9 +73,9 @@ class ProcessConfig:
     """`debug`, `info`, `warning` or `error`."""
     log_file: str = ""
     """The file of the log; empty means standard error."""
-    log_bytes_max: int = LOG_BYTES_MAX
+    log_bytes_max: int = bounded(LOG_BYTES_MAX, 65_536, words="65536 or more")
     """A log file that would grow beyond this is renamed to `….1`, and a new file is begun."""
-    log_files_max: int = LOG_FILES_MAX
+    log_files_max: int = bounded(LOG_FILES_MAX, 1, words="1 or more")
     """Log files to keep, including the current file; older files are deleted."""
 
     def __post_init__(self) -> None:
@@ -80,14 +87,8 @@ class ProcessConfig:
             value = getattr(self, name)
             if value not in known:
                 raise SettingsError(f"setting {name} = {value!r}: use one of {', '.join(known)}")
-        for name, least in (("log_bytes_max", 65_536), ("log_files_max", 1)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"setting {name} = {getattr(self, name)}: use {least} or more")
-        if self.session_timeout_ms < 500:
-            raise SettingsError(
-                f"setting session_timeout_ms = {self.session_timeout_ms}: use 500 or more, "
-                "a shorter session expires in an ordinary pause"
-            )
+        if wrong := beyond_bounds(self):
+            raise SettingsError(f"setting {wrong.name} = {wrong.value}: use {wrong.bounds}")
 
 
 def read_file(path: Path | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.broker.config import KIB, MIB, BrokerConfigError
+from octavo.protocol.bounds import beyond_bounds
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
@@ -19,9 +20,11 @@ class HttpConfig:
     body_bytes_max: int = 8 * MIB
     """A body that is held in memory as a whole: raw, JSON, record batches, settings."""
     bodies_bytes_max: int = 256 * MIB
-    """All such bodies of all connections together; beyond that, callers are asked to come back."""
+    """All such bodies of all connections together; beyond that, callers get a 429 with
+    `Retry-After`."""
     line_bytes_max: int = MESSAGE_BYTES_MAX
-    """A message in any form: it must fit into an entry together with its batch."""
+    """A message in any form, such as a line of NDJSON: it must fit into an entry together with its
+    batch."""
     large_message_bytes_max: int = 128 * MIB
     """A large message: its pieces are stored as they arrive, and it is never in memory as a whole.
     A topic's `message_bytes_max`, if set, limits it as well."""
@@ -74,7 +77,7 @@ class HttpConfig:
     peer_answer_timeout_ms: int = 40_000
     """How long another broker may take to begin its answer, in addition to the requested wait."""
     connections_max: int = 10_000
-    """Open connections; further connections are asked to come back, and closed …"""
+    """Open connections; a further connection gets a 503 and is closed …"""
     connections_reserved: int = 128
     """… except this many reserved connections, for health checks and other brokers only."""
     peer_connections_max: int = 512
@@ -82,11 +85,11 @@ class HttpConfig:
     allowed_hosts: tuple[str, ...] = ()
     """Names of this broker, besides IP addresses, names without a dot (localhost) and its
     advertised name. A `Host` header with any other name is refused, since a browser may have been
-    misled."""
+    misled (DNS rebinding)."""
     allowed_origins: tuple[str, ...] = ()
-    """Sites whose pages may make every call and see its answer, such as
-    https://console.example.com. Pages of other sites may neither change anything nor see answers.
-    """
+    """Sites whose pages may make every call and see its answer (CORS), such as
+    `https://console.example.com`; there is no `*`. Pages of other sites may neither change anything
+    nor see answers."""
     groups_max: int = 1_000
     """Consumer groups whose members this broker keeps …"""
     group_members_max: int = 256
@@ -98,10 +101,8 @@ class HttpConfig:
     """A graceful stop waits at most this long for requests that are being answered."""
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise BrokerConfigError(f"{name} is {value}; it must be at least 1")
+        if wrong := beyond_bounds(self):
+            raise BrokerConfigError(f"{wrong.name} is {wrong.value}; it must be {wrong.bounds}")
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise BrokerConfigError(

@@ -12,6 +12,7 @@ import typer
 
 from octavo.cli.options import BROKER_URL, DATA_FOLDER, AsJson, BadOption, Config, Sets, parse_sets
 from octavo.cli.output import emit_json, emit_table, out, say
+from octavo.process.spec import SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from octavo.standalone.cluster_file import ClusterFile, Member
@@ -51,7 +52,7 @@ def standalone(
     ] = "",
     session_timeout_ms: Annotated[
         int, typer.Option(min=500, help="How long a silent process keeps its partitions.")
-    ] = 6_000,
+    ] = SESSION_TIMEOUT_MS,
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Restart processes that die.")
     ] = True,

@@ -18,6 +18,7 @@ from octavo.protocol.codes import OctavoError, Scope
 
 T = TypeVar("T")
 
+SESSION_TIMEOUT_MS = 6_000
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_FILES_MAX = 4
 
@@ -40,7 +41,7 @@ class ProcessSpec:
     name: str
     metadata_url: str
     metadata_credentials_file: str = ""
-    session_timeout_ms: int = 6_000
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
     log_format: str = "json"
     log_level: str = "info"
     log_file: str = ""

@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from octavo.protocol.bounds import beyond_bounds, bounded
 from octavo.protocol.codes import OctavoError, Scope
 
 CERTIFICATE_PRINCIPALS = ("cn", "dn", "uri")
@@ -60,9 +61,9 @@ class SecurityConfig:
     the same for one such period."""
     password_checks_max: int = 2
     """Password checks that run at once, one thread each; a check takes some ms of a core."""
-    password_checks_waiting_max: int = 64
-    """Password checks that may wait; one address may take an eighth of them. Further logins are
-    refused with a time to retry."""
+    password_checks_waiting_max: int = bounded(64, 8)
+    """Password checks that may wait; one address may take an eighth of them. Further logins get
+    `logins-paused`, with a time to retry."""
     verified_max: int = 10_000
     """Verified proofs that are cached; the least recently used is dropped first."""
     failed_logins_max: int = 10_000
@@ -90,14 +91,8 @@ class SecurityConfig:
         for name in ("jwt_principal_claim", "jwt_groups_claim"):
             if not getattr(self, name):
                 raise _bad(self, name, "name a claim")
-        for name in (
-            *("jwks_refresh_ms", "jwks_retry_ms", "files_reload_ms", "password_checks_max"),
-            *("verified_max", "failed_logins_max"),
-        ):
-            if getattr(self, name) < 1:
-                raise _bad(self, name, "use 1 or more")
-        if self.password_checks_waiting_max < 8:
-            raise _bad(self, "password_checks_waiting_max", "use 8 or more")
+        if wrong := beyond_bounds(self):
+            raise _bad(self, wrong.name, f"use {wrong.bounds.least} or more")
 
 
 def _is_safe(url: str) -> bool:

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 import structlog
 
 from octavo.metadata.together import all_of
-from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX, ProcessSpec
+from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX, SESSION_TIMEOUT_MS, ProcessSpec
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.standalone import ports
@@ -70,7 +70,7 @@ class Plan:
     metadata_url: str = ""
     """Empty: the embedded store in the folder."""
     metadata_credentials_file: str = ""
-    session_timeout_ms: int = 6_000
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
     restart: bool = True
     log_level: str = "info"
     log_bytes_max: int = LOG_BYTES_MAX

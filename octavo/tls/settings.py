@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.protocol.bounds import beyond_bounds
 from octavo.protocol.codes import OctavoError, Scope
 
 
@@ -27,8 +28,9 @@ class TlsConfig:
     """PEM file: the trusted CAs. If set, the process uses TLS for every connection to bookies and
     brokers."""
     crl: str = ""
-    """PEM file: the revocation lists of all CAs that sign certificates here. If set, a certificate
-    is refused if its CA's list has it, or if its CA has no valid list."""
+    """PEM file: [revoked certificates](security.md#revoked-certificates), one list for each CA that
+    signs certificates here. If set, a certificate is trusted only if its CA has a valid list that
+    does not name it."""
     mutual: bool = False
     """Clients must show a certificate signed by `ca`."""
     minimum_version: str = "1.2"
@@ -68,9 +70,10 @@ class TlsConfig:
             raise TlsError(
                 f"tls setting minimum_version = {self.minimum_version!r}: use 1.2 or 1.3"
             )
-        for name in ("reload_ms", "handshake_timeout_ms", "handshakes_max"):
-            if getattr(self, name) < 1:
-                raise TlsError(f"tls setting {name} = {getattr(self, name)}: use 1 or more")
+        if wrong := beyond_bounds(self):
+            raise TlsError(
+                f"tls setting {wrong.name} = {wrong.value}: use {wrong.bounds.least} or more"
+            )
 
     def check_node(self) -> None:
         """Require a bookie or broker with `ca` to have a certificate, except during a migration.

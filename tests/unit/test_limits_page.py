@@ -13,25 +13,12 @@ from octavo.bookie.config import BookieConfig
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.config import HttpConfig
 from octavo.ledger.options import LedgerOptions
-from octavo.security.keys.config import KeysConfig
-from octavo.security.settings import SecurityConfig
-from octavo.settings import ProcessConfig
 from octavo.standalone.supervisor import SMALLER
-from octavo.tls.settings import TlsConfig
 from tests.attack.memory import MIB, bookie_parts, broker_parts
+from tests.support.settings_page import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "limits.md"
-SETTINGS: dict[str, Any] = {
-    "http": HttpConfig,
-    "broker": BrokerConfig,
-    "bookie": BookieConfig,
-    "ledger": LedgerOptions,
-    "process": ProcessConfig,
-    "tls": TlsConfig,
-    "security": SecurityConfig,
-    "keys": KeysConfig,
-}
 INSIDE = {
     "broker.reopen_delay_ms_max",
     "broker.dead_letter_retry_ms_max",
@@ -66,7 +53,7 @@ def value_of(name: str) -> Any:
     if colon:
         return getattr(importlib.import_module(module), constant)
     section, _, setting = name.partition(".")
-    return {field.name: field.default for field in dataclasses.fields(SETTINGS[section])}[setting]
+    return {field.name: field.default for field in dataclasses.fields(KINDS[section])}[setting]
 
 
 def shown(name: str, value: float) -> str:
@@ -85,7 +72,7 @@ def bounds() -> set[str]:
     """Return settings that are bounds: of the wire, of HTTP and of its brokers."""
     found = {
         f"{section}.{field.name}"
-        for section, kind in SETTINGS.items()
+        for section, kind in KINDS.items()
         for field in dataclasses.fields(kind)
         if field.name.endswith("_max")
     }

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import DamageRegistry
 from octavo.bookie.gc.status import CollectorStatus
 from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.stats import ReadStats
-from octavo.broker.config import BrokerConfig
-from octavo.broker.http.config import HttpConfig
 from octavo.broker.metrics import Duties, Metrics
-from octavo.ledger.options import LedgerOptions
 from octavo.ledger.rereplication.comparing import ComparingStatus
 from octavo.ledger.rereplication.keeper import KeeperStatus
 from octavo.process.copies import CopyMetrics
-from octavo.security.keys.config import KeysConfig
-from octavo.security.settings import SecurityConfig
-from octavo.settings import ProcessConfig
-from octavo.tls.settings import TlsConfig
+from tests.support.settings_page import written
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo")
@@ -103,42 +92,15 @@ def test_every_bookie_metric_says_its_unit_and_when_to_worry() -> None:
         assert worry, row
 
 
-def shown(name: str, value: Any) -> str:
-    """Return a default as the page has it."""
-    if value is None:
-        return "none"
-    if value in ("", ()):
-        return "empty"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f"`{value}`"
-    if "bytes" in name:
-        for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
-            if value % size == 0:
-                return f"{value // size} {unit}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def test_every_setting_is_on_the_page_as_it_is_declared() -> None:
+    """If this fails, run `python -m tests.support.settings_page`."""
+    assert written(PAGE) == PAGE
+    table = PAGE.split("### bookie\n")[1].split("### broker\n")[0]
+    assert "| `port` | 3181 | 0 takes any free port (tests) |" in table
 
 
-@pytest.mark.parametrize(
-    ("section", "kind"),
-    [
-        ("process", ProcessConfig),
-        ("bookie", BookieConfig),
-        ("broker", BrokerConfig),
-        ("http", HttpConfig),
-        ("ledger", LedgerOptions),
-        ("tls", TlsConfig),
-        ("security", SecurityConfig),
-        ("keys", KeysConfig),
-    ],
-)
-def test_every_setting_is_on_the_page_with_its_default(section: str, kind: Any) -> None:
-    table = SETTINGS.split(f"### {section}\n")[1].split("\n### ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", table, re.MULTILINE)
-    expected = []
-    for field in dataclasses.fields(kind):
-        made = field.default_factory
-        value = field.default if made is dataclasses.MISSING else made()
-        expected.append((field.name, shown(field.name, value)))
-    assert rows == expected
+def test_a_row_that_differs_from_its_declaration_is_written_anew() -> None:
+    row = "| `admin_port` | none | "
+    before, _, after = PAGE.partition(row)
+    assert written(before + "| `admin_port` | 9 | " + after) == PAGE
+    assert written(PAGE.replace("| `rack` | empty |", "| `shelf` | empty |")) == PAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.protocol.bounds import beyond_bounds
 from octavo.security.keys.errors import InvalidKeys
 
 
@@ -31,6 +32,7 @@ class KeysConfig:
                 f"keys setting service = {self.service!r}: write module:factory, as in "
                 "my_company.octavo_keys:connect"
             )
-        for name in ("recheck_ms", "timeout_ms"):
-            if getattr(self, name) < 1:
-                raise InvalidKeys(f"keys setting {name} = {getattr(self, name)}: use 1 or more")
+        if wrong := beyond_bounds(self):
+            raise InvalidKeys(
+                f"keys setting {wrong.name} = {wrong.value}: use {wrong.bounds.least} or more"
+            )
