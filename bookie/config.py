@@ -75,7 +75,7 @@ class BookieConfig:
     journal_preallocate_bytes: int = 16 * MIB
     """Space reserved ahead, so that a sync need not change the file's size."""
     journal_group_bytes_max: int = 4 * MIB
-    """The most that one `pwritev` + `fdatasync` takes; bounds the latency of a group."""
+    """The longest `pwritev` + `fdatasync`; bounds the latency of a group."""
     journal_queue_bytes_max: int = 32 * MIB
     """Adds waiting for the disk; above it the sockets that send most are not read."""
     add_bytes_max: int = 48 * MIB
@@ -131,7 +131,7 @@ class BookieConfig:
     read_wait_ms_max: int = 3_000
     """A connection that gets no turn for this long gets TOO_MANY_REQUESTS."""
     long_polls_max: int = 4096
-    """Parked long polls, `WAIT_LAC` and v3 reads that wait; further ones that must wait get
+    """Parked long polls, `WAIT_LAC` and v3 reads that wait; a further request that must wait gets
     TOO_MANY_REQUESTS."""
 
     unlisted_ledgers_max: int = 20_000

@@ -18,7 +18,7 @@ class Bounds:
     least: float | None = 1
     most: float | None = None
     words: str = ""
-    """What would be right, where the numbers do not say it."""
+    """The right values in words, where the numbers are not enough."""
 
     def __str__(self) -> str:
         if self.words:

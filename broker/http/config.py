@@ -40,7 +40,7 @@ class HttpConfig:
     inflight_bytes_max: int = 4 * MIB
     """Bytes of a request on their way to the partitions: limits the memory of a stream."""
     inflight_batches_max: int = 8
-    """Batches of one request in flight to one partition of this broker."""
+    """Batches of a request in flight to the same partition of this broker."""
     results_max: int = 100_000
     """Messages in a request with `results=all`, which keeps a result for each."""
 

@@ -74,7 +74,8 @@ def test_a_code_is_the_whole_answer(code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("kind", [*ERRORS, *CODES], ids=lambda kind: kind.name)
 def test_kafka_clients_repeat_what_may_be_repeated(kind: type[OctavoError] | ErrorCode) -> None:
-    """A client that repeats a hopeless request never ends; one that gives up loses its message."""
+    """A client that repeats a hopeless request never ends; a client that gives up loses its
+    message."""
     if kind.kafka is not None and kind.kafka is not KafkaCode.UNKNOWN_TOPIC_OR_PARTITION:
         assert kind.kafka.is_retried == kind.retryable
         # A missing topic is looked for again: to Kafka's clients it may be new.
