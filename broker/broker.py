@@ -23,29 +23,32 @@ import structlog
 from octavo.broker.bulkload.driver import BulkLoads
 from octavo.broker.clock.deletion_clock import ClockLimits, DeletionTime
 from octavo.broker.clock.timekeeper import Timekeeper
+from octavo.broker.cluster.background_tasks import BackgroundTasks
 from octavo.broker.cluster.balance import Balance
-from octavo.broker.cluster.chores import Chores
+from octavo.broker.cluster.broker_status import BrokerStatus
 from octavo.broker.cluster.dead_letters import DeadLetterRouter
 from octavo.broker.cluster.deletion import Deletions
+from octavo.broker.cluster.expiry import ExpiredStreams, InactiveTopics
 from octavo.broker.cluster.forks import Forks
-from octavo.broker.cluster.handing import AskHeir, ForetellHeir, Handed
-from octavo.broker.cluster.inactive import Inactive
-from octavo.broker.cluster.leftovers import Leftovers
+from octavo.broker.cluster.orphan_ledgers import OrphanLedgers
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker, encode_broker
 from octavo.broker.cluster.schema_registry import SchemaRegistry
-from octavo.broker.cluster.standing import Standing
-from octavo.broker.cluster.streams import Streams
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import NoOtherBroker, TopicChanged, TopicNotFound
 from octavo.broker.log.cache import TailCache
+from octavo.broker.log.ledger_references import SharedLedgers
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
-from octavo.broker.log.shared_ledgers import SharedLedgers
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.ending import Foretold
+from octavo.broker.partition.handover import (
+    AnnounceToSuccessor,
+    AskSuccessor,
+    Handover,
+    HandoverNotice,
+)
 from octavo.broker.partition.partition import Partition
 from octavo.broker.schemas.engine import Engine
 from octavo.broker.types import (
@@ -112,12 +115,12 @@ class Broker:
         """Namespaces, topics and subscriptions of the cluster."""
         self.forks = Forks(records, self.topics, self._deletions, self._shared, clock, self._spawn)
         """Topics that begin with another topic's ledgers."""
-        self._leftovers = Leftovers(records, ledgers, config, self._shared)
+        self._leftovers = OrphanLedgers(records, ledgers, config, self._shared)
         self.tell_peer: TellPeer | None = None
         """Calls `let_go` of another broker; set by the code that connects brokers."""
-        self.foretell_peer: ForetellHeir | None = None
+        self.announce_to_peer: AnnounceToSuccessor | None = None
         """Makes another broker prepare for a partition; set by the same code."""
-        self.ask_peer: AskHeir | None = None
+        self.ask_peer: AskSuccessor | None = None
         """Makes another broker serve a partition; set by the same code."""
         self.registry = BrokerRegistry(
             store, ownership, config.balance_after_ms,
@@ -145,16 +148,16 @@ class Broker:
         )
         """The owners of partitions, and the partitions that are open here."""
         self.balance = Balance(
-            config, self.registry, self.ownership, self._foretell_heir, self._ask_heir
+            config, self.registry, self.ownership, self._announce_to_successor, self._ask_successor
         )
         """Which partitions to hand to which broker."""
-        self.inactive = Inactive(
+        self.inactive = InactiveTopics(
             self.topics, records, self.ownership, self.deletion_time, config.non_durable_expiry_ms
         )
         """Expiry of unused topics and subscriptions."""
-        self.streams = Streams(self.topics, self._shared, self._spawn)
+        self.streams = ExpiredStreams(self.topics, self._shared, self._spawn)
         """Expiry of durable streams."""
-        self.chores = Chores(config.trim_interval_ms, self._spawn)
+        self.background_tasks = BackgroundTasks(config.trim_interval_ms, self._spawn)
         """Background tasks that run again and again."""
 
     def _new_schemas(
@@ -257,7 +260,7 @@ class Broker:
     async def close(self) -> None:
         """Hand over every partition and leave the cluster."""
         await self.give_away()
-        await self.chores.close()
+        await self.background_tasks.close()
         try:
             await self.registry.leave()
         except OctavoError as error:
@@ -288,15 +291,15 @@ class Broker:
         await self._stand(draining=False)
         _log.info("broker_not_drained", broker=self.broker_id)
 
-    def standing(self) -> Standing:
+    def standing(self) -> BrokerStatus:
         """Return whether this broker is draining, its number of partitions and its load."""
-        own = self.registry.standings.own
+        own = self.registry.statuses.own
         load = round(self.balance.load())
         return own._replace(partitions=self.ownership.held(), load=load)
 
     async def _stand(self, *, draining: bool) -> None:
         held, load = self.ownership.held(), self.balance.load_to_tell()
-        await self.registry.standings.tell(Standing(draining, held, load))
+        await self.registry.statuses.tell(BrokerStatus(draining, held, load))
 
     async def _tell_standing(self) -> None:
         await self._stand(draining=self.registry.is_draining)
@@ -319,7 +322,7 @@ class Broker:
             len(self.ownership.open_partitions()),
             len(balance.to_move()),
             balance.moved,
-            dict(self.chores.failures),
+            dict(self.background_tasks.failures),
             self._leftovers.removed,
             self._context.ledgers.taken.count,
             self._context.passed_over.expired,
@@ -368,15 +371,17 @@ class Broker:
             )
             return []
 
-    async def _foretell_heir(
-        self, heir: BrokerInfo, name: PartitionName, foretold: Foretold
+    async def _announce_to_successor(
+        self, successor: BrokerInfo, name: PartitionName, foretold: HandoverNotice
     ) -> None:
-        if self.foretell_peer is not None:
-            await self.foretell_peer(heir, name, foretold)
+        if self.announce_to_peer is not None:
+            await self.announce_to_peer(successor, name, foretold)
 
-    async def _ask_heir(self, heir: BrokerInfo, name: PartitionName, handed: Handed) -> None:
+    async def _ask_successor(
+        self, successor: BrokerInfo, name: PartitionName, handed: Handover
+    ) -> None:
         if self.ask_peer is not None:
-            await self.ask_peer(heir, name, handed)
+            await self.ask_peer(successor, name, handed)
 
     def _fail(self, error: OctavoError) -> None:
         if not self.failed.done():
@@ -394,8 +399,8 @@ class Broker:
                 )
 
     def _begin_upkeep(self) -> None:
-        self.chores.begin("round", "upkeep", self._keep_up)
-        self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
+        self.background_tasks.begin("round", "upkeep", self._keep_up)
+        self.background_tasks.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
 
     async def _keep_up(self) -> None:
         """Maintain all partitions served here, some at a time: there may be thousands.
@@ -405,41 +410,41 @@ class Broker:
         """
         served, interval_s = self.ownership.open_partitions(), self.config.trim_interval_ms / 1000
         for chore in ("upkeep", "compaction"):
-            self.chores.keep_only(chore, [partition.name for partition in served])
+            self.background_tasks.keep_only(chore, [partition.name for partition in served])
         pause_s = interval_s * _KEPT_UP_AT_ONCE / (len(served) + _KEPT_UP_AT_ONCE)
         for start in range(0, len(served), _KEPT_UP_AT_ONCE):
             if start:
                 await asyncio.sleep(pause_s)
             for partition in served[start : start + _KEPT_UP_AT_ONCE]:
                 is_due = partition.upkeep_is_due(_QUIET_ROUNDS * interval_s)
-                if is_due or self.chores.has_failed("upkeep", partition.name):
+                if is_due or self.background_tasks.has_failed("upkeep", partition.name):
                     self._look_after(partition)
 
     def _look_after(self, partition: Partition) -> None:
-        self.chores.begin("upkeep", partition.name, partition.maintain)
+        self.background_tasks.begin("upkeep", partition.name, partition.maintain)
         if partition.compaction_is_due:
-            self.chores.begin("compaction", partition.name, partial(_compact, partition))
+            self.background_tasks.begin("compaction", partition.name, partial(_compact, partition))
         if self.inactive.is_due(partition):
             work = partial(self.inactive.look, partition)
-            self.chores.begin("inactive", partition.name.topic_name, work)
+            self.background_tasks.begin("inactive", partition.name.topic_name, work)
         if self.streams.is_due(partition):
             work = partial(self.streams.work, partition)
-            self.chores.begin("streams", partition.name.topic_name, work)
+            self.background_tasks.begin("streams", partition.name.topic_name, work)
         if self.inactive.expires(partition):
             work = partial(self.inactive.expire, partition)
-            self.chores.begin("expiry", partition.name.topic_name, work)
+            self.background_tasks.begin("expiry", partition.name.topic_name, work)
 
     async def _sweep_bulk_loads(self) -> None:
         due = await self.bulk_loads.due()
-        self.chores.keep_only("bulk_load", self.bulk_loads.known)
+        self.background_tasks.keep_only("bulk_load", self.bulk_loads.known)
         for one in due:  # a separate task each: it may wait for a slow partition
             work = partial(self.bulk_loads.sweep, one, self._served_here)
-            self.chores.begin("bulk_load", one, work)
+            self.background_tasks.begin("bulk_load", one, work)
 
     def _sweep(self) -> None:
-        self.chores.begin("sweep", "deletions", self._sweep_deletions)
-        self.chores.begin("sweep", "leftovers", self._sweep_leftovers)
-        self.chores.begin("sweep", "shared_ledgers", self._sweep_shared)
+        self.background_tasks.begin("sweep", "deletions", self._sweep_deletions)
+        self.background_tasks.begin("sweep", "leftovers", self._sweep_leftovers)
+        self.background_tasks.begin("sweep", "shared_ledgers", self._sweep_shared)
 
     async def _sweep_deletions(self) -> None:
         await self._deletions.sweep(self._is_ours_to_sweep)
@@ -454,12 +459,12 @@ class Broker:
         return self.registry.preferred(topic, 1)[0].broker_id == self.broker_id
 
     def _tell_time(self) -> None:
-        self.chores.begin("clock", self.broker_id, self._timekeeper.beat)
+        self.background_tasks.begin("clock", self.broker_id, self._timekeeper.beat)
 
     def _rebalance(self) -> None:
         self.balance.measure()
-        self.chores.begin("standing", self.broker_id, self._tell_standing)
-        self.chores.begin("balance", "", self.balance.look)
+        self.background_tasks.begin("standing", self.broker_id, self._tell_standing)
+        self.background_tasks.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
         """The partition, claimed if it has no owner and we should be; None if another broker is."""

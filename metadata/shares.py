@@ -3,7 +3,7 @@
     /octavo/shares/<ledger>
 
 A ledger that only one partition names has no record. Every read here is synced first, so it sees
-every change that any process was told of before. The rules are in broker/log/referrers.py.
+every change that any process was told of before. The rules are in broker/log/orphan_ledgers.py.
 """
 
 from __future__ import annotations

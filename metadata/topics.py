@@ -8,7 +8,7 @@
     /octavo/changes/<ns>/<topic>               ephemeral: the broker that changes or deletes it
     /octavo/incarnations/<incarnation>         empty; exists exactly as long as its topic
     /octavo/brokers/<id>                       ephemeral
-    /octavo/standings/<id>                     ephemeral, see broker/cluster/standing.py
+    /octavo/standings/<id>                     ephemeral, see broker/cluster/broker_status.py
 
 Names are validated where users give them (broker/types.py); here a bad name is an AssertionError.
 """

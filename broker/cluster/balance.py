@@ -1,6 +1,6 @@
 """Planned hand-over: spread the partitions over the brokers, including partitions already served.
 
-When another broker should have a partition (`preference.py`), this broker closes it, releases it
+When another broker should have a partition (`membership.py`), this broker closes it, releases it
 and asks that broker to claim it. Publishers of the partition wait for some tens of milliseconds.
 Partitions are moved one after the other, with a pause between two. A partition is not moved
 
@@ -19,9 +19,9 @@ Once the spread is even, the most loaded broker gives partitions away for its lo
 `balance_load_pause_ms`, placed on purpose at the least loaded broker (load.py decides). This needs
 all brokers to have settled and to have told their load.
 
-If the heir does not claim a partition in time, this broker takes it back and gives that heir
-nothing for twice `balance_after_ms`. Each further failure doubles that pause, up to ten minutes, so
-that partitions are not closed again and again in vain.
+If the successor does not claim a partition in time, this broker takes it back and gives that
+successor nothing for twice `balance_after_ms`. Each further failure doubles that pause, up to ten
+minutes, so that partitions are not closed again and again in vain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from typing import NamedTuple
 
 import structlog
 
-from octavo.broker.cluster.handing import AskHeir, ForetellHeir, Handed
 from octavo.broker.cluster.load import (
     MEASURED_EVERY_S,
     Giving,
@@ -47,7 +46,13 @@ from octavo.broker.cluster.ownership import Held, OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import BROKER_DRAINING, NoOtherBroker, NotOwner, PartitionUnavailable
-from octavo.broker.partition.ending import Foretold, PartitionEnd
+from octavo.broker.partition.handover import (
+    AnnounceToSuccessor,
+    AskSuccessor,
+    Handover,
+    HandoverNotice,
+    HandoverState,
+)
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, PartitionName, Work
 from octavo.protocol.backoff import Backoff
@@ -125,14 +130,14 @@ class Balance:
         config: BrokerConfig,
         registry: BrokerRegistry,
         owners: OwnershipManager,
-        foretell_heir: ForetellHeir,
-        ask_heir: AskHeir,
+        announce_to_successor: AnnounceToSuccessor,
+        ask_successor: AskSuccessor,
     ) -> None:
         self._config = config
         self._registry = registry
         self._owners = owners
-        self._foretell_heir = foretell_heir
-        self._ask_heir = ask_heir
+        self._announce_to_successor = announce_to_successor
+        self._ask_successor = ask_successor
         # The partition that was taken back stays for `balance_after_ms` in any case.
         self._patience = Patience(2 * config.balance_after_ms / 1000)
         self._settled: tuple[str, ...] = ()
@@ -157,7 +162,7 @@ class Balance:
         """Partitions handed on since the start."""
 
     def to_move(self) -> dict[PartitionName, str]:
-        """Return the partitions to hand on now, each with its heir."""
+        """Return the partitions to hand on now, each with its successor."""
         if self._registry.is_draining:
             return self._all()
         return self._misplaced(self._registry.settled(), -math.inf)
@@ -170,9 +175,9 @@ class Balance:
         found = {}
         served = self._owners.served_since(self._opened_by_s(), placed=False, after_s=after_s)
         for name, partitions in served:
-            heir = self._registry.heir(name, partitions, settled)
-            if heir is not None and heir != own:
-                found[name] = heir
+            successor = self._registry.successor(name, partitions, settled)
+            if successor is not None and successor != own:
+                found[name] = successor
         return found
 
     def _opened_by_s(self) -> float:
@@ -198,8 +203,8 @@ class Balance:
             self._in_place = _InPlace(among, upto_s, good_until_s)
         return found
 
-    def _still_goes(self, name: PartitionName, heir: str) -> bool:
-        """Whether the partition should still be handed on to `heir`."""
+    def _still_goes(self, name: PartitionName, successor: str) -> bool:
+        """Whether the partition should still be handed on to `successor`."""
         settled = self._registry.settled()
         try:
             held = self._owners.held_here(name)
@@ -208,16 +213,16 @@ class Balance:
         if held.placed or held.since_s > self._opened_by_s():
             return False
         is_asked = self._registry.own.broker_id in settled and not self._registry.is_draining
-        return is_asked and self._registry.heir(name, held.partitions, settled) == heir
+        return is_asked and self._registry.successor(name, held.partitions, settled) == successor
 
     def _all(self) -> dict[PartitionName, str]:
         """Return every partition served here that another broker should have after a drain."""
         now_s = asyncio.get_running_loop().time()
         found = {}
         for name, partitions in self._owners.served_since(now_s):
-            heir = self._registry.preferred_of(name, partitions).broker_id
-            if heir != self._registry.own.broker_id:
-                found[name] = heir
+            successor = self._registry.preferred_of(name, partitions).broker_id
+            if successor != self._registry.own.broker_id:
+                found[name] = successor
         return found
 
     def measure(self) -> None:
@@ -292,7 +297,7 @@ class Balance:
             or not self._load_turns.may_move(now_s, self._registry.changed_s)
         ):
             return None
-        told = {one: self._registry.standings.of(one).load for one in settled}
+        told = {one: self._registry.statuses.of(one).load for one in settled}
         loads = {one: float(load) for one, load in told.items() if load is not None}
         if len(loads) + (own not in loads) < len(settled):
             return None
@@ -312,12 +317,12 @@ class Balance:
             to=giving.to,
             load=round(giving.load),
             own_load=round(giving.own),
-            heirs_load=round(giving.heirs),
+            heirs_load=round(giving.successors),
             mean_load=round(giving.mean),
         )
         why = (
             f"its own load was {giving.own:.0f}, the mean of all brokers {giving.mean:.0f}, and "
-            f"that of {giving.to} {giving.heirs:.0f}"
+            f"that of {giving.to} {giving.successors:.0f}"
         )
         await self._move(giving.partition, self._registry.live[giving.to], why, placed=True)
 
@@ -335,24 +340,28 @@ class Balance:
 
         `to` names a broker, which keeps the partition as long as it lives. If `to` is empty, the
         preferred broker gets it; if that is this broker, it closes and reopens the partition.
-        Raises `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable` (the heir
-        did not take it).
+        Raises `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable` (the
+        successor did not take it).
         """
         own, partitions = self._registry.own, self._owners.partitions_of(name)
         if partitions is None:
             raise NotOwner(f"{name} is not served by this broker")
-        heir = self._registry.live.get(to) if to else self._registry.preferred_of(name, partitions)
-        if heir is None:
+        successor = (
+            self._registry.live.get(to) if to else self._registry.preferred_of(name, partitions)
+        )
+        if successor is None:
             raise self._registry.no_such_broker(to)
         if to and to not in self._registry.undrained():
             raise BROKER_DRAINING(f"broker {to} is being drained: undo that first, or name another")
-        if heir.broker_id == own.broker_id:
+        if successor.broker_id == own.broker_id:
             await self._owners.open_anew(name, placed=bool(to))
             return own
         why = f"an unload asked for {to}" if to else "an unload asked for the broker to have it"
-        if not await self._move(name, heir, why, placed=bool(to)):
-            raise PartitionUnavailable(f"{name} was not taken by {heir.broker_id}; it stays here")
-        return heir
+        if not await self._move(name, successor, why, placed=bool(to)):
+            raise PartitionUnavailable(
+                f"{name} was not taken by {successor.broker_id}; it stays here"
+            )
+        return successor
 
     async def look(self) -> None:
         """Hand on the partitions that should move; called periodically."""
@@ -366,10 +375,10 @@ class Balance:
             await self._empty()
             return
         found = self._newly_to_move()
-        for name, heir in found.items():
-            if self._still_goes(name, heir) and self._may_be_given(heir):
-                why = f"by the even spread {heir} was to have it"
-                await self._move(name, self._registry.live[heir], why)
+        for name, successor in found.items():
+            if self._still_goes(name, successor) and self._may_be_given(successor):
+                why = f"by the even spread {successor} was to have it"
+                await self._move(name, self._registry.live[successor], why)
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
         if not found:
             await self._give()
@@ -383,18 +392,18 @@ class Balance:
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
 
     def _takers(self) -> set[str]:
-        return {heir for heir in self.to_move().values() if self._may_be_given(heir)}
+        return {successor for successor in self.to_move().values() if self._may_be_given(successor)}
 
     async def _empty(self) -> None:
         """Hand on all partitions, several at a time, while this broker is draining."""
         left = iter(self.to_move().items())
 
         async def some() -> None:
-            for name, heir in left:
-                found = self._registry.live.get(heir)
+            for name, successor in left:
+                found = self._registry.live.get(successor)
                 if not self._registry.is_draining:
                     return
-                if found is not None and self._may_be_given(heir):
+                if found is not None and self._may_be_given(successor):
                     await self._move(name, found, self._why_empty())
 
         await asyncio.gather(*(some() for _ in range(self._config.drain_moves_max)))
@@ -403,50 +412,52 @@ class Balance:
         own = self._registry.own.broker_id
         return f"{own} stops" if self._owners.is_leaving else f"{own} is being drained"
 
-    def _may_be_given(self, heir: str) -> bool:
-        return self._patience.may_be_given(heir, asyncio.get_running_loop().time())
+    def _may_be_given(self, successor: str) -> bool:
+        return self._patience.may_be_given(successor, asyncio.get_running_loop().time())
 
     async def _move(
-        self, name: PartitionName, heir: BrokerInfo, why: str, *, placed: bool = False
+        self, name: PartitionName, successor: BrokerInfo, why: str, *, placed: bool = False
     ) -> bool:
-        """Hand a partition on to `heir`, for the reason `why`; return whether another broker has it
-        then."""
+        """Hand a partition on to `successor`, for the reason `why`; return whether another broker
+        has it then."""
         if not self._owners.may_be_handed_on(name):
             return False
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         reason, own = "it did not answer", self._registry.own.broker_id
 
-        async def foretell(foretold: Foretold) -> bool:
+        async def announce(foretold: HandoverNotice) -> bool:
             nonlocal reason
             try:
                 async with asyncio.timeout(_TAKEN_WITHIN_S):
-                    await self._foretell_heir(heir, name, foretold)
+                    await self._announce_to_successor(successor, name, foretold)
             except (OctavoError, OSError, TimeoutError) as error:
                 reason = str(error) or repr(error)
                 return False
             return True
 
-        async def ask(incarnation: str, end: PartitionEnd | None) -> None:
+        async def ask(incarnation: str, end: HandoverState | None) -> None:
             nonlocal reason
             try:
-                await self._ask_heir(heir, name, Handed(incarnation, placed, end, own, why))
+                await self._ask_successor(
+                    successor, name, Handover(incarnation, placed, end, own, why)
+                )
             except (OctavoError, OSError, TimeoutError) as error:
                 reason = str(error) or repr(error)
 
-        owner = await self._owners.hand_on(name, heir, foretell, ask, _TAKEN_WITHIN_S)
+        owner = await self._owners.hand_on(name, successor, announce, ask, _TAKEN_WITHIN_S)
         duration_ms = round((loop.time() - started_s) * 1000, 1)
         if owner is None:
             _log.warning(
                 "handover_not_taken",
                 partition=str(name),
-                to=heir.broker_id,
+                to=successor.broker_id,
                 duration_ms=duration_ms,
                 reason=reason,
-                again_in_s=self._patience.took_nothing(heir.broker_id, loop.time()),
+                again_in_s=self._patience.took_nothing(successor.broker_id, loop.time()),
             )
             return False
-        self._patience.took(heir.broker_id)
+        self._patience.took(successor.broker_id)
         self.moved += 1
         _log.info(
             "partition_handed_on",

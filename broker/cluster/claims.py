@@ -33,15 +33,15 @@ class State(enum.Enum):
     SERVING = "serving"
     """It is open here."""
     OFFERED = "offered"
-    """It is open here while its heir prepares."""
+    """It is open here while its successor prepares."""
     YIELDING = "yielding"
-    """It is being closed for the heir, which is prepared."""
+    """It is being closed for the successor, which is prepared."""
     CLOSING = "closing"
     """It is being closed, for an unload or because this broker stops."""
     HANDED = "handed"
-    """It is closed, its record is being released, and the heir is to claim it."""
+    """It is closed, its record is being released, and the successor is to claim it."""
     FREED = "freed"
-    """It is closed, its record has been released, and the heir is to claim it."""
+    """It is closed, its record has been released, and the successor is to claim it."""
     RELEASING = "releasing"
     """It is closed, and its record is being released for the preferred broker."""
 
@@ -145,7 +145,7 @@ WAITS: Mapping[State, str] = {
 def known_route(state: State, *, has_successor: bool) -> Route | None:
     """Return where a call goes by this broker's own state; None: read the owner's record first.
 
-    `has_successor`: an heir is prepared for the partition and knows how it ends.
+    `has_successor`: a successor is prepared for the partition and knows how it ends.
     """
     if state in HERE:
         return Route.HERE
@@ -168,7 +168,7 @@ def route(
 
     `is_forwarded`: another broker sent the call because it takes this broker for the owner. The
     partition is then claimed whatever the preference, so that two brokers cannot send a call back
-    and forth. `is_left`: a living broker has just released the record for an heir that it has
+    and forth. `is_left`: a living broker has just released the record for a successor that it has
     asked.
     """
     if owner is not None and owner != own:

@@ -12,8 +12,8 @@ After step 7 a late writer can still make a record below the topic's path: a sub
 partition's record by an opener whose session is over. That path then has no topic record. A sweep
 creates a topic record there, by compare-and-set, marked as being deleted; from then on it is a
 deletion like any other. A fork that its maker left half done is deleted in the same way. Ledgers
-that forks share stay (log/referrers.py). The folder of the owner records is removed only while it
-is empty; the store checks that.
+that forks share stay (log/orphan_ledgers.py). The folder of the owner records is removed only while
+it is empty; the store checks that.
 
 Everything concerns one incarnation: a topic that was made since under the same name is not touched.
 A crash at any point leaves a marked topic, and the next broker that meets it finishes the deletion:
@@ -35,7 +35,7 @@ import structlog
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import TopicDeleting
-from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
+from octavo.broker.log.ledger_references import SharedLedgers, referrer_of
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound

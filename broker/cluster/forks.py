@@ -12,8 +12,8 @@
 
 Offsets stay the same. Subscriptions, producers' sequences and the compacted view are not taken
 over. A crash before step 6 leaves an incomplete topic: a sweep deletes it (cluster/deletion.py), or
-the next creation under that name does. Another sweep removes its referrers (log/shared_ledgers.py).
-No message data are read or written.
+the next creation under that name does. Another sweep removes its referrers
+(log/ledger_references.py). No message data are read or written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import ForkPoint, LedgerList
-from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
+from octavo.broker.log.ledger_references import SharedLedgers, referrer_of
 from octavo.broker.types import TopicInfo, TopicName
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict

@@ -3,8 +3,8 @@
 Recovery fences: the writer of the ledger gets no further ack. For a ledger of a served partition,
 that is an outage of the topic for as long as callers repeat it. A ledger is in use when all of this
 holds: its metadata says for which partition it was made; that partition's record names it, or may
-yet name it (log/leftover.py); and an owner's claim stands, which ends with the owner's session.
-Recovering any other ledger only costs reads of all its entries, so the number is limited.
+yet name it (log/orphan_ledgers.py); and an owner's claim stands, which ends with the owner's
+session. Recovering any other ledger only costs reads of all its entries, so the number is limited.
 
 This check only protects the topic's availability. Safety does not depend on it: recovering a ledger
 is correct at any time.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from octavo.broker.cluster.registry import decode_broker
 from octavo.broker.errors import LEDGER_IN_USE, BrokerError, TooManyRecoveries
-from octavo.broker.log.leftover import label_of, named_ledgers, partition_of
+from octavo.broker.log.orphan_ledgers import label_of, named_ledgers, partition_of
 from octavo.broker.types import PartitionName
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataStore, RecordNotFound

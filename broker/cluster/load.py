@@ -2,8 +2,8 @@
 
 Load is messages per second, published and read, plus KiB per second: a message costs about as much
 as a KiB. Each partition's load is smoothed. A broker's load is the sum over its partitions, so it
-falls at once when one leaves. Every broker knows the loads that the others told (standing.py), and
-decides for itself whether it is the broker that gives, which partition, and to which broker.
+falls at once when one leaves. Every broker knows the loads that the others told (broker_status.py),
+and decides for itself whether it is the broker that gives, which partition, and to which broker.
 
 Why the moves end: with constant loads, each move lessens the sum of all brokers' distances from the
 mean by at least `GAIN` times the mean, and that sum is at most twice the number of brokers times
@@ -57,7 +57,7 @@ class Giving(NamedTuple):
     """The load of the partition."""
     own: float
     """The load of the broker that gives."""
-    heirs: float
+    successors: float
     mean: float
 
 

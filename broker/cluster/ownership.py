@@ -33,7 +33,6 @@ from octavo.broker.cluster.claims import (
     may,
     route,
 )
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.cluster.openings import Openings
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker
 from octavo.broker.cluster.topics import Topics
@@ -49,7 +48,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.ending import Foretold, PartitionEnd
+from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
 from octavo.broker.partition.partition import Partition, PartitionOpening
 from octavo.broker.types import (
     BrokerInfo,
@@ -77,7 +76,8 @@ _GIVEN_LOOKS = 100
 _GIVEN_PAUSE_S = 0.005
 """Pause between tries to claim a record whose owner is releasing it, which takes one write."""
 _ASKED_WITHIN_S = 1.0
-"""For this long, a partition that a living broker released is left to the heir it has asked."""
+"""For this long, a partition that a living broker released is left to the successor it has asked.
+"""
 _ENDED_WITHIN_S = 10.0
 """If a broker came up at most this long before we took its partition over, it served the partition
 in its previous run."""
@@ -276,7 +276,7 @@ class Tenure:
     def __init__(self, name: PartitionName, opening: PartitionOpening) -> None:
         self.name = name
         self.opening = opening
-        self.end: PartitionEnd | None = None
+        self.end: HandoverState | None = None
         """How the last owner says it left the partition; used by the first attempt to open it."""
         self.placed = False
         """Given to this broker on purpose, whatever the preference says."""
@@ -309,7 +309,7 @@ class _Holding:
         """Set in `PREPARED`; `expiry` then limits how long."""
         self.expiry: asyncio.TimerHandle | None = None
         self.successor: BrokerInfo | None = None
-        """Set in `HANDED` and `FREED`, if the heir knows how the partition ends."""
+        """Set in `HANDED` and `FREED`, if the successor knows how the partition ends."""
         self.release: asyncio.Task[None] | None = None
         """The last release of its record."""
 
@@ -344,7 +344,8 @@ class OwnershipManager:
         self._names: dict[str, PartitionName] = {}
         """Partitions with a tenure, by the path of the ownership record."""
         self._awaited: dict[PartitionName, int] = {}
-        """Partitions released by other brokers a moment ago, left to the heirs those have asked."""
+        """Partitions released by other brokers a moment ago, left to the successors those have
+        asked."""
         self._outstanding: dict[PartitionName, None] = {}
         """Partitions claimed here whose record may still stand; checked when their topic is
         deleted."""
@@ -633,17 +634,17 @@ class OwnershipManager:
     async def hand_on(
         self,
         name: PartitionName,
-        heir: BrokerInfo,
-        foretell: Callable[[Foretold], Awaitable[bool]],
-        ask: Callable[[str, PartitionEnd | None], Coroutine[Any, Any, None]],
+        successor: BrokerInfo,
+        announce: Callable[[HandoverNotice], Awaitable[bool]],
+        ask: Callable[[str, HandoverState | None], Coroutine[Any, Any, None]],
         timeout_s: float,
     ) -> BrokerInfo | None:
-        """Hand a partition to an heir; return the owner afterwards, or None if this broker keeps
-        it.
+        """Hand a partition to a successor; return the owner afterwards, or None if this broker
+        keeps it.
 
-        `foretell` lets the heir prepare; if it returns false, the heir refuses and nothing is done.
-        `ask(incarnation, end)` tells the heir to claim the released partition. If no broker owns it
-        within `timeout_s`, this broker takes it back.
+        `announce` lets the successor prepare; if it returns false, the successor refuses and
+        nothing is done. `ask(incarnation, end)` tells the successor to claim the released
+        partition. If no broker owns it within `timeout_s`, this broker takes it back.
         """
         tenure = self._tenure_of(name)
         if self._stopping or self._of(name).state is not State.SERVING:
@@ -653,7 +654,7 @@ class OwnershipManager:
         self._on(name, Event.OFFER)
         is_ready = False
         try:
-            is_ready = await foretell(tenure.partition.foretell())
+            is_ready = await announce(tenure.partition.announce())
         finally:
             if self._is_offered(tenure) and not is_ready:
                 self._on(name, Event.DECLINED)
@@ -662,15 +663,15 @@ class OwnershipManager:
         self._on(name, Event.YIELD)
         incarnation, lookup = tenure.opening.incarnation, self._lookups.of(name)
         taking: asyncio.Task[None] | None = None
-        end: PartitionEnd | None = None
+        end: HandoverState | None = None
         owner: BrokerInfo | None = None
         take_back = True
 
-        def drained(left: PartitionEnd | None) -> None:
+        def drained(left: HandoverState | None) -> None:
             nonlocal end, taking
             holding = self._leave(tenure, Event.CLOSED, "was handed over")
             if (end := left) is not None:  # the ledgers are being closed meanwhile
-                holding.successor = heir
+                holding.successor = successor
                 taking = self._spawn(ask(incarnation, end))
 
         try:
@@ -706,7 +707,7 @@ class OwnershipManager:
         else:
             self._on(name, Event.TAKE_BACK if take_back else Event.SETTLED)
 
-    async def prepare(self, name: PartitionName, foretold: Foretold) -> None:
+    async def prepare(self, name: PartitionName, foretold: HandoverNotice) -> None:
         """Prepare for a partition that its owner is about to hand to this broker.
 
         Raises `PartitionMoving` when this broker stops or already serves it, `TopicNotFound`,
@@ -732,7 +733,7 @@ class OwnershipManager:
         if self._leaving or not may(self._of(name).state, Event.PREPARE):
             raise PartitionMoving(f"{name} cannot be given to this broker now")
 
-    async def take(self, name: PartitionName, handed: Handed) -> None:
+    async def take(self, name: PartitionName, handed: Handover) -> None:
         """Claim a partition that its owner has released for us; return when it is open.
 
         Raises `PartitionMoving` when another broker has it, and what `owner_of` raises.
@@ -964,9 +965,10 @@ class OwnershipManager:
         self,
         tenure: Tenure,
         partition: Partition,
-        on_drained: Callable[[PartitionEnd | None], None],
+        on_drained: Callable[[HandoverState | None], None],
     ) -> None:
-        """Close the partition for an heir; release its record as soon as pending work is stored."""
+        """Close the partition for a successor; release its record as soon as pending work is
+        stored."""
         holding = self._holdings[tenure.name]
         try:
             await partition.hand_off(on_drained)
@@ -1018,8 +1020,9 @@ class OwnershipManager:
             self._spawn(self._take_released(name))
 
     async def _take_released(self, name: PartitionName) -> None:
-        # The broker that released this partition lives, so it has asked some heir, perhaps not us.
-        # If that fails, it takes the partition back. If it dies meanwhile, `reconcile` is called.
+        # The broker that released this partition lives, so it has asked some successor, perhaps not
+        # us. If that fails, it takes the partition back. If it dies meanwhile, `reconcile` is
+        # called.
         self._awaited[name] = self._awaited.get(name, 0) + 1
         try:
             with contextlib.suppress(TimeoutError, OctavoError):
@@ -1032,8 +1035,9 @@ class OwnershipManager:
         await self._take_if_free(name, used=True)
 
     def _is_left(self, name: PartitionName) -> bool:
-        """Whether a living broker has just released the partition for an heir that it has asked."""
-        if self._of(name).state is State.PREPARED:  # this broker is the heir
+        """Whether a living broker has just released the partition for a successor that it has
+        asked."""
+        if self._of(name).state is State.PREPARED:  # this broker is the successor
             return True
         before = self._lookups.released_by(name, asyncio.get_running_loop().time())
         return before is not None and self._registry.is_other(before)

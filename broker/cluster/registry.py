@@ -1,11 +1,11 @@
 """The live brokers: our own registration, the other brokers under a watch, and preferences.
 
-A broker is alive as long as its ephemeral record stands. `preference.py` computes which live broker
+A broker is alive as long as its ephemeral record stands. `membership.py` computes which live broker
 should own a partition; all brokers compute the same answer. It is only a preference. A free
 partition is claimed by preference among all live brokers. A served partition is handed on only to a
 broker that has settled: both it and this broker have been up for a while, and our own session had
 no break. So short-lived brokers do not move partitions back and forth. A drained broker
-(standing.py) is preferred for nothing as long as another live broker is not drained.
+(broker_status.py) is preferred for nothing as long as another live broker is not drained.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from typing import Any
 import msgpack
 import structlog
 
-from octavo.broker.cluster.gone import GoneBroker, GoneBrokers
-from octavo.broker.cluster.preference import preferred_brokers
-from octavo.broker.cluster.standing import Standings
+from octavo.broker.cluster.broker_status import BrokerStatuses
+from octavo.broker.cluster.membership import GoneBroker, GoneBrokers, preferred_brokers
 from octavo.broker.errors import BROKER_NOT_FOUND, OWNER_NOT_REGISTERED, BrokerError, BrokerIdTaken
 from octavo.broker.types import BrokerInfo, PartitionName, TopicName
 from octavo.metadata.election import Ownership
@@ -104,8 +103,8 @@ class BrokerRegistry:
         """Counts owners that are not live brokers."""
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
-        self.standings = Standings(store, on_gone, spawn)
-        """The standing of this broker and of the others."""
+        self.statuses = BrokerStatuses(store, on_gone, spawn)
+        """The status of this broker and of the others."""
         self.own = BrokerInfo("", "")
         self.live: dict[str, BrokerInfo] = {}
         self._gone = GoneBrokers()
@@ -113,7 +112,7 @@ class BrokerRegistry:
     async def start(self, own: BrokerInfo, value: bytes) -> None:
         """Register this broker and read which others are live."""
         self.own, self._value = own, value
-        self.standings.start(own.broker_id, value)
+        self.statuses.start(own.broker_id, value)
         self._registered = True
         self._undisturbed_since_s = asyncio.get_running_loop().time()
         self._watch = self._store.watch_children(BROKERS_ROOT, self._alarm.set)
@@ -129,7 +128,7 @@ class BrokerRegistry:
 
     async def close(self) -> None:
         """Stop watching."""
-        self.standings.close()
+        self.statuses.close()
         if self._watch is not None:
             self._watch.cancel()
         if self._following is not None:
@@ -162,7 +161,7 @@ class BrokerRegistry:
     @property
     def changed_s(self) -> float:
         """When a broker last came, went or was drained, or our session ended."""
-        changed_s = (self._changed_s, self._undisturbed_since_s, self.standings.changed_s)
+        changed_s = (self._changed_s, self._undisturbed_since_s, self.statuses.changed_s)
         return max(*changed_s, *self._up_since_s.values())
 
     @property
@@ -183,11 +182,11 @@ class BrokerRegistry:
     @property
     def is_draining(self) -> bool:
         """Whether this broker is being emptied."""
-        return self.standings.own.draining
+        return self.statuses.own.draining
 
     def undrained(self) -> tuple[str, ...]:
         """Return the live brokers that are not drained, as last seen; sorted."""
-        drained = self.standings.drained
+        drained = self.statuses.drained
         own = self.own.broker_id
         return tuple(
             sorted(
@@ -246,10 +245,12 @@ class BrokerRegistry:
             return ()
         return tuple(one for one in self.undrained() if self._up_since_s[one] <= settled_since_s)
 
-    def heir(self, name: PartitionName, partitions: int, settled: tuple[str, ...]) -> str | None:
+    def successor(
+        self, name: PartitionName, partitions: int, settled: tuple[str, ...]
+    ) -> str | None:
         """Return which settled broker should be given a served partition; None: none for now.
 
-        An heir must be preferred among all live brokers, because calls are sent there after the
+        A successor must be preferred among all live brokers, because calls are sent there after the
         move, and also among the settled brokers alone, so that the partition stays if the unsettled
         brokers leave. A broker asks for each partition that it serves, so the other partitions of
         the topic cost no step.
@@ -273,7 +274,7 @@ class BrokerRegistry:
             self._alarm.clear()
             try:
                 if self._registered:
-                    await self.standings.tell_again()
+                    await self.statuses.tell_again()
                     await self._register()
                 await self._reload()
             except Exception as error:  # continue after a bug, too, and log it
@@ -328,7 +329,7 @@ class BrokerRegistry:
         # A broker that restarted under its id has lost its partitions, like a broker that is gone.
         gone = sorted(n for n, value in self._values.items() if values.get(n) != value)
         self._values = {name: value for name, value in values.items() if value is not None}
-        await self.standings.follow(
+        await self.statuses.follow(
             {name: self._values[name] for name in found if name != self.own.broker_id}
         )
         now_s = asyncio.get_running_loop().time()

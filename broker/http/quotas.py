@@ -7,7 +7,7 @@
                       subscriptions and groups
     processor time    429 as well: the work of a call is measured step by step, and charged to its
                       principal and its namespace at each broker that works
-    a topic's rates   429 as well: they are policies (policies/rates.py), counted by the owner
+    a topic's rates   429 as well: they are policies (policies.py), counted by the owner
 
 This module charges what only HTTP knows: announced lengths, bodies, streams, connections. What
 operations cost, at whichever broker and by whichever protocol, is below it (operations/quotas.py).
@@ -27,7 +27,7 @@ from octavo.broker.errors import QuotaExceeded
 from octavo.broker.http.charges import Charge
 from octavo.broker.http.problems import Problem
 from octavo.broker.operations.quotas import OperationQuotas
-from octavo.broker.policies.rates import INTO
+from octavo.broker.policies import INTO
 from octavo.broker.types import TopicName
 from octavo.security.limits import GO_ON, Wait
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from octavo.broker.audit.log import AuditLog
+from octavo.broker.audit import AuditLog
 from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
 from octavo.broker.groups.coordinator import Groups

@@ -36,9 +36,8 @@ from octavo.protocol.records import build_batch
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.cluster.dead_letters import LargeLetter
-    from octavo.broker.cluster.handing import Handed
     from octavo.broker.operations.remote import Remote
-    from octavo.broker.partition.ending import Foretold
+    from octavo.broker.partition.handover import Handover, HandoverNotice
     from octavo.broker.types import BrokerInfo, PartitionName, TopicName
 
 Answer = TypeVar("Answer", bound=AnyAnswer)
@@ -75,7 +74,7 @@ class OwnOperations:
     def connect(self, broker: Broker) -> None:
         """Have the broker reach the others through these."""
         broker.tell_peer = self.let_go
-        broker.foretell_peer = self.prepare
+        broker.announce_to_peer = self.prepare
         broker.ask_peer = self.take
         broker.letters.pass_on = self.store_copy
         broker.letters.pass_large_on = self.store_large
@@ -86,13 +85,15 @@ class OwnOperations:
         operation = LetGo(topic, incarnation)
         return (await self._ask(_at(peer, incarnation), operation, Released)).partitions
 
-    async def prepare(self, heir: BrokerInfo, name: PartitionName, foretold: Foretold) -> None:
+    async def prepare(
+        self, successor: BrokerInfo, name: PartitionName, foretold: HandoverNotice
+    ) -> None:
         """Make a broker prepare for a partition."""
-        await self._ask(_at(heir, foretold.incarnation), Prepare(name, foretold), Done)
+        await self._ask(_at(successor, foretold.incarnation), Prepare(name, foretold), Done)
 
-    async def take(self, heir: BrokerInfo, name: PartitionName, handed: Handed) -> None:
+    async def take(self, successor: BrokerInfo, name: PartitionName, handed: Handover) -> None:
         """Make a broker claim and open a partition; return when it serves it."""
-        await self._ask(_at(heir, handed.incarnation), Take(name, handed), Done)
+        await self._ask(_at(successor, handed.incarnation), Take(name, handed), Done)
 
     async def is_unused(
         self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float, subscription: str

@@ -76,8 +76,8 @@ async def run(
     if isinstance(operation, Explain):
         return await _explain(broker, partition, operation, rules)
     if isinstance(operation, Unload):
-        heir = await broker.balance.unload(operation.name, operation.to)
-        return Unloaded(broker.broker_id, heir.broker_id)
+        successor = await broker.balance.unload(operation.name, operation.to)
+        return Unloaded(broker.broker_id, successor.broker_id)
     if isinstance(operation, LoadPart):
         return Loaded(await partition.load_part(operation.bulk_load, operation.batch))
     if isinstance(operation, FindUnused):

@@ -2,7 +2,8 @@
 
 Behind a load balancer that does not know owners, most calls reach a broker that does not own the
 partition. Messages that come while others are under way go to the owner in a shared record batch,
-which is made here and stored there unchanged, as at the owner itself (partition/gathering.py).
+which is made here and stored there unchanged, as at the owner itself
+(partition/message_batcher.py).
 
 Promises: each message gets the answer that the owner would give; all messages of a batch are stored
 or none; if the outcome is unknown, each caller gets that answer. A crash loses nothing, because
@@ -14,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from octavo.broker.operations.remote import Remote
-from octavo.broker.partition.gathering import Gathering, Joined
+from octavo.broker.partition.message_batcher import Joined, MessageBatcher
 from octavo.broker.types import Owner, PartitionName, Published
 from octavo.protocol.records import Record
 from octavo.security.principal import Identity
@@ -23,12 +24,12 @@ TARGETS_KEPT = 1024
 """Limit of targets (partition, owner and caller); beyond it, idle targets are dropped."""
 
 
-class RemoteGatherings:
+class RemoteBatchers:
     """Gather single messages of this broker's callers, by partition, owner and caller."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
-        self._gatherings: dict[tuple[PartitionName, Owner, Identity], Gathering] = {}
+        self._gatherings: dict[tuple[PartitionName, Owner, Identity], MessageBatcher] = {}
 
     def join(self, name: PartitionName, owner: Owner, record: Record, identity: Identity) -> Joined:
         """Send a message to the partition's owner, perhaps with others of the same caller."""
@@ -36,7 +37,7 @@ class RemoteGatherings:
         if gathering is None:
             if len(self._gatherings) >= TARGETS_KEPT:
                 self._gatherings = {k: one for k, one in self._gatherings.items() if not one.idle}
-            gathering = Gathering(partial(self._publish, name, owner, identity))
+            gathering = MessageBatcher(partial(self._publish, name, owner, identity))
             self._gatherings[name, owner, identity] = gathering
         return gathering.join(record)
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import BrokerError, StaleLease, TooManyDelayed
 from octavo.broker.groups.group import GroupNow, Membership
 from octavo.broker.operations.channel import Priority
@@ -47,7 +46,7 @@ from octavo.broker.operations.stream_kinds import (
     StreamOperation,
     StreamPage,
 )
-from octavo.broker.partition.ending import Foretold
+from octavo.broker.partition.handover import Handover, HandoverNotice
 from octavo.broker.types import (
     Delivery,
     GroupName,
@@ -334,14 +333,14 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
     """Prepare for a partition that the asking broker will hand over."""
 
     name: PartitionName
-    foretold: Foretold
+    foretold: HandoverNotice
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
     """Claim and open a partition that the asking broker has released."""
 
     name: PartitionName
-    handed: Handed
+    handed: Handover
 
 
 class LetGo(msgspec.Struct, frozen=True, array_like=True, tag="let_go"):

@@ -2,7 +2,7 @@
 
 The broker that a client speaks to charges the client: first for the request, the rest (messages,
 bytes of the answer) when it is known. So a client may leave a debt, and its next operation waits
-for it. The partition's owner charges the namespace, and the topic's own rates (policies/rates.py),
+for it. The partition's owner charges the namespace, and the topic's own rates (policies.py),
 with what is stored and read there. Brokers are not charged for what they ask of each other. If no
 quota is set, none of this is computed.
 """
@@ -21,7 +21,7 @@ from octavo.broker.errors import QUOTA_FULL, QuotaExceeded, TopicNotFound
 from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.operations.kinds import Rate
 from octavo.broker.operations.processor_time import Measured
-from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
+from octavo.broker.policies import INTO, OUT_OF, Rates, has_rates
 from octavo.broker.types import SlowedBy, TopicName, TopicSettings
 from octavo.security.limits import GO_ON, Limits, Quotas, Wait
 from octavo.security.principal import ANONYMOUS, Identity

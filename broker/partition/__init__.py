@@ -1,8 +1,8 @@
 """A partition that this broker owns: opening, publishing, roll-over, maintenance.
 
 `partition` is the whole, with `PartitionOpening`; `opening` takes it over from the last owner,
-`publisher` assigns offsets and answers, `gathering` joins single messages into batches, `log` is
-the readers' view and `compacted` its compacted part, `rollover` begins the next ledger,
+`publisher` assigns offsets and answers, `message_batcher` joins single messages into batches, `log`
+is the readers' view and `compacted` its compacted part, `rollover` begins the next ledger,
 `part_loader` takes in bulk loads, `maintenance` trims and saves, `context` has the parts that all
 partitions of a broker share.
 

@@ -8,7 +8,7 @@ Promises: a message counts as acked for a subscription only when it has been sto
 the topic's `ttl`, by the deletion clock; a producer or a single machine's clock cannot cause that.
 The change is durable before it is counted. Neither a time to live nor a quota applies to a
 subscription that was made for dead letters or retries. Relies on the deletion clock, and on
-`policies/ages.py` for the known ages, which are in the state ledger, so that a new owner has them.
+`policies.py` for the known ages, which are in the state ledger, so that a new owner has them.
 After a crash, skips that were not durable are made again. A quota skips only messages of the
 subscription that exceeds it, and deletes nothing. Held publishes keep their order.
 """
@@ -22,9 +22,15 @@ import structlog
 
 from octavo.broker.errors import BacklogQuotaExceeded, BacklogQuotaRejected
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.policies.ages import Ages
-from octavo.broker.policies.backlog import Backlog, Quota, Stored, bytes_from, room_from
-from octavo.broker.policies.rules import backlog_policy
+from octavo.broker.policies import (
+    Ages,
+    Backlog,
+    Quota,
+    Stored,
+    backlog_policy,
+    bytes_from,
+    room_from,
+)
 from octavo.broker.state.format import Op, ages_op
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
 from octavo.broker.types import PartitionName, TopicSettings

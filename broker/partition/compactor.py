@@ -9,8 +9,16 @@ A run reads only closed ledgers, which never change, and the view that its own `
 While this run may publish, no other run can. So safety does not depend on who owns the partition;
 the owner does it because it knows when a run is due. A crash leaves the previous view, and ledgers
 that no record names or ever will name, because the next run replaces this run in the record
-(log/leftover.py). Memory: the newest offsets of some keys, a byte per message, a batch that is
-read, and a batch that is written. pace.py bounds its speed and its share of the loop.
+(log/orphan_ledgers.py). Memory: the newest offsets of some keys, a byte per message, a batch that
+is read, and a batch that is written.
+
+`Pace` limits the speed of a compaction, and its share of the event loop:
+
+    reads       at most a set number of bytes a second, times the urgency: the more work, the faster
+    works       for at most a share of the loop's time, in turns of a millisecond
+
+The share is the limit when messages come faster than they can be compacted. Without it, a
+compaction would take every other turn of the loop from publishers.
 """
 
 from __future__ import annotations
@@ -23,13 +31,13 @@ from functools import partial
 
 import structlog
 
-from octavo.broker.log.compacted_view import Room
 from octavo.broker.log.compaction import (
     RUN_PREFIX,
     Choice,
     CompactionPolicy,
     Dirt,
     NewestOffsets,
+    Room,
     dirt_of,
     is_due,
     is_ours_to_begin,
@@ -37,12 +45,11 @@ from octavo.broker.log.compaction import (
     run_messages_max,
     urgency,
 )
-from octavo.broker.log.leftover import compaction_custom_of
+from octavo.broker.log.orphan_ledgers import compaction_custom_of
 from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.compacted import CompactedReader
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.pace import Pace
 from octavo.broker.state.log import delete_quietly
 from octavo.broker.types import PartitionName, StoredBatch, TopicSettings
 from octavo.ledger.encryption import plain_length
@@ -69,6 +76,51 @@ from octavo.protocol.records import (
 from octavo.protocol.windows import BatchWindows
 
 _log = structlog.get_logger()
+
+
+_TURN_S = 0.001
+_LATE_S_MAX = 0.05
+"""A busy loop gives turns late; at most this delay is made up for."""
+_TURN_STEPS = 50
+"""End a turn after `_TURN_S` of work, or this many steps in case the clock stands still."""
+
+
+class Pace:
+    """Pace a run: call `resume` after each wait, and `step` after each piece of work.
+
+    `share` is the share of the loop's time: more than 0, at most 1.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_s: float, share: float) -> None:
+        self._loop = loop
+        self._bytes_per_s = bytes_per_s
+        self._share = share
+        self._read_free_s = self._work_free_s = self._resumed_s = loop.time()
+        self._read = self._steps = 0
+        self.urgency = 1.0
+        """Multiplies `bytes_per_s`."""
+
+    def resume(self) -> None:
+        """Begin to count working time now, after a wait."""
+        self._resumed_s = self._loop.time()
+
+    async def step(self, read: int = 0) -> None:
+        """Count a step of work and the bytes it read; pause when a turn is over."""
+        self._read += read
+        self._steps += 1
+        began_s, now_s = self._resumed_s, self._loop.time()
+        worked_s = now_s - began_s
+        read_s = self._read / (self._bytes_per_s * self.urgency)
+        if max(worked_s, read_s) < _TURN_S and self._steps < _TURN_STEPS:
+            return
+        late_s = began_s - _LATE_S_MAX
+        self._read_free_s = max(self._read_free_s, late_s) + read_s
+        self._work_free_s = max(self._work_free_s, late_s) + worked_s / self._share
+        self._read = self._steps = 0
+        await asyncio.sleep(max(self._read_free_s, self._work_free_s) - now_s)
+        self.resume()
+
+
 _READ_BYTES = 1024 * 1024
 _READ_COUNT = 1_000_000
 _BATCH_BYTES = 128 * 1024

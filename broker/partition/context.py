@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.config import BrokerConfig
 from octavo.broker.log.cache import TailCache
+from octavo.broker.log.ledger_references import SharedLedgers
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
-from octavo.broker.log.shared_ledgers import SharedLedgers
 from octavo.broker.subscriptions.dead_letter_delivery import DeadLetterSender
 from octavo.broker.types import PartitionName, SubscriptionInfo
 from octavo.ledger.client import LedgerClient

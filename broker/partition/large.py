@@ -9,10 +9,10 @@
 Promises: before step 3 nothing of the message is visible. After it, all of it is visible and
 durable, at a single offset, which its last record has. Memory: a piece, and the entries that the
 ledger's writer is sending; it waits for the slowest bookie. If an upload breaks off, its ledger is
-deleted. If the owner dies before step 3, a sweep finds the ledger (log/leftover.py): no record
-names it, and no offsets were used. A message that was inserted but not answered is found by the
-name that its publisher gave the upload, as long as the message is kept. A copy in another topic, as
-a dead letter or a retry, is an upload as well, filled while the original is read.
+deleted. If the owner dies before step 3, a sweep finds the ledger (log/orphan_ledgers.py): no
+record names it, and no offsets were used. A message that was inserted but not answered is found by
+the name that its publisher gave the upload, as long as the message is kept. A copy in another
+topic, as a dead letter or a retry, is an upload as well, filled while the original is read.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import structlog
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.log.compaction import covered_to
 from octavo.broker.log.ledger_list import LedgerList, RetentionPolicy
+from octavo.broker.log.ledger_references import referrer_of
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
-from octavo.broker.log.shared_ledgers import referrer_of
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.publisher import Publisher

@@ -9,10 +9,10 @@ Fencing comes before reading: after step 2 nothing can be added to what step 3 s
 the old owner cannot name another ledger, so if no ledger was open, this alone keeps it out. New
 ledgers are made when first needed (rollover.py, state/log.py), because few of the partitions that a
 broker takes over are in use. But if a ledger was being written, publishers wait, so new ledgers are
-made during the recovery; the heir of a planned hand-over has made them before. Step 4 then names
-them as well. If another broker changed the record meanwhile, step 4 fails and all steps are
+made during the recovery; the successor of a planned hand-over has made them before. Step 4 then
+names them as well. If another broker changed the record meanwhile, step 4 fails and all steps are
 repeated (LedgerChaining: of two brokers that take over at once, one wins). A crash at any point
-leaves at most ledgers that no record names, and sweeps find these (log/leftover.py).
+leaves at most ledgers that no record names, and sweeps find these (log/orphan_ledgers.py).
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from octavo.broker.log.record import (
     was_refused,
     with_ledgers,
 )
-from octavo.broker.partition.ending import Foretold, PartitionEnd
-from octavo.broker.policies.rules import has_append_times
-from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.partition.handover import HandoverNotice, HandoverState
+from octavo.broker.policies import has_append_times
 from octavo.broker.state.format import State, snapshot
 from octavo.broker.state.log import (
     create_ledger,
@@ -45,6 +44,7 @@ from octavo.broker.state.log import (
     replay,
     write_snapshot,
 )
+from octavo.broker.state.producers import ProducerTable
 from octavo.broker.state.stream import StreamState, append_of
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
@@ -85,7 +85,8 @@ class Prepared(NamedTuple):
     """Ledgers made for an opening before its turn."""
 
     epoch: int
-    """The epoch of the record; at another epoch these ledgers are useless (log/leftover.py)."""
+    """The epoch of the record; at another epoch these ledgers are useless (log/orphan_ledgers.py).
+    """
     data: asyncio.Future[LedgerWriter]
     state: asyncio.Future[LedgerWriter] | None
 
@@ -115,7 +116,7 @@ class PartitionOpener:
         self._allowed_ms = config.open_timeout_ms
         self._prepared: Prepared | None = None
 
-    async def prepare(self, foretold: Foretold) -> None:
+    async def prepare(self, foretold: HandoverNotice) -> None:
         """Make new ledgers before the present owner lets go. Raises what `take_over` raises."""
         record = PartitionRecord(incarnation=foretold.incarnation, epoch=foretold.epoch)
         state = self._create("state", record) if foretold.has_state else None
@@ -139,7 +140,7 @@ class PartitionOpener:
         """
         return await self._in_time(self._take_over())
 
-    async def take_as_left(self, end: PartitionEnd) -> Opened | None:
+    async def take_as_left(self, end: HandoverState) -> Opened | None:
         """Do steps 1 and 4 only, if all is as the last owner says; else return None and change
         nothing.
 
@@ -191,7 +192,7 @@ class PartitionOpener:
         self._allowed_ms = self._config.open_timeout_ms
         return opened
 
-    async def _take_as_left(self, prepared: Prepared, end: PartitionEnd) -> Opened | None:
+    async def _take_as_left(self, prepared: Prepared, end: HandoverState) -> Opened | None:
         try:
             record, closed, writer, state_writer = await asyncio.gather(
                 self._record.read(),
@@ -229,7 +230,7 @@ class PartitionOpener:
         return found
 
     async def _with_state(
-        self, made: asyncio.Future[LedgerWriter] | None, end: PartitionEnd
+        self, made: asyncio.Future[LedgerWriter] | None, end: HandoverState
     ) -> LedgerWriter | None:
         if made is None:
             return None

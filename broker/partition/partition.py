@@ -57,8 +57,7 @@ from octavo.broker.partition.backlogs import Backlogs
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.compactor import Compactor
 from octavo.broker.partition.context import PartitionContext, SchemaCheck
-from octavo.broker.partition.ending import STATE_BYTES_MAX, Foretold, PartitionEnd
-from octavo.broker.partition.gathering import Gathering, Joined, Placed
+from octavo.broker.partition.handover import STATE_BYTES_MAX, HandoverNotice, HandoverState
 from octavo.broker.partition.large import (
     BodyReader,
     LargeUpload,
@@ -69,16 +68,16 @@ from octavo.broker.partition.large import (
 )
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
+from octavo.broker.partition.message_batcher import Joined, MessageBatcher, Placed
 from octavo.broker.partition.opening import Opened, PartitionOpener
 from octavo.broker.partition.part_loader import PartLoader
 from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.partition.stream import PartitionStream
-from octavo.broker.policies.backlog import Stored
-from octavo.broker.policies.rules import why_never_due
-from octavo.broker.state.access import BROKERS, Access, AccessState
+from octavo.broker.policies import Stored, why_never_due
 from octavo.broker.state.format import Op, access_op, snapshot
 from octavo.broker.state.log import StateLog, delete_quietly
+from octavo.broker.state.producers import BROKERS, Access, AccessState
 from octavo.broker.state.stream import Append
 from octavo.broker.subscriptions.last_used import LastUsed
 from octavo.broker.subscriptions.subscription import Subscription
@@ -164,7 +163,7 @@ class PartitionOpening:
         return self._opened("partition_taken_over", opened, started_s)
 
     async def open_as_left(
-        self, end: PartitionEnd, claim: Callable[[], Awaitable[None]]
+        self, end: HandoverState, claim: Callable[[], Awaitable[None]]
     ) -> Partition | None:
         """Take the partition over as `end` describes it, while `claim` claims it.
 
@@ -269,7 +268,7 @@ class Partition:
             self._lost, opened.state_writer,
         )  # fmt: skip
         self._rollover = self._new_rollover()
-        self._gathering = Gathering(partial(self.publish, checked=True, fits=True))
+        self._gathering = MessageBatcher(partial(self.publish, checked=True, fits=True))
         self._left: list[Op] = []
         """The leases to write, once it is closed for a successor that can read them."""
         self._check_turns = asyncio.Lock()
@@ -828,10 +827,10 @@ class Partition:
 
     # Opening and closing
 
-    def foretell(self) -> Foretold:
-        """Return what an heir needs to know in order to prepare."""
+    def announce(self) -> HandoverNotice:
+        """Return what a successor needs to know in order to prepare."""
         record = self._record.value
-        return Foretold(self.incarnation, record.epoch, record.state_ledger is not None)
+        return HandoverNotice(self.incarnation, record.epoch, record.state_ledger is not None)
 
     async def close(self, *, graceful: bool) -> None:
         """Stop serving. `graceful`: finish pending work and close the ledgers."""
@@ -889,11 +888,11 @@ class Partition:
                     return await publisher.writer.close()
         return None
 
-    async def hand_off(self, on_drained: Callable[[PartitionEnd | None], None]) -> None:
+    async def hand_off(self, on_drained: Callable[[HandoverState | None], None]) -> None:
         """Stop serving, and close the ledgers.
 
         `on_drained(end)` is called when all pending work is stored, before the ledgers are closed.
-        With None, the heir must find out for itself how the partition ends.
+        With None, the successor must find out for itself how the partition ends.
         """
         if self.state is PartitionState.CLOSED:
             on_drained(None)
@@ -914,7 +913,7 @@ class Partition:
             if self._left:
                 self._state_log.note(*self._left)
 
-    async def _drained(self) -> PartitionEnd | None:
+    async def _drained(self) -> HandoverState | None:
         """Wait until pending work is stored; return how the partition ends, or None if unknown."""
         publisher = self._publisher
         await asyncio.gather(self._rollover.close(), self._state_log.drain())
@@ -925,13 +924,13 @@ class Partition:
             return None
         record, segment = self._record.value, publisher.segment
         if segment.ledger_id is None:
-            return None  # an heir finds that out without reading
+            return None  # a successor finds that out without reading
         state: tuple[bytes, ...] = ()
         if record.state_ledger is not None or self._publisher.stored_producers:
             state = tuple(self._snapshot())
         if sum(map(len, state)) > STATE_BYTES_MAX:
             return None
-        return PartitionEnd(
+        return HandoverState(
             record.epoch, segment.ledger_id, segment.last_entry, segment.contents,
             record.state_ledger, state,
         )  # fmt: skip

@@ -36,10 +36,9 @@ from octavo.broker.log.cache import CachedBatch, PartitionTail
 from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.log.ledger_list import Contents, RolloverPolicy
 from octavo.broker.log.record import OwnershipLost
-from octavo.broker.policies.rules import has_append_times, is_deferred
-from octavo.broker.state.access import Access
-from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.policies import has_append_times, is_deferred
 from octavo.broker.state.log import let_go
+from octavo.broker.state.producers import Access, ProducerTable
 from octavo.broker.state.stream import Append, StreamState
 from octavo.broker.types import PartitionName, Published, TopicSettings
 from octavo.ledger.actions import Ended, Forced

@@ -15,9 +15,9 @@ the old ledger is empty, it leaves the list.
 A partition that has just been opened has no ledger until the first publish, which begins a ledger
 in the same way, without an old one.
 
-A crash after step 2 leaves a ledger that no record names (log/leftover.py); none of its entries was
-answered. If step 1 fails, the old ledger grows longer. If steps 3 to 5 fail or are cancelled, the
-publisher has failed, and the new ledger is discarded unless the record may name it.
+A crash after step 2 leaves a ledger that no record names (log/orphan_ledgers.py); none of its
+entries was answered. If step 1 fails, the old ledger grows longer. If steps 3 to 5 fail or are
+cancelled, the publisher has failed, and the new ledger is discarded unless the record may name it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from octavo.broker.log.record import (
     with_ledgers,
 )
 from octavo.broker.partition.publisher import OpenSegment, Publisher
-from octavo.broker.policies.rules import has_append_times
+from octavo.broker.policies import has_append_times
 from octavo.broker.state.log import create_ledger, delete_quietly
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient

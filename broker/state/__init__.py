@@ -1,6 +1,6 @@
 """A partition's state besides its messages: cursors, producers, leases at a planned end.
 
-`cursor` has the acks of a subscription, `dedup` the sequences of each producer, `access` the
+`cursor` has the acks of a subscription, `producers` the sequences of each producer and the
 exclusive producer, `leases` the leases that an owner leaves, `stream` the state of a durable
 stream, all pure. `format` encodes them as small operations, which `log` writes to the partition's
 state ledger by group commit.

@@ -31,11 +31,10 @@ from typing import Any
 
 import msgpack
 
-from octavo.broker.policies.ages import Ages, Mark
-from octavo.broker.state.access import NOBODY, AccessState
+from octavo.broker.policies import Ages, Mark
 from octavo.broker.state.cursor import Cursor, Range, pack_ranges, unpack_ranges
-from octavo.broker.state.dedup import ProducerState, Remembered
 from octavo.broker.state.leases import LeftLeases, left_told, messages_told
+from octavo.broker.state.producers import NOBODY, AccessState, ProducerState, Remembered
 from octavo.broker.state.stream import StreamState, stream_told
 from octavo.protocol.codes import OctavoError, Scope
 

@@ -1,7 +1,7 @@
 """A subscription's leases, as an owner leaves them to its successor. Pure.
 
-They are the last operations in the state ledger at a planned end, and are passed to an heir with
-the cursors (docs/formats/state_ledger.md, operations 22 and 23). They are valid for the next
+They are the last operations in the state ledger at a planned end, and are passed to a successor
+with the cursors (docs/formats/state_ledger.md, operations 22 and 23). They are valid for the next
 opening only: each names the epoch of the partition's record at which it was written, and every
 opening raises that epoch. After a crash there are none.
 

@@ -19,9 +19,9 @@ import structlog
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import AckOutcomeUnknown, NotOwner, Overloaded, PartitionUnavailable
-from octavo.broker.log.leftover import custom_of
+from octavo.broker.log.orphan_ledgers import custom_of
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, was_refused
-from octavo.broker.policies.rules import is_deferred
+from octavo.broker.policies import is_deferred
 from octavo.broker.state.format import Op, State, encode
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
@@ -42,7 +42,7 @@ async def create_ledger(
     kind: str,
     record: PartitionRecord,
 ) -> LedgerWriter:
-    """Create a ledger by the topic's settings, labelled with its owner (log/leftover.py).
+    """Create a ledger by the topic's settings, labelled with its owner (log/orphan_ledgers.py).
 
     Only a change of a partition's record at the epoch of `record` may name it. In an encrypted
     topic data ledgers are encrypted; state ledgers are not, because they hold only offsets and
@@ -309,7 +309,7 @@ class StateLog:
             await delete_quietly(self._ledgers, old_id)
 
     async def _renew(self) -> bool:
-        """Create a state ledger; False if the partition was opened again (log/leftover.py)."""
+        """Create a state ledger; False if the partition was opened again (orphan_ledgers.py)."""
         before = self._record.value
         new = await create_ledger(self._ledgers, self._settings(), self._name, "state", before)
 

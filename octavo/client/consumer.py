@@ -52,7 +52,7 @@ BEATS = 3
 """Heartbeats in a session timeout."""
 GROUP_AGAIN_S = 0.05
 """After a partition was lost, the member waits this long before it asks the group again."""
-Handed = Delivery | Iterable[Delivery]
+Handover = Delivery | Iterable[Delivery]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,17 +153,17 @@ class TopicsConsumer(OfThisProcess):
                     yield delivery
                     await merged.between()
 
-    async def ack(self, *handed: Handed) -> None:
+    async def ack(self, *handed: Handover) -> None:
         """Ack these deliveries; see `Subscription.ack`."""
         for of, deliveries in self._by_topic(handed):
             await of.ack(deliveries)
 
-    async def nack(self, *handed: Handed, delay_s: float = 0.0) -> None:
+    async def nack(self, *handed: Handover, delay_s: float = 0.0) -> None:
         """Give deliveries back, to be delivered again; see `Subscription.nack`."""
         for of, deliveries in self._by_topic(handed):
             await of.nack(deliveries, delay_s=delay_s)
 
-    async def extend(self, *handed: Handed) -> None:
+    async def extend(self, *handed: Handover) -> None:
         """Restart the leases of deliveries; see `Subscription.extend`."""
         for of, deliveries in self._by_topic(handed):
             await of.extend(deliveries)
@@ -196,7 +196,7 @@ class TopicsConsumer(OfThisProcess):
                 if self.options.group:
                     await self._leave()
 
-    def _by_topic(self, handed: Iterable[Handed]) -> list[tuple[Subscription, list[Delivery]]]:
+    def _by_topic(self, handed: Iterable[Handover]) -> list[tuple[Subscription, list[Delivery]]]:
         found: dict[str, list[Delivery]] = defaultdict(list)
         for one in handed:
             for delivery in (one,) if isinstance(one, Delivery) else listed(one, "handed"):

@@ -38,7 +38,7 @@ COUNTED_S = 30.0
 """How long a count of partitions is used: their number may grow."""
 HAND_MAX = 5_000
 """Messages that a loop receives at a time."""
-Handed = Delivery | str
+Handover = Delivery | str
 """A delivery, or its ack id."""
 
 
@@ -136,7 +136,7 @@ class Subscription(OfThisProcess):
                     return found
         return await self.receive(messages_max, wait_s=wait_s)
 
-    async def ack(self, *handed: Handed | Iterable[Handed]) -> None:
+    async def ack(self, *handed: Handover | Iterable[Handover]) -> None:
         """Ack deliveries, ack ids, or lists of them; return when the acks are durable.
 
         Raises `Conflict` (`stale-lease`) when a lease had ended: its message is delivered again, or
@@ -155,7 +155,9 @@ class Subscription(OfThisProcess):
             )
         await self._ack({"up_to": delivery.offset}, delivery.partition)
 
-    async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float | None = None) -> None:
+    async def nack(
+        self, *handed: Handover | Iterable[Handover], delay_s: float | None = None
+    ) -> None:
         """Give messages back, to be delivered again to any consumer after `delay_s` seconds.
 
         `delay_s` None: after the wait of the subscription's `retry_backoff`, or at once without it.
@@ -164,7 +166,7 @@ class Subscription(OfThisProcess):
         delay = {} if delay_s is None else {"delay": delay_s}
         await self._ack({"nack": [{"ack_id": one, **delay} for one in _ack_ids(handed)]})
 
-    async def extend(self, *handed: Handed | Iterable[Handed]) -> None:
+    async def extend(self, *handed: Handover | Iterable[Handover]) -> None:
         """Restart the leases of these messages. Raises `Conflict` for leases that had ended."""
         await self._ack({"extend": _ack_ids(handed)})
 
@@ -323,7 +325,7 @@ class Subscription(OfThisProcess):
         return None if partition is None else (str(self.topic), partition_number(partition))
 
 
-def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:
+def _ack_ids(handed: Iterable[Handover | Iterable[Handover]]) -> list[str]:
     found: list[str] = []
     for one in handed:
         if isinstance(one, str):
@@ -337,7 +339,7 @@ def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:
     return found
 
 
-def _partition_of(handed: Iterable[Handed | Iterable[Handed]]) -> int | None:
+def _partition_of(handed: Iterable[Handover | Iterable[Handover]]) -> int | None:
     """Return the deliveries' partition if all have the same: then its owner is asked directly."""
     found: set[int | None] = set()
     for one in handed:

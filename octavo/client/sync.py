@@ -39,7 +39,7 @@ from octavo.protocol.records import Record
 
 HANDED_OVER_MAX = 10_000
 """Messages that may be on their way from callers' threads to the loop's thread."""
-Handed = tuple["Receipt", Record | bytes, int, bytes | None, int | None]
+Handover = tuple["Receipt", Record | bytes, int, bytes | None, int | None]
 """A message with its size, its key, and the partition that was named."""
 
 
@@ -117,7 +117,7 @@ class Producer(OnLoopThread[AsyncProducer]):
     def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
         super().__init__(inner, thread)
         self._lock = threading.Lock()
-        self._handed: list[Handed] = []
+        self._handed: list[Handover] = []
         """Messages on their way from callers' threads to the loop's thread."""
         self._handed_bytes = 0
 

@@ -22,7 +22,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.broker.log.leftover import label_of
+from octavo.broker.log.orphan_ledgers import label_of
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.quorum import quorum_of
 from octavo.ledger.rereplication.copies import missing, names

@@ -303,7 +303,7 @@ async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
         lambda record: dropped(record, drop.ledger_id, drop.uuid, wall_clock_ms()),
     )
     # Check again: a fork made meanwhile has either read the changed record, or is seen now
-    # (broker/log/referrers.py).
+    # (broker/log/orphan_ledgers.py).
     await _check_not_shared(cluster, drop)
     try:
         await cluster.ledgers.delete(drop.ledger_id)

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.admin import number_of
 from octavo.bookie.node import BookieNode
-from octavo.broker.log.leftover import partition_of
+from octavo.broker.log.orphan_ledgers import partition_of
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.rereplication.comparing import ComparingStatus, CopyComparer

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY, PARTITION_KEY
 from octavo.broker.errors import DueAfterExpiry
 from octavo.broker.log.ledger_list import Contents
-from octavo.broker.policies.rules import why_never_due
+from octavo.broker.policies import why_never_due
 from octavo.client.types import TopicName
 from octavo.clock import wall_clock_ms
 from octavo.ledger.encryption import plain_length

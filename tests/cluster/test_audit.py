@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from octavo.broker.audit.log import AuditLog
-from octavo.broker.audit.writer import BATCH_EVENTS_MAX
+from octavo.broker.audit import BATCH_EVENTS_MAX, AuditLog
 from octavo.broker.errors import AUDIT_TOPIC_CLOSED, OwnerUnreachable
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.protocol.records import Record, build_batch

@@ -30,7 +30,7 @@ from tests.support.cluster import (
 # Partitions stayed where chance put them, and a joining broker got none. In a hundred topics of
 # four partitions twelve lay 4:0 on two brokers, since each partition chose independently. After a
 # rolling restart of both, the first one back had 0 of 32 for good, because only unowned partitions
-# were ever claimed. Now a topic's partitions are spread evenly (broker/cluster/preference.py), and
+# were ever claimed. Now a topic's partitions are spread evenly (broker/cluster/membership.py), and
 # handed on to their preferred owner (broker/cluster/balance.py).
 
 QUICK: dict[str, Any] = {
@@ -242,7 +242,7 @@ async def test_it_can_be_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     `stream` (S10)."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         drained, other = (cluster.brokers[f"broker-{number}"] for number in range(2))
-        standings = other.broker.registry.standings
+        standings = other.broker.registry.statuses
         await _until(lambda: len(drained.broker.registry.live) == 2)
         await drained.broker.undrain()
         put: Any = drained.store.put

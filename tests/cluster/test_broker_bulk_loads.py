@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.bulkload import rules
-from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import ANYBODY, BulkLoads, Committed
+from octavo.broker.bulkload.driver import ANYBODY, BulkLoads, Committed, Offer
 from octavo.broker.bulkload.rules import Caller, Standing
 from octavo.broker.errors import (
     BULK_LOAD_ABORTED,

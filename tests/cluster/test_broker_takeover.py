@@ -16,8 +16,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.broker import Broker
+from octavo.broker.cluster.membership import preferred_brokers
 from octavo.broker.cluster.ownership import Lookup
-from octavo.broker.cluster.preference import preferred_brokers
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import (
     AckOutcomeUnknown,
@@ -32,7 +32,7 @@ from octavo.broker.errors import (
 from octavo.broker.operations.streams import end_of
 from octavo.broker.partition.opening import PartitionOpener
 from octavo.broker.partition.partition import Partition
-from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.state.producers import ProducerTable
 from octavo.broker.types import (
     MessageId,
     Owner,

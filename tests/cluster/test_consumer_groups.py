@@ -224,7 +224,7 @@ async def test_who_vanishes_is_replaced_and_cannot_ack(
     held = await consumer.receive(100, partition=0, generation=told["generation"])
     assert held
     begun_s = asyncio.get_running_loop().time()
-    worker = Worker(client, "t", "heir", group=True, session_timeout_s=SESSION_S)
+    worker = Worker(client, "t", "successor", group=True, session_timeout_s=SESSION_S)
     await until(lambda: len(worker.got) == 20, WANTED)
     assert asyncio.get_running_loop().time() - begun_s < SESSION_S + 2.0, "not the ack timeout"
     assert worker.got == Counter(wanted)
@@ -243,30 +243,30 @@ async def test_what_was_taken_cannot_be_acked(cluster: Cluster, client: AsyncCli
     await client.create_topic("t")
     await publish(client, "t", 4)
     zombie = await client.subscribe("t", "s", type="shared", consumer="zombie")
-    heir = client.subscription("t", "s", consumer="heir")
+    successor = client.subscription("t", "s", consumer="successor")
     held = await zombie.receive(3, partition=0, generation=1)
-    again = await heir.receive(3, partition=0, generation=2)
+    again = await successor.receive(3, partition=0, generation=2)
     assert [one.offset for one in again] == [one.offset for one in held] == [0, 1, 2]
     with pytest.raises(Conflict) as stale:
         await zombie.ack(held)
     assert stale.value.code == "stale-lease"
-    await heir.ack(again)
-    assert (await heir.stats())["backlog"] == 1
+    await successor.ack(again)
+    assert (await successor.stats())["backlog"] == 1
 
 
 async def test_counts_and_delays_outlive_a_member(client: AsyncClient) -> None:
     await client.create_topic("t")
     await publish(client, "t", 4)
     first = await client.subscribe("t", "s", type="shared", consumer="first")
-    heir = client.subscription("t", "s", consumer="heir")
+    successor = client.subscription("t", "s", consumer="successor")
     held = await first.receive(4, partition=0, generation=1)
     await first.nack(held[0])
     await first.nack(held[1], delay_s=600)
     (again,) = await first.receive(1, partition=0, generation=1)
     assert (again.offset, again.delivery_count) == (0, 2)
-    taken = await heir.receive(10, partition=0, generation=2)
+    taken = await successor.receive(10, partition=0, generation=2)
     assert [(one.offset, one.delivery_count) for one in taken] == [(0, 2), (2, 1), (3, 1)]
-    assert (await heir.stats())["delayed"] == 1
+    assert (await successor.stats())["delayed"] == 1
 
 
 async def test_pushed_to_a_member(cluster: Cluster, client: AsyncClient) -> None:

@@ -51,11 +51,11 @@ async def test_a_drained_broker_gives_everything_away_and_is_given_nothing(
     await until(lambda: (share(one.broker), share(two.broker)) == (0, 6), "A is empty")
     moved = await two.broker.ownership.partition(mine.name)
     assert await values(moved) == ["m-0", "m-1", "m-2"]
-    await until(lambda: "A" in two.broker.registry.standings.drained, "B has heard")
+    await until(lambda: "A" in two.broker.registry.statuses.drained, "B has heard")
     for broker in (one.broker, two.broker):
         assert {who.broker_id for who in broker.registry.preferred(TOPIC, 6)} == {"B"}
     assert one.broker.registry.settled() == two.broker.registry.settled() == ()
-    await until(lambda: two.broker.registry.standings.of("A").partitions == 0, "B knows its count")
+    await until(lambda: two.broker.registry.statuses.of("A").partitions == 0, "B knows its count")
 
 
 async def test_undone_it_is_preferred_again(cluster: Cluster) -> None:
@@ -63,7 +63,7 @@ async def test_undone_it_is_preferred_again(cluster: Cluster) -> None:
     await one.broker.drain()
     await until(lambda: one.broker.ownership.held() == 0, "A is empty")
     await one.broker.undrain()
-    await until(lambda: "A" not in two.broker.registry.standings.drained, "B has heard")
+    await until(lambda: "A" not in two.broker.registry.statuses.drained, "B has heard")
     names = {who.broker_id for who in two.broker.registry.preferred(TOPIC, 6)}
     assert names == {"A", "B"}
 
@@ -73,7 +73,7 @@ async def test_started_anew_it_is_not_drained_although_its_old_record_stands(
 ) -> None:
     one, two = await spread(cluster)
     await one.broker.drain()
-    await until(lambda: "A" in two.broker.registry.standings.drained, "B has heard")
+    await until(lambda: "A" in two.broker.registry.statuses.drained, "B has heard")
     record = await two.store.get("/octavo/standings/A")
     await one.close()
     # from a session that is still alive
@@ -81,7 +81,7 @@ async def test_started_anew_it_is_not_drained_although_its_old_record_stands(
     again = await cluster.start("A", **SLOW)
     await until(lambda: len(two.broker.registry.live) == 2, "it is back")
     assert not again.broker.registry.is_draining
-    assert "A" not in two.broker.registry.standings.drained
+    assert "A" not in two.broker.registry.statuses.drained
     assert {who.broker_id for who in two.broker.registry.preferred(TOPIC, 6)} == {"A", "B"}
 
 
@@ -89,7 +89,7 @@ async def test_a_drain_outlives_the_end_of_a_session(cluster: Cluster) -> None:
     one, two = await spread(cluster)
     await one.broker.drain()
     await until(lambda: share(two.broker) == 6, "B has all")
-    told = two.broker.registry.standings
+    told = two.broker.registry.statuses
     await until(lambda: told.of("A") == one.broker.standing(), "it has told that none is left")
     path = "/octavo/standings/A"
     assert (await two.store.get(path)).version > 0
@@ -101,7 +101,7 @@ async def test_a_drain_outlives_the_end_of_a_session(cluster: Cluster) -> None:
                     break
             await asyncio.sleep(0.02)
     await until(lambda: "A" in two.broker.registry.live, "it is registered")
-    await until(lambda: "A" in two.broker.registry.standings.drained, "and it drains")
+    await until(lambda: "A" in two.broker.registry.statuses.drained, "and it drains")
     assert share(one.broker) == 0
 
 
@@ -113,7 +113,7 @@ async def test_the_last_broker_cannot_be_drained(cluster: Cluster) -> None:
     two = await cluster.start("B", **SLOW)
     await until(lambda: len(one.broker.registry.live) == 2, "B is seen")
     await one.broker.drain()
-    await until(lambda: "A" in two.broker.registry.standings.drained, "B has heard")
+    await until(lambda: "A" in two.broker.registry.statuses.drained, "B has heard")
     with pytest.raises(NoOtherBroker):
         await two.broker.drain()
 
@@ -164,6 +164,6 @@ async def test_what_cannot_be_unloaded(cluster: Cluster) -> None:
         await one.broker.balance.unload(other, "")
     assert (await owned(one.broker, mine)).name == mine
     await two.broker.drain()
-    await until(lambda: "B" in one.broker.registry.standings.drained, "A has heard")
+    await until(lambda: "B" in one.broker.registry.statuses.drained, "A has heard")
     with raises_code(BROKER_DRAINING, match="B is being drained"):
         await one.broker.balance.unload(mine, "B")

@@ -463,8 +463,8 @@ async def _taken_over(cluster: Cluster, how: str) -> None:
         cluster.apis.pop(owner)
         await cluster.brokers[owner].vanish()
     else:
-        heir = next(name for name in cluster.apis if name != owner)
-        unloaded = await cluster.api.call("POST", f"{PARTITION}/unload?to={heir}")
+        successor = next(name for name in cluster.apis if name != owner)
+        unloaded = await cluster.api.call("POST", f"{PARTITION}/unload?to={successor}")
         assert unloaded.status == 200, unloaded
     for _ in range(400):
         answer = await cluster.api.get(PARTITION)

@@ -348,8 +348,8 @@ async def test_a_topic_of_an_encrypted_namespace_works_like_any_other(
     assert await values(partition) == wanted
     assert await partition.offset_at(1_021) == 41
     await running.vanish()
-    heir = (await cluster.start("B", tail_cache_bytes_max=1)).broker
-    partition = await owned(heir, PartitionName(*TOPIC, 0))
+    successor = (await cluster.start("B", tail_cache_bytes_max=1)).broker
+    partition = await owned(successor, PartitionName(*TOPIC, 0))
     assert await values(partition) == wanted, "taken over: recovered, measured, read"
     for name in cluster.nodes:
         await cluster.nodes[name].storage.checkpoint()

@@ -129,7 +129,7 @@ async def test_a_broker_that_is_emptied_says_so(cluster: Cluster) -> None:
     async def never(*_: Any) -> None:
         await asyncio.sleep(600)
 
-    one.broker.foretell_peer = never
+    one.broker.announce_to_peer = never
     await one.broker.drain()
     held = one.broker.ownership.open_partitions()
     await until(

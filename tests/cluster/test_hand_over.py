@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import NotOwner, PartitionMoving
-from octavo.broker.partition.ending import Foretold, PartitionEnd
+from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, PartitionName, SubscriptionSettings
 from tests.cluster.test_drain import SLOW
@@ -27,7 +26,7 @@ from tests.support.cluster import (
     values,
 )
 
-Change = Callable[[PartitionEnd], PartitionEnd | None]
+Change = Callable[[HandoverState], HandoverState | None]
 
 
 async def one_partition(cluster: Cluster) -> tuple[RunningBroker, RunningBroker, PartitionName]:
@@ -74,9 +73,9 @@ def told(one: RunningBroker, change: Change) -> None:
     """Change A's message to its successor on its way."""
     ask: Any = one.broker.ask_peer
 
-    async def changed(heir: BrokerInfo, name: PartitionName, handed: Handed) -> None:
+    async def changed(successor: BrokerInfo, name: PartitionName, handed: Handover) -> None:
         assert handed.end is not None
-        await ask(heir, name, handed._replace(end=change(handed.end)))
+        await ask(successor, name, handed._replace(end=change(handed.end)))
 
     one.broker.ask_peer = changed
 
@@ -97,11 +96,11 @@ async def test_who_is_about_to_be_given_it_has_made_its_ledgers(cluster: Cluster
     before = set(await two.ledgers.list())
     epoch = (await one.broker.ownership.partition(name)).epoch
     incarnation = (await one.broker.topics.get(name.topic_name)).incarnation
-    await two.broker.ownership.prepare(name, Foretold(incarnation, epoch, True))
+    await two.broker.ownership.prepare(name, HandoverNotice(incarnation, epoch, True))
     made = set(await two.ledgers.list()) - before
     assert len(made) == 2
     with pytest.raises(PartitionMoving):
-        await one.broker.ownership.prepare(name, Foretold(incarnation, epoch, True))
+        await one.broker.ownership.prepare(name, HandoverNotice(incarnation, epoch, True))
     async with asyncio.timeout(10):
         while made & set(await two.ledgers.list()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -157,7 +156,7 @@ async def test_nothing_is_closed_for_an_heir_that_cannot_be_reached(cluster: Clu
     async def refuses(*_: Any) -> None:
         raise ConnectionRefusedError("nobody listens")
 
-    one.broker.foretell_peer = refuses
+    one.broker.announce_to_peer = refuses
     with pytest.raises(Exception, match="was not taken by B"):
         await one.broker.balance.unload(name, "B")
     assert await one.broker.ownership.partition(name) is mine

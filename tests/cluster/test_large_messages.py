@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from crc32c import crc32c
 
-from octavo.broker.log.leftover import label_of, may_go, named_ledgers
+from octavo.broker.log.orphan_ledgers import label_of, may_go, named_ledgers
 from octavo.broker.types import TopicName
 from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import PartitionRecord, TopicStore

@@ -71,8 +71,8 @@ class Hour:
 
     def _have_heard(self) -> bool:
         return all(
-            one.broker.registry.standings.of(other.broker.broker_id).load
-            == other.broker.registry.standings.own.load
+            one.broker.registry.statuses.of(other.broker.broker_id).load
+            == other.broker.registry.statuses.own.load
             for one in self.running
             for other in self.running
             if one is not other
@@ -163,7 +163,7 @@ async def test_switched_off_nothing_moves(cluster: Cluster) -> None:
     hour, one, _ = await loaded(cluster, balance_by_load=False)
     await hour.pass_s(1_000)
     assert share(one.broker) == 3
-    assert one.broker.registry.standings.own.load == 12_000, "it tells all the same"
+    assert one.broker.registry.statuses.own.load == 12_000, "it tells all the same"
 
 
 async def test_nothing_moves_a_while_after_a_broker_came(cluster: Cluster) -> None:
@@ -174,8 +174,8 @@ async def test_nothing_moves_a_while_after_a_broker_came(cluster: Cluster) -> No
     came_s = one.broker.registry.changed_s
     assert came_s > hour.began_s
     await three.broker._tell_standing()
-    one.broker.registry.standings.changed_s = hour.now_s()  # as if it had come by that clock
-    two.broker.registry.standings.changed_s = hour.now_s()
+    one.broker.registry.statuses.changed_s = hour.now_s()  # as if it had come by that clock
+    two.broker.registry.statuses.changed_s = hour.now_s()
     with capture_logs() as logs:
         await hour.pass_s(50)
     assert "load_given_away" not in {log["event"] for log in logs}
@@ -185,10 +185,10 @@ async def test_who_has_told_no_load_is_given_nothing(cluster: Cluster) -> None:
     """An older broker, whose load is unknown."""
     hour, one, two = await loaded(cluster)
     await hour.pass_s(600)
-    assert one.broker.registry.standings.of("B").load == 0
+    assert one.broker.registry.statuses.of("B").load == 0
     hour.later_s += 60
     one.broker.balance.measure()
-    standings = one.broker.registry.standings
+    standings = one.broker.registry.statuses
     standings._others["B"].registered = b"another run"
     assert standings.of("B").load is None
     assert one.broker.balance.to_give() is None
@@ -219,7 +219,7 @@ async def test_others_hear_soon_that_a_small_load_has_ended(cluster: Cluster) ->
     hour.rates.clear()
     hour.rates.update(dict.fromkeys(rates, 60))
     await hour.pass_s(300)
-    heard = two.broker.registry.standings
+    heard = two.broker.registry.statuses
     before = heard.of("A").load
     assert before is not None
     assert abs(before - one.broker.balance.load()) <= 0.1 * before + 1, before

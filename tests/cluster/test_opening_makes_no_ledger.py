@@ -111,14 +111,14 @@ async def test_a_successor_for_which_nobody_came_keeps_the_former_owner_out(
     unaware = await first.broker.ownership.partition(name)
     second = await cluster.start("B")
     await second.store.delete(owner_path(*name))
-    heir = await owned(second.broker, name)
-    assert heir.stats().ledgers == unaware.stats().ledgers
+    successor = await owned(second.broker, name)
+    assert successor.stats().ledgers == unaware.stats().ledgers
     with pytest.raises(NotOwner):
         await unaware.publish(batch(1, tag="late"))
     with pytest.raises(NotOwner):
         await unaware.prove()
-    assert await values(heir) == ["a-0"]
-    assert (await heir.publish(batch(1, tag="b"))).first_offset == 1
+    assert await values(successor) == ["a-0"]
+    assert (await successor.publish(batch(1, tag="b"))).first_offset == 1
     await until(lambda: not first.broker.ownership.open_partitions(), "A gives it up")
 
 

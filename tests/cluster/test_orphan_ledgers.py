@@ -17,7 +17,7 @@ from octavo.broker.errors import (
     PublishOutcomeUnknown,
 )
 from octavo.broker.log.ledger_list import RetentionPolicy
-from octavo.broker.log.leftover import custom_of, label_of
+from octavo.broker.log.orphan_ledgers import custom_of, label_of
 from octavo.broker.log.record import PartitionRecordKeeper, with_ledgers
 from octavo.broker.partition import opening
 from octavo.broker.partition.partition import Partition
@@ -284,7 +284,7 @@ def registered(running: RunningBroker) -> dict[str, int]:
         "lookups": len(broker.ownership._lookups),
         "claims sent": len(broker.ownership._ownership._sent),
         "topics": len(broker.topics._known),
-        "chores": len(broker.chores._failing),
+        "chores": len(broker.background_tasks._failing),
         "tasks": len(broker._tasks),
     }
 

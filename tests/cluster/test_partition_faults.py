@@ -12,11 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.cluster import in_use
-from octavo.broker.cluster.chores import Chores
+from octavo.broker.cluster.background_tasks import BackgroundTasks
 from octavo.broker.cluster.in_use import RecoveryDoor, writes
 from octavo.broker.cluster.registry import encode_broker
 from octavo.broker.errors import TooManyRecoveries
-from octavo.broker.log.leftover import custom_of, partition_of
+from octavo.broker.log.orphan_ledgers import custom_of, partition_of
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.opening import Opened, PartitionOpener
 from octavo.broker.partition.partition import Partition
@@ -108,7 +108,8 @@ async def test_a_reopening_is_tried_again(
 
 # An unexpected error in one partition ended the maintenance of all, with one log line. Retention,
 # roll-over by age and the sweep of bulk loads ran one after the other in one task. Now each piece
-# is a separate chore (broker/cluster/chores.py), and every background loop survives a bug.
+# is a separate chore (broker/cluster/background_tasks.py), and every background loop survives a
+# bug.
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
@@ -139,7 +140,9 @@ async def test_a_bug_in_one_partition_leaves_the_others_maintained(
                     await partition.publish(batch(1))
             await until(lambda: all(p.earliest_offset >= 3 for p in partitions[1:]), "trimmed")
             if how == "raises":
-                await until(lambda: one.broker.chores.failures["upkeep"] > 1, "tried again")
+                await until(
+                    lambda: one.broker.background_tasks.failures["upkeep"] > 1, "tried again"
+                )
         assert partitions[0].earliest_offset == 0
     if how == "raises":
         failed = [line for line in logs if line["event"] == "chore_failed"]
@@ -160,7 +163,7 @@ async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
         begun.append(loop.create_task(work))
         return begun[-1]
 
-    chores = Chores(1_000, spawn)
+    background_tasks = BackgroundTasks(1_000, spawn)
 
     async def fail() -> None:
         nonlocal tried
@@ -169,15 +172,15 @@ async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
 
     with capture_logs() as logs:
         for _ in range(36_000):  # ten hours
-            chores.begin("trim", "p", fail)
+            background_tasks.begin("trim", "p", fail)
             await asyncio.gather(*begun)
             begun.clear()
             now_s += 1.0
-    assert tried == chores.failures["trim"]
+    assert tried == background_tasks.failures["trim"]
     assert 600 <= tried <= 610, "once a minute"
     assert len(logs) <= 7 + 60, "every ten minutes, once the pauses have grown"
-    chores.keep_only("trim", [])
-    chores.begin("trim", "p", fail)
+    background_tasks.keep_only("trim", [])
+    background_tasks.begin("trim", "p", fail)
     await asyncio.gather(*begun)
     assert tried in range(601, 612), "forgotten, so tried at once"
 

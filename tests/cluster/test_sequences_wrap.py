@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from octavo import AsyncClient
-from octavo.broker.state.dedup import SEQUENCE_MODULUS, ProducerState, Remembered
+from octavo.broker.state.producers import SEQUENCE_MODULUS, ProducerState, Remembered
 from octavo.broker.types import PartitionName
 from octavo.client.producer import Producer
 from octavo.client.wire import NoAnswer

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import PartitionMoving
-from octavo.broker.partition.ending import Foretold
+from octavo.broker.partition.handover import Handover, HandoverNotice
 from octavo.broker.types import BrokerInfo, PartitionName
 from octavo.metadata.store import RecordNotFound
 from tests.cluster.test_balance import serve, share
@@ -79,7 +78,7 @@ async def test_an_heir_that_does_not_answer_holds_nobody_up(cluster: Cluster) ->
     async def silent(*_: Any) -> None:
         await asyncio.sleep(600)
 
-    one.broker.foretell_peer = silent
+    one.broker.announce_to_peer = silent
     with capture_logs() as logs:
         async with asyncio.timeout(15):  # stop_handover_ms is 1 s here
             await one.close()
@@ -95,7 +94,7 @@ async def test_cut_off_amid_a_hand_over_it_gives_the_partition_up_all_the_same(
     stay."""
     one, two, name = await one_partition(cluster)
 
-    async def silent(heir: BrokerInfo, of: PartitionName, handed: Handed) -> None:
+    async def silent(successor: BrokerInfo, of: PartitionName, handed: Handover) -> None:
         await asyncio.sleep(600)
 
     one.broker.ask_peer = silent
@@ -143,13 +142,13 @@ async def test_who_leaves_is_given_nothing_and_started_again_it_is_like_any_othe
     incarnation = (await one.broker.topics.get(name.topic_name)).incarnation
     two.broker.ownership.take_no_more()
     with pytest.raises(PartitionMoving, match="cannot be given"):
-        await two.broker.ownership.prepare(name, Foretold(incarnation, partition.epoch, True))
+        await two.broker.ownership.prepare(name, HandoverNotice(incarnation, partition.epoch, True))
     with pytest.raises(PartitionMoving, match="it stops"):
-        await two.broker.ownership.take(name, Handed(incarnation))
+        await two.broker.ownership.take(name, Handover(incarnation))
     await two.close()
     again = await cluster.start("B", **SLOW)
     await until(lambda: len(one.broker.registry.live) == 2, "it is back")
-    assert "B" not in one.broker.registry.standings.drained
+    assert "B" not in one.broker.registry.statuses.drained
     await one.broker.balance.unload(name, "B")
     await whole(again, name)
 
@@ -163,7 +162,7 @@ async def test_a_bug_on_the_way_keeps_nothing_from_being_released(
     async def wrong(_: Any) -> None:
         raise KeyError("standings")
 
-    monkeypatch.setattr(one.broker.registry.standings, "tell", wrong)
+    monkeypatch.setattr(one.broker.registry.statuses, "tell", wrong)
     with capture_logs() as logs:
         await one.close()
     told = [log for log in logs if log["event"] == "broker_task_failed"]

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import BrokerError
 from octavo.broker.log.cache import TailCache
+from octavo.broker.log.ledger_references import SharedLedgers
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
-from octavo.broker.log.shared_ledgers import SharedLedgers
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.partition import PartitionOpening
 from octavo.broker.types import PartitionName, Published, TopicSettings

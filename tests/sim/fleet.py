@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from octavo.broker import broker as broker_module
-from octavo.broker.cluster.preference import preferred_brokers
+from octavo.broker.cluster.membership import preferred_brokers
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient

@@ -204,7 +204,7 @@ class SpreadAudit:
         found = choose(most, loads, movable, rules)
         if found is None:
             return ""
-        above, below = found.own - found.mean, found.mean - found.heirs
+        above, below = found.own - found.mean, found.mean - found.successors
         gain = above + below - abs(above - found.load) - abs(below - found.load)
         return f"{loads}: {found} is not done" if gain > _WORTH * found.mean else ""
 

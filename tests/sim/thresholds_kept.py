@@ -28,13 +28,13 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.call:PARTITION_HIGHEST octavo.broker.http.masks:_MASK
         octavo.broker.http.masks:_OP octavo.broker.http.masks:_DATA_OP_MAX
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
-        octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
+        octavo.broker.config:MIB octavo.broker.state.producers:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS
-        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.groups.group:_ODD
+        octavo.broker.cluster.membership:_WEIGHT_BYTES octavo.broker.groups.group:_ODD
         octavo.broker.groups.group:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
         octavo.metadata.topic_settings:OFF octavo.metadata.topic_settings:NUMBER_MAX
-        octavo.broker.state.access:BROKERS octavo.bookie.wire.rights:_COUNT_MAX
+        octavo.broker.state.producers:BROKERS octavo.bookie.wire.rights:_COUNT_MAX
         octavo.broker.subscriptions.key_shared:SLOTS octavo.broker.subscriptions.key_shared:POINTS
         octavo.broker.subscriptions.key_shared:_POINT_BYTES
         octavo.broker.subscriptions.key_shared:_NAMES_REMEMBERED
@@ -64,7 +64,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.operations.large_kinds:GIVEN_UP
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
-        octavo.broker.state.dedup:BATCHES_REMEMBERED
+        octavo.broker.state.producers:BATCHES_REMEMBERED
         octavo.broker.subscriptions.dispatch:CONSUMERS_MAX
         octavo.broker.http.api.payloads:DELAY_MS_MAX
         octavo.metadata.topic_settings:COMPACTION_AFTER_BYTES
@@ -111,7 +111,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.disk.damage:_NAMED_MAX octavo.bookie.metrics:LATENCY_S
         octavo.bookie.metrics:COUNTS octavo.bookie.metrics:_GROUP_BYTES
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
-        octavo.broker.cluster.chores:_SAID_EVERY_S
+        octavo.broker.cluster.background_tasks:_SAID_EVERY_S
         octavo.broker.cluster.ownership:_ENDED_WITHIN_S
         octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.errors:_STALE_SHOWN
         octavo.broker.types:_NAME_SHOWN_CHARS
@@ -149,10 +149,10 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.back_pressure:REQUESTS_PER_CHUNK
     """,
     "of time that work takes, and on the simulated clock none does; unit/broker/test_pace": """
-        octavo.broker.partition.pace:_TURN_S octavo.broker.partition.pace:_LATE_S_MAX
+        octavo.broker.partition.compactor:_TURN_S octavo.broker.partition.compactor:_LATE_S_MAX
     """,
     "attempts that follow each other at once, and are begun again by a round": """
-        octavo.broker.cluster.standing:_TRIES
+        octavo.broker.cluster.broker_status:_TRIES
     """,
     "of balance by load, which the simulator leaves off, for it judges the even spread; "
     "unit/broker/test_load, cluster/test_load": """
@@ -173,7 +173,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,
     "what is shown to people, and decides nothing": """
-        octavo.broker.cluster.gone:REMEMBERED_S octavo.broker.cluster.gone:REMEMBERED_MAX
+        octavo.broker.cluster.membership:REMEMBERED_S
+        octavo.broker.cluster.membership:REMEMBERED_MAX
     """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
         octavo.ledger.write.ensemble_writer:_GIVE_UP_PAUSE_S
@@ -197,7 +198,7 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.read.doubts:*
     """,
     "simulated clients send batches; unit/broker/test_gathering draws them": """
-        octavo.broker.partition.gathering:* octavo.broker.operations.gathered:*
+        octavo.broker.partition.message_batcher:* octavo.broker.operations.gathered:*
     """,
     "the load of large messages makes pieces short by itself; their memory is counted in "
     "cluster/test_large_messages_memory": """
@@ -226,8 +227,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.durable:*
         octavo.broker.http.api.durable_streams:*
         octavo.broker.operations.stream_kinds:* octavo.broker.operations.streams:*
-        octavo.broker.cluster.streams:*
-        octavo.broker.audit.log:* octavo.broker.audit.writer:*
+        octavo.broker.cluster.expiry:_GENERATIONS_MAX
+        octavo.broker.audit:*
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
         octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*

@@ -26,14 +26,13 @@ from octavo.bookie.disk.files import Disk
 from octavo.bookie.node import BookieNode
 from octavo.bookie.wire.guard import Guard, KnowsCallers
 from octavo.broker.broker import Broker
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
 from octavo.broker.http.broker_calls import KEY_USE
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.server import BrokerServer
-from octavo.broker.partition.ending import Foretold
+from octavo.broker.partition.handover import Handover, HandoverNotice
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
 from octavo.clock import wall_clock_ms
@@ -252,7 +251,7 @@ class Cluster:
         running.broker.tell_peer = self._tell_peer
         running.broker.ask_peer = self._ask_peer
         running.broker.letters.pass_on = self._pass_letter_on
-        running.broker.foretell_peer = self._foretell_peer
+        running.broker.announce_to_peer = self._announce_to_peer
         await running.broker.start(f"http://{broker_id}.test")
         return running
 
@@ -377,15 +376,15 @@ class Cluster:
         partition = await owned(self.brokers[owner.broker_id].broker, name)
         await partition.store_copy(batch)
 
-    async def _foretell_peer(
-        self, peer: BrokerInfo, name: PartitionName, foretold: Foretold
+    async def _announce_to_peer(
+        self, peer: BrokerInfo, name: PartitionName, foretold: HandoverNotice
     ) -> None:
         broker = self._living(peer.broker_id)
         if broker is None:
             raise ConnectionRefusedError(peer.url)
         await broker.ownership.prepare(name, foretold)
 
-    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, handed: Handed) -> None:
+    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, handed: Handover) -> None:
         broker = self._living(peer.broker_id)
         if broker is None:
             raise ConnectionRefusedError(peer.url)

@@ -17,18 +17,16 @@ from unittest.mock import patch
 
 import aiohttp
 
+from octavo.broker import audit as audit_log
 from octavo.broker import errors
-from octavo.broker.audit import log as audit_log
-from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import ANYBODY, CheckTaken, Committed, LoadPart, takes_all
+from octavo.broker.bulkload.driver import ANYBODY, CheckTaken, Committed, LoadPart, Offer, takes_all
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.balance import Place
+from octavo.broker.cluster.broker_status import BrokerStatus
 from octavo.broker.cluster.forks import OwnersPoint
-from octavo.broker.cluster.gone import GoneBroker
-from octavo.broker.cluster.handing import Handed
+from octavo.broker.cluster.membership import GoneBroker
 from octavo.broker.cluster.schema_registry import SchemaRegistry
-from octavo.broker.cluster.standing import Standing
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.server import BrokerServer
@@ -36,10 +34,10 @@ from octavo.broker.log.ledger_list import Cut, ForkPoint
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.compacted import CompactedPage
-from octavo.broker.partition.ending import Foretold
-from octavo.broker.partition.gathering import Joined, Placed
+from octavo.broker.partition.handover import Handover, HandoverNotice
+from octavo.broker.partition.message_batcher import Joined, Placed
 from octavo.broker.partition.stream import PartitionStream
-from octavo.broker.state.access import BROKERS, Access, AccessState
+from octavo.broker.state.producers import BROKERS, Access, AccessState
 from octavo.broker.state.stream import Append, StreamState
 from octavo.broker.types import (
     AckId,
@@ -752,12 +750,12 @@ class FakeBroker:
             unload=self.unload,
             place_of=lambda _: Place("it was first", broker_id, False, 5.0, 12.0),
         )
-        self.standings = SimpleNamespace(
+        self.statuses = SimpleNamespace(
             of=lambda other: cluster.brokers[other].standing(), age_s=lambda other: 0.0
         )
         self.draining = False
-        self.foretold: list[Foretold] = []
-        self.taken: list[tuple[PartitionName, Handed]] = []
+        self.foretold: list[HandoverNotice] = []
+        self.taken: list[tuple[PartitionName, Handover]] = []
         self.topics = self.ownership = self.registry = self  # the fake plays all three parts
         self.forks = self
         self.streams = FakeStreams(self)
@@ -769,7 +767,7 @@ class FakeBroker:
         self.ask_peer: Any = None
         self.letters = SimpleNamespace(pass_on=None)
         self.inactive = SimpleNamespace(ask=None)
-        self.foretell_peer: Any = None
+        self.announce_to_peer: Any = None
         cluster.brokers[broker_id] = self
 
     def duties(self) -> Duties:
@@ -878,16 +876,16 @@ class FakeBroker:
     async def undrain(self) -> None:
         self.draining = False
 
-    def standing(self) -> Standing:
-        return Standing(self.draining, len(self.open_partitions()))
+    def standing(self) -> BrokerStatus:
+        return BrokerStatus(self.draining, len(self.open_partitions()))
 
     def no_such_broker(self, broker_id: str) -> errors.BrokerError:
         return errors.BROKER_NOT_FOUND(f"no live broker is called {broker_id}")
 
-    async def prepare(self, name: PartitionName, foretold: Foretold) -> None:
+    async def prepare(self, name: PartitionName, foretold: HandoverNotice) -> None:
         self.foretold.append(foretold)
 
-    async def take(self, name: PartitionName, handed: Handed) -> None:
+    async def take(self, name: PartitionName, handed: Handover) -> None:
         self.taken.append((name, handed))
 
     async def unload(self, name: PartitionName, to: str) -> BrokerInfo:

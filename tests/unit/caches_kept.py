@@ -17,14 +17,14 @@ _IN_FILE = {
     "broker.http.api.short_way:ShortWay._young": "heads_of_the_short_way",
     "broker.http.pages:Pages._fetching": "pages_that_are_fetched_once",
     "broker.http.replays:Replays._windows": "calls_that_were_seen",
-    "broker.log.compacted_view:Hints._ranges": "where_pages_of_a_view_ended",
+    "broker.log.compaction:Hints._ranges": "where_pages_of_a_view_ended",
     "broker.log.open_batches:OpenBatches._kept": "batches_that_are_open",
     "broker.log.reader:LedgerTimes._known": "readers_and_times_of_ledgers",
     "broker.log.reader:OpenReaders._open": "readers_and_times_of_ledgers",
-    "broker.operations.gathered:RemoteGatherings._gatherings": (
+    "broker.operations.gathered:RemoteBatchers._gatherings": (
         "messages_that_are_passed_on_together"
     ),
-    "broker.policies.rates:Rates._topics": "rates_of_topics",
+    "broker.policies:Rates._topics": "rates_of_topics",
     "broker.schemas.engine:Answering._compiled": "schemas_that_were_compiled",
     "client.doubt:Doubts._waiting": "owners_that_are_doubted",
     "ledger.bookies.connection:BookieConnection._reads": "reads_that_wait_on_a_connection",
@@ -64,7 +64,7 @@ KEPT: Mapping[str, str] = {
         bookie.read.cache:ReadCache._runs
         bookie.write.cache:Memtable.ledgers bookie.write.flushing:Flushing._written_at
         bookie.write.repeats:Repeats._lines bookie.write.repeats:Repeats._tasks
-        broker.log.entry_index:EntryIndex._ledgers broker.log.leftover:Suspects._since_s
+        broker.log.entry_index:EntryIndex._ledgers broker.log.orphan_ledgers:Suspects._since_s
         broker.log.reader:LogReader._hints broker.partition.compacted:CompactedReader._times
         inspect.entry_log:EntryLogWalk.sums ledger.bookies.connection:BookieConnection._sinks
         ledger.read.doubts:Doubts._told ledger.rereplication.comparing:CopyComparer._doubted
@@ -86,17 +86,18 @@ KEPT: Mapping[str, str] = {
         ledger.write.writer_state:WriterState.ensemble""",
     "by the whole name of a topic, partition, broker or namespace: checked against the incarnation "
     "when it is used, or read again after an alarm of its watch": """
-        broker.bulkload.driver:BulkLoads._seen broker.cluster.chores:Chores._failing
-        broker.cluster.chores:Chores._under_way broker.cluster.deletion:Deletions._jobs
-        broker.cluster.deletion:Deletions._locks broker.cluster.deletion:Deletions._taken_up
-        broker.cluster.balance:Patience._silent broker.cluster.gone:GoneBrokers._gone
-        broker.cluster.dead_letters:Turns._doubtful
+        broker.bulkload.driver:BulkLoads._seen
+        broker.cluster.background_tasks:BackgroundTasks._failing
+        broker.cluster.background_tasks:BackgroundTasks._under_way
+        broker.cluster.deletion:Deletions._jobs broker.cluster.deletion:Deletions._locks
+        broker.cluster.deletion:Deletions._taken_up broker.cluster.balance:Patience._silent
+        broker.cluster.membership:GoneBrokers._gone broker.cluster.dead_letters:Turns._doubtful
         broker.cluster.dead_letters:Turns._shares broker.cluster.ownership:Lookups._lookups
         broker.cluster.ownership:OwnershipManager._awaited
         broker.cluster.ownership:OwnershipManager._holdings
         broker.cluster.ownership:OwnershipManager._names
         broker.cluster.ownership:OwnershipManager._outstanding
-        broker.cluster.standing:Standings._others broker.cluster.topics:Topics._known
+        broker.cluster.broker_status:BrokerStatuses._others broker.cluster.topics:Topics._known
         broker.cluster.topics:Topics._namespaces broker.groups.coordinator:Groups._kept
         client.client:AsyncClient._looked_at client.client:AsyncClient._own_producers
         client.consumer:TopicsConsumer._subscriptions client.merging:Merged._sources
@@ -105,7 +106,7 @@ KEPT: Mapping[str, str] = {
         metadata.zookeeper_watches:PlacedWatches._placed""",
     "the state of one partition or subscription, by what clients call its parts": """
         broker.log.reader:LogReader._ahead broker.partition.log:PartitionLog._growth
-        broker.state.cursor:Cursor._chunks broker.state.dedup:ProducerTable._producers
+        broker.state.cursor:Cursor._chunks broker.state.producers:ProducerTable._producers
         broker.state.format:State.cursors broker.state.format:State.producers
         broker.state.stream:StreamState.producers
         broker.subscriptions.dead_letters:SpentMessages._due_ms

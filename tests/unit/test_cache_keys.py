@@ -24,12 +24,12 @@ from octavo.broker.errors import SchemaMismatch
 from octavo.broker.http.api.short_way import shape_of
 from octavo.broker.http.pages import Page, Pages
 from octavo.broker.http.replays import Replays
-from octavo.broker.log.compacted_view import Hints
+from octavo.broker.log.compaction import Hints
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import LedgerTimes, OpenReaders
 from octavo.broker.operations import kinds
-from octavo.broker.operations.gathered import RemoteGatherings
-from octavo.broker.policies.rates import INTO, OUT_OF, Rates
+from octavo.broker.operations.gathered import RemoteBatchers
+from octavo.broker.policies import INTO, OUT_OF, Rates
 from octavo.broker.schemas.engine import Answering, Check, Misfit
 from octavo.broker.types import Owner, PartitionName, Published, StoredBatch
 from octavo.client.doubt import Doubts
@@ -257,7 +257,7 @@ async def test_messages_that_are_passed_on_together() -> None:
         return kinds.Stored([kinds.Fate(Published(0, count - 1, 1, 0, count, False))], 1)
 
     remote: Any = SimpleNamespace(publish=publish)
-    passed_on = RemoteGatherings(remote)
+    passed_on = RemoteBatchers(remote)
     name, owner = PartitionName("a", "t", 0), Owner("b1", "http://b1", False, "i1")
     hit = Target(name, owner, IDENTITY)
     names = [one for _, one in varied(name, namespace="b", topic="u", partition=1)]

@@ -11,7 +11,7 @@ import pytest
 from octavo.broker.cluster.openings import Openings
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.operations.batch_proofs import _Line
-from octavo.broker.partition.gathering import Gathering
+from octavo.broker.partition.message_batcher import MessageBatcher
 from octavo.broker.types import Published
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, build_batch
@@ -138,7 +138,7 @@ class ProofScene:
 class GatheringScene:
     def __init__(self) -> None:
         self.stored = asyncio.Event()
-        self.one = Gathering(self._publish)
+        self.one = MessageBatcher(self._publish)
 
     async def _publish(self, batch: bytes) -> Published:
         await self.stored.wait()

@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "limits.md"
 INSIDE = {
     "broker.reopen_delay_ms_max",
     "broker.dead_letter_retry_ms_max",
-    "octavo.broker.cluster.chores:PAUSE_S_MAX",
+    "octavo.broker.cluster.background_tasks:PAUSE_S_MAX",
     "octavo.broker.operations.channel:NUMBER_MAX",
     "octavo.broker.operations.routing:PAUSE_S_MAX",
     "octavo.broker.http.call:OFFSET_MAX",

@@ -1,4 +1,4 @@
-"""Exclusive access to a partition for one producer: acquire, show, release. See state/access.py."""
+"""Exclusive access to a partition for one producer: acquire, show, release. (state/producers.py)"""
 
 from __future__ import annotations
 

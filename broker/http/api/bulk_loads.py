@@ -12,8 +12,7 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.bulkload import driver
-from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import CheckTaken, Committed
+from octavo.broker.bulkload.driver import CheckTaken, Committed, Offer
 from octavo.broker.bulkload.rules import Caller, digest_of
 from octavo.broker.config import MIB
 from octavo.broker.errors import (

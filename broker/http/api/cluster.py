@@ -234,7 +234,7 @@ def standing_of(call: Call, broker_id: str) -> dict[str, Any]:
     if broker_id == broker.broker_id:
         standing = broker.standing()
     else:
-        standings = broker.registry.standings
+        standings = broker.registry.statuses
         standing, age_s = standings.of(broker_id), standings.age_s(broker_id)
     return {
         "draining": standing.draining,
@@ -320,8 +320,8 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
             if sees(str(one.name.topic_name))
         ),
         "partitions_to_move": {
-            str(name): heir
-            for name, heir in sorted(broker.balance.to_move().items())
+            str(name): successor
+            for name, successor in sorted(broker.balance.to_move().items())
             if sees(str(name.topic_name))
         },
     }

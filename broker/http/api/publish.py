@@ -37,7 +37,7 @@ from octavo.broker.http.forwarding import note_owner, redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.services import Services
 from octavo.broker.operations.rules import check_supported
-from octavo.broker.partition.gathering import Placed
+from octavo.broker.partition.message_batcher import Placed
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, Published, TopicName
 from octavo.protocol.batch import (

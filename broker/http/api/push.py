@@ -369,7 +369,7 @@ class Socket:
         return acked
 
     async def _apply(self, shares: dict[int, Share]) -> int:
-        """Ack at the owners; if one dies, try its heir, since a repeated ack is harmless."""
+        """Ack at the owners; if one dies, try its successor, since a repeated ack is harmless."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ACK_TRIES_S
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)

@@ -44,8 +44,8 @@ from octavo.broker.http.call import JSON, OWNER_HEADER, Call
 from octavo.broker.http.gate import Grant
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.http.services import Services
-from octavo.broker.operations.gathered import RemoteGatherings
-from octavo.broker.partition.gathering import Joined, Stored
+from octavo.broker.operations.gathered import RemoteBatchers
+from octavo.broker.partition.message_batcher import Joined, Stored
 from octavo.broker.types import PartitionName, TopicName
 from octavo.protocol.due import is_delayed
 from octavo.security.rules import Kind, Operation, Resource
@@ -123,7 +123,7 @@ class ShortWay:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._elsewhere = RemoteGatherings(services.remote)
+        self._elsewhere = RemoteBatchers(services.remote)
         self._young: dict[bytes, KnownHead] = {}
         self._old: dict[bytes, KnownHead] = {}
 

@@ -10,13 +10,13 @@ MUTANTS = (
     Mutant(
         "preference-without-bound",
         0,
-        "preference.py",
+        "membership.py",
         "partitions choose their brokers without a bound for each broker",
         """The former rule: the highest random weight decides, without a bound for a broker. The
         edit does not reduce a broker's free room.""",
         "S10 (no broker has two more of a topic than another)",
         "topics of several partitions",
-        (Edit("octavo.broker.cluster.preference:preferred_brokers", "room[best] -= 1", "pass"),),
+        (Edit("octavo.broker.cluster.membership:preferred_brokers", "room[best] -= 1", "pass"),),
         PROFILE,
     ),
     Mutant(
@@ -31,8 +31,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.cluster.balance:Balance._misplaced",
-                "if heir is not None and heir != own:",
-                "if heir is not None and heir == own:",
+                "if successor is not None and successor != own:",
+                "if successor is not None and successor == own:",
             ),
         ),
         PROFILE,
@@ -76,12 +76,12 @@ MUTANTS = (
                 "if publisher.failed:",
             ),
             Edit(
-                "octavo.broker.partition.ending:PartitionEnd.is_told_by",
+                "octavo.broker.partition.handover:HandoverState.is_told_by",
                 "closed.last_entry == self.last_entry",
                 "True",
             ),
             Edit(
-                "octavo.broker.partition.ending:PartitionEnd.is_told_by",
+                "octavo.broker.partition.handover:HandoverState.is_told_by",
                 "plain_length(closed) == self.contents.payload_bytes",
                 "True",
             ),
@@ -130,8 +130,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.broker:Broker._look_after",
-                'self.chores.begin("upkeep", partition.name, partition.maintain)',
-                'self.chores.begin("upkeep", "", partition.maintain)',
+                'self.background_tasks.begin("upkeep", partition.name, partition.maintain)',
+                'self.background_tasks.begin("upkeep", "", partition.maintain)',
             ),
         ),
         PROFILE,

@@ -145,7 +145,7 @@ BUGS = (
         _TESTS + "test_a_run_that_is_broken_off_leaves_nothing",
         (
             Edit(
-                "octavo.broker.log.leftover:may_go",
+                "octavo.broker.log.orphan_ledgers:may_go",
                 "record.compaction is None or record.compaction.run != label.run",
                 "record.compaction is None",
             ),

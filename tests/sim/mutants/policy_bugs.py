@@ -88,7 +88,7 @@ BUGS = (
         "unit/broker/test_ages.py",
         (
             Edit(
-                "octavo.broker.policies.ages:Ages.stored_before",
+                "octavo.broker.policies:Ages.stored_before",
                 "return self._marks[place - 1].offset if place else 0",
                 "return self._marks[min(place, len(self._marks) - 1)].offset if place else 0",
             ),
@@ -118,7 +118,7 @@ BUGS = (
         "unit/broker/test_ages.py",
         (
             Edit(
-                "octavo.broker.policies.ages:Ages.note",
+                "octavo.broker.policies:Ages.note",
                 "if marks and offset <= marks[-1].offset:",
                 "if False:",
             ),

@@ -37,7 +37,7 @@ MUTANTS = (
         "an opening or a roll-over that is slower than two sweeps",
         (
             Edit(
-                "octavo.broker.log.leftover:may_go",
+                "octavo.broker.log.orphan_ledgers:may_go",
                 "return record.epoch > label.epoch",
                 "return True",
             ),

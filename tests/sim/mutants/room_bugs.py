@@ -104,7 +104,7 @@ BUGS = (
         "Q1",
         "cluster/test_partition_faults.py::test_a_bug_in_one_partition_leaves_the_others_maintained",
         (
-            "octavo.broker.cluster.chores:Chores._do",
+            "octavo.broker.cluster.background_tasks:BackgroundTasks._do",
             "    finally:\n        del self._under_way[piece]",
             "        del self._under_way[piece]",
         ),
@@ -492,7 +492,7 @@ BUGS = (
         "cancellation inside an await",
         "unit/broker/test_audit_writer.py::test_a_batch_that_was_broken_off_goes_on_as_it_was",
         (
-            "octavo.broker.audit.writer:AuditWriter.write_all",
+            "octavo.broker.audit:AuditWriter.write_all",
             "self._begun or min(",
             "min(",
         ),
@@ -502,9 +502,9 @@ BUGS = (
         "a broker's status counts as published although its session ended",
         "The others take a drained broker for one that may be given partitions.",
         "what a session took with it is told again",
-        "unit/broker/test_standings.py::test_a_session_that_ends_amid_any_call",
+        "unit/broker/test_broker_status.py::test_a_session_that_ends_amid_any_call",
         (
-            "octavo.broker.cluster.standing:Standings.tell_again",
+            "octavo.broker.cluster.broker_status:BrokerStatuses.tell_again",
             "if sessions == self._sessions:",
             "if sessions <= self._sessions:",
         ),

@@ -35,7 +35,7 @@ BUGS = (
         "unit/broker/test_dedup.py",
         (
             Edit(
-                "octavo.broker.state.dedup:_place",
+                "octavo.broker.state.producers:_place",
                 "return Duplicate(first_offset, last_offset, last_offset)",
                 "return Duplicate(first_offset, last_offset, first_offset)",
             ),
@@ -429,7 +429,7 @@ BUGS = (
         "unit/broker/test_leftover.py",
         (
             Edit(
-                "octavo.broker.log.leftover:may_go",
+                "octavo.broker.log.orphan_ledgers:may_go",
                 "record.epoch > label.epoch",
                 "record.epoch >= label.epoch",
             ),
@@ -444,7 +444,7 @@ BUGS = (
         "unit/broker/test_leftover.py",
         (
             Edit(
-                "octavo.broker.log.leftover:named_ledgers",
+                "octavo.broker.log.orphan_ledgers:named_ledgers",
                 "named if record.state_ledger is None else named | {record.state_ledger}",
                 "named",
             ),
@@ -474,7 +474,7 @@ BUGS = (
         "unit/broker/test_leftover.py",
         (
             Edit(
-                "octavo.broker.log.leftover:Suspects.judged",
+                "octavo.broker.log.orphan_ledgers:Suspects.judged",
                 "        self.acquitted(ledger_id)\n",
                 "",
             ),

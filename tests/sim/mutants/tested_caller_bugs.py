@@ -22,7 +22,7 @@ BUGS = (
         _RECOVER,
         (
             Edit(
-                "octavo.broker.log.leftover:named_ledgers",
+                "octavo.broker.log.orphan_ledgers:named_ledgers",
                 "return named if record.state_ledger is None else named | {record.state_ledger}",
                 "return named",
             ),
@@ -330,7 +330,7 @@ BUGS = (
         _GATHERING,
         (
             Edit(
-                "octavo.broker.partition.gathering:Joined.placed",
+                "octavo.broker.partition.message_batcher:Joined.placed",
                 "offset = published.first_offset + self.number",
                 "offset = published.first_offset",
             ),
@@ -344,7 +344,7 @@ BUGS = (
         _GATHERING,
         (
             Edit(
-                "octavo.broker.partition.gathering:Gathering.publish",
+                "octavo.broker.partition.message_batcher:MessageBatcher.publish",
                 "await asyncio.shield(joined.stored)",
                 "await joined.stored",
             ),
@@ -359,7 +359,7 @@ BUGS = (
         _GATHERING,
         (
             Edit(
-                "octavo.broker.partition.gathering:Gathering._store",
+                "octavo.broker.partition.message_batcher:MessageBatcher._store",
                 "    self._under_way -= 1\n        self._send()",
                 "    self._under_way -= 1\n        shared.done.exception() or self._send()",
             ),

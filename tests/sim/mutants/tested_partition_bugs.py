@@ -404,7 +404,7 @@ BUGS = (
         "unit/broker/test_shared_ledgers.py",
         (
             Edit(
-                "octavo.broker.log.shared_ledgers:SharedLedgers.release",
+                "octavo.broker.log.ledger_references:SharedLedgers.release",
                 "if after.referrers:",
                 "if False:",
             ),
@@ -419,7 +419,7 @@ BUGS = (
         "unit/broker/test_shared_ledgers.py",
         (
             Edit(
-                "octavo.broker.log.referrers:is_gone",
+                "octavo.broker.log.orphan_ledgers:is_gone",
                 "if not topic.stands or record is None or record.deleted:",
                 "if record is None:\n        return True\n    if record.deleted:",
             ),

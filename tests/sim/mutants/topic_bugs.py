@@ -84,7 +84,7 @@ MUTANTS = (
         "producers that come back under a new epoch while requests are late",
         (
             Edit(
-                "octavo.broker.state.dedup:ProducerTable.check",
+                "octavo.broker.state.producers:ProducerTable.check",
                 "    if known is not None and epoch < known.epoch:",
                 "    if known is not None and epoch < known.epoch:\n        return None\n"
                 "    if known is not None and epoch < known.epoch:",

@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         "hint-past-the-last",
         0,
-        "compacted_view.py",
+        "compaction.py",
         "a hint into a compacted view points an entry too far",
         """Where a page ended, the next entry is where its reader goes on. The edit lets the hint
         begin where that entry's predecessor does: a similar name.""",
@@ -36,7 +36,7 @@ MUTANTS = (
         "readers that begin amid an entry where another one's page ended",
         (
             Edit(
-                "octavo.broker.log.compacted_view:Hints.note",
+                "octavo.broker.log.compaction:Hints.note",
                 "self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)",
                 "self._put(batch.ledger_id, batch.entry_id + 1, batch.base_offset, following + 1)",
             ),

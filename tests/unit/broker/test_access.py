@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.errors import ExclusiveProducer, ProducerBusy, StaleProducerAccess
-from octavo.broker.state.access import Access, AccessState
 from octavo.broker.state.format import State, access_op, encode, snapshot
+from octavo.broker.state.producers import Access, AccessState
 
 SESSION_MS = 1_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.policies.ages import MARKS_MAX, Ages
+from octavo.broker.policies import MARKS_MAX, Ages
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import State, ages_op, encode, snapshot
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from octavo.broker.audit.writer import BATCH_EVENTS_MAX, AuditWriter
+from octavo.broker.audit import BATCH_EVENTS_MAX, AuditWriter
 from octavo.broker.config import BrokerConfig
-from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.state.producers import ProducerTable
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import read_records
 
@@ -88,8 +88,8 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.broker.audit.writer.FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr("octavo.broker.audit.writer.LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr("octavo.broker.audit.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("octavo.broker.audit.LONGEST_PAUSE_S", 0.001)
 
 
 @pytest.mark.parametrize("more", [0, 1, 3, BATCH_EVENTS_MAX])

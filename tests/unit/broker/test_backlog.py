@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.policies.backlog import Backlog, Quota, Stored, bytes_from, room_from
+from octavo.broker.policies import Backlog, Quota, Stored, bytes_from, room_from
 
 ledgers = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5_000)), max_size=6)
 

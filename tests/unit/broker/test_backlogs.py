@@ -10,8 +10,7 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.errors import BacklogQuotaExceeded
 from octavo.broker.partition.backlogs import Backlogs
 from octavo.broker.partition.context import PassedOver
-from octavo.broker.policies.ages import Ages
-from octavo.broker.policies.backlog import Stored
+from octavo.broker.policies import Ages, Stored
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.metadata.topics import Policies
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from octavo.broker.cluster.broker_status import BrokerStatus, encode_status
 from octavo.broker.cluster.registry import BrokerRegistry, encode_broker
-from octavo.broker.cluster.standing import Standing, encode_standing
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.store import MetadataUnavailable, RecordNotFound, SessionState
 from octavo.metadata.topics import broker_path, standing_path
@@ -34,7 +34,7 @@ class Store:
         self.values: dict[str, bytes] = {}
         self.watcher: Callable[[], None] = lambda: None
         self.session: Callable[[SessionState], None] = lambda _: None
-        self.standings: dict[str, bytes] = {}
+        self.statuses: dict[str, bytes] = {}
         self.alarms: dict[str, Callable[[], None]] = {}
         self.answers_lost = 0
         """The number of coming reads of a broker status without an answer."""
@@ -47,10 +47,10 @@ class Store:
         self.alarms[path] = watcher
         return SimpleNamespace(cancel=lambda: None)
 
-    def put_standing(self, name: str, standing: Standing) -> None:
+    def put_standing(self, name: str, standing: BrokerStatus) -> None:
         """Write the broker's status; the watch fires once."""
         registered = self.values[name]
-        self.standings[standing_path(name)] = encode_standing(standing, registered)
+        self.statuses[standing_path(name)] = encode_status(standing, registered)
         self.alarms[standing_path(name)]()
 
     def on_session(self, session: Callable[[SessionState], None]) -> None:
@@ -64,7 +64,7 @@ class Store:
             self.answers_lost -= 1
             raise MetadataUnavailable("no answer came in time")
         found = [value for name, value in self.values.items() if path == broker_path(name)]
-        found += [self.standings[path]] if path in self.standings else []
+        found += [self.statuses[path]] if path in self.statuses else []
         if not found:
             raise RecordNotFound(path)
         return SimpleNamespace(value=found[0])
@@ -157,7 +157,7 @@ def test_nobody_is_handed_anything_while_our_own_session_was_disturbed() -> None
         await asyncio.sleep(SETTLE_S)
         known.store.session(SessionState.SUSPENDED)
         assert known.registry.settled() == ()
-        assert {known.registry.heir(TOPIC.partition(n), 4, ()) for n in range(4)} == {None}
+        assert {known.registry.successor(TOPIC.partition(n), 4, ()) for n in range(4)} == {None}
         await asyncio.sleep(SETTLE_S)
         assert known.registry.settled() == ("a", "b")
 
@@ -211,11 +211,11 @@ def test_the_heir_of_each_partition_costs_no_look_at_the_others() -> None:
         settled, live = known.registry.settled(), Counted(known.registry.live)
         known.registry.live = live
         names = [TOPIC.partition(number) for number in range(2_000)]
-        heirs = [known.registry.heir(name, len(names), settled) for name in names]
+        successors = [known.registry.successor(name, len(names), settled) for name in names]
         owners = [known.registry.preferred_of(name, len(names)) for name in names]
         assert live.looks <= 2 * len(names)
-        assert heirs == [one.broker_id for one in known.registry.preferred(TOPIC, len(names))]
-        assert heirs == [one.broker_id for one in owners]
+        assert successors == [one.broker_id for one in known.registry.preferred(TOPIC, len(names))]
+        assert successors == [one.broker_id for one in owners]
 
     told(story)
 
@@ -226,11 +226,11 @@ def test_a_standing_whose_reading_failed_is_read_again(answers_lost: int) -> Non
 
     async def story(known: Known) -> None:
         await known.see(b="1")
-        known.store.put_standing("b", Standing(draining=True))
+        known.store.put_standing("b", BrokerStatus(draining=True))
         await asyncio.sleep(SETTLE_S)
         assert known.registry.settled() == ("a",)
         known.store.answers_lost = answers_lost
-        known.store.put_standing("b", Standing(draining=False))
+        known.store.put_standing("b", BrokerStatus(draining=False))
         await asyncio.sleep(SETTLE_S)
         assert known.registry.settled() == ("a", "b")
 
@@ -241,7 +241,7 @@ def test_a_broker_that_went_is_not_asked_for_its_standing_any_more() -> None:
     async def story(known: Known) -> None:
         await known.see(b="1")
         known.store.answers_lost = 1_000
-        known.store.put_standing("b", Standing(draining=True))
+        known.store.put_standing("b", BrokerStatus(draining=True))
         await asyncio.sleep(0.1)
         await known.see()
         await asyncio.sleep(1.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.errors import SequenceGap, StaleProducerEpoch
-from octavo.broker.state.dedup import (
+from octavo.broker.state.producers import (
     BATCHES_REMEMBERED,
     SEQUENCE_MODULUS,
     Duplicate,

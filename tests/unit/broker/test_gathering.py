@@ -8,8 +8,8 @@ import random
 import pytest
 
 from octavo.broker.errors import NotOwner
-from octavo.broker.partition import gathering
-from octavo.broker.partition.gathering import Gathering, Placed
+from octavo.broker.partition import message_batcher
+from octavo.broker.partition.message_batcher import MessageBatcher, Placed
 from octavo.broker.types import Published
 from octavo.protocol.batch import check_batch
 from octavo.protocol.records import Record, read_records
@@ -17,7 +17,7 @@ from octavo.protocol.records import Record, read_records
 
 @pytest.fixture(autouse=True)
 def two_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "UNDER_WAY_MAX", 2)
+    monkeypatch.setattr(message_batcher, "UNDER_WAY_MAX", 2)
 
 
 class Log:
@@ -50,13 +50,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def calls(of: Gathering, *values: bytes) -> list[asyncio.Task[Placed]]:
+def calls(of: MessageBatcher, *values: bytes) -> list[asyncio.Task[Placed]]:
     return [asyncio.ensure_future(of.publish(Record(None, value, (), 5))) for value in values]
 
 
 async def test_the_first_go_at_once_and_the_others_together() -> None:
     log = Log()
-    of = Gathering(log.publish)
+    of = MessageBatcher(log.publish)
     tasks = calls(of, b"a", b"b", b"c", b"d", b"e")
     await settle()
     assert log.sizes == [1, 1]
@@ -73,9 +73,9 @@ async def test_the_first_go_at_once_and_the_others_together() -> None:
 
 
 async def test_a_full_batch_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "SHARED_MESSAGES", 3)
+    monkeypatch.setattr(message_batcher, "SHARED_MESSAGES", 3)
     log = Log()
-    of = Gathering(log.publish)
+    of = MessageBatcher(log.publish)
     tasks = calls(of, *[b"%d" % number for number in range(9)])
     await settle()
     assert log.sizes == [1, 1, 3, 3]
@@ -87,8 +87,8 @@ async def test_a_full_batch_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_a_long_message_goes_alone_and_behind_those_before_it() -> None:
     log = Log()
-    of = Gathering(log.publish)
-    long = bytes(gathering.SHARED_BYTES)
+    of = MessageBatcher(log.publish)
+    long = bytes(message_batcher.SHARED_BYTES)
     tasks = calls(of, b"a", b"b", b"c", long, b"d", long)
     await settle()
     assert log.sizes == [1, 1, 1, 1, 1, 1]
@@ -101,9 +101,9 @@ async def test_a_long_message_goes_alone_and_behind_those_before_it() -> None:
 async def test_all_of_a_batch_fail_together_and_the_next_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathering, "UNDER_WAY_MAX", 1)
+    monkeypatch.setattr(message_batcher, "UNDER_WAY_MAX", 1)
     log = Log()
-    of = Gathering(log.publish)
+    of = MessageBatcher(log.publish)
     first, *tasks = calls(of, b"a", b"b", b"c")
     await settle()
     await log.store()
@@ -121,7 +121,7 @@ async def test_all_of_a_batch_fail_together_and_the_next_goes_on(
 
 async def test_who_goes_away_takes_nothing_from_the_others() -> None:
     log = Log()
-    of = Gathering(log.publish)
+    of = MessageBatcher(log.publish)
     tasks = calls(of, b"a", b"b", b"c", b"d")
     await settle()
     for number in (0, 2):
@@ -136,10 +136,10 @@ async def test_who_goes_away_takes_nothing_from_the_others() -> None:
 @pytest.mark.parametrize("seed", range(20))
 async def test_each_place_holds_its_own_message(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(gathering, "SHARED_MESSAGES", rng.choice((1, 2, 5, 1000)))
-    monkeypatch.setattr(gathering, "UNDER_WAY_MAX", rng.choice((1, 2, 4)))
+    monkeypatch.setattr(message_batcher, "SHARED_MESSAGES", rng.choice((1, 2, 5, 1000)))
+    monkeypatch.setattr(message_batcher, "UNDER_WAY_MAX", rng.choice((1, 2, 4)))
     log = Log()
-    of = Gathering(log.publish)
+    of = MessageBatcher(log.publish)
     tasks: list[asyncio.Task[Placed]] = []
     for number in range(60):
         tasks += calls(of, b"%d" % number)

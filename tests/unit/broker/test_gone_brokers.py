@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.broker.cluster.gone import REMEMBERED_MAX, REMEMBERED_S, GoneBrokers
+from octavo.broker.cluster.membership import REMEMBERED_MAX, REMEMBERED_S, GoneBrokers
 from octavo.broker.types import BrokerInfo
 
 

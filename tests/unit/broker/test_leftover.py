@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.log.leftover import Label, Suspects, custom_of, label_of, may_go
+from octavo.broker.log.orphan_ledgers import Label, Suspects, custom_of, label_of, may_go
 from octavo.broker.types import PartitionName
 from octavo.metadata.topics import (
     CompactedLedger,

@@ -15,7 +15,7 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import PartitionUnavailable
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.opening import PartitionOpener
-from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.state.producers import ProducerTable
 from octavo.broker.types import TopicSettings
 from octavo.ledger.client import LedgerClient
 from octavo.metadata.frozen import FrozenStore

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from octavo.broker.partition import pace as module
-from octavo.broker.partition.pace import Pace
+from octavo.broker.partition import compactor as module
+from octavo.broker.partition.compactor import Pace
 
 
 class Clock:

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.cluster.preference import preferred_brokers
+from octavo.broker.cluster.membership import preferred_brokers
 from octavo.broker.types import TopicName
 
 BROKERS = st.sets(st.text("abcdef", min_size=1, max_size=3), min_size=1, max_size=8)

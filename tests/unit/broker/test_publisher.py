@@ -20,8 +20,7 @@ from octavo.broker.log.cache import TailCache
 from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.stream import Appended, PartitionStream
-from octavo.broker.state.access import Access, AccessState
-from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.state.producers import Access, AccessState, ProducerTable
 from octavo.broker.state.stream import Append, StreamConfig, StreamState, stream_told
 from octavo.broker.types import PartitionName, Published
 from octavo.ledger.actions import Closed, Ended

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from octavo.broker.cluster.forks import Forks, OwnersPoint
 from octavo.broker.errors import LEDGER_GOING, TOO_MANY_FORKS
 from octavo.broker.log.ledger_list import Cut, ForkPoint
-from octavo.broker.log.referrers import is_gone, joined, left
-from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
+from octavo.broker.log.ledger_references import SharedLedgers, referrer_of
+from octavo.broker.log.orphan_ledgers import is_gone, joined, left
 from octavo.broker.types import PartitionName, TopicInfo, TopicName, TopicSettings
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.shares import ShareStore
@@ -289,7 +289,7 @@ def test_in_every_order_nothing_named_goes_and_nothing_unnamed_stays(part: int) 
         world = asyncio.run(story(seed))
         named = set().union(*world.named().values())
         assert named <= world.ledgers, seed
-        # Ledgers that a crashed run trimmed before they were shared are left to leftovers.py.
+        # Ledgers that a crashed run trimmed before they were shared are left to orphan_ledgers.py.
         shared = asyncio.run(_shares(world))
         for ledger_id, record in shared.items():
             assert record.referrers, (seed, ledger_id)

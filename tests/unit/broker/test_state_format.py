@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.state.dedup import ProducerState, Remembered
 from octavo.broker.state.format import (
     SNAPSHOT_ENTRY_BYTES,
     BadStateLedger,
@@ -20,6 +19,7 @@ from octavo.broker.state.format import (
     producers_op,
     snapshot,
 )
+from octavo.broker.state.producers import ProducerState, Remembered
 
 acks = st.lists(st.tuples(st.integers(0, 9_000), st.integers(1, 300)), max_size=12)
 

@@ -12,9 +12,9 @@ import pytest
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import NotOwner
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.format import State, ack_op, producers_op, snapshot, used_op
 from octavo.broker.state.log import StateLog
+from octavo.broker.state.producers import ProducerTable
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.metadata.topics import PartitionRecord
 from tests.support.kit.quiescence import in_use

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.bulkload.checks import Offer
+from octavo.broker.bulkload.driver import Offer
 from octavo.broker.errors import BULK_LOAD_ABORTED, BULK_LOAD_UNFINISHED
 from octavo.broker.types import PartitionName
 from octavo.metadata.bulk_loads import PrivateLedger

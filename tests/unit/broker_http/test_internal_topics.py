@@ -25,7 +25,7 @@ from octavo.broker.internal_topics import (
     check_not_internal,
     door_of,
 )
-from octavo.broker.state.access import BROKERS, Access, AccessState
+from octavo.broker.state.producers import BROKERS, Access, AccessState
 from octavo.broker.types import TopicName
 from octavo.protocol.records import Record, build_batch
 from octavo.security.rules import Kind, Operation, Resource

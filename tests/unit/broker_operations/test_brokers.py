@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import LargeNotTaken, NotOwner, TopicIsStream
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.config import HttpConfig
@@ -35,7 +34,7 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.local import run
 from octavo.broker.operations.serving import Serving
-from octavo.broker.partition.ending import Foretold, PartitionEnd
+from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
 from octavo.broker.types import BrokerInfo, Owner, TopicName
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import Identity
@@ -45,7 +44,7 @@ TOPIC = TopicName("public", "one")
 ASKER = Asker("peer", "10.0.0.1")
 NAME = TOPIC.partition(0)
 NODE = Identity("node:b1", source="node")
-END = PartitionEnd(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
+END = HandoverState(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
 BATCH = build_batch([Record(b"k", b"v")])
 
 
@@ -58,11 +57,11 @@ def asking(two: Running) -> tuple[Any, BrokerInfo, Owner]:
 async def test_a_hand_over_arrives_as_it_was_sent() -> None:
     async with running(2) as two:
         await two.api.put("/v1/topics/public/one")
-        broker, heir, _ = asking(two)
-        await broker.foretell_peer(heir, NAME, Foretold("i0", 3, True))
-        handed = Handed("i0", True, END, "b1", "b1 is being drained")
-        await broker.ask_peer(heir, NAME, handed)
-        assert two.cluster.brokers["b0"].foretold == [Foretold("i0", 3, True)]
+        broker, successor, _ = asking(two)
+        await broker.announce_to_peer(successor, NAME, HandoverNotice("i0", 3, True))
+        handed = Handover("i0", True, END, "b1", "b1 is being drained")
+        await broker.ask_peer(successor, NAME, handed)
+        assert two.cluster.brokers["b0"].foretold == [HandoverNotice("i0", 3, True)]
         assert two.cluster.brokers["b0"].taken == [(NAME, handed)]
 
 
@@ -121,7 +120,7 @@ async def test_a_drain_for_another_broker_is_refused() -> None:
     [(0, "prepare"), (1, ["public", "one"]), (2, ["i0", "three", True]), (2, ["i0"])],
 )
 def test_a_broker_reads_with_care_what_it_is_told(part: int, value: Any) -> None:
-    right = encode_request(NODE, "i0", Prepare(NAME, Foretold("i0", 3, True)))
+    right = encode_request(NODE, "i0", Prepare(NAME, HandoverNotice("i0", 3, True)))
     wrong = msgspec.msgpack.decode(right)
     assert decode_request(msgspec.msgpack.encode(wrong)).operation
     wrong[2][part] = value if part else "no-such-operation"
@@ -180,7 +179,7 @@ class World:
         return asyncio.ensure_future(self.serving.answer(payload, deadline_s, ASKER))
 
 
-@pytest.mark.parametrize("operation", [Take(NAME, Handed("i0")), StoreCopy(NAME, BATCH)])
+@pytest.mark.parametrize("operation", [Take(NAME, Handover("i0")), StoreCopy(NAME, BATCH)])
 async def test_what_has_begun_goes_on_when_the_asking_broker_gives_up(operation: Any) -> None:
     """A partition that is being claimed is opened, and a copy that is being stored is stored."""
     world = World()
@@ -199,7 +198,7 @@ async def test_no_quota_counts_them() -> None:
     """Else a namespace that has used its quota up would lose dead letters, and keep dead topics."""
     world = World()
     world.end.set()
-    for operation in (StoreCopy(NAME, BATCH), FindUnused(NAME, 1, 0), Take(NAME, Handed("i0"))):
+    for operation in (StoreCopy(NAME, BATCH), FindUnused(NAME, 1, 0), Take(NAME, Handover("i0"))):
         assert not (await world.ask(operation)).is_refused
     assert not world.charged
 
@@ -207,6 +206,6 @@ async def test_no_quota_counts_them() -> None:
 async def test_a_broker_that_is_not_ready_takes_nothing() -> None:
     world = World()
     world.is_ready = False
-    reply = await world.ask(Take(NAME, Handed("i0")))
+    reply = await world.ask(Take(NAME, Handover("i0")))
     assert decode_refusal(reply.payload).code == "not-owner"
     assert not world.begun.is_set()

@@ -8,7 +8,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from octavo.broker.cluster.handing import Handed
 from octavo.broker.log.ledger_list import Contents
 from octavo.broker.log.open_batches import Turns
 from octavo.broker.operations.channel import Priority
@@ -72,7 +71,7 @@ from octavo.broker.operations.stream_kinds import (
     ReadStream,
     StreamAsked,
 )
-from octavo.broker.partition.ending import Foretold, PartitionEnd
+from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
 from octavo.broker.state.stream import Append
 from octavo.broker.types import GroupName, PartitionName, TopicSettings
 from octavo.protocol.records import Record, build_batch
@@ -83,7 +82,7 @@ from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 NAME = PartitionName("public", "t", 3)
 GROUP = GroupName("public", "g")
 ALICE = Identity("user:alice", source="token")
-END = PartitionEnd(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
+END = HandoverState(3, 7, 11, Contents(12, 4000, 5, 9, 1), 8, (b"\x00\xff", b""))
 EVERY: list[AnyOperation] = [
     Publish(NAME, [build_batch([Record(b"k", b"v")])]),
     Read.of(NAME, (5,), 10, 10, compacted=False),
@@ -115,8 +114,8 @@ EVERY: list[AnyOperation] = [
     ReadBody(NAME, 7, 1),
     WriteAudit(NAME, b"batch"),
     FindUnused(NAME, 60_000, 0, "s"),
-    Prepare(NAME, Foretold("i0", 3, True)),
-    Take(NAME, Handed("i0", True, END, "b0", "b0 is being drained")),
+    Prepare(NAME, HandoverNotice("i0", 3, True)),
+    Take(NAME, Handover("i0", True, END, "b0", "b0 is being drained")),
     LetGo(NAME.topic_name, "i0"),
     Drain("b1", True),
     Heartbeat(

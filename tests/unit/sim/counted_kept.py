@@ -15,9 +15,10 @@ KEPT: Mapping[str, str] = {
         ledger.rereplication.keeper:CopyKeeper._waited_for metadata.election:Ownership._held""",
     "background work that never ends while the process lives": """
         bookie.node:BookieNode._tasks broker.broker:Broker._rounds broker.broker:Broker._tasks
-        broker.cluster.chores:Chores._under_way broker.cluster.deletion:Deletions._taken_up
-        broker.http.overview:Overview._tasks client.doubt:Doubts._tasks
-        client.partition_queue:PartitionQueue._tasks ledger.bookies.bookies:Bookies._tasks
+        broker.cluster.background_tasks:BackgroundTasks._under_way
+        broker.cluster.deletion:Deletions._taken_up broker.http.overview:Overview._tasks
+        client.doubt:Doubts._tasks client.partition_queue:PartitionQueue._tasks
+        ledger.bookies.bookies:Bookies._tasks
         ledger.client:LedgerClient._tasks tls.listening:TlsListener._accepting""",
     "lives for one call or one stream, and goes with it": """
         broker.http.api.acks:Share.release broker.http.api.batching:Publishing._queues

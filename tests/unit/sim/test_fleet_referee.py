@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from octavo.broker.cluster.preference import preferred_brokers
+from octavo.broker.cluster.membership import preferred_brokers
 from octavo.broker.types import TopicName
 from tests.sim.fleet import Fleet, FleetOptions
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.log.leftover import custom_of
+from octavo.broker.log.orphan_ledgers import custom_of
 from octavo.broker.types import PartitionName
 from octavo.metadata.topic_records import (
     CompactedLedger,

@@ -15,7 +15,7 @@ from octavo.bookie.ledgers import rules as ledger_rules
 from octavo.bookie.ledgers.cookies import check_cookies
 from octavo.bookie.ledgers.state import LedgerState
 from octavo.broker.errors import StaleProducerEpoch
-from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.state.producers import ProducerTable
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.quorum import Acks, Quorum
 from octavo.ledger.recover.recovery_state import RecoveryState

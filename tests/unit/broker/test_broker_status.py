@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.cluster.standing import Standing, Standings, decode_standing
+from octavo.broker.cluster.broker_status import BrokerStatus, BrokerStatuses, decode_status
 from octavo.metadata.store import (
     MetadataUnavailable,
     RecordExists,
@@ -24,7 +24,7 @@ from octavo.metadata.topics import standing_path
 
 ME = b"registered"
 PATH = standing_path("a")
-DRAINING = Standing(draining=True)
+DRAINING = BrokerStatus(draining=True)
 
 
 class Store:
@@ -90,13 +90,13 @@ class Store:
         self._done()
 
     @property
-    def said(self) -> Standing | None:
-        return None if self.record is None else decode_standing(self.record[0], ME)
+    def said(self) -> BrokerStatus | None:
+        return None if self.record is None else decode_status(self.record[0], ME)
 
 
-def standings(store: Store) -> Standings:
+def standings(store: Store) -> BrokerStatuses:
     any_store: Any = store
-    found = Standings(any_store, lambda: None, asyncio.ensure_future)
+    found = BrokerStatuses(any_store, lambda: None, asyncio.ensure_future)
     found.start("a", ME)
     return found
 
@@ -106,7 +106,7 @@ async def test_a_session_that_ends_amid_any_call(ends_at: int) -> None:
     """The registry announces again in the next session, as it does after every alarm."""
     store = Store()
     own = standings(store)
-    for standing in (Standing(partitions=1), Standing(partitions=2), DRAINING):
+    for standing in (BrokerStatus(partitions=1), BrokerStatus(partitions=2), DRAINING):
         store.ends_at = ends_at
         await own.tell(standing)
         await own.tell_again()
@@ -128,7 +128,7 @@ async def test_what_could_not_be_written_counts_as_not_told() -> None:
         raise RecordNotFound(path)
 
     store.delete = nothing_goes  # type: ignore[method-assign]
-    with pytest.raises(MetadataUnavailable, match="standing"):
+    with pytest.raises(MetadataUnavailable, match="status"):
         await own.tell(DRAINING)
     store.delete = real  # type: ignore[method-assign]
     await own.tell_again()

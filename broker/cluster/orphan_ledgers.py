@@ -1,4 +1,4 @@
-"""Find ledgers that no record names any more, and remove them; log/leftover.py has the rule.
+"""Find ledgers that no record names any more, and remove them; log/orphan_ledgers.py has the rule.
 
 Each sweep checks some of all ledgers, and the next sweep continues after them, so a sweep costs the
 same however many there are. By the label of a ledger, each broker removes ledgers of the topics
@@ -16,8 +16,8 @@ from functools import partial
 import structlog
 
 from octavo.broker.config import BrokerConfig
-from octavo.broker.log.leftover import Label, Suspects, label_of, may_go
-from octavo.broker.log.shared_ledgers import SharedLedgers
+from octavo.broker.log.ledger_references import SharedLedgers
+from octavo.broker.log.orphan_ledgers import Label, Suspects, label_of, may_go
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
@@ -35,7 +35,7 @@ _SUSPECTS_MAX = 1_000
 _Records = tuple[TopicRecord | None, PartitionRecord | None]
 
 
-class Leftovers:
+class OrphanLedgers:
     """Sweep ledgers. `removed` counts the ledgers removed since the start."""
 
     def __init__(

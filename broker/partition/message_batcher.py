@@ -73,7 +73,7 @@ class _Shared:
         return self.bytes >= SHARED_BYTES or len(self.records) >= SHARED_MESSAGES
 
 
-class Gathering:
+class MessageBatcher:
     """Gather the single messages of a partition. `publish` stores a checked batch."""
 
     def __init__(self, publish: Callable[[bytes], Awaitable[Published]]) -> None:

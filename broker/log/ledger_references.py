@@ -1,4 +1,5 @@
-"""Ledgers that several partitions name: the driver of their referrers; the rules: referrers.py.
+"""Ledgers that several partitions name: the driver of their referrers; the rules:
+orphan_ledgers.py.
 
 Every ledger that leaves a partition's record must be released here: deleting it directly might
 delete a ledger that a fork reads. A crash leaves outdated referrers, or a record without referrers
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from octavo.broker.log.referrers import is_gone, joined, left
+from octavo.broker.log.orphan_ledgers import is_gone, joined, left
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound

@@ -1,4 +1,4 @@
-"""The standing of each broker: whether it is drained, its partitions, and its load.
+"""The status of each broker: whether it is drained, its partitions, and its load.
 
 A broker writes this into an ephemeral record next to its registration; the others read it under a
 watch. It is advice, like a preference: brokers that have read it prefer a drained broker for
@@ -37,7 +37,7 @@ _RETRY_S = 0.2
 """Pause before a record is read again after a failure, since its watch may not fire again."""
 
 
-class Standing(NamedTuple):
+class BrokerStatus(NamedTuple):
     """The record that a broker writes about itself."""
 
     draining: bool = False
@@ -48,29 +48,29 @@ class Standing(NamedTuple):
     """Their load (load.py), rounded; None: the broker has not told it."""
 
 
-def encode_standing(standing: Standing, registered: bytes) -> bytes:
-    """Encode the standing of the broker whose registration is `registered`."""
-    fields = {"v": 1, "of": registered, **standing._asdict()}
+def encode_status(status: BrokerStatus, registered: bytes) -> bytes:
+    """Encode the status of the broker whose registration is `registered`."""
+    fields = {"v": 1, "of": registered, **status._asdict()}
     packed: bytes = msgpack.packb(fields)
     return packed
 
 
-def decode_standing(value: bytes, registered: bytes) -> Standing:
-    """Decode a standing; the default if it is for another registration or cannot be decoded."""
+def decode_status(value: bytes, registered: bytes) -> BrokerStatus:
+    """Decode a status; the default if it is for another registration or cannot be decoded."""
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         if fields["of"] == registered:
             load = fields.get("load")
-            return Standing(
+            return BrokerStatus(
                 bool(fields["draining"]),
                 int(fields["partitions"]),
                 None if load is None else int(load),
             )
-    return Standing()
+    return BrokerStatus()
 
 
 class _Other:
-    """The standing of another live broker, and the watch on it."""
+    """The status of another live broker, and the watch on it."""
 
     __slots__ = ("read", "read_s", "registered", "trying", "watch")
 
@@ -84,8 +84,8 @@ class _Other:
         """Reads the record until that succeeds."""
 
 
-class Standings:
-    """Tell our own standing to the other brokers, and read theirs.
+class BrokerStatuses:
+    """Tell our own status to the other brokers, and read theirs.
 
     `on_change` is called when the set of drained brokers changed.
     """
@@ -101,8 +101,8 @@ class Standings:
         self._spawn = spawn
         self._registered = b""
         self._path = ""
-        self._told: Standing | None = Standing()
-        """The standing that others can read; None: unknown, because a write may have failed."""
+        self._told: BrokerStatus | None = BrokerStatus()
+        """The status that others can read; None: unknown, because a write may have failed."""
         self._is_there = False
         """Whether a record of this session stands."""
         self._sessions = 0
@@ -110,7 +110,7 @@ class Standings:
         self._turn = asyncio.Lock()
         self._others: dict[str, _Other] = {}
         self._drained: frozenset[str] = frozenset()
-        self.own = Standing()
+        self.own = BrokerStatus()
         self.changed_s = 0.0
         """When another broker was last drained or undrained."""
 
@@ -124,27 +124,27 @@ class Standings:
         """The other brokers that are drained, as far as this broker has heard."""
         return self._drained
 
-    def of(self, broker_id: str) -> Standing:
-        """Return the standing of another broker, as last read."""
+    def of(self, broker_id: str) -> BrokerStatus:
+        """Return the status of another broker, as last read."""
         other = self._others.get(broker_id)
         if other is None or other.read.last is None:
-            return Standing()
-        return decode_standing(other.read.last, other.registered)
+            return BrokerStatus()
+        return decode_status(other.read.last, other.registered)
 
     def age_s(self, broker_id: str) -> float | None:
-        """Return how many seconds ago another broker's standing was read; None: never."""
+        """Return how many seconds ago another broker's status was read; None: never."""
         other = self._others.get(broker_id)
         if other is None or other.read_s is None:
             return None
         return asyncio.get_running_loop().time() - other.read_s
 
-    async def tell(self, standing: Standing) -> None:
-        """Tell a standing to the others; it counts here at once. Raises `MetadataUnavailable`."""
-        self.own = standing
+    async def tell(self, status: BrokerStatus) -> None:
+        """Tell a status to the others; it counts here at once. Raises `MetadataUnavailable`."""
+        self.own = status
         await self.tell_again()
 
     async def tell_again(self) -> None:
-        """Write our standing again if the store may not have it, as after the end of a session.
+        """Write our status again if the store may not have it, as after the end of a session.
 
         Raises `MetadataUnavailable`.
         """
@@ -224,9 +224,9 @@ class Standings:
         if other.watch is not None:
             other.watch.cancel()
 
-    async def _write(self, standing: Standing) -> None:
+    async def _write(self, status: BrokerStatus) -> None:
         """Write our record. Raises `MetadataUnavailable`, also if it changes during each try."""
-        value = encode_standing(standing, self._registered)
+        value = encode_status(status, self._registered)
         for _ in range(_TRIES):
             if not self._is_there:  # a record there is from an earlier session
                 with contextlib.suppress(RecordNotFound, RecordExists):
@@ -241,9 +241,9 @@ class Standings:
                     await self._store.put(self._path, value, record.version)
                     return
                 self._is_there = False
-        raise MetadataUnavailable(f"the record of this broker's standing changed {_TRIES} times")
+        raise MetadataUnavailable(f"the record of this broker's status changed {_TRIES} times")
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
             self._sessions += 1
-            self._told, self._is_there = Standing(), False
+            self._told, self._is_there = BrokerStatus(), False

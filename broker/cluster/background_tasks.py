@@ -35,7 +35,7 @@ class _Failing(NamedTuple):
     """When its failure was logged last."""
 
 
-class Chores:
+class BackgroundTasks:
     """Run all pieces of a broker. `pause_ms` is the first pause after a failure."""
 
     def __init__(

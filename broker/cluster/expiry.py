@@ -1,4 +1,4 @@
-"""Delete topics and subscriptions that no client uses any more, if their policy says so.
+"""Delete topics, subscriptions and streams that no client uses any more, if their policy says so.
 
 A topic is deleted when all of this holds: `delete_when_inactive` has passed since it was made; it
 has no subscription; and the owner of each partition says that for this time, and since it began to
@@ -16,22 +16,31 @@ ledgers do not name it, so a new owner of partition 0 first asks which subscript
 Promises: a topic is not deleted if it has a subscription, a producer, a reader at a broker, or a
 message younger than its policy's time. Readers that bypass the brokers, such as Spark, are not
 seen.
+
+`ExpiredStreams` deletes durable streams that have expired, or that were deleted while they had
+forks. A fork shares ledgers and needs nothing else of its source (forks.py), so a deleted source
+could go at once. But the protocol keeps its name while it has forks: such a stream is marked
+(state/stream.py), and its topic is deleted after its last fork is gone. The ledgers that are shared
+tell whether there are forks; a fork at the very beginning shares none, and does not count.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.topics import Topics
-from octavo.broker.errors import SubscriptionNotFound
+from octavo.broker.errors import SubscriptionNotFound, TopicChanged, TopicNotFound
+from octavo.broker.log.ledger_references import SharedLedgers
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, SubscriptionInfo, TopicName
 from octavo.metadata.topics import TopicStore
+from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RETIRED_S = 10.0
@@ -41,7 +50,7 @@ AskUnused = Callable[[Owner, PartitionName, int, float, str], Awaitable[bool]]
 """
 
 
-class Inactive:
+class InactiveTopics:
     """Delete inactive topics and subscriptions whose partition 0 this broker serves."""
 
     def __init__(
@@ -152,3 +161,92 @@ class Inactive:
             if not unused:
                 return False
         return True
+
+
+_GENERATIONS_MAX = 100
+"""Limit of generations of forks that are followed."""
+
+
+class ExpiredStreams:
+    """Delete streams that have to go, for the partitions that this broker serves."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        shared: SharedLedgers,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._topics = topics
+        self._shared = shared
+        self._spawn = spawn
+
+    def is_due(self, partition: Partition) -> bool:
+        """Whether the stream may have to go. Costs nothing."""
+        state = partition.stream.state
+        return state is not None and (state.is_gone or partition.stream.is_over)
+
+    async def look(self, partition: Partition) -> bool:
+        """Delete the topic of this stream if it has to go; return whether it had to.
+
+        Raises what the metadata store raises, `TopicDeleting`.
+        """
+        state = partition.stream.state
+        if state is None:
+            return False
+        over = partition.stream.is_over
+        if not over and not (state.is_gone and not await self.has_forks(partition)):
+            return False
+        await self.delete(partition.name.topic_name, partition.incarnation)
+        _log.info("stream_went", topic=str(partition.name.topic_name), expired=over)
+        return True
+
+    async def delete(self, name: TopicName, incarnation: str) -> None:
+        """Delete this incarnation of the topic; do nothing if it is already gone."""
+        try:
+            await self._topics.delete(name, incarnation)
+        except (TopicChanged, TopicNotFound):
+            return
+
+    def begin(self, partition: Partition) -> None:
+        """Run `look` in the background. If it fails, a later chore or call tries again."""
+        self._spawn(self._look_quietly(partition))
+
+    async def work(self, partition: Partition) -> None:
+        """Run `look` as a chore."""
+        await self.look(partition)
+
+    async def _look_quietly(self, partition: Partition) -> None:
+        try:
+            await self.look(partition)
+        except OctavoError as error:
+            _log.warning(
+                "stream_not_deleted", topic=str(partition.name.topic_name), reason=str(error)
+            )
+
+    async def has_forks(self, partition: Partition) -> bool:
+        """Whether an existing topic was forked from this topic, directly or through other forks."""
+        name, incarnation = partition.name.topic_name, partition.incarnation
+        seen: dict[TopicName, bool] = {name: False}
+        for ledger_id in partition.ledger_ids:
+            for one in await self._shared.referrers(ledger_id):
+                fork = TopicName(one.namespace, one.topic)
+                if fork not in seen:
+                    seen[fork] = await self._descends(fork, one.incarnation, name, incarnation)
+                    if seen[fork]:
+                        return True
+        return False
+
+    async def _descends(
+        self, fork: TopicName, incarnation: str, name: TopicName, source: str
+    ) -> bool:
+        for _ in range(_GENERATIONS_MAX):
+            try:
+                info = await self._topics.get(fork)
+            except TopicNotFound:
+                return False
+            if info.incarnation != incarnation or info.fork is None:
+                return False
+            fork, incarnation = TopicName(fork.namespace, info.fork.topic), info.fork.incarnation
+            if fork == name:
+                return incarnation == source
+        return False

@@ -1,0 +1,259 @@
+"""Decide by a topic's effective policies: retention, limits, rates, durability. Pure.
+
+metadata/topic_settings.py declares the policies, their bounds and their precedence: a topic's own
+value takes precedence over its namespace's.
+
+`Rates` limits the rates of publishing and reading of a topic, at each owner of its partitions. Each
+rate that the topic's policies bound has a bucket of security/limits.py: a rate may be exceeded for
+a moment, and use that is known only afterwards becomes a bounded debt.
+
+`Quota` compares a subscription's backlog with its topic's quota. All bytes from its first unacked
+offset to the end count, including acked messages in between, because their ledgers are kept too.
+The bytes of a part of a ledger are estimated from its number of messages. A quota applies to each
+subscription separately; errors name the slowest subscription, which is furthest beyond its bound.
+
+`Ages` has the minimal ages of a partition's messages, by marks of offset and time. A mark says that
+every message before its offset was stored by its time. From time to time the owner adds a mark with
+the time for deletions (clock/deletion_clock.py), and keeps the marks in the state ledger. Neither a
+producer's timestamp nor this machine's clock counts. Known ages are always too low rather than too
+high: if marks are lost, thinned out or late, messages live longer. A message between two marks
+counts as stored at the later mark.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, cast
+
+from octavo.metadata.topic_settings import Policies
+from octavo.security.limits import GO_ON, SUBJECTS_KEPT, Bucket, Wait
+
+
+def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | None:
+    """Return why a message would expire before it is due; None if it will be delivered.
+
+    The time to live counts from the storing of a message, due or not. Both times are milliseconds
+    since 1970; a message without a due time is due at once.
+    """
+    ttl_ms = policies.ttl_ms
+    if due_ms is None or ttl_ms is None or due_ms - now_ms < ttl_ms:
+        return None
+    return (
+        f"it is due in {(due_ms - now_ms) / 1000:g} s, and the topic's ttl acks what was stored "
+        f"{ttl_ms / 1000:g} s ago: nothing would ever be delivered. Deliver it sooner, or have the "
+        "topic say a longer ttl, or off"
+    )
+
+
+def is_deferred(policies: Policies) -> bool:
+    """Whether entries are synced after their ack."""
+    return policies.durability == "deferred"
+
+
+def has_append_times(policies: Policies) -> bool:
+    """Whether messages get the time at which they are stored instead of their producer's time."""
+    return policies.message_time == "append"
+
+
+def backlog_policy(policies: Policies) -> Literal["hold", "reject", "evict"]:
+    return cast(Literal["hold", "reject", "evict"], policies.backlog_policy or "hold")
+
+
+INTO = ("publish_bytes", "publish_messages")
+OUT_OF = ("dispatch_bytes", "dispatch_messages")
+_Bounds = tuple[int | None, ...]
+
+
+def has_rates(policies: Policies) -> bool:
+    """Whether the policies bound a rate."""
+    # Called for every message, so it is spelled out: a generator would cost nine calls.
+    return not (
+        policies.publish_bytes is None
+        and policies.publish_messages is None
+        and policies.dispatch_bytes is None
+        and policies.dispatch_messages is None
+    )
+
+
+class Rates:
+    """The buckets of all topics. Times are seconds of a monotonic clock."""
+
+    def __init__(self, topics_kept: int = SUBJECTS_KEPT) -> None:
+        self._kept = topics_kept
+        self._topics: dict[str, tuple[_Bounds, dict[str, Bucket]]] = {}
+        """The topics in use, the last used at the end."""
+
+    def wait(self, topic: str, policies: Policies, names: tuple[str, ...], now_s: float) -> Wait:
+        """Return the longest wait until these rates have no debt left."""
+        found = GO_ON
+        for name, bucket in self._of(topic, policies, now_s).items():
+            wait_s = bucket.wait_s(0, now_s) if name in names else 0.0
+            if wait_s > found.wait_s:
+                found = Wait(wait_s, f"topic:{topic}", name, getattr(policies, name))
+        return found
+
+    def charge(
+        self,
+        topic: str,
+        policies: Policies,
+        names: tuple[str, ...],
+        size: int,
+        messages: int,
+        now_s: float,
+    ) -> None:
+        """Count published or read messages, and their bytes."""
+        buckets = self._of(topic, policies, now_s)
+        for name, amount in zip(names, (size, messages), strict=True):
+            if amount and (bucket := buckets.get(name)) is not None:
+                bucket.take(amount, now_s)
+
+    def _of(self, topic: str, policies: Policies, now_s: float) -> dict[str, Bucket]:
+        bounds = tuple(getattr(policies, name) for name in (*INTO, *OUT_OF))
+        held = self._topics.pop(topic, None)
+        if held is None or held[0] != bounds:
+            named = zip((*INTO, *OUT_OF), bounds, strict=True)
+            held = (bounds, {name: Bucket(most, now_s) for name, most in named if most is not None})
+            if len(self._topics) >= self._kept:
+                del self._topics[next(iter(self._topics))]
+        self._topics[topic] = held
+        return held[1]
+
+
+class Stored(NamedTuple):
+    """A ledger's messages from `start` on, before `end`, and their bytes."""
+
+    start: int
+    end: int
+    bytes: int
+
+
+class Backlog(NamedTuple):
+    """A subscription's backlog in a partition. `age_ms`: the minimal age of its oldest message."""
+
+    subscription: str
+    unacked_from: int
+    bytes: int
+    age_ms: int
+
+
+class Quota(NamedTuple):
+    """Bounds of a backlog; None: no bound."""
+
+    bytes: int | None
+    age_ms: int | None
+
+    def excess(self, backlog: Backlog) -> float:
+        """Return the backlog's share of the bound: 1.0 is the bound itself, more is too much."""
+        found = 0.0
+        if self.bytes is not None:
+            found = backlog.bytes / self.bytes
+        if self.age_ms is not None:
+            found = max(found, backlog.age_ms / self.age_ms)
+        return found
+
+    def slowest(self, backlogs: Iterable[Backlog]) -> Backlog | None:
+        """Return the backlog that is furthest beyond its bound; None if none is."""
+        beyond = [one for one in backlogs if self.excess(one) > 1.0]
+        return max(beyond, key=lambda one: (self.excess(one), one.subscription), default=None)
+
+    def said_of(self, backlog: Backlog) -> str:
+        """Describe a backlog over its quota: its subscription, its size, and the quota."""
+        said = []
+        if self.bytes is not None and backlog.bytes > self.bytes:
+            said.append(f"{backlog.bytes} bytes are kept for it, and the quota is {self.bytes}")
+        if self.age_ms is not None and backlog.age_ms > self.age_ms:
+            said.append(
+                f"its oldest message is {backlog.age_ms / 1000:g} s old, and the quota is "
+                f"{self.age_ms / 1000:g} s"
+            )
+        return (
+            f"subscription {backlog.subscription!r} has not acked offset {backlog.unacked_from}: "
+            + "; ".join(said)
+        )
+
+
+def bytes_from(offset: int, stored: Sequence[Stored]) -> int:
+    """Return the bytes stored from `offset` on; `stored` ascends."""
+    total = 0
+    for part in reversed(stored):
+        if part.end <= offset:
+            break
+        count = part.end - max(part.start, offset)
+        total += -(-part.bytes * count // max(1, part.end - part.start))
+    return total
+
+
+def room_from(bytes_max: int, stored: Sequence[Stored]) -> int:
+    """Return the first offset from which on at most `bytes_max` bytes are stored."""
+    left = bytes_max
+    first = stored[-1].end if stored else 0
+    for part in reversed(stored):
+        if part.bytes > left:
+            return part.end - (part.end - part.start) * left // part.bytes
+        left -= part.bytes
+        first = part.start
+    return first
+
+
+MARKS_MAX = 64
+"""Marks of a partition. Beyond it, the mark between the closest two is dropped; messages there
+count as younger."""
+
+
+class Mark(NamedTuple):
+    """All messages before `offset` were stored by `time_ms`."""
+
+    offset: int
+    time_ms: int
+
+
+class Ages:
+    """The marks of a partition, ascending in offset and in time."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self, marks: Iterable[tuple[int, int]] = ()) -> None:
+        self._marks: list[Mark] = []
+        for offset, time_ms in marks:
+            self.note(offset, time_ms)
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The marks, oldest first."""
+        return tuple(self._marks)
+
+    def note(self, offset: int, time_ms: int) -> bool:
+        """Note that all messages before `offset` were stored by `time_ms`; False: no news.
+
+        If the time was set back, earlier marks with later times say less, and are dropped.
+        """
+        marks = self._marks
+        if marks and offset <= marks[-1].offset:
+            return False
+        while marks and marks[-1].time_ms > time_ms:
+            marks.pop()
+        marks.append(Mark(offset, time_ms))
+        if len(marks) > MARKS_MAX:
+            inner = range(1, len(marks) - 1)
+            del marks[min(inner, key=lambda at: marks[at + 1].time_ms - marks[at - 1].time_ms)]
+        return True
+
+    def is_due(self, end: int, time_ms: int, span_ms: int) -> bool:
+        """Whether messages came since the last mark, which is at least `span_ms` old."""
+        last = self._marks[-1] if self._marks else None
+        return end > 0 if last is None else end > last.offset and time_ms - last.time_ms >= span_ms
+
+    def stored_before(self, time_ms: int) -> int:
+        """Return the offset before which all messages were certainly stored by `time_ms`."""
+        place = bisect_right(self._marks, time_ms, key=lambda mark: mark.time_ms)
+        return self._marks[place - 1].offset if place else 0
+
+    def age_of(self, offset: int, now_ms: int) -> int:
+        """Return for how long the message has been stored at least; 0 if unknown."""
+        place = bisect_right(self._marks, offset, key=lambda mark: mark.offset)
+        return max(0, now_ms - self._marks[place].time_ms) if place < len(self._marks) else 0
+
+    def forget_before(self, offset: int) -> None:
+        while self._marks and self._marks[0].offset <= offset:
+            del self._marks[0]
