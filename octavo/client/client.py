@@ -164,7 +164,7 @@ class AsyncClient(OfThisProcess):
         )
         self._own_producers: dict[TopicName, Producer] = {}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        """Weak, but complete: the tasks of a producer with messages under way refer to it."""
+        """Weak references suffice: its tasks keep a producer with messages under way alive."""
         self._looked_at: dict[TopicName, Incarnation] = {}
         """The incarnation of each topic whose offsets this client has seen."""
         self.loops: dict[DeliveryLoop, None] = {}
@@ -300,7 +300,7 @@ class AsyncClient(OfThisProcess):
         return await self.namespace(name)
 
     async def namespace_policies(self, name: str) -> Mapping[str, Any]:
-        """Return a namespace's own policies; defaults hold for others. Raises `NotFound`."""
+        """Return the policies that the namespace itself sets. Raises `NotFound`."""
         return _said((await self.namespace(name)).get("policies", {}))
 
     async def delete_namespace(self, name: str) -> None:
@@ -369,14 +369,14 @@ class AsyncClient(OfThisProcess):
             try:
                 answer = await self.transport.call("PUT", _path(name), query={"auto": "true"})
             except ApiError as refused:
-                # The caller may lack the right to create, and an older broker the route.
+                # The caller may lack the right to create topics; an older broker lacks this call.
                 raise refused if isinstance(refused, NotFound) else missing from None
             return self._look_at(_topic(name, answer.json()))
 
     async def topics(self, namespace: str = "public") -> list[str]:
-        """List the names of a namespace's topics, in order, with as many calls as that takes.
+        """List the names of all topics of a namespace, in order.
 
-        Raises `NotFound` when there is no such namespace.
+        A long list takes several calls. Raises `NotFound` when there is no such namespace.
         """
         return (await list_topics(self.transport, namespace)).names
 
@@ -473,8 +473,8 @@ class AsyncClient(OfThisProcess):
     ) -> Mapping[str, Any]:
         """Explain which broker serves each partition and why, and what holds publishers back.
 
-        With `subscription` it also names what holds its consumers back, and by what limit. Returns
-        the answer of `GET /v1/explain`. Raises `NotFound`.
+        With `subscription`, also explain which limits hold the subscription's consumers back.
+        Returns the answer of `GET /v1/explain`. Raises `NotFound`.
         """
         name = TopicName.of(topic)
         path = f"/v1/explain/{quote(name.namespace, safe='')}/{quote(name.topic, safe='')}"
@@ -547,8 +547,9 @@ class AsyncClient(OfThisProcess):
         return {one["subject"]: _without(one, "subject") for one in found}
 
     async def quota(self, subject: str) -> Mapping[str, int]:
-        """Return a subject's effective quotas, with the defaults of its kind; all others are
-        unbounded.
+        """Return a subject's effective quotas: its own, and the defaults of its kind for the rest.
+
+        A quota that the answer does not name is unbounded.
 
         `subject`: `user:NAME`, `user:*` (each known user), `anonymous`, `namespace:NS` or
         `namespace:*`. Raises `ApiError` (422: any other subject).
@@ -698,7 +699,8 @@ class AsyncClient(OfThisProcess):
     ) -> list[Position]:
         """Publish with the client's own producer, or a new one if the topic was created again.
 
-        The caller knows of no producer, so no failure of an earlier call may reach this call.
+        Callers of `publish` share that producer without knowing it, so the failure of one call must
+        not fail a later call.
         """
         name = TopicName.of(topic)
         producer = await self._own_producer(name)
@@ -727,7 +729,7 @@ class AsyncClient(OfThisProcess):
         `exclusive`: no other producer may publish into the topic until this producer is closed, or
         is silent for 30 s and another takes over. Raises `Conflict` (`producer-busy`) when another
         producer has exclusive access, after waiting `exclusive_wait_s` for each partition;
-        `"fencing"` takes access away from it, and its messages fail with `ApiError`
+        `"fencing"` takes access away from that producer, whose messages then fail with `ApiError`
         (`stale-producer-access`). Exclusive access needs a `producer_id`.
 
         The producer belongs to this topic, not to a later topic of the same name: see
@@ -792,10 +794,10 @@ class AsyncClient(OfThisProcess):
         Raises `Trimmed` when retention has removed `start`, `NotFound`, `InvalidBatch` (damaged on
         the way), `InvalidCall`.
 
-        An offset belongs to the topic that this client last saw, by `topic`, `create_topic`,
+        The client takes an offset as one of the topic that it last saw by `topic`, `create_topic`,
         `offset` or a read without an offset. If you keep offsets, keep `Topic.incarnation` with
         them and give it as `incarnation`. Raises `TopicReplaced` when that topic was deleted and
-        another of its name was created.
+        another topic of its name was created.
         """
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)

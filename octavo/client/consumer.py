@@ -131,8 +131,8 @@ class TopicsConsumer(OfThisProcess):
 
     @property
     def has(self) -> list[str]:
-        """List what it receives from now: `namespace/topic`, in a group
-        `namespace/topic/partition`."""
+        """List the topics that it receives from now (`namespace/topic`); in a group, the
+        partitions (`namespace/topic/partition`)."""
         keys = [] if self._merged is None else self._merged.keys
         return sorted(str(one) for one in keys)
 
@@ -202,7 +202,7 @@ class TopicsConsumer(OfThisProcess):
             for delivery in (one,) if isinstance(one, Delivery) else listed(one, "handed"):
                 if not isinstance(delivery, Delivery):
                     raise InvalidCall(
-                        f"handed holds deliveries of this consumer, not {delivery!r:.60}"
+                        f"handed must be deliveries of this consumer, not {delivery!r:.60}"
                     )
                 if delivery.topic not in self._subscriptions:
                     raise InvalidCall(f"this consumer did not get this delivery: {delivery.ack_id}")

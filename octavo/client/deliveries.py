@@ -76,7 +76,7 @@ class DeliveryLoop:
         self._keeper = self._loop.create_task(self._keep(), name="keep leases")
 
     async def hand(self, wait_s: float) -> Hand | None:
-        """Return the next hand; the last is finished. None: no message came within `wait_s`.
+        """Return the next hand: the body has finished the last. None: no message within `wait_s`.
 
         Raises the reason why acks cannot be sent, and the errors of `receive`.
         """
@@ -84,8 +84,8 @@ class DeliveryLoop:
         self._check()
         handing.notice(self._loop.time())
         if handing.is_quick:
-            # The acks of this hand are sent while the body works on the next hand; earlier acks
-            # must have arrived. A slower body waits: a lease might end meanwhile.
+            # Send the acks of the finished hand while the body works on the next hand, after a call
+            # with earlier acks has ended. For a slower body, send them first: a lease might end.
             async with self._calls:
                 self._hand_is_done.set()
         else:

@@ -128,8 +128,8 @@ class AsyncStream(OfThisProcess):
             content_type: the type of its data. `application/json`: JSON values; anything else:
                 bytes.
             ttl_s: seconds without a read or an append after which the stream expires.
-            expires_at: when it expires in any case, a time with a zone. Give at most one of the
-                two.
+            expires_at: the time, with a zone, at which it expires in any case. Give `ttl_s` or
+                `expires_at`, not both.
 
         Raises `Conflict` when it exists with other settings.
         """
@@ -339,7 +339,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def _json_body(values: list[Any]) -> bytes:
-    # In an array, so that a list is one message and not as many as it has elements.
+    # The outer array holds the messages, so that a value that is a list stays one message.
     return b"[%b]" % b",".join(map(json_bytes, values))
 
 

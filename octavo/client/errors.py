@@ -121,8 +121,8 @@ class TopicReplaced(Conflict):
         super().__init__(status, problem, what)
         self.args = (
             f"{self}. Nothing was done. To go on with the new topic make a new producer, "
-            "subscribe again, or read from its beginning: what is of the earlier one means "
-            "nothing in it",
+            "subscribe again, or read from its beginning: offsets and ack ids of the earlier topic "
+            "mean nothing in the new topic",
         )
 
 

@@ -42,7 +42,7 @@ async def starts_of(
     )  # fmt: skip
     if is_place and len(found) > 1:
         raise one_of(topic, len(found), f"{start} is a place in a single partition")
-    # For a reader from the beginning, messages that retention removes meanwhile are not an error.
+    # Keep `earliest` as text: an offset would fail if retention removes it before the first read.
     as_it_is = is_place or start == "earliest"
     return {number: start if as_it_is else offset for number, offset in found.items()}
 

@@ -28,7 +28,7 @@ HELD_SHARE = 4
 EXTEND_SHARE = 3
 ACK_SHARE = 6
 _PACE_KEPT = 0.9
-"""The weight of the earlier pace in the average, for each further message."""
+"""How much the average pace keeps of its earlier value at each finished message."""
 
 
 class Due(NamedTuple):

@@ -105,7 +105,7 @@ def _why_no_name(key: object) -> str:
     if not isinstance(key, str):
         return (
             f"the key {reprlib.repr(key)} is {_kind(key)}, and keys of JSON are text: "
-            f"{{str(key): …}}, or a list of pairs"
+            f"use {{str(key): …}}, or a list of pairs"
         )
     return _why_no_leaf(key)
 
@@ -123,7 +123,7 @@ def _why_no_leaf(value: Any) -> str:
     if isinstance(value, float):
         if math.isfinite(value):
             return ""
-        return f"JSON has no {value}: None (null), or text, if that is what it should be"
+        return f"JSON has no {value}: use None (null), or text"
     if isinstance(value, msgspec.Raw):
         return _why_no_raw(value)
     for kinds, remedy in _REMEDIES:
@@ -155,7 +155,7 @@ def _why_no_number(value: int) -> str:
             return ""
     except (ValueError, OverflowError):
         pass
-    return "the number has more digits than readers of JSON take: text, if it is to be kept"
+    return "the number has more digits than readers of JSON accept: to keep them all, use text"
 
 
 def _why_no_raw(value: msgspec.Raw) -> str:

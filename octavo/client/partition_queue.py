@@ -184,7 +184,7 @@ class PartitionQueue:
         if self._has_room and self._sealed:
             return "batches wait to be sent, and the window has room"
         if self._has_room and self.open_batch is not None and self._timer is None:
-            return "an open batch waits for no time, and the window has room"
+            return "an open batch waits without a timer, and the window has room"
         if any(one.turn is not None and not one.turn.done()
                for one in islice(self._window, self._width)):  # fmt: skip
             return "a batch rests, and may go again"
@@ -340,7 +340,7 @@ class PartitionQueue:
             first = answer.json()["errors"][0]
             if not first.get("retryable"):
                 raise ApiError(first["status"], first, f"POST {self._path}")
-            # The part that is stored will count as a duplicate.
+            # Send the whole batch again: the owner skips the messages that it has stored.
             await self._rest(batch, deadline, PAUSE_S)
         raise OutcomeUnknown(
             f"{self._topic} partition {self.partition}: no answer about sequence "
@@ -354,7 +354,7 @@ class PartitionQueue:
         return self._options.encoding.body(batch.items[done:], who)
 
     async def _rest(self, batch: Batch, deadline: float, pause_s: float) -> None:
-        """After a failed attempt, wait until `batch` may be sent again: the pause or longer."""
+        """After a failed attempt, wait for the pause, then until the window lets `batch` go."""
         self._width, self._catching_up = 1, True
         await asyncio.sleep(pause_s)
         with contextlib.suppress(TimeoutError):

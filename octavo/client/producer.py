@@ -44,7 +44,7 @@ from octavo.protocol.records import Record, partition_for
 PRODUCER_ID_MAX = 2**63 - 1
 EPOCH_MAX = 32_767
 BATCH_BYTES_MAX = 2 * 1024 * 1024
-"""Bytes as messages are counted; a batch of very small messages may take twice as many."""
+"""The sum of its messages' sizes; very small messages may take twice as many bytes on the wire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +237,7 @@ class Producer(OfThisProcess):
         """Name a batch that waits without a reason, for tests; empty if there is none."""
         is_full = self._pending_bytes >= self._pending_bytes_max
         waits = not self._room.is_set() and not is_full
-        return "senders wait for room, and there is some" if waits else ""
+        return "senders wait for room although there is room" if waits else ""
 
     def __repr__(self) -> str:
         """Name the topic, and how many messages are unanswered."""

@@ -66,7 +66,7 @@ async def read_messages(
     entries = entries_of(answer.headers.get(ENTRIES_HEADER, ""))
     messages = opened(partition, answer.body, first, times, iter(entries), compacted=compacted)
     if limit is not None and len(messages) > limit:
-        del messages[limit:]  # … and may end after the limit
+        del messages[limit:]  # batches are sent whole, so the last may end after the limit
         next_offset = None
     if messages and next_offset is None:
         next_offset = messages[-1].offset + 1
@@ -98,7 +98,7 @@ def opened(
         if compacted:
             messages += _of_gapped(partition, header.base_offset, entry, data, first)
         else:
-            # A batch is sent whole: it may begin before the requested offset …
+            # A batch is sent whole, so it may begin before the requested offset.
             skip = max(0, first - header.base_offset)
             messages += _messages_of(partition, header.base_offset, entry, data)[skip:]
         first = header.next_offset

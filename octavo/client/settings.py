@@ -21,7 +21,7 @@ class Retention(TypedDict, total=False):
     time: Time | None
     """A ledger goes when its newest message is older."""
     size: Size | None
-    """The oldest ledgers go while a partition has more."""
+    """While a partition has more bytes, its oldest ledger goes."""
 
 
 class Rollover(TypedDict, total=False):
@@ -44,7 +44,7 @@ class BacklogQuota(TypedDict, total=False):
 
 
 class Rates(TypedDict, total=False):
-    """Bounds a second of publishing and reading, at each broker that owns partitions of the
+    """Bounds of publishing and reading each second, for each broker that owns partitions of the
     topic."""
 
     publish_bytes: Size | None
@@ -57,9 +57,11 @@ class Compaction(TypedDict, total=False):
     """When brokers compact the topic by themselves: docs/compaction.md."""
 
     after_size: Size
-    """Compact when closed ledgers have this many new bytes, 64 MiB if not set …"""
+    """Compact when closed ledgers have this many new bytes (64 MiB if not set), and also
+    `dirty_ratio` is reached."""
     dirty_ratio: float
-    """… and new messages are this share of all that a run reads, 0.5 if not set."""
+    """Compact when this share of the messages to read is new (0.5 if not set), and also
+    `after_size` is reached."""
     tombstones: Time
     """The view drops a tombstone of this age, a day if not set."""
     delete_raw: bool
@@ -110,7 +112,7 @@ class Quota(TypedDict, total=False):
     """Bounds of a user or a namespace. None, or left out: the default of its kind; −1: no bound."""
 
     requests: int | None
-    """Calls a second. Each broker counts for itself whatever is bounded a second."""
+    """Calls each second. Each broker counts on its own for all bounds that hold each second."""
     publish_bytes: int | None
     publish_messages: int | None
     read_bytes: int | None
@@ -130,7 +132,7 @@ class Rule(TypedDict):
     principal: str
     """`user:NAME`, `group:NAME`, `role:NAME`, `user:*` (each known user) or `*` (every caller)."""
     operations: str
-    """With commas, or `all`."""
+    """Operations, separated by commas, or `all`."""
     resource: str
     """`topic:payments/*`, `cluster`, …"""
 

@@ -95,7 +95,7 @@ class Receipt:
         self._error = error
 
     async def _wait(self, timeout_s: float | None) -> None:
-        # Runs on the loop's thread, after messages that were handed over before are taken.
+        # Runs on the loop's thread, where messages handed over earlier are taken first.
         if self._batch is not None:
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait({self._batch.done})

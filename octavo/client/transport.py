@@ -58,7 +58,7 @@ SILENT_S = 10.0
 HOPELESS_RETRY_S = 2.0
 """How long to retry after an unknown host name or a TLS error, which are rarely temporary."""
 OWNER_ANSWER_S = 10.0
-"""While a partition has no owner, a broker holds the question for its owner this long."""
+"""While a partition has no owner, a broker waits this long before it answers who owns it."""
 PROBLEM_TYPE = "application/problem+json"
 JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
@@ -148,9 +148,9 @@ class Transport:
     ) -> Answer:
         """Make a call; return its 2xx answer. Raises `ApiError` (refused for good), `Unreachable`.
 
-        `wait_s`: how long the broker may hold the call; `partition`: whose owner to ask directly;
-        `of`: the expected topic, else `TopicReplaced`; `rest`: awaited for the pause before each
-        further attempt.
+        `wait_s`: how long the broker may hold the call; `partition`: ask its owner directly; `of`:
+        the expected topic, another raises `TopicReplaced`; `rest`: waits for the pause that it is
+        given, before the call is repeated.
         """
         sent = dict(headers or {})
         if json_body is not None:
@@ -337,7 +337,7 @@ async def _next_of(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 def _params(query: Mapping[str, object]) -> dict[str, str]:
-    """As brokers read them: numbers with a point are times, to the millisecond."""
+    """Write query values as text. A float is a time in seconds, sent with milliseconds."""
     return {
         name: f"{value:.3f}" if isinstance(value, float) else str(value)
         for name, value in query.items()
@@ -351,14 +351,12 @@ def _owner_in(reply: Reply) -> str | None:
 
 
 def _is_brokers(reply: Reply) -> bool:
-    """Return whether a broker answered: its answers name an owner. Other web servers say 200,
-    too."""
+    """Return whether a broker answered, and not another web server: brokers name an owner."""
     return _OWNER in reply.headers
 
 
 def _refusal(reply: Reply, url: str, what: str) -> ApiError:
-    """Make an error of an answer that is not the expected one. Only a broker knows what does not
-    exist."""
+    """Make the error for a refused call; a subclass such as `NotFound` only if a broker refused."""
     problem = _problem(reply, url)
     is_known = _is_brokers(reply) or "code" in problem
     return (api_error if is_known else ApiError)(reply.status, problem, what)
@@ -384,7 +382,7 @@ def _problem(reply: Reply, url: str) -> dict[str, Any]:
 
 
 def _urls_of(urls: str | Sequence[str]) -> list[str]:
-    """Each by itself. Raises `InvalidCall` for what is no text."""
+    """Split the URLs of brokers. Raises `InvalidCall` for anything but text."""
     if isinstance(urls, DefaultUrl):
         return [urls]
     if isinstance(urls, str):
@@ -405,11 +403,11 @@ def _checked_url(url: str) -> str:
     try:
         found = urlsplit(trimmed)
         is_one = found.scheme in ("http", "https") and found.hostname and found.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         is_one = False
     if not is_one or found.query or found.fragment or any(map(str.isspace, trimmed)):
         raise InvalidCall(
-            f"broker URL {url!r} is not one: write http://host:port, "
+            f"{url!r} is not the URL of a broker: write http://host:port, "
             "for example http://127.0.0.1:8080"
         )
     return trimmed

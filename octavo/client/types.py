@@ -28,7 +28,7 @@ SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 Json = dict[str, Any]
 Item = TypeVar("Item")
 Value = Any
-"""A message value: bytes as they are, text as UTF-8, what JSON can say as compact JSON."""
+"""A message value: bytes as they are, text as UTF-8, None (a tombstone), or any JSON value."""
 
 
 class TopicName(NamedTuple):
