@@ -183,7 +183,7 @@ def explain(
     groups: Annotated[
         list[str] | None,
         typer.Option(
-            "--group", help="A group that their token names, besides their record's groups."
+            "--group", help="A group that the token names, besides the groups of the user's record."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -200,7 +200,7 @@ def explain(
 
     wanted = parse_operations(operation)
     if len(wanted) != 1:
-        raise BadOption(f"{operation!r}: explain is about one operation, such as produce")
+        raise BadOption(f"{operation!r}: explain takes a single operation, such as produce")
     (one,) = wanted
     what = parse_resource(resource)
 

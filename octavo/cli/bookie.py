@@ -122,7 +122,7 @@ def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
 
 @app.command("rebuild-index")
 def rebuild_index(folders: Folders, as_json: AsJson = False) -> None:
-    """Rebuild the index of a stopped bookie from its entry logs. The old index stays until then.
+    """Rebuild the index of a stopped bookie from its entry logs; then replace the old index.
 
     Run it as the user that runs the bookie.
 
@@ -310,7 +310,7 @@ def copies(
     start: Annotated[bool, typer.Option("--start", help="Look at all ledgers now.")] = False,
     compare: Annotated[
         int | None,
-        typer.Option("--compare", min=0, metavar="LEDGER", help="Compare its copies of a ledger."),
+        typer.Option("--compare", min=0, metavar="LEDGER", help="Compare all copies of a ledger."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
     """List the bookies that are up, and bookies that should be.
 
-    A bookie should be up if it has ever started and was not forgotten. The kind names its
-    software: Octavo's, or Apache BookKeeper's.
+    A bookie should be up if it has ever started and was not forgotten. The column `kind` names the
+    software of the bookie: Octavo's, or Apache BookKeeper's.
 
     \b
     Examples:

@@ -29,8 +29,8 @@ def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) ->
 
     `load`: messages a second, published and read, plus their KiB a second.
 
-    `told`: the age of another broker's figures. It sends them again within seconds when they have
-    changed by a tenth.
+    `told`: the age of the figures of another broker, which sends new figures within seconds when
+    they have changed by a tenth.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) ->
 @app.command()
 def drain(
     broker: BrokerId,
-    undo: Annotated[bool, typer.Option("--undo", help="Give it its share again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Give it partitions again.")] = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait.")
     ] = 600.0,

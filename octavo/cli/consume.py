@@ -48,7 +48,7 @@ Priority = Annotated[
 ]
 HeaderFilter = Annotated[
     list[str] | None,
-    typer.Option("--header", help="name=value or name=*: only such messages, if this creates it."),
+    typer.Option("--header", help="Only messages with name=value or name=*, if this creates it."),
 ]
 KeyPrefix = Annotated[
     str | None,
@@ -107,7 +107,7 @@ Raw = Annotated[
 ]
 OutputDir = Annotated[
     Path | None,
-    typer.Option(help="Write the body of each large message into a file here, PARTITION-OFFSET."),
+    typer.Option(help="Folder for the bodies of large messages; files PARTITION-OFFSET."),
 ]
 WholeJson = Annotated[
     bool, typer.Option("--json", help="One JSON object a line: the whole message, exactly.")
@@ -216,7 +216,7 @@ def _check(
 def _check_folder(folder: Path | None, *, several: bool) -> None:
     """Check `--output-dir`. Raises `BadOption`."""
     if folder is not None and several:
-        raise BadOption("--output-dir takes a single topic: offsets of several would be one file")
+        raise BadOption("--output-dir takes a single topic: its files are named by offsets")
     if folder is not None and not folder.is_dir():
         raise BadOption(f"--output-dir {folder} is not a folder: make it first")
 

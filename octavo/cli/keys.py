@@ -119,7 +119,7 @@ def list_keys(
 @app.command()
 def forget(
     namespace: Namespace,
-    key: Annotated[str | None, typer.Option(help="Only this key of it.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only this key of the namespace.")] = None,
     file: KeyFile = None,
     yes: Yes = False,
 ) -> None:
@@ -158,8 +158,8 @@ def rewrap(
 ) -> None:
     """Wrap the ledgers' data keys again, with the current key of their namespace.
 
-    After `octavo keys add` and this, older keys are unused and may be forgotten. The keys come from
-    the settings keys.file or keys.service (OCTAVO_KEYS_…).
+    Once `octavo keys add` and this command have run, older keys are unused and may be forgotten.
+    The keys come from the settings keys.file or keys.service (OCTAVO_KEYS_…).
 
     \b
     Examples:

@@ -30,7 +30,7 @@ app = typer.Typer(
 LedgerId = Annotated[int, typer.Argument(min=0, metavar="LEDGER", help="A ledger's number.")]
 Password = Annotated[
     str | None,
-    typer.Option(help="Refuse the ledger unless this is its password. Default: do not ask."),
+    typer.Option(help="Refuse the ledger unless this is its password. Default: do not check."),
 ]
 SHOWN_BYTES_MAX = 60
 

@@ -50,7 +50,7 @@ def set_namespace(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Create a namespace, or change it. Its topics follow at once, except for own settings.
+    """Create a namespace, or change it. Its topics follow at once; their own settings stay.
 
     \b
     Examples:

@@ -51,7 +51,8 @@ class Where:
 def carry_out(name: str, job: Callable[[], Job], where: Where, *, as_json: bool) -> None:
     """Run a job in Spark, print its outcome, and exit with its code.
 
-    `job` checks the arguments, and the job checks the things that they name, before Spark starts.
+    `job` checks its arguments. The job that it returns checks topics and folders before Spark
+    starts.
     """
     finish(lambda: _run(name, job, where), as_json=as_json)
 
@@ -78,7 +79,7 @@ def _run(name: str, job: Callable[[], Job], where: Where) -> Outcome:
     options = SparkOptions(where.master, _settings(where.conf))
     service = where.service
     check_packages()
-    from octavo.pipeline.runner import run_job  # not without them
+    from octavo.pipeline.runner import run_job  # imports the packages checked above
 
     return run_job(name, job(), service=service, say=say, options=options)
 
@@ -96,7 +97,7 @@ def _code(error: Exception) -> int:
 
     if isinstance(error, SparkMissing):
         return _FAILED
-    from octavo.pipeline.runner import USAGE  # not without Spark
+    from octavo.pipeline.runner import USAGE  # imports Spark
 
     return _USAGE if isinstance(error, (BadOption, *USAGE)) else _FAILED
 

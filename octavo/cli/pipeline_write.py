@@ -91,13 +91,13 @@ def replay(
         ),
     ] = None,
     to_offsets: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The same: the first offset to leave out.")
+        str | None, typer.Option(metavar="JSON", help="Likewise, the first offsets to leave out.")
     ] = None,
     from_ms: Annotated[
-        int | None, typer.Option(min=0, help="From the first message as new as that.")
+        int | None, typer.Option(min=0, help="From the first message of this time or later.")
     ] = None,
     to_ms: Annotated[
-        int | None, typer.Option(min=0, help="Up to the first message as new as that.")
+        int | None, typer.Option(min=0, help="Up to the first message of this time or later.")
     ] = None,
     where: Annotated[
         str | None,
@@ -107,7 +107,7 @@ def replay(
         ),
     ] = None,
     keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions", help="As in the source, not by the key.")
+        bool, typer.Option("--keep-partitions", help="Keep partitions instead of using the key.")
     ] = False,
     once: Once = None,
     dry_run: DryRun = False,

@@ -1,7 +1,7 @@
 """Reads and changes policy and quotas, in the metadata store or through a broker.
 
-Access to the metadata store is all that the first way needs. A broker asks for a token with the
-right `admin` on `cluster`.
+Through the metadata store, access to the store is enough. A broker asks for a token with the right
+`admin` on `cluster`.
 """
 
 from __future__ import annotations

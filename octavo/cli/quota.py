@@ -34,8 +34,8 @@ Amounts = Annotated[
     typer.Argument(
         metavar="NAME=AMOUNT…",
         help="requests, publish_bytes, publish_messages, read_bytes, read_messages, processor_ms "
-        "(a second); memory, groups (at once); of users alone connections, streams (at once); of "
-        "namespaces alone topics, subscriptions. 100, 10MB, 64KiB, unlimited.",
+        "(each second); memory, groups (at once); only for users: connections, streams (at once); "
+        "only for namespaces: topics, subscriptions. Such as 100, 10MB, 64KiB, unlimited.",
     ),
 ]
 
@@ -73,7 +73,7 @@ def remove(
         list[str] | None, typer.Argument(metavar="[NAME…]", help="Only these. Default: all.")
     ] = None,
 ) -> None:
-    """Remove a quota, or some of its names. Then the default applies, if there is one.
+    """Remove all or the named quotas of a user or namespace. Defaults then apply, if any.
 
     \b
     Examples:

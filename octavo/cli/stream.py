@@ -76,7 +76,7 @@ def create(
     content_type: Annotated[
         str,
         typer.Option(
-            "--content-type", "-t", help="The type of its data: JSON is messages, others are bytes."
+            "--content-type", "-t", help="The type of its data: JSON messages, or any other bytes."
         ),
     ] = "application/json",
     ttl_s: Annotated[
@@ -126,7 +126,7 @@ def append(
     stream: StreamArgument,
     messages: Annotated[
         list[str] | None,
-        typer.Argument(help="Appended all or none. Without messages, stdin is read."),
+        typer.Argument(help="Append all of them or none. Without messages, read stdin."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read a file ('-': stdin).")
@@ -135,7 +135,7 @@ def append(
         str | None,
         typer.Option(help="Refuse the append unless this sorts after the last append's --seq."),
     ] = None,
-    close: Annotated[bool, typer.Option("--close", help="End the stream after them.")] = False,
+    close: Annotated[bool, typer.Option("--close", help="Then end the stream for good.")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,

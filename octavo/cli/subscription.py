@@ -74,10 +74,10 @@ def create(
     ] = None,
     retry_topic: Annotated[
         str | None,
-        typer.Option(help="Unacked messages move there, for example when nacked. Default: none."),
+        typer.Option(help="Unacked messages move to this topic, e.g. when nacked. Default: none."),
     ] = None,
     retry_deliveries: Annotated[
-        int | None, typer.Option(help="Deliveries before a message moves there. Default: 1.")
+        int | None, typer.Option(help="Deliveries before it moves to the retry topic. Default: 1.")
     ] = None,
     backoff: Annotated[
         str | None,
@@ -283,7 +283,7 @@ def expire(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ack all older messages, including leased messages.
+    """Ack all messages older than a time, including leased messages.
 
     \b
     Examples:

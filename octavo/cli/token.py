@@ -62,7 +62,7 @@ def create(
             key,
             principal,
             ttl_s=ttl_s,
-            now_s=max(time.time(), record.not_before_s),  # else a revocation just now covers it
+            now_s=max(time.time(), record.not_before_s),  # after the last revocation
             groups=[f"group:{one}" for one in names],
         )
 
