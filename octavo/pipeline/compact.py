@@ -119,7 +119,7 @@ class _Compact:
             "dry_run": self.options.dry_run,
         }
 
-    # ------------------------------------------------------------------ what there is to do
+    # ------------------------------------------------------------------ planning
 
     async def _topics(self) -> dict[str, list[int]]:
         async with connected(self.run.service) as cluster:
@@ -242,7 +242,7 @@ class _Compact:
         rows = _arrow(grouped).applyInArrow(copy, MADE_SQL).collect()
         return [Made(*row) for row in rows]
 
-    # ------------------------------------------------------------------ what comes of it
+    # ------------------------------------------------------------------ publishing
 
     async def _publish(
         self, topic: str, views: list[View], chunks: list[Chunk], made: Iterable[Made]

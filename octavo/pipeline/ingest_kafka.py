@@ -1,10 +1,11 @@
 """The job `ingest-kafka`: copies Kafka topics into Octavo topics, each message exactly once.
 
 A streaming query reads with Spark's own Kafka connector (to be given with `spark.jars.packages`)
-and writes with the exactly-once sink. The checkpoint holds the position; the sink recognises the
-query and its batches by it. A job that died is started again with the same checkpoint, and no
-message is lost or doubled. Key, value, headers and timestamp are kept. The partition is kept too
-if the target has as many partitions as the source. Reads as Kafka's `read_committed` consumers do.
+and writes with the exactly-once sink. The checkpoint holds the position and the query's id, by
+which the sink recognises repeated batches. A job that died is started again with the same
+checkpoint, and no message is lost or doubled. Key, value, headers and timestamp are kept, and the
+partition too if the target has as many partitions as the source. Reads as Kafka's `read_committed`
+consumers do.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class _Offload:
         assert isinstance(found, int)
         return found
 
-    # ------------------------------------------------------------------ what there is to do
+    # ------------------------------------------------------------------ planning
 
     async def _plan(self) -> Plan:
         async with connected(self.run.service) as cluster:
@@ -190,7 +190,7 @@ class _Offload:
                 except (OffloadLost, RecordNotFound) as error:
                     self.run.say(f"not needed any more: {error}")
 
-    # ------------------------------------------------------------------ what may go
+    # ------------------------------------------------------------------ removal
 
     async def _tidy(self, plan: Plan, outcome: Outcome) -> None:
         async with connected(self.run.service) as cluster:

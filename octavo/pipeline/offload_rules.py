@@ -13,7 +13,8 @@ OFFLOADS_MAX = 1_500
 """The most copies of a partition: each takes some 250 bytes of its record, which holds 1 MB."""
 
 _USUAL_BYTES = 200
-"""A longer wrapped data key counts as a further copy, for the room it takes."""
+"""A copy counts once more for each such length of its wrapped data key, for the room in the
+record."""
 
 PartitionKey = tuple[str, str, int]
 """Namespace, topic, partition."""
@@ -25,9 +26,9 @@ class OffloadPolicy:
 
     `age_ms` counts from a ledger's close. `drop_lag_ms` counts from when the copy was found whole;
     None: bookies keep their copies. For a copy that no record names, counted from its beginning:
-    the objects are removed after `grace_ms`, the intent after `forget_ms`. That must be longer than
-    any copy takes: until then a run that was thought dead may still write its object, and die
-    before it removes it.
+    the objects are removed after `grace_ms`, the intent after `forget_ms`. `forget_ms` must be
+    longer than any copy takes: a run that was thought dead may write its object so late, and die
+    before it removes the object.
     """
 
     age_ms: int = 0

@@ -1,7 +1,8 @@
 """The Spark session of a job: the session of `spark-submit`, or a new one in this process.
 
-Under `spark-submit`, master and settings come from there. Otherwise Spark runs here (`local[*]`) or
-on the given master. If something that Spark needs is missing, the error is a single line.
+Under `spark-submit`, its arguments give master and settings. Otherwise Spark runs in this process
+(`local[*]`) or on the given master. If something that Spark needs is missing, the error is a single
+line.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class WholeReader(SplitReader):
     """After an error, continues at the next entry rather than at an offset."""
 
     async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
-        """Yield the batches of whole ledgers, each time with the piece whose offsets count."""
+        """Yield the batches of whole ledgers, with a piece that has the offsets to keep."""
         assert isinstance(split, WholeSplit)
         cluster = Cluster(FrozenStore(split.records, self._service))
         await cluster.start()

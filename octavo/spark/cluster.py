@@ -71,7 +71,8 @@ _NODE = "spark"
 _READER_TOKEN = "/octavo/reader-token"
 """The path, among the records copied for a task, of the token that reads their ledgers."""
 _TASK_TOKEN_S = 86_400
-"""Tasks may wait long before they run. When it has ended, they ask the service for new records."""
+"""Long, because tasks may wait before they run. When the token has ended, a task asks the service
+for new records."""
 
 
 class ServiceUnavailable(OctavoError):
@@ -157,7 +158,7 @@ class Cluster:
         await self.ledgers.close()
         await self.store.close()
 
-    # ------------------------------------------------------------------ which partitions
+    # ------------------------------------------------------------------ partitions
 
     async def partitions(self, selection: Selection) -> dict[str, list[int]]:
         """Return partitions by topic. Raises `InvalidOption` for an unknown topic or partition."""
@@ -241,7 +242,7 @@ class Cluster:
                     found.append(info.url)
         return found
 
-    # ------------------------------------------------------------------ where a partition ends
+    # ------------------------------------------------------------------ ends of partitions
 
     async def record(
         self, topic: str, partition: int, incarnation: str | None = None
@@ -371,7 +372,7 @@ class Cluster:
         await all_of(one(ledger_id) for ledger_id in wanted)
         return records
 
-    # ------------------------------------------------------------------ bytes
+    # ------------------------------------------------------------------ entries
 
     async def entries(self, piece: Piece) -> AsyncGenerator[list[Entry]]:
         """Return the entries of the piece, about a megabyte at a time, with read-ahead.
@@ -445,8 +446,8 @@ async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Clus
             if service.startswith("http"):
                 raise type(error)(
                     f"{error}. Spark reads the metadata store directly; {service} only gives its "
-                    "address. This host must reach it, and where it asks for them must set "
-                    "OCTAVO_METADATA_CREDENTIALS_FILE and OCTAVO_TLS_CA"
+                    "address. This host must reach the store, and needs the credentials and CA "
+                    "that the store asks for: OCTAVO_METADATA_CREDENTIALS_FILE, OCTAVO_TLS_CA"
                 ) from error
             raise
         yield cluster

@@ -78,7 +78,7 @@ _APPEND_TIME = 0x08
 
 
 def schema_of(options: SourceOptions) -> StructType:
-    """Return the query's columns, if it gives no schema. Raises `InvalidOption`."""
+    """Return the columns of a query that gives no schema. Raises `InvalidOption`."""
     if options.columns is not None:
         return _struct(options.columns, "option columns names")
     names = list(PLAIN)

@@ -68,7 +68,7 @@ class OctavoDataSource(DataSource):
         return "octavo"
 
     def schema(self) -> StructType:
-        """Return the columns, if the query gives no schema."""
+        """Return the columns of a query that gives no schema."""
         return schema_of(source_options(_without_ends(self.options), streaming=False))
 
     def writer(self, schema: StructType, overwrite: bool) -> OctavoWriter:
