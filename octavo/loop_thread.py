@@ -240,7 +240,7 @@ class LoopThread:
 
 
 class OnLoopThread(OfThisProcess, Generic[T]):
-    """Stands for `inner`, which lives on the loop's thread, on any thread."""
+    """Calls `inner`, which lives on the loop's thread, from any other thread."""
 
     def __init__(self, inner: T, thread: LoopThread) -> None:
         self._inner = inner

@@ -22,7 +22,7 @@ from octavo.security.keys.wrapped import ENCRYPTION_KEY, Wrapped
 
 
 class Use(NamedTuple):
-    """A wrapped data key and its record: the partition's, or the ledger's if that is None."""
+    """A wrapped data key, stored in the record of `partition`; None: in the ledger's own record."""
 
     ledger_id: int
     wrapped: Wrapped

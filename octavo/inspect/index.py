@@ -2,7 +2,7 @@
 
 RocksDB is opened read-only in a folder of links to the index's files, because even a read-only
 opening writes files into its folder. Records that a running bookie has not flushed yet are
-missing. Its files come and go, so opening is tried a few times.
+missing. A running bookie adds and removes files of its index, so opening is tried a few times.
 """
 
 from __future__ import annotations

@@ -229,11 +229,11 @@ class CopyMetrics(Collector):
         )
         for name, text, value in (
             ("octavo_bookie_copied_entries", "Entries fetched from others", status.copied_entries),
-            ("octavo_bookie_copied_bytes", "The same in bytes", status.copied_bytes),
-            ("octavo_bookie_adopted_fragments", "Taken over from lost bookies", status.adopted),
+            ("octavo_bookie_copied_bytes", "Bytes fetched from others", status.copied_bytes),
+            ("octavo_bookie_adopted_fragments", "Adopted from lost bookies", status.adopted),
             (
                 "octavo_bookie_replaced_copies",
-                "Copies replaced because the other bookies' proved them wrong",
+                "Copies replaced because the copies of other bookies proved them wrong",
                 self._compared.replaced,
             ),
         ):

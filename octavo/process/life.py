@@ -1,8 +1,8 @@
 """The life of a process: uvloop, signals, readiness, its supervisor, exit codes.
 
 A supervisor and its process share a socket pair. The process sends one JSON line on it,
-`{"event": "ready", …}` or `{"event": "failed", "reason": …}`. At its end of file the supervisor is
-gone, and the process stops, to free ports and locks. The kernel also sends SIGTERM when the
+`{"event": "ready", …}` or `{"event": "failed", "reason": …}`. End of file means that the supervisor
+is gone: the process stops, to free ports and locks. The kernel also sends SIGTERM when the
 supervisor dies, in case another process holds the supervisor's end of the pair open. A process
 whose loop hangs cannot stop; loop_watch.py and outside_watch.py kill it.
 

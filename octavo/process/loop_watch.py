@@ -2,9 +2,9 @@
 
 A hanging loop answers no calls, but kazoo's own threads keep the ZooKeeper session alive: the
 broker would keep its partitions for ever. So a thread asks the loop for a sign of life once a
-second. After `STANDS_STILL_S` seconds without one it logs the loop's stack and ends the process. It
-counts its own turns rather than the clock: after SIGSTOP or a sleep of the machine, none were
-missed.
+second. After `STANDS_STILL_S` seconds without one it logs the loop's stack and ends the process.
+The thread counts its own turns and not the clock, so that SIGSTOP or a sleep of the machine does
+not look like a hanging loop.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The thread of loop_watch.py needs the interpreter. It does not run while the loop hangs in a C
 library that holds the interpreter's lock: such a broker kept its partitions for ever, and outlived
 its supervisor. This process is forked before the loop exists, and gets a byte a second from the
-loop. It counts its own turns without a byte rather than the clock, and does not count while the
-parent is stopped (SIGSTOP) or traced. After `turns_max` turns it sends SIGABRT, so that the
-parent's fault handler writes all stacks, and then SIGKILL.
+loop. It counts its own turns without a byte and not the clock, and does not count while the parent
+is stopped (SIGSTOP) or traced. After `turns_max` such turns it sends SIGABRT, so that the parent's
+fault handler writes all stacks, and then SIGKILL.
 
 It ends with its parent: at the pipe's end of file, and by the kernel's parent-death signal.
 """

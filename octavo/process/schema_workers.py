@@ -51,7 +51,8 @@ class Bounds:
     waiting_max: int = WAITING_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     pause_s: float = 1.0
-    """The pause of a subject or caller after a too costly question; doubled after each further."""
+    """The pause of a subject or caller after a question that costs too much; each such question
+    doubles it."""
     pause_s_max: float = 30.0
     paused_max: int = 1_000
     """Pauses that are remembered."""

@@ -135,7 +135,7 @@ class AuditBook:
                 break
             repeated = found.count and found.deed is not None and found.deed.allowed
             self._end(key)
-            if repeated:  # an ongoing use: count it from the start, do not write its first again
+            if repeated:  # still in use: begin a new count, without a line for its first use
                 again = self._counted[key] = _Counted(now_s)
                 again.told = 1
         told, self._early = self._early, []

@@ -76,7 +76,7 @@ class PolicyStore:
     def __init__(self, store: MetadataStore) -> None:
         self._record = SharedRecord(store, POLICY_PATH, PolicyRecord)
         self._last = (PolicyRecord(), OPEN)
-        """As last read: every process reads it every two seconds, and it seldom changes."""
+        """The record as last read, and its policy: an unchanged record is not decoded again."""
 
     async def read(self) -> Read:
         """Return the policy. Raises `MetadataUnavailable`, `BadRecord`."""

@@ -42,7 +42,7 @@ class SharedRecord(Generic[Record]):
         self._path = path
         self._kind = kind
         self._last: tuple[bytes, Record] | None = None
-        """As last read: it is read every `REREAD_S`, seldom changes, and may have a megabyte."""
+        """The bytes as last read, and the record: unchanged bytes are not decoded again."""
 
     async def read(self) -> tuple[Record, int]:
         """Return the record and its version; an empty record and −1 if there is none.

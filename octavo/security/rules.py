@@ -189,21 +189,21 @@ class Decision(NamedTuple):
 class _RulesOf:
     """The rules of one principal, found by the resource that they name.
 
-    A principal may have thousands, a list asks for thousands of names, and so both must not be
-    gone through for each other.
+    A principal may have thousands of rules, and a list asks about thousands of names: a lookup must
+    not walk through all rules for each name.
     """
 
     def __init__(self) -> None:
         self._by: dict[Pattern, list[tuple[int, Rule]]] = {}
-        """Each with its place among all rules."""
+        """Each rule with its place among all rules."""
         self._lengths: dict[Kind, set[int]] = {}
-        """How long the prefixes are."""
+        """The lengths of the prefixes that rules name."""
         self._allowed: dict[Kind, list[str]] = {}
         """The names in rules that allow something."""
         self._is_sorted = True
 
     def add(self, place: int, rule: Rule) -> None:
-        """Enter a rule."""
+        """Add a rule; `place` is its place among all rules of the policy."""
         pattern = _ANY if rule.pattern.kind is Kind.ANYTHING else rule.pattern
         self._by.setdefault(pattern, []).append((place, rule))
         if pattern.prefix:
@@ -213,7 +213,7 @@ class _RulesOf:
             self._is_sorted = False
 
     def may_see_some(self, begins: Resource) -> bool:
-        """Return whether a rule allows something on resources whose names begin so."""
+        """Return whether a rule allows something on resources whose names begin as `begins`."""
         if not self._is_sorted:
             for names in tuple(self._allowed.values()):
                 names.sort()

@@ -30,7 +30,7 @@ KILL_AFTER_S = 45.0
 
 
 class ChildFailed(OctavoError):
-    """A child could not start. The message has its own reason, and its log."""
+    """A child could not start. The message has the child's reason, and the path of its log."""
 
     name = "child-failed"
     scope = Scope.PROCESS

@@ -373,7 +373,7 @@ class Supervisor:
 
     async def _watch(self, child: Child) -> None:
         """Wait for the child's death; restart it, unless it is held."""
-        # Pauses are drawn: if all children died together, they should not restart together.
+        # Pauses are random, so that children that died together do not restart together.
         pauses = Backoff(RESTART_PAUSE_S, RESTART_PAUSE_S_MAX, random.Random())
         while True:
             started = time.monotonic()

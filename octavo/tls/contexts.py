@@ -27,9 +27,9 @@ log = structlog.get_logger()
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: only ciphers with forward secrecy and authentication. All of TLS 1.3's have both."""
 SOON = timedelta(days=14)
-"""Warn this long before the certificate expires …"""
+"""Warn this long before the certificate expires."""
 TOLD_EVERY = timedelta(days=1)
-"""… and repeat the warning this often."""
+"""Repeat the warning about a certificate this often."""
 
 _Seen = tuple[tuple[int, int, int] | None, ...]
 

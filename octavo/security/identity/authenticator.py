@@ -187,7 +187,7 @@ class Authenticator:
 
     def _known(self, key: bytes) -> Identity | None:
         found = self._verified.get(key)
-        if found is None or found.until_ms <= self._clock():  # an old proof stays: see `_of_token`
+        if found is None or found.until_ms <= self._clock():  # kept for `_of_token` all the same
             return None
         self._verified.move_to_end(key)
         return found.identity
@@ -340,8 +340,8 @@ class Authenticator:
 
     def lapsed(self, identity: Identity, standing: Standing) -> str:
         """Return why an identity that another process has verified is no longer valid; empty if it
-        is valid. `standing` says what it rests on. If it rests on a later user record than ours,
-        it counts: the other process knows more."""
+        is valid. `standing` says what the identity rests on. If that is a later user record than
+        this process has read, the identity is valid: the other process knows more."""
         user = identity.name.partition(":")[2]
         record = self.users.get(user)
         if record.disabled:
@@ -361,7 +361,7 @@ class Authenticator:
                 return f"the API key of {identity.name} has lost a group"
         return ""
 
-    # ---- what is remembered
+    # ---- cache of verified proofs
 
     def _key(self, shown: Shown) -> bytes:
         if shown.authorization is not None:

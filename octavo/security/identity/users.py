@@ -343,7 +343,7 @@ def _few(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def _after(record: UserRecord, now_s: float) -> int:
-    """Return when valid tokens begin. Tokens have whole seconds: revoke this second's too."""
+    """Return the first second of valid tokens: the next, as tokens have times in whole seconds."""
     return max(record.not_before_s, int(now_s) + 1)
 
 
