@@ -153,7 +153,7 @@ def rows_of(table: Any) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-# ---------------------------------------------------------------------- compared
+# ---------------------------------------------------------------------- comparison
 
 
 class Differences(NamedTuple):

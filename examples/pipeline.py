@@ -86,7 +86,7 @@ class PipelineDemo:
         self._verify_and_report(run)
         return Outcome("demo")
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ ingest
 
     def _ingest(self, run: Run) -> int:
         """Ingest the tables; return the number of flights."""
@@ -144,7 +144,7 @@ class PipelineDemo:
         operators = [operator for one in every for operator in one.stateOperators]
         return sum(operator.numRowsDroppedByWatermark for operator in operators)
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ results
 
     def _judge(self, run: Run) -> None:
         screen = self.screen

@@ -345,7 +345,7 @@ class Demo:
         alike = [await self._last_alike(name, n, end - 1) for n, end in middle.items() if end]
         self.screen.check(all(alike), "its last messages are the topic's at the same offsets")
         at = await self.client.publish(name, {"flight": "of the fork"}, partition=0)
-        self.screen.check(at.offset == middle[0], "what is published into it goes on from there")
+        self.screen.check(at.offset == middle[0], "a message published into the fork follows them")
         await self.client.delete_topic(name)
         whole = {n: await self.client.offset(TOPIC, partition=n) for n in range(PARTITIONS)}
         self.screen.check(whole == ends, "the fork is deleted, and the topic as it was")
