@@ -89,9 +89,9 @@ class Times:
     """Restores the append times of the batches of an answer, in the order of their offsets.
 
     The HTTP header is `offset=milliseconds`: batches from that offset on were not appended before
-    that time. Each batch then has the first time of its stamp at or after the previous batch's
-    time. Where that would be wrong, because a batch was appended `SPAN_MS` or more after the
-    previous one, the header has another pair.
+    that time. Each batch then has the first time with its stamp at or after the previous batch's
+    time. Where that time would be wrong, because a batch was appended `SPAN_MS` or more after the
+    previous batch, the header has another pair.
     """
 
     def __init__(self, told: str = "") -> None:
@@ -110,8 +110,8 @@ class Times:
             self._last_ms = self._told.pop(0)[1]
         if self._last_ms is None:
             raise InvalidBatch(
-                f"the batch at offset {header.base_offset} has an append time, and no header "
-                f"{APPEND_TIME_HEADER} says of which days"
+                f"the batch at offset {header.base_offset} has an append time, but no header "
+                f"{APPEND_TIME_HEADER} says in which days"
             )
         self._last_ms = time_of(header.partition_leader_epoch, self._last_ms)
         return stamped(header, self._last_ms)
@@ -119,7 +119,7 @@ class Times:
     def tell(self, shown: Iterable[BatchHeader]) -> str:
         """Return the HTTP header for the next batches, given the headers to show; "" for none.
 
-        Their offsets are those in the answer.
+        The header's offsets are those that the batches have in the answer.
         """
         found = []
         for header in shown:

@@ -105,9 +105,9 @@ class OctavoError(Exception):
     kafka: KafkaCode | None = None
     """The code for Kafka's clients; None: none of their requests causes the error."""
     problem_members: tuple[tuple[str, str], ...] = ()
-    """Members of the problem document, each with the attribute that it shows …"""
+    """Members of the problem document, each with the attribute of the error that it shows."""
     problem_headers: tuple[tuple[str, str], ...] = ()
-    """… and headers of the answer."""
+    """Headers of the answer, each with the attribute of the error that it shows."""
     members: Mapping[str, object] = MappingProxyType({})
     """Further members of the problem document."""
 

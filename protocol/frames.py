@@ -257,8 +257,9 @@ class FrameReceiver:
     connection holds no memory. The caller parses *all* whole frames in what `received` returns,
     then calls `keep` with the position of the unfinished frame; after that, views into the scratch
     buffer are invalid. A frame larger than half the scratch buffer gets a separate buffer, which
-    grows as bytes arrive. So a client that announces five megabytes and sends ten bytes, or is not
-    read any further, occupies little. `received` then returns only that frame, once it is whole.
+    grows as bytes arrive. So a client that announces five megabytes and sends ten bytes, or whose
+    socket is not read for a while, occupies little. `received` then returns only that frame, once
+    it is whole.
     """
 
     __slots__ = (

@@ -54,7 +54,7 @@ class _Costly(ValueError):
 
 
 def _fraction(text: str) -> float | Raw:
-    """Return the number; if others write it in another way, return something unlike `text`."""
+    """Return the number, or, if other libraries write it in another way, a value unlike `text`."""
     return float(text) if _PLAIN_FRACTION.fullmatch(text) else _OTHERWISE
 
 

@@ -2,12 +2,12 @@
 
     piece 0 · piece 1 · … · piece n-1 · the message
 
-Each of them is a separate record in a separate batch. A piece has `PIECE_BYTES` of the body (the
-last piece has the rest), no key, and a header `octavo-piece` with its upload and number. The
-message comes last: key and headers as its publisher gave them, an empty value, and a header
-`octavo-large` with the length of the body, the number of pieces, and its CRC-32C. The partition's
-record says which records are pieces, not these headers (broker/log/ledger_list.py). The headers
-only prove, when the body is read, that it is complete and the right body.
+The pieces and the message are records, each in a separate batch. A piece has `PIECE_BYTES` of the
+body (the last piece has the rest), no key, and a header `octavo-piece` with its upload and number.
+The message comes last: key and headers as its publisher gave them, an empty value, and a header
+`octavo-large` with the length of the body, the number of pieces, and the body's CRC-32C. The
+partition's record says which records are pieces, not these headers (broker/log/ledger_list.py). The
+headers only prove, when the body is read, that it is complete and the right body.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def front_of_batch(batch: Buffer, count: int) -> bytes:
     """Return a batch of the first `count` records of a whole batch, with base offset 0, no
     producer.
 
-    A fork gets it of a batch that the fork's end cuts. Raises like `read_records`.
+    A fork that ends within a batch stores this front of the batch. Raises like `read_records`.
     """
     attributes = read_header(batch).attributes
     kind = attributes & ATTRIBUTE_COMPRESSION

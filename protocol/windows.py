@@ -38,7 +38,7 @@ from octavo.protocol.records import open_batch as open_records
 WINDOW_RECORDS = 128
 """Records decoded together: a tenth of a millisecond."""
 WINDOW_BYTES = 2 * RECORD_HEADERS_MAX
-"""The same in bytes, unless a single record is longer."""
+"""Bytes decoded together, unless a single record is longer."""
 STEP_RECORDS = 2048
 """Records walked over in a step: less than half a millisecond."""
 _RECORD_BODY_BYTES_MIN = 6
@@ -71,9 +71,9 @@ class BatchWindows:
         self.header = header
         self._data = data
         self._firsts = array("I", [0])
-        """For each window the number of its first record …"""
+        """By window: the number of its first record."""
         self._starts = array("I", [start])
-        """… and where that record begins."""
+        """By window: where its first record begins."""
         self._index = 0
         self._position = start
 
@@ -171,7 +171,7 @@ class BatchWindows:
         return first, found
 
     def keys(self, number: int) -> list[bytes | None]:
-        """Return the keys of window `number`, one for each of `numbers`. Raises `InvalidBatch`."""
+        """Return the keys of the records in window `number`. Raises `InvalidBatch`."""
         try:
             return [one.key for one in self._opened(number)]
         except (*_DAMAGED, InvalidBatch):
