@@ -132,7 +132,7 @@ def encode_block_header(
 
 
 def decode_block_header(data: Buffer, start: int, file_id: int, offset: int) -> Block | None:
-    """Decode the block header at `data[start:]`; None if it is not good, or of another place.
+    """Decode the block header at `data[start:]`; None if damaged, or written for another place.
 
     `offset` is where `data[start]` lies in the file. The body is not checked.
     """

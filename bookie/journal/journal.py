@@ -8,24 +8,25 @@ wait for each other, but a failed sync in one of them stops all.
 `Journal.append` queues buffers. A single executor call at a time writes everything that waits as
 one block, with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is
 no artificial delay: a lone add waits for a single sync, and the busier the bookie, the larger the
-groups. Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails only its
-group. `SyncFailed` is final, because the kernel may have dropped the pages: nothing is reported
-durable after it, and the process must end.
+groups. Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails only one
+group. `SyncFailed` is final, because the kernel may have dropped the pages: from then on nothing is
+reported durable, and the process must end.
 
 A *deferred* append is reported when it is written: reads may find it, and a power failure may take
 it back. A group with only deferred appends is not synced. The next append that is not deferred,
-even an empty append, syncs everything written before it (`settled`), and so does the end of a file.
+even an empty append, syncs everything written before (`Journals.settled`). So does the end of a
+file.
 
 `JournalQueue` keeps the waiting appends in a fair order. Adds wait in lanes, one lane for each
-connection. A lane that was empty goes before lanes that were not. So a client that sends little
-waits only for the group under way, not for what others have queued; the others take turns by bytes.
-Within a lane the order of arrival holds. An append without a lane (a fence, a deletion) keeps its
-place: everything queued before it goes before it, everything queued later goes after it. So an add
-that was admitted before a fence is never reported after it.
+connection. A lane that was empty goes first; busy lanes take turns by bytes. So a client that sends
+little waits only for the current group, not for the queues of busy clients. Within a lane the order
+of arrival holds. An append without a lane (a fence, a deletion) keeps its place between earlier and
+later appends of all lanes. So an add that was admitted before a fence is never reported after the
+fence.
 
-Positions are vectors, with a `Position` for each journal, and are taken on the loop in one step:
-everything before them is durable and has been reported. Relies on format.py for bytes and on
-disk/files.py for calls.
+`Journals.durable_positions` has one `Position` for each journal, all read in one step of the loop.
+Everything before these positions is durable and has been reported. Relies on format.py for bytes
+and on disk/files.py for calls.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ from octavo.bookie.journal.reader import journal_files, seal_file
 from octavo.bookie.stats import Group, WriteStats
 
 Durable = Callable[[BaseException | None], None]
-"""Called once: with None when the append is durable (or written, if deferred), else the error."""
+"""Called once: with None when the append is durable (if deferred: written), or with an error."""
 
 SPARE = "journal.spare"
 """An old file that is kept to be used again."""
 _GROUP_APPENDS_MAX = 1024
 """Appends in a group. Their callbacks run in a single turn of the loop; more would delay others."""
 _JOIN_BELOW_BYTES = 4096
-"""Buffers shorter on average than this are joined before the write: that costs less than iovecs."""
+"""Buffers shorter on average are joined before the write: copying costs less than many iovecs."""
 QUANTUM_BYTES = 64 * 1024
 """Bytes that a lane may write in its turn; a longer item waits for more turns."""
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -93,16 +94,17 @@ class JournalWriter:
         self._synced = 0
         self._reserved = 0
         self._next_has_its_name = False
-        """The next file may already have its name: nothing more may be written to the current
-        file."""
+        """Whether `open` failed at the rename: the next file may exist under its final name, so the
+        current file must not be written any more."""
         self.short_of_space = False
 
     def open(self, file_id: int) -> None:
         """Begin file `file_id`: header and directory are durable on return.
 
-        It is made from the spare file, if there is one: blocks that were written before sync a
-        third faster than new blocks, and need no space on a full disk. Old blocks in it have
-        another file id, so they do not count. The header is durable before the file gets its name.
+        If there is a spare file, it becomes the new file: disk blocks that were written before sync
+        a third faster than new ones, and need no space on a full disk. Journal blocks in the spare
+        file have another file id, so a replay ignores them. The header is durable before the file
+        gets its final name.
         """
         spare, path = f"{self._directory}/{SPARE}", f"{self._directory}/{file_name(file_id)}"
         file = self._disk.open(spare, create=not self._disk.exists(spare), write=True)
@@ -136,8 +138,8 @@ class JournalWriter:
                 self.roll()
             except DiskFull:
                 if self._next_has_its_name:
-                    raise  # the END of the old file may be all that a replay looks for there
-                self.short_of_space = True  # continue in the old file's margin, over its END
+                    raise  # the next file may exist, so a replay needs the old file's END block
+                self.short_of_space = True  # continue in the old file's margin, over its END block
         file = self._file
         assert file is not None
         start = self.offset
@@ -204,7 +206,7 @@ class JournalWriter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something written is not durable yet, although syncs are on."""
+        """Whether syncs are on and some written bytes are not durable yet."""
         return self._sync and self._synced < self.offset
 
     def sync(self) -> None:
@@ -238,7 +240,7 @@ class _Lane(Generic[T]):
 
 
 class _Stretch(Generic[T]):
-    """The lanes between two items without a lane."""
+    """The lanes of all items that were queued between two items without a lane."""
 
     __slots__ = ("_lanes", "_new", "_old")
 
@@ -266,7 +268,7 @@ class _Stretch(Generic[T]):
                 turns.popleft()
                 del self._lanes[key]
             elif not lane.items or lane.credit_bytes <= 0:
-                # It became empty in its first turn, or its share is used up: others come first.
+                # The lane became empty in its first turn, or has used up its bytes: others first.
                 lane.credit_bytes = min(QUANTUM_BYTES, lane.credit_bytes + QUANTUM_BYTES)
                 turns.popleft()
                 self._old.append(key)
@@ -282,7 +284,7 @@ class JournalQueue(Generic[T]):
         self._count = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"items": self._count}
 
     def __len__(self) -> int:
@@ -301,7 +303,7 @@ class JournalQueue(Generic[T]):
         last.push(item, size, lane)
 
     def pop(self, bytes_max: int) -> T | None:
-        """Return the next item, unless it is longer than `bytes_max` or there is none."""
+        """Return the next item; None if there is none, or if it is longer than `bytes_max`."""
         while self._stretches:
             first = self._stretches[0]
             if not isinstance(first, _Stretch):
@@ -365,14 +367,14 @@ class Journal:
         self.pending_buffers = 0
         """Buffers queued or being written: not yet reported."""
         self.durable_position = Position(writer.file_id, writer.offset)
-        """Everything before it is durable, and has been reported to its callback."""
+        """Everything before this position is durable and has been reported."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.pending_bytes, "buffers": self.pending_buffers}
 
     def waits_in_vain(self) -> str:
-        """Say what waits although nothing prevents it from running; empty when nothing does."""
+        """Name work that waits although it could run; empty when there is none."""
         works = self._committer is not None or self._scheduled
         return "appends wait for no committer" if self._queue and not works else ""
 
@@ -388,8 +390,9 @@ class Journal:
         """Queue `buffers` of `length` bytes; call `done` when they are durable, or written if
         `deferred`.
 
-        Lanes take turns. Without a lane, everything queued before goes first. An append without
-        bytes is reported when everything reported before it is durable, even on a full disk.
+        Lanes take turns. An append without a lane comes after everything queued earlier. An append
+        without bytes is reported when all appends reported earlier are durable; a full disk does
+        not fail it.
         """
         if self._dead is not None:
             self._loop.call_soon(done, self._dead)
@@ -518,8 +521,8 @@ class Journal:
         self._report(late, full)
 
     async def _try(self, call: Callable[..., None], *args: Any) -> DiskError | None:
-        """Make a call on the thread. Return an error that fails only this group; others are
-        final."""
+        """Make a call on the thread. Return an error that fails only this group; after any other
+        error, stop the journal."""
         try:
             await self._loop.run_in_executor(self._executor, call, *args)
         except Exception as error:
@@ -529,8 +532,8 @@ class Journal:
         return None
 
     def _report(self, group: list[_Append], full: BaseException | None) -> None:
-        """Report a group: a failed write concerns appends with bytes, a stopped journal all
-        appends."""
+        """Report a group. A failed write fails the appends with bytes, a stopped journal all of
+        them."""
         self.pending_bytes -= sum([item.length for item in group])
         self.pending_buffers -= sum([len(item.buffers) for item in group])
         for item in group:
@@ -546,14 +549,14 @@ class Journal:
 def journal_of(ledger_id: int, count: int) -> int:
     """Return which of `count` journals holds a ledger. Part of the format: docs/formats/journal.md.
 
-    Ids are drawn in sequence, and often in a pattern (a data ledger, then a state ledger).
-    Multiplied by the golden ratio they spread evenly.
+    Ledger ids are drawn in sequence, and often in a pattern (a data ledger, then a state ledger).
+    Multiplication by the golden ratio spreads them evenly.
     """
     return (ledger_id * _GOLDEN & _MASK) * count >> 64
 
 
 class Journals:
-    """The journals, in the order of the settings."""
+    """All journals of a bookie, in the order of the settings."""
 
     def __init__(self, journals: Sequence[Journal], stats: WriteStats | None = None) -> None:
         assert journals
@@ -566,12 +569,12 @@ class Journals:
         return self.only or self._all[journal_of(ledger_id, len(self._all))]
 
     async def settled(self, ledger_id: int) -> None:
-        """Wait until everything given to the ledger's journal so far is durable, or failed."""
+        """Wait until every append so far to the ledger's journal is durable or has failed."""
         with suppress(Exception):
             await self.of(ledger_id).synced()
 
     async def catch_up(self) -> None:
-        """Make deferred appends durable that were reported when they were written.
+        """Sync the deferred appends that were reported before they were durable.
 
         Raises the error that has stopped a journal.
         """
@@ -609,7 +612,7 @@ class Journals:
 
     @property
     def durable_positions(self) -> tuple[Position, ...]:
-        """Everything before these positions has been reported to its callback."""
+        """Everything before these positions is durable and has been reported."""
         return tuple([journal.durable_position for journal in self._all])
 
     async def drain(self) -> None:

@@ -1,9 +1,9 @@
-"""The journal mark: what is safe in entry log, index and ledger state, position by position.
+"""The journal mark: up to where the journals are also in the entry logs and the ledger state.
 
 The mark is a small file in every ledger folder, replaced atomically. It holds a position for each
-journal folder, in the order of the settings. Everything before it is in the entry logs, which the
-index covers up to (`log_id`, `log_offset`), and in the ledger state up to (`state_id`,
-`state_offset`).
+journal folder, in the order of the settings. Entries before these positions are in the entry logs
+before (`log_id`, `log_offset`); fences, keys and LACs are in the ledger state before (`state_id`,
+`state_offset`). The index may be behind the mark; a start completes it from the logs.
 
 Marks are compared component by component (`covers`), and no component ever moves back. Two marks of
 which neither covers the other have no order; an invented order would skip a flush (BookKeeper
@@ -59,7 +59,8 @@ NOWHERE = Position(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Everything before `journals` is safe up to the other positions. Compare with `covers`."""
+    """Everything before `journals` is in the entry logs and the ledger state, before their
+    positions. Compare with `covers`."""
 
     journals: tuple[Position, ...]
     """A position for each journal folder, in the order of the settings."""
@@ -72,12 +73,12 @@ class Mark:
 
     @property
     def log_position(self) -> tuple[int, int]:
-        """Up to where the index covers the entry logs."""
+        """Up to where the mark vouches for the entry logs."""
         return self.log_id, self.log_offset
 
     @property
     def state_position(self) -> tuple[int, int]:
-        """Up to where the ledger state counts."""
+        """Up to where the mark vouches for the ledger state."""
         return self.state_id, self.state_offset
 
     def covers(self, other: Mark) -> bool:
@@ -186,8 +187,8 @@ def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
     """Raise `MarkRefused` when the mark belongs to other journals than those configured.
 
     A ledger's journal follows from its id and the number of journals. With another list of folders
-    a start would look for entries that are not flushed in the wrong journal. Folders that were
-    renamed as they are may pass; the cookie decides whether a bookie may move.
+    a start would look in the wrong journal for entries that are not flushed. Folders with new names
+    in the same order pass: the cookie decides whether a bookie may move.
     """
     if mark is None:
         return
@@ -207,6 +208,6 @@ def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
 
 
 def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
-    """Replace the copy in every folder; durable on return."""
+    """Replace the mark in every folder; durable on return."""
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", encode_mark(mark))

@@ -1,10 +1,10 @@
 """Read a journal back after a crash: good blocks in order, a torn tail cut, damage refused.
 
-There are exactly three outcomes. A block is good; or the journal ends there (nothing that follows
-was acknowledged); or something acknowledged is lost, and `JournalDamaged` names file and range.
-Nothing is ever skipped silently (BookKeeper #4659: a journal without checksums takes damage for the
-end). When the operator has accepted the loss, `lost` names what is lost instead, and every good
-block around it is read. Relies on format.py.
+At each position there are three outcomes. The block is good; or the journal ends there, and nothing
+that follows was acknowledged; or acknowledged data is lost, and `JournalDamaged` names the file and
+the range. Nothing is ever skipped silently (BookKeeper #4659: a journal without checksums takes
+damage for the end). When the operator has accepted losses, the reader notes each loss in `lost`
+instead of raising, and reads every good block around the loss. Relies on format.py.
 
 `block_at` and `blocks_behind` walk over the blocks of a file, for this reader and for `octavo
 inspect`, which continues where this reader stops. `records_of` splits a block into batches of add
@@ -55,7 +55,7 @@ _SAME_BYTES = ADD_IDS.size - 8
 
 
 class JournalEnd(NamedTuple):
-    """Where the last good block of a journal file ends: the END block stands there, or will."""
+    """Where the last good block of a journal file ends: the place of the END block."""
 
     file_id: int
     offset: int
@@ -89,7 +89,7 @@ class JournalReader:
         """The losses found, by path and offset; only with `accept_loss`."""
 
     def is_whole(self) -> bool:
-        """Whether the files hold everything that no mark vouches for. Raises `JournalDamaged`.
+        """Whether the files hold everything that is not before the mark. Raises `JournalDamaged`.
 
         False when the mark is lost and the first file is gone, or when a loss was accepted.
         """
@@ -110,7 +110,7 @@ class JournalReader:
         return list(self.lost.values())
 
     def prove(self) -> None:
-        """Read everything, before the other copy of it is cut from the logs.
+        """Check every block, before a start cuts the same entries from the entry logs.
 
         Raises `JournalDamaged`.
         """
@@ -133,7 +133,7 @@ class JournalReader:
             file = self._disk.open(path, write=last)
             try:
                 if last:
-                    file.datasync()  # its writer may have been killed before its sync
+                    file.datasync()  # the previous process may have died between write and sync
                 yield from self._blocks_of(file, file_id, last=last)
             finally:
                 file.close()
@@ -142,9 +142,9 @@ class JournalReader:
         """End the last file after its last good block, so that a newer file may follow; return its
         id.
 
-        Call it only after `blocks` has ended. Without a file, return the mark's file id, or 0. An
-        END block that is already there is written again: if the previous process died before its
-        sync, or that failed, only the page cache may have it.
+        Call this only after `blocks` has ended. Without a file, return the mark's file id, or 0. An
+        END block that is already there is written again: it may be only in the page cache, if the
+        previous process died before the sync or the sync failed.
         """
         if self.end is None:
             return self.mark.file_id if self.mark is not None else 0
@@ -211,7 +211,7 @@ class JournalReader:
     def _check_header(self, file: File, file_id: int, *, last: bool) -> None:
         front = file.pread(FILE_HEADER_BYTES, 0)
         if last and not front.strip(b"\0"):
-            return  # created and never used: the header is synced before the first block
+            return  # a new file without blocks: the header is synced before the first block
         try:
             _, its_id = decode_file_header(front)
         except JournalVersionUnknown as error:
@@ -219,7 +219,7 @@ class JournalReader:
         except JournalDamaged as error:
             why = f"journal file {file.path}: {error}. What it held is unknown"
             self._lose(file.path, 0, FILE_HEADER_BYTES, why)
-            return  # each block names its file
+            return  # the blocks can still be read: each names its file
         if its_id != file_id:
             raise JournalDamaged(
                 f"journal file {file.path} says that it is {file_name(its_id)}: rename it to that"
@@ -228,9 +228,10 @@ class JournalReader:
     def _pass_over(
         self, file: File, file_id: int, bad: int, size: int, *, last: bool
     ) -> int | None:
-        """Return where to continue if anything after the bad block proves that it was acknowledged.
+        """Note the loss of a bad block that was acknowledged; return where good blocks continue.
 
-        None at the journal's end, and at the end of a file. Raises `JournalDamaged`.
+        Later blocks or files prove that it was acknowledged. Return None at the journal's end, and
+        when no good block follows in this file. Raises `JournalDamaged`.
         """
         good = _later_block(file, file_id, bad, size)
         if good is None and last:
@@ -250,10 +251,10 @@ class JournalReader:
 def block_at(
     file: File, file_id: int, offset: int, body_bytes_max: int = sys.maxsize
 ) -> tuple[Block | None, bytes]:
-    """Return the block at `offset` of journal file `file_id`, by its header, and its body.
+    """Return header and body of the block at `offset` of journal file `file_id`.
 
-    None when there is no good header. The caller checks the body by `body_is_good`. A body longer
-    than `body_bytes_max` is not read.
+    The header is None when it is damaged. The caller checks the body by `body_is_good`. A body
+    longer than `body_bytes_max` is not read.
     """
     block = decode_block_header(file.pread(BLOCK_HEADER_BYTES, offset), 0, file_id, offset)
     if block is None or block.body_bytes > body_bytes_max:
@@ -323,7 +324,7 @@ def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
 
 
 def _next_batch(body: bytes, start: int) -> tuple[AddBatch, int]:
-    """Return the longest batch of adds that belong together from `start`, and its end."""
+    """Return the longest batch of consecutive adds from `start`, and its end."""
     length, head, key, ledger_id, first = ADD_IDS.unpack_from(body, start)
     same_length, end = True, len(body)
     count = _alike(body, start, 4 + length)

@@ -42,7 +42,7 @@ class JournalThread(Executor):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._thread is None:
-            # A daemon: a call that no caller waited for at the end of the process was never acked.
+            # A daemon may be cut off at the end of the process: the calls left were never acked.
             self._thread = Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._jobs.put((loop, future, call, args))
@@ -60,7 +60,7 @@ class JournalThread(Executor):
             loop, future, call, args = job
             if not future.cancelled():
                 _make(loop, future, call, args)
-            del job, loop, future, call, args  # so that waiting keeps nothing alive
+            del job, loop, future, call, args  # keep nothing alive while waiting for the next job
 
 
 def _make(

@@ -60,8 +60,8 @@ def _cost(batch: AddBatch) -> int:
 class IntervalMap:
     """The pieces of a ledger: ascending, never overlapping.
 
-    Small consecutive batches are joined by the dozen. So a stream of single adds does not cost an
-    object for each entry, neither in memory nor in the garbage collector.
+    Sixty-four small consecutive batches are joined into one. So a stream of single adds does not
+    cost an object for each entry, neither in memory nor in the garbage collector.
     """
 
     __slots__ = ("_firsts", "_small", "pieces")
@@ -73,7 +73,7 @@ class IntervalMap:
         self.pieces: list[Piece] = []
 
     def put(self, batch: AddBatch) -> int:
-        """Insert `batch`; it wins over what it overlaps. Return the bytes that this costs."""
+        """Insert `batch` over older entries of the same ids; return the bytes that this costs."""
         first, last = batch.first_entry, batch.first_entry + batch.count - 1
         pieces = self.pieces
         if pieces and first <= pieces[-1].last:
@@ -146,7 +146,7 @@ class IntervalMap:
 
 
 class Memtable:
-    """Ledgers and the bytes that they hold."""
+    """Batches by ledger, and the memory that they take."""
 
     __slots__ = ("bytes", "ledgers")
 
@@ -196,11 +196,10 @@ class WriteCache:
         self.flushing = None
 
     def find(self, ledger_id: int, entry_id: int) -> tuple[Piece | None, int]:
-        """Return the newest piece that holds an entry, and the last entry that nothing newer
-        covers.
+        """Return the newest piece that holds the entry, and the last entry for which it is newest.
 
-        Without a piece, return the last entry of the gap in the write cache: a caller that reads an
-        older copy looks here again after it.
+        If no piece holds the entry, return None and the last entry of the gap: a caller that reads
+        older copies elsewhere looks here again after that entry.
         """
         last = _NEVER
         for table in (self.active, self.flushing):
@@ -233,8 +232,8 @@ class WriteCache:
 def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
     """Yield all of `memtable` by ledger and entry, in extents of at most `extent_bytes_max` bytes.
 
-    Neighbours are joined and long pieces are cut. Only an entry that is longer by itself makes a
-    longer extent.
+    Neighbouring pieces are joined and long pieces are cut. An extent is longer only if it holds a
+    single longer entry.
     """
     ledger_id, first, count, length = -1, 0, 0, 0
     frames: list[bytes] = []
@@ -268,7 +267,7 @@ def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:
         end_index = bisect_right(offsets, start + bytes_max, lo=index + 1)
         if end_index == batch.count and len(batch.frames) - start <= bytes_max:
             last = piece.last
-        else:  # the frame that begins at the last offset within reach ends outside
+        else:  # the last frame that begins within `bytes_max` ends outside
             last = min(piece.last, max(first, batch.first_entry + end_index - 2))
         yield Piece(first, last, batch)
         first = last + 1

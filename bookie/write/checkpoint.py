@@ -12,7 +12,8 @@ The index comes after the mark, because a start cuts the logs after the mark. An
 mark would name records that were cut, or lack a ledger whose deletion was not durable. An index
 behind the mark is completed from the logs, and from the ledger state, which remembers deleted
 ledgers (`forget_deleted`). Steps 3 and 4 run even without entries: a fence alone moves the mark
-too. (BookKeeper PR #4843: it was forgotten when the write cache was empty, and fences were lost.)
+too. (BookKeeper PR #4843: with an empty write cache the ledger state was not written, and fences
+were lost.)
 When a step fails, the memtable stays and the states stay changed; the next attempt repeats all
 steps, which does no harm. After a crash, the journal is replayed from the mark on disk.
 
@@ -90,11 +91,11 @@ class Checkpointer:
         """The mark on disk."""
 
     def vouched(self) -> tuple[int, int]:
-        """Return up to where, (log id, offset), the mark vouches for the entry logs."""
+        """Return the (log id, offset) up to which the mark vouches for the entry logs."""
         return (0, 0) if self.mark is None else (self.mark.log_id, self.mark.log_offset)
 
     def settled_log_id(self) -> int:
-        """Logs below this id are vouched for by the mark and completely in the index. Blocking."""
+        """Return the id below which mark and index cover every entry log. Blocking."""
         covered = self._index.covered
         return 0 if self.mark is None or covered is None else min(self.mark.log_id, covered[0])
 
@@ -103,8 +104,7 @@ class Checkpointer:
         self._removed.append(ledger_id)
 
     async def forget_deleted(self) -> None:
-        """Remove deleted ledgers from the index at a start: a crash may have prevented that
-        before."""
+        """Remove deleted ledgers from the index at a start: a crash may have come before that."""
         async with self._alone():
             await self._call(self._forget_deleted, self._states.deleted_ids(sys.maxsize))
 
@@ -125,10 +125,10 @@ class Checkpointer:
     async def run(
         self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Memtable], None]
     ) -> Mark:
-        """Run a checkpoint. `positions` is called in step 1: up to there each journal is durable.
+        """Run a checkpoint. `positions`, called in step 1, returns how far journals are durable.
 
         `on_flushed` is called on the loop when a memtable is in log and index. Raises the disk's
-        errors; then nothing is lost, and `run` may be called again.
+        errors; nothing is lost by them. After `DiskFull`, `run` may be called again.
         """
         async with self._alone():
             where = positions()
@@ -185,9 +185,9 @@ class Checkpointer:
     async def relocate(self, found: Sequence[Stored]) -> int:
         """Copy the entries that the index still maps to these records; return the bytes copied.
 
-        It copies exactly the entries without a newer indexed copy, and puts them after all older
-        copies. So an index rebuilt from the logs is the same. Raises `DiskFull`: what was appended
-        until then is in no index. On return the index is not flushed yet: see `retire`.
+        Only entries without a newer indexed copy are copied, to a place after all older copies. So
+        an index rebuilt from the logs is the same. Raises `DiskFull`; the copies appended until
+        then are not in the index. On return the index is not flushed yet: see `retire`.
         """
         async with self._alone():
             self._check_whole()
@@ -212,10 +212,10 @@ class Checkpointer:
             await self._call(self._unlink, log_id)
 
     async def drop_markers(self, may_go: Callable[[int], bool], before_ms: int) -> int:
-        """Forget deleted ledgers as far as `may_go` allows; return how many.
+        """Forget ledgers deleted before `before_ms`, where `may_go` allows it; return how many.
 
-        The deletion must be in the ledger state on disk. Otherwise the older state on disk would
-        count again, once the mark has passed the journal's record of the deletion.
+        The deletion must be in the ledger state on disk. Otherwise, once the mark has passed the
+        journal's record of the deletion, the next start would find the ledger alive.
         """
         async with self._alone():
             gone = [
@@ -240,8 +240,8 @@ class Checkpointer:
     def _check_whole(self) -> None:
         """Raise `DiskFull` after a checkpoint that failed.
 
-        It may have moved the mark past records that the index does not know yet, and no replayed
-        journal has their entries. So the index must not be told that it is complete.
+        That checkpoint may have moved the mark past records that the index lacks, and a replay of
+        the journals no longer brings them. So the index must not be told that it is complete.
         """
         if self.mark is None or self._pending is not None:
             raise DiskFull("the next flush of the write cache must succeed first")

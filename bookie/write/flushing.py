@@ -46,14 +46,14 @@ class Flushing:
         self._on_fatal = on_fatal
         self._closing = False
         self._written_at: dict[tuple[Position, ...], int] = {}
-        """Positions of flushes that did not finish, with the bytes written to the journals by
+        """The journal positions of unfinished flushes, with the bytes written to the journals by
         then."""
         self._safe_bytes = 0
         """Bytes in the journals before the mark."""
         self._flushed_bytes = 0
         journals.stats.bytes_by_state = self._bytes_by_state
         self.wanted = asyncio.Event()
-        """Set it to have a flush soon."""
+        """Set this event to request a flush."""
         self.disk_full = False
         """While true, ordinary adds get READ_ONLY; it becomes false when space returns."""
         self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
@@ -94,16 +94,16 @@ class Flushing:
         }
 
     def note_full(self, why: str) -> None:
-        """The disk is full: try to flush until it takes more."""
+        """Note that the disk is full, and flush again until it has room."""
         if not self.disk_full:
             self.disk_full = True
             self.wanted.set()
             _log.error("disk_full", error=why)
 
     async def stop(self) -> bool:
-        """End after the flush under way; false if it was stopped before.
+        """End after the current flush; return False if flushing was stopped before.
 
-        The flush is not cancelled: the next replay would have to do the rest of the checkpoint.
+        The flush is not cancelled: otherwise the next start would have to replay more.
         """
         if self._closing:
             return False

@@ -1,21 +1,20 @@
 """Handle adds of entries that the bookie may already have: it keeps the entries it has.
 
-Adding the same entry again is a success that costs nothing. A batch that brings another entry under
+Adding the same entry again succeeds and stores nothing. A batch that brings a different entry under
 an existing id is refused whole: no correct writer sends two entries with the same id. An add mends
-an entry that cannot be read back or does not match its own digest (`ledger_rules.likeness`).
+an entry that cannot be read back or does not match its own digest (`likeness` in ledgers/rules.py).
 
-This success is also reported in the order of the journal, and not after the journal has stopped:
-after a failed sync no caller gets a success.
+The success of a repeated add is reported in the order of the journal too, and never after the
+journal has stopped: after a failed sync no caller gets a success.
 
 Only batches that begin at or below the highest entry their ledger ever had come here
-(`LedgerControl.admit`), so adding new entries costs only a comparison. The batches of a ledger are
-handled in rounds. Batches that wait and have no entry in common share a single wait, until all that
-was admitted before the round is durable. That includes deferred adds, so such an add is answered
-when it is durable, whatever it asked for. When the whole round is looked up, it goes to the journal
-together. So a writer that sends entries in any order (WriteAdv) pays for a sync in each round
-instead of for each entry. Batches that arrive meanwhile come here too, because the ledger has
-reached their ids. A fence may come during the lookups, so each batch is admitted again at the end.
-Used on the loop.
+(`LedgerControl.admit`), so an add of new entries costs only a comparison. The batches of a ledger
+are handled in rounds; no two batches of a round have an entry in common. A round waits once, until
+everything admitted before it is durable, deferred adds included. So a repeated add is answered when
+it is durable, even if the client allowed a deferred sync. After the lookups, the whole round goes
+to the journal together: a writer that sends entries in any order (WriteAdv) pays for one sync in
+each round, not for one sync for each entry. A fence may come during the lookups, so each batch is
+admitted again at the end. Used on the loop.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _ROUND_MAX = 64
 
 
 class Held(Protocol):
-    """The entries held of a ledger (read/path.py)."""
+    """Finds the entries of a ledger that this bookie has (read/path.py)."""
 
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
@@ -61,7 +60,7 @@ class Held(Protocol):
         """Return consecutive entries, at least one."""
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return (first, last) of all entries held, ascending."""
+        """Return (first, last) of each range of entries that the bookie has, ascending."""
 
 
 class _Repeat(NamedTuple):
@@ -97,7 +96,7 @@ class Repeats:
         """Batches that wait here."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {
             "batches": self.count,
             "bytes": self.bytes,
@@ -120,11 +119,10 @@ class Repeats:
         task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
     async def replace(self, batch: AddBatch) -> None:
-        """Add `batch` over the entries that are here under its ids; durable on return.
+        """Replace the entries that are here under the batch's ids; durable on return.
 
         Only for a caller that has compared all copies (ledger/rereplication/comparing.py). No frame
-        asks for it, so no client can overwrite an entry. The old entries stay on disk until then.
-        Raises the error that refuses the batch.
+        leads here, so no client can overwrite an entry. Raises the error that refuses the batch.
         """
         ended: asyncio.Future[Code] = self._loop.create_future()
 
@@ -136,7 +134,8 @@ class Repeats:
         admitted = batch, self._admission(batch)
         self._commit(self._journals.of(batch.ledger_id), [admitted], done, 0)
         if (code := await ended) is not Code.OK:
-            raise error_for(code, f"another copy of ledger {batch.ledger_id} {batch.first_entry}")
+            where = f"ledger {batch.ledger_id} from entry {batch.first_entry} on"
+            raise error_for(code, f"replacing the copy of {where}")
 
     async def close(self) -> None:
         """Cancel the lookups: no client waits for an answer any more."""
@@ -192,7 +191,7 @@ class Repeats:
         self._changed()
 
     async def _is_here(self, batch: AddBatch) -> bool:
-        """Whether all of it is here and good. Raises `BadRequest` if an entry here differs."""
+        """Whether all of the batch is here and good. Raises `BadRequest` if an entry differs."""
         held: list[tuple[int, int]] | None = None
         entry_id, last = batch.first_entry, batch.last_entry
         is_here = True

@@ -317,8 +317,8 @@ BUGS = (
             Edit(
                 "octavo.bookie.journal.journal:JournalWriter.write",
                 "            if self._next_has_its_name:\n"
-                "                raise  # the END of the old file may be all that a replay looks "
-                "for there\n",
+                "                raise  # the next file may exist, so a replay needs the old "
+                "file's END block\n",
                 "",
             ),
         ),
