@@ -1,7 +1,7 @@
 """Track the peer of a connection: what it has proved, and what it may do.
 
-The connection is given the peer's rights whenever they change. `None` means everything, so that a
-connection of the cluster itself checks one attribute only. A client certificate is checked before
+The connection is given the peer's rights whenever they change. `None` means all rights, so that a
+node's connection checks one attribute only. A client certificate is checked before
 any request is read. When a token ends or a right is withdrawn, the connection ends.
 """
 
@@ -150,7 +150,7 @@ class Caller:
         if self._proof is None:
             reason = f"this cluster is secured, and you have not proved who you are: {HOW}"
         else:
-            reason = f"{self.name} may not ask that of this bookie"
+            reason = f"{self.name} has no right to make this request to a bookie"
         self.tell(reason)
         return reason
 

@@ -80,7 +80,7 @@ _LOGGED_REFUSALS_MAX = 3
 _FAREWELL_S = 0.5
 """How long a peer that lost a right may still get answers."""
 _GATHERED_BYTES_MAX = 256 * 1024
-"""Answers gathered in one turn of the loop before they are written early; entries are long."""
+"""Answers are gathered for a turn of the loop, and written earlier above this size."""
 
 
 def add_answers(code: Code, ledger_id: int, first_entry: int, count: int) -> bytes:
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         self._caller = None if server.guard is None else server.caller(self._may_now)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {
             "add_bytes": self._add_bytes,
             "v3_batches": len(self._v3_batches),
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Stop what runs for this client. Adds already handed on stay: they may be durable."""
+        """Stop all work for this client, except its adds: they may be durable already."""
         self._closing = True
         self._transport = None
         self.flow.release()
@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def _narrowed(self, request: Asked) -> Asked | None:
-        """Limit the request to what the peer may ask; if nothing is left, refuse it, return
+        """Limit the request to the peer's rights; if nothing is left, refuse it and return
         None."""
         if self._rights is None:
             return request
@@ -393,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
             if head >> 24 == _V3_FIRST_BYTE:
                 raise ProtocolError(
                     "a v3 (protobuf) request on a connection that speaks v2: "
-                    "its first frame that is no v3 request decides that"
+                    "a connection speaks v2 from its first frame on that is not a v3 request"
                 )
             following = position + LENGTH.size + self._receiver.checked_length(length)
             if head >> 16 == _ADD:
@@ -491,8 +491,8 @@ class Connection(asyncio.BufferedProtocol):
             ledger_id, entry_id = READ.unpack_from(frame)[2:]
         else:
             raise ProtocolError(
-                f"operation {op} of protocol version {version}: known are the operations "
-                f"{[int(known) for known in Op]} of version {VERSION}"
+                f"operation {op} of protocol version {version} is unknown; this bookie knows the "
+                f"operations {[int(known) for known in Op]} of version {VERSION}"
             )
         # The answer repeats the version of the request, as Apache's bookies do.
         again = header(op, 0, version)
@@ -502,7 +502,7 @@ class Connection(asyncio.BufferedProtocol):
     # Adds
 
     def _add(self, batches: list[tuple[int, AddBatch]], done: Done | None = None) -> None:
-        """Have batches stored, and answer them by `done` or as the flags of each batch ask."""
+        """Store batches; answer them by `done`, or in the way that each batch's flags ask for."""
         self._server.turns.took(len(batches))
         self._add_bytes += sum([len(batch.frames) for _, batch in batches])
         storage = self._storage
@@ -536,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_excess(
         self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
-        """Refuse batches that there is no room for; recovery's adds have some room of their own."""
+        """Refuse batches without room in memory; the adds of recoveries have more room."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
                 yield flags, batch
@@ -547,7 +547,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_read_only(
         self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
-        """Refuse what a read-only bookie does not take; recovery's adds pass (P36)."""
+        """Refuse ordinary adds while the bookie is read-only; adds of recoveries pass (P36)."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
                 yield flags, batch
@@ -555,7 +555,7 @@ class Connection(asyncio.BufferedProtocol):
                 refuse([(batch, Code.READ_ONLY)])
 
     def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """Answer batches whose sender understands `Op.ADDED`: a frame for each stored range."""
+        """Answer batches with one `Op.ADDED` frame for each stored range of entries."""
         refused: list[tuple[AddBatch, Code]] = []
         acked = size = 0
         for batch, code in results:
@@ -668,8 +668,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.written(sum(map(len, frames)))
 
     def _close_if_finished(self) -> None:
-        """Close when everything is answered; a peer that sent its end first gets the last
-        answer."""
+        """Close once everything is answered, even if the peer has closed its side before."""
         if self._closing and not self.busy and self._transport is not None:
             self._transport.close()
 

@@ -2,8 +2,8 @@
 
 A node proves itself by a token made from the cluster's secret, a reader by a token from a broker,
 and any other client by its TLS certificate and a rule about `bookies`. In a cluster that is not
-secured every caller may do everything. A caller that has proved its identity all the same stays
-connected when the cluster is secured.
+secured every caller may do everything. A caller that proves its identity even then stays connected
+when the cluster is secured later.
 
 Promises: when the policy takes a right away, listeners of `on_change` are called at once. When a
 proof may have become invalid, listeners of `on_doubt` are called: a reader's token, for example, is
@@ -155,7 +155,7 @@ class Guard:
         )
 
     def _lapsed(self, proof: Proof) -> str:
-        """Return why the identity behind a reader's token is no longer valid; empty when it is."""
+        """Return why the identity behind a reader's token has lapsed; empty if it is valid."""
         if proof.standing is None or self._authenticates is None or not self.secured:
             return ""
         return self._authenticates.lapsed(proof.identity, proof.standing)

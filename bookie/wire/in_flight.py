@@ -1,7 +1,7 @@
-"""Keep the requests of a connection that are not answered yet, adds excepted.
+"""Keep the requests of a connection that are not answered yet, except adds.
 
 Plain reads wait for their turn (read_scheduler.py), one queue for each ledger. They also wait while
-the peer does not take its answers; that bounds the memory that answers occupy. Fencing reads,
+the peer does not take its answers; this bounds the memory for answers. Fencing reads,
 priority reads and extension requests overtake plain reads, up to a bound. Long polls never wait for
 a turn, and the bookie bounds their number. Above that bound, a long poll that would have to wait is
 refused at once, and a long poll that can be answered now is treated like a plain read.
@@ -54,14 +54,14 @@ class InFlight:
         self._running = 0
         """Tasks of requests that waited for their turn."""
         self._stuck = False
-        """`_RUNNING_MAX` tasks run, and the next request would need another one."""
+        """Whether `_RUNNING_MAX` tasks run and the next request needs one more."""
         self._held = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: set[asyncio.Task[None]] = set()
         """The tasks among `_tasks` that are long polls."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {
             "waiting": len(self._waiting),
             "running": self._running,

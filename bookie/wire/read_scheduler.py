@@ -24,13 +24,14 @@ class Member(Protocol):
 
     @property
     def wants_turn(self) -> bool:
-        """Whether it has a read that could begin."""
+        """Whether the connection has a read that could begin."""
 
     def serve(self) -> int | None:
-        """Begin one read: the bytes that were answered, or None when there is no task for it."""
+        """Begin one read; return the bytes answered, or None if it needs a task and none is
+        free."""
 
     def refuse_waiting(self) -> None:
-        """Answer all its waiting requests with TOO_MANY_REQUESTS."""
+        """Answer all waiting requests of the connection with TOO_MANY_REQUESTS."""
 
 
 class ReadScheduler:
@@ -58,11 +59,11 @@ class ReadScheduler:
         self.waiting = 0
         """Requests that wait, of all connections."""
         self.tasks = 0
-        """Requests that run, long-polls apart."""
+        """Requests that run, without long polls."""
         answers.when_room(self._soon)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {
             "ready": len(self._ready),
             "blocked": len(self._blocked),
@@ -71,7 +72,7 @@ class ReadScheduler:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Name work that waits although it could run; empty when there is none."""
         if self._turn_due:
             return ""
         if self._ready and not self._answers.is_spent:

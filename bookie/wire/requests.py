@@ -51,14 +51,14 @@ Read = ReadRequest | BatchReadRequest | v3.Read
 """Requests that wait for their turn and are answered with entries."""
 
 _COMPARED_MAX = 100
-"""Entries that a single request may have compared; any reader may send it."""
+"""The most entries that a single FETCH_COPIES request may have compared."""
 
 
 def v2_code(code: Code, flags: int = 0) -> Code:
     """Return the code for a v2 answer.
 
-    BookKeeper's v2 client does not know UNKNOWN_STATE (107), so it gets IO, which also means
-    "perhaps". A client that does know it says so by a flag.
+    BookKeeper's v2 client does not know UNKNOWN_STATE (107), so it gets IO, which also means that
+    the entry may exist. A client that knows UNKNOWN_STATE says so by a flag.
     """
     if code is Code.UNKNOWN_STATE and not flags & _UNKNOWN_STATE:
         return Code.IO
@@ -75,7 +75,7 @@ class Poll(NamedTuple):
 
 
 def poll_of(request: Request | v3.Read) -> Poll:
-    """Return what a request waits for. Raises `BadRequest` for a body without it."""
+    """Return what a long poll waits for. Raises `BadRequest` if the body does not say it."""
     if isinstance(request, v3.Read):
         after = -1 if request.previous_lac is None else request.previous_lac
         timeout_ms = LONG_POLL_MS_MAX if request.timeout_ms is None else request.timeout_ms
@@ -109,11 +109,11 @@ class Requests:
         """Long polls under way, of all connections; `InFlight` counts them up and down."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"parked": len(self._parked), "long_polls": self.polls}
 
     def stop(self) -> None:
-        """Answer every parked long poll now, with what is known."""
+        """Answer every parked long poll now, with the present LAC."""
         for watch in tuple(self._parked):
             watch.cancel()
 
@@ -139,7 +139,7 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     async def read(self, request: ReadRequest | v3.Read, since: float | None = None) -> bytes:
-        """Answer a read that may have waited since `since`; with the fence flag, fence first."""
+        """Answer a read that arrived at `since`; with the fence flag, fence first."""
         if since is None:
             since = asyncio.get_running_loop().time()
         entries: list[bytes] = []
@@ -159,8 +159,8 @@ class Requests:
         The bound in bytes counts the whole answer, as in Apache's bookies: its header, and four
         bytes before each entry. At least a single entry is returned, however small the bound. A
         count below 1, or none, means as many as fit (BookKeeper BP-62). The answer may hold fewer
-        entries: only those in memory when the rest is on disk, or when many answers wait to be
-        taken.
+        entries: only the entries in memory if others are on disk, or fewer while clients leave many
+        answers untaken.
         """
         if since is None:
             since = asyncio.get_running_loop().time()
@@ -297,7 +297,8 @@ class Requests:
                 raise ProtocolError(f"{request.op.name} is not a request")
 
     async def _lac(self, ledger_id: int, within: EntryRange) -> dict[str, Any]:
-        """Return the LAC and the last entry. For a range: only the LAC, at most its end."""
+        """Return the LAC and the last entry; a caller limited to a range gets only the LAC, at most
+        the range's end."""
         lac = self._storage.control.last_add_confirmed(ledger_id)
         answer: dict[str, Any] = {"lac": min(lac, within.last)}
         if within == WHOLE:
@@ -347,9 +348,9 @@ class Requests:
         return control.last_add_confirmed(poll.ledger_id, poll.after)
 
     async def entry_after(self, ledger_id: int, after: int) -> bytes | None:
-        """Read the entry after `after`, so that a tailing reader needs only a single round trip.
+        """Return the entry after `after`, so that a tailing reader needs only a single round trip.
 
-        None when it is not here.
+        Return None when that entry is not here.
         """
         try:
             return await self._storage.reads.read(ledger_id, after + 1)

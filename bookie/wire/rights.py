@@ -1,7 +1,7 @@
 """Say which right each operation of a bookie needs, in all families of frames. Pure.
 
 A connection has `Rights`, or None, which means everything. An operation that is missing from these
-tables can be used only with all rights (tests/unit/bookie/test_rights.py holds that none is
+tables can be used only with all rights (tests/unit/bookie/test_rights.py checks that none is
 missing).
 """
 
@@ -20,7 +20,7 @@ class Need(enum.Enum):
     NOTHING = "nothing"
     """Strangers may do this too: authentication needs it."""
     KNOWN = "known"
-    """Any proved identity: the answer tells about the bookie, and nothing of what it stores."""
+    """Any proved identity may do this: the answer describes the bookie, not its entries."""
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
@@ -60,7 +60,7 @@ _LEDGER_IN = {
     v3.Op.LIST_ENTRIES: "getListOfEntriesOfLedgerRequest",
 }
 _AS_A_WRITER = int(Flag.FENCE | Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
-"""A read with one of these flags stops a writer, or is a recovery's and overtakes other reads."""
+"""A read with one of these flags stops a writer, or overtakes other reads for a recovery."""
 
 Request = ReadRequest | BatchReadRequest | extension.Request | v3.Read | v3.Call
 Asked = TypeVar("Asked", bound=Request)
@@ -118,7 +118,7 @@ def reader_of(ledgers: Mapping[int, EntryRange]) -> Rights:
 
 
 def rights_of(*needs: Need) -> Rights | None:
-    """Return the rights of a known caller to do `needs` with all ledgers; None: everything."""
+    """Return the rights to do `needs` with all ledgers; None when these are all rights."""
     if set(needs) >= {Need.READ, Need.WRITE, Need.ADMIN}:
         return None
     return Rights(frozenset({Need.NOTHING, Need.KNOWN}).union(needs)) if needs else STRANGER
@@ -127,7 +127,7 @@ def rights_of(*needs: Need) -> Rights | None:
 def _within(request: Request, entries: EntryRange) -> Request | None:
     """Limit a request to `entries`.
 
-    None when it asks only for entries outside, or for something that has no answer in part.
+    Return None when the request asks only for other entries, or cannot be answered in part.
     """
     if isinstance(request, BatchReadRequest):
         if not entries.has(request.start_entry):

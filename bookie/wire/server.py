@@ -138,7 +138,7 @@ class BookieServer:
 
     @property
     def pressure(self) -> Pressure:
-        """How far the storage is behind; writers are not read while it is."""
+        """How far the storage is behind; it decides which writers are not read."""
         return self.storage.pressure.level
 
     def memory(self) -> dict[str, tuple[int, int]]:
@@ -173,13 +173,12 @@ class BookieServer:
             connection.judge()
 
     def _on_doubt(self) -> None:
-        """Some proof may no longer be valid: check all of them."""
+        """Some peer's proof may no longer be valid: check the proofs of all peers."""
         for connection in tuple(self._connections):
             connection.doubt()
 
     def _look_after(self) -> None:
-        """While memory is short, look regularly for clients that hold some of it without
-        progress."""
+        """While memory is short, regularly cut off clients that hold memory without progress."""
         if self._stopping:
             return
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Answer the v3 requests that are neither adds nor plain reads, which are handled like v2's.
+"""Answer v3 requests except adds and plain reads, which are handled like v2 requests.
 
 Each method takes a decoded request and returns the whole answer frame. Errors become codes here.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from octavo.bookie.wire.requests import Requests
 
 _TOTAL, _FREE = 1, 2
-"""The bits of GET_BOOKIE_INFO that ask for them."""
+"""The bits of GET_BOOKIE_INFO that ask for the total and the free bytes."""
 
 _Fields = dict[str, Any]
 
@@ -74,8 +74,8 @@ class V3Calls:
     async def tail(self, read: v3.Read) -> bytes:
         """Answer a read that waits until the LAC of its ledger is above the caller's.
 
-        The answer holds the next entry if the caller asks for it and it is here. Otherwise the
-        caller reads it by another request.
+        The answer holds the next entry if the caller asks for that entry and it is here. Otherwise
+        the caller reads the entry by another request.
         """
         poll = poll_of(read)
         if read.piggyback and read.entry_id != INVALID_ENTRY_ID:
@@ -110,7 +110,7 @@ class V3Calls:
             fields["lastEntryBody"] = await self._storage.reads.read(
                 body.ledgerId, INVALID_ENTRY_ID
             )
-        except NoSuchLedger as error:  # as Apache's bookies put it
+        except NoSuchLedger as error:  # Apache's bookies answer so
             raise NoSuchEntry(str(error)) from error
         except NoSuchEntry:
             pass
@@ -136,7 +136,7 @@ class V3Calls:
     async def _list_entries(self, body: Any) -> _Fields:
         found = availability(await self._storage.reads.entries(body.ledgerId))
         if len(found) > self._body_bytes_max:
-            raise BookieIOError(f"the entries of ledger {body.ledgerId} fit no frame")
+            raise BookieIOError(f"the entry list of ledger {body.ledgerId} is too long for a frame")
         return {"availabilityOfEntriesOfLedger": found}
 
 
