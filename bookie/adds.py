@@ -61,7 +61,7 @@ class AddBatch:
     key: bytes
     """The 20-byte master key that all the adds carry."""
     recovery: bool
-    """Whether they pass the fence (BookKeeper RECOVERY_ADD)."""
+    """Whether the adds pass the fence (BookKeeper RECOVERY_ADD)."""
     frames: bytes
     """Whole v2 add frames back to back."""
     offsets: Sequence[int]

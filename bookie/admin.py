@@ -6,14 +6,14 @@ Other parts of the bookie register routes:
     admin.route("GET", "/damage", lambda query: registry.plain())
     admin.route("POST", "/gc", start_collection)          # may be a coroutine function
 
-A handler gets the query's parameters and returns what `json.dumps` takes. It bounds its own answer
-(`limit`), and an `OctavoError` that it raises becomes an answer with its text. The bytes of a
-request, the time until its answer and the number of connections are bounded. When they are used up,
-a new connection cuts off the oldest connection that has sent no request yet, so silent connections
-cannot lock out a health probe. `GET` changes nothing.
+A handler gets the query's parameters and returns what `json.dumps` takes. The handler bounds its
+own answer (`limit`); an `OctavoError` that it raises becomes an answer with the error's text. The
+bytes of a request, the time until its answer and the number of connections are bounded. Above the
+number, a new connection cuts off the oldest connection that has sent no request yet, so silent
+connections cannot lock out a health probe. `GET` changes nothing.
 
-A `POST` from a web page in a browser (it carries `Origin` or `Sec-Fetch-Site`) is refused, and so
-is a request under a host name that a foreign page may have. In a secured cluster `/healthz` tells
+A `POST` from a web page in a browser (with `Origin` or `Sec-Fetch-Site`) is refused, and so is a
+request whose `Host` header names another host. In a secured cluster `/healthz` tells
 every caller only whether the bookie is healthy. Other `GET` requests need the right to describe
 bookies or the cluster, and every `POST` needs the right to administer bookies.
 """
@@ -47,7 +47,7 @@ _REQUEST_BYTES_MAX = 8 * 1024
 _REQUEST_S_MAX = 10.0
 _CONNECTIONS_MAX = 64
 _CONNECTIONS_OF_ADDRESS_MAX = 16
-"""The bound for an address; a further connection cuts off its oldest silent connection."""
+"""Connections from one address; the next one cuts off the address's oldest silent connection."""
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _UNHEALTHY = "503 Service Unavailable"
@@ -84,7 +84,7 @@ class AdminServer:
         self.port = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"connections": len(self._connections), "silent": len(self._silent)}
 
     def route(self, method: str, path: str, handler: Handler) -> None:

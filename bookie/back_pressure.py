@@ -8,7 +8,7 @@ because a bound for each connection is worth nothing with ten thousand of them:
 - `AddPressure`: what adds occupy until they are in their final place, that is, bytes and objects
   that wait for the journal, and what the write cache holds above its bound while the other memtable
   is still being flushed. First the clients that send most are not read any more, then all clients
-  that add. What arrives all the same is refused early and clearly.
+  that add. Adds that still arrive are answered with TOO_MANY_REQUESTS.
 - `Budget`: answers that clients have not taken.
 - `FrameRoom`: frames that have arrived in part.
 - `Turns`: requests handled in a turn of the loop.
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from octavo.protocol.frames import FrameReceiver
 
 CHUNK_BYTES_MIN = 1024
-"""The least that is read from a socket at once, however short room is."""
+"""The smallest chunk that is read from a socket while memory is short."""
 _CHUNK_SHARE = 1024
 RUN_BYTES = 700
 """What a waiting batch of adds costs in addition to its frames: objects and its queue place."""
 MODEST_BYTES = 64 * 1024
 """At `Pressure.GREEDY`, a client with fewer bytes on their way to the disk may send on."""
 _CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
-"""By pressure: thousands of clients that are not stopped yet can each bring only this much."""
+"""The largest chunk at each level of pressure: thousands of clients may still be read."""
 REQUESTS_PER_TURN = 2_000
 """Tens of milliseconds of work; the last chunk of a turn may exceed it."""
 REQUESTS_PER_CHUNK = 250
@@ -59,7 +59,7 @@ CROWD_BYTES = 128 * 1024
 """A burst: this many bytes of adds within a millisecond or in one chunk."""
 _AT_ONCE_S = 0.001
 CROWD_S = 0.02
-"""Two bursts within this time make a crowd, and it lasts this long after the last burst."""
+"""Two bursts within this time make a crowd, which lasts this long after the last burst."""
 _HELD_BYTES_MIN = 4096
 """A connection that holds less of a frame is no burden."""
 
@@ -69,8 +69,7 @@ log = structlog.get_logger()
 class Budget:
     """Bytes in use, with an upper bound.
 
-    The use may exceed the bound by what was begun below it: ask `is_spent` before anything new
-    begins.
+    Work that began below the bound may exceed it: ask `is_spent` before anything new begins.
     """
 
     __slots__ = ("_listeners", "bytes_max", "peak", "used")
@@ -84,7 +83,7 @@ class Budget:
         self._listeners: list[Callable[[], None]] = []
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.used}
 
     def when_room(self, listener: Callable[[], None]) -> None:
@@ -110,8 +109,8 @@ class Budget:
     def share(self) -> int:
         """Return what a single user may occupy: half of what is free.
 
-        So users that give nothing back never take everything: n of them leave one part in n + 2 to
-        the others, and a lone user gets half.
+        So users that give nothing back never take everything: a lone user gets half of the bound,
+        and after n such users the next user still gets one part in n + 2.
         """
         return max(0, self.bytes_max - self.used) // 2
 
@@ -136,11 +135,11 @@ class FrameRoom:
         self._waiting: dict[Flow, int] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.used, "grants": self._grants, "waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits although nothing prevents it from running; empty when nothing does."""
+        """Name work that waits although it could run; empty when there is none."""
         if self._waiting and self._fits(next(iter(self._waiting.values()))):
             return "a frame waits, and there is room for it"
         return ""
@@ -222,11 +221,11 @@ class Turns:
         self._due = False
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits although nothing prevents it from running; empty when nothing does."""
+        """Name work that waits although it could run; empty when there is none."""
         return "sockets wait for a turn that is not due" if self._waiting and not self._due else ""
 
     @property
@@ -272,11 +271,11 @@ class Pressure(enum.IntEnum):
     ALL = 2
     """Connections that have ever added, or are receiving a long frame."""
     FULL = 3
-    """As `ALL`; adds that arrive all the same are answered with TOO_MANY_REQUESTS."""
+    """As `ALL`; adds that still arrive are answered with TOO_MANY_REQUESTS."""
 
 
 class AddPressure:
-    """Computes the level, and calls listeners when it changes."""
+    """Compute the level of pressure from the memory that adds occupy; report each change."""
 
     def __init__(self, cache: WriteCache, queue_bytes_max: int, add_bytes_max: int) -> None:
         assert 0 < queue_bytes_max <= add_bytes_max
@@ -291,7 +290,7 @@ class AddPressure:
         """The highest use so far."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"level": int(self.level)}
 
     def on_change(self, listener: Callable[[Pressure], None]) -> None:
@@ -439,7 +438,7 @@ class Flow:
         self._looked_at = (0, 0.0)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {
             "held_bytes": self._held_bytes,
             "answer_bytes": self._counted_bytes,
@@ -448,8 +447,8 @@ class Flow:
         }
 
     def attach(self, transport: asyncio.Transport, peer: str) -> None:
-        """Take over the socket; be told as soon as its buffer holds a byte, and when it is
-        empty."""
+        """Take over the socket. The transport then reports when its write buffer holds a byte, and
+        when it is empty."""
         self._transport = transport
         self.peer = peer
         transport.set_write_buffer_limits(high=0)
@@ -508,7 +507,7 @@ class Flow:
             self._turns.wait(self)
 
     def kept(self, taken: int) -> None:
-        """Account for the rest of the bytes, after `taken` bytes were handled as whole frames."""
+        """Account for the unfinished frame that follows the `taken` bytes of whole frames."""
         receiver = self._receiver
         if self._granted:
             if not taken:
@@ -613,7 +612,7 @@ class Flow:
             self._stalled("answers", self.unsent_bytes)
 
     def look(self, now: float) -> None:
-        """While memory is short, cut off a peer that has held some for too long without
+        """While memory is short, cut off a peer that holds memory for too long without
         progress."""
         sent = self._sent_bytes()
         if self.unsent_bytes == 0 or sent != self._looked_at[0]:

@@ -79,8 +79,8 @@ class BookieConfig:
     journal_queue_bytes_max: int = 32 * MIB
     """Adds waiting for the disk; above it the sockets that send most are not read."""
     add_bytes_max: int = 48 * MIB
-    """The same with all overhead. Halfway to it no client's adds are read; above it they get
-    TOO_MANY_REQUESTS."""
+    """Waiting adds with all their memory. Above it adds get TOO_MANY_REQUESTS; halfway from
+    `journal_queue_bytes_max` to it, no client that adds is read any more."""
 
     # Caches, entry logs, index
     write_cache_bytes_max: int = 32 * MIB
@@ -111,7 +111,7 @@ class BookieConfig:
     connection_answer_bytes_max: int = 4 * MIB
     """Answers that the peer has not taken; above it the connection is not read."""
     answer_bytes_max: int = 32 * MIB
-    """The same for all connections together; above it no further read begins."""
+    """Untaken answers of all connections together; above it no further read begins."""
     receive_bytes_max: int = 32 * MIB
     """Frames that arrived in part, of all connections; above it further frames wait unread."""
     pressed_stall_ms_max: int = 5_000
@@ -121,7 +121,7 @@ class BookieConfig:
     keepalive_ms: int = 60_000
     """TCP keep-alive detects peers that vanished silently."""
     batch_read_bytes_max: int = 1 * MIB
-    """The longest answer to a batch read, however much is asked (BookKeeper BP-62: a prefix)."""
+    """The longest answer to a batch read: as many entries as fit (BookKeeper BP-62)."""
     read_threads: int = 2
     """Reads of entry logs that run at once."""
     read_tasks_max: int = 1024
@@ -135,7 +135,8 @@ class BookieConfig:
     TOO_MANY_REQUESTS."""
 
     unlisted_ledgers_max: int = 20_000
-    """Ledgers that may have no record; above it a new ledger begins once its record is found."""
+    """Ledgers here that may have no record in the metadata. Above it, adds to a new ledger get
+    TOO_MANY_REQUESTS until the ledger's record is found."""
 
     # Disk space
     read_only: bool = False
@@ -170,7 +171,7 @@ class BookieConfig:
     copies_interval_ms: int = 86_400_000
     """From the end of a pass over all ledgers' records to the next, when nothing is missing."""
     copies_retry_ms: int = 60_000
-    """The same when something could not be fetched."""
+    """From the end of a pass to the next, when some entries could not be fetched."""
     copies_bytes_per_s: int = 32 * MIB
     """How fast copies are fetched."""
 
@@ -182,11 +183,12 @@ class BookieConfig:
     gc_minor_interval_ms: int = 3_600_000
     """From one minor compaction to the next."""
     gc_minor_ratio: float = 0.2
-    """A minor compaction empties entry logs with at most this live share."""
+    """A minor compaction empties entry logs in which at most this share is live."""
     gc_major_interval_ms: int = 86_400_000
     """From one major compaction to the next."""
     gc_major_ratio: float = 0.8
-    """The same for a major compaction. When space is short, every round is major."""
+    """A major compaction empties entry logs in which at most this share is live. When space is
+    short, every round is major."""
     gc_bytes_per_s: int = 16 * MIB
     """How fast entry logs are read and copied, both together."""
     gc_disk_free_bytes_min: int = bounded(32 * MIB, 0, words=_FROM_0)
@@ -196,8 +198,7 @@ class BookieConfig:
 
     # Life
     start_timeout_ms: int = 60_000
-    """The time for metadata to answer and the cookie to be checked; a replay takes what it
-    takes."""
+    """The time for the metadata to answer and the cookie to be checked; a replay has no limit."""
     stop_timeout_ms: int = 10_000
     """How long a graceful stop answers requests that were read; then it closes connections that
     take no answers."""

@@ -48,7 +48,7 @@ class _Counts(Collector):
 
 
 class _Damages(Collector):
-    """How many findings of each kind, counted at each scrape."""
+    """Damaged places by kind, counted at each scrape."""
 
     def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
         self._counts = counts
@@ -64,7 +64,7 @@ class _Damages(Collector):
 
 
 class _Scrubbing(Collector):
-    """Bytes read back, whole passes, and seconds since the last of these ended."""
+    """Bytes read back, whole passes, and seconds since the last whole pass ended."""
 
     def __init__(self, progress: Callable[[], tuple[int, int, float]]) -> None:
         self._progress = progress
@@ -135,7 +135,9 @@ class _Garbage(Collector):
             "octavo_bookie_gc_logs", "Entry logs, by what becomes of them", labels=["state"]
         )
         sizes = GaugeMetricFamily(
-            "octavo_bookie_gc_log_bytes", "Bytes of entry logs, by the same", labels=["state"]
+            "octavo_bookie_gc_log_bytes",
+            "Bytes of entry logs, by what becomes of them",
+            labels=["state"],
         )
         for state, (count, size) in status.bytes_by_state().items():
             logs.add_metric([state], count)
@@ -258,7 +260,7 @@ class BookieMetrics:
             "octavo_bookie_read_bytes", "Bytes of entries read", registry=registry
         )
         self.read_seconds = Histogram(
-            "octavo_bookie_read_seconds", "Queue included", buckets=LATENCY_S, registry=registry
+            "octavo_bookie_read_seconds", "Waiting included", buckets=LATENCY_S, registry=registry
         )
         self.cold_wait_seconds = Histogram(
             "octavo_bookie_cold_wait_seconds",
@@ -271,10 +273,10 @@ class BookieMetrics:
         )
         self.connections = Gauge("octavo_bookie_connections", "Open connections", registry=registry)
         self.protocol_errors = Counter(
-            "octavo_bookie_protocol_errors", "Ended for bytes they sent", registry=registry
+            "octavo_bookie_protocol_errors", "Peers that broke the protocol", registry=registry
         )
         self.unauthorized = Counter(
-            "octavo_bookie_unauthorized", "Refused for who asked", registry=registry
+            "octavo_bookie_unauthorized", "Refusals for lack of rights", registry=registry
         )
         self.pauses = Counter(
             "octavo_bookie_read_pauses",
@@ -290,7 +292,7 @@ class BookieMetrics:
         )
         self.stalled = Counter(
             "octavo_bookie_connections_stalled",
-            "Connections cut off for holding memory in vain, by how",
+            "Connections cut off for holding memory without progress, by kind",
             ["how"],
             registry=registry,
         )

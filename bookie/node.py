@@ -68,9 +68,9 @@ log = structlog.get_logger()
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
 _RISE_EVERY_S = 60.0
-"""The high-water mark is raised at the latest after this …"""
+"""The longest time between two raises of the high-water mark."""
 _RISE_PAUSE_S = 1.0
-"""… and at the earliest after this pause, when ledgers have begun here."""
+"""The shortest time between two raises, when ledgers have begun here."""
 
 
 class BookieStartTimeout(OctavoError):
@@ -134,11 +134,11 @@ class BookieNode:
         self._told_read_only = config.read_only
         self._short_of_space = False
         self._short_because = ""
-        """The reason at the time when it ran short of space."""
+        """Why the bookie last turned read-only for lack of space."""
         self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
         self._free_told = 0
-        """The free bytes that its registration shows."""
+        """The free bytes that the bookie's registration shows."""
         self._stopping = False
         self._version = _version()
         self.metrics.writing.observe_disk(disk)
@@ -170,7 +170,7 @@ class BookieNode:
 
     @property
     def host(self) -> str:
-        """The host under which clients reach it."""
+        """The host under which clients reach the bookie."""
         return self.config.advertised_host or self.config.host
 
     @property
@@ -184,7 +184,7 @@ class BookieNode:
 
     @property
     def bookie_id(self) -> str:
-        """Its name in ensembles."""
+        """The bookie's name in ensembles."""
         return self.config.bookie_id or self.address
 
     @property
@@ -276,7 +276,8 @@ class BookieNode:
     # Life
 
     async def start(self) -> None:
-        """Return once it serves and is registered. Raises an `OctavoError` that says why not."""
+        """Return once the bookie serves and is registered. Raises an `OctavoError` if it
+        cannot."""
         try:
             await self._start()
         except BaseException:
@@ -416,7 +417,7 @@ class BookieNode:
     # Limbo
 
     async def end_limbo(self) -> None:
-        """End limbo: all lost entries are here again, so register without it."""
+        """End limbo, because all lost entries are here again; then register without limbo."""
         await self.storage.limbo_file.end()
         self.metrics.limbo.set(0)
         self._registration_due.set()

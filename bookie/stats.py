@@ -15,8 +15,8 @@ class ReadStats:
 
     def __init__(self) -> None:
         self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0, "joined": 0}
-        """How many runs of entries were found where; `joined`: by waiting for another reader's
-        read."""
+        """Lookups by the place where entries were found; `joined`: by waiting for the read of
+        another reader."""
         self.ahead_bytes = {"useful": 0, "wasted": 0}
         """Bytes read ahead that were asked for later, or dropped unused."""
         self.on_cold_wait: Callable[[float], None] = lambda _: None
@@ -28,7 +28,7 @@ class Group(NamedTuple):
 
     body_bytes: int
     appends: int
-    """Appends (batches of adds, fences and others) that it made durable together."""
+    """Appends in the group: batches of adds, fences and others."""
     waited_s: float
     """How long the oldest append had waited when the write began."""
     seconds: float
@@ -41,10 +41,10 @@ class WriteStats:
     def __init__(self) -> None:
         self.on_group: Callable[[Group], None] = lambda _: None
         self.on_flush: Callable[[int, float], None] = lambda *_: None
-        """Called after each successful flush with its bytes of the write cache and its seconds."""
+        """Called after each successful flush: bytes of the write cache, seconds."""
         self.bytes_by_state: Callable[[], Mapping[str, int]] = dict
-        """Bytes that a crash would have replayed, that wait in the write cache, that are being
-        flushed."""
+        """Returns bytes by state: `journal` (a start would replay them), `write_cache`,
+        `flushing`."""
 
     def group(self, group: Group) -> None:
         """A group commit has ended."""

@@ -102,7 +102,7 @@ class _Restored:
 
 
 class Storage:
-    """A bookie's entries and its promises about their ledgers; `open` makes one."""
+    """Store a bookie's entries and keep its promises about their ledgers. Made by `open`."""
 
     def __init__(
         self,
@@ -190,10 +190,10 @@ class Storage:
     ) -> Storage:
         """Open the files and replay the journals.
 
-        Raises on damage that it cannot vouch for, after closing what it had opened. `on_fatal` is
-        called once when nothing can be promised any more: the process must end. `clock` gives
-        wall-clock milliseconds, for operators. With `on_loss` a loss is accepted: `on_loss` is
-        called with it, and limbo is durable when it returns.
+        If the files are damaged, close them and raise. `on_fatal` is called once when nothing can
+        be promised any more: the process must end. `clock` gives wall-clock milliseconds, for
+        operators. With `on_loss` a loss is accepted instead: `on_loss` gets the losses, and must
+        make limbo durable before it returns.
         """
         threads = _Threads(config)
         bounds = config.entry_log_bytes_max, config.open_entry_logs_max
@@ -314,11 +314,11 @@ class Storage:
     ) -> None:
         """Admit `batches` in order; `done` gets each with its code when its group is durable.
 
-        A batch is taken or refused whole. `done` gets some of the batches at a time: those of a
-        journal together, refused batches at once, and batches that may be here already one at a
-        time (write/repeats.py). Lanes take turns at a journal. With `deferred`, `done` is called
-        when batches are written: until `force` a power failure may take them back. Batches that may
-        be here already are durable even so.
+        A batch is taken or refused whole. `done` is called for the batches of each journal
+        together, and for each batch that may be here already separately (write/repeats.py). Lanes
+        take turns at a journal. With `deferred`, `done` is called when batches are written: until
+        `force` a power failure may lose them. Batches that may be here already are durable even
+        then.
         """
         if (only := self._journals.only) is not None:
             self._add_to(only, batches, done, lane, deferred=deferred)
@@ -355,7 +355,8 @@ class Storage:
         *,
         deferred: bool = False,
     ) -> None:
-        """Journal the admitted batches; `done` gets all of `results` after that, or now."""
+        """Append the admitted batches to the journal, then call `done` with all `results`. If no
+        batch was admitted, call `done` now."""
         buffers = [batch.frames for batch, code in results if code is _OK]
         if buffers:
             added = partial(self._added, journal, results, done)
@@ -407,7 +408,7 @@ class Storage:
         return self._states.ids()
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger durably: reads raise `NoSuchLedger`, adds are refused for ever."""
+        """Delete a ledger durably: reads then raise `NoSuchLedger`, and adds are refused."""
         await self.control.delete(ledger_id, self._clock())
 
     def _deleted(self, ledger_id: int) -> None:
@@ -416,10 +417,10 @@ class Storage:
         self._checkpointer.forget_ledger(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
-        """Make everything acked before durable: deferred adds, and with `journal_sync` off all
-        adds.
+        """Make all earlier acked adds of the ledger durable: deferred adds, and with `journal_sync`
+        off all adds.
 
-        Tells nothing about the ledger: it may be unknown or fenced. Raises `SyncFailed`.
+        The ledger may be unknown or fenced. Raises `SyncFailed`.
         """
         journal = self._journals.of(ledger_id)
         await journal.synced()

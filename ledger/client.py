@@ -111,7 +111,7 @@ class LedgerClient:
         """Ids given to new ledgers that bookies already knew under another key."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"recoveries": len(self._recoveries)}
 
     async def start(self) -> None:

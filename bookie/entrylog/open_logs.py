@@ -63,7 +63,7 @@ class OpenLogs:
         return len(self._open) + self._leaving
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         with self._lock:
             reads = sum(log.reads for log in self._open.values())
             over = len(self._open) - max(1, self._open_max)

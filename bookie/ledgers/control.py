@@ -73,11 +73,11 @@ class LedgerControl:
         self._watches = LacWatches()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"fences": len(self._fences), "deletions": len(self._deletions)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits although nothing prevents it from running; empty when nothing does."""
+        """Name work that waits although it could run; empty when there is none."""
         for ledger_id, lowest in self._watches.lowest().items():
             state = self._states.get(ledger_id)
             if state is not None and state.last_add_confirmed > lowest:
@@ -398,7 +398,7 @@ class LacWatches:
         self._parked: dict[int, dict[asyncio.Future[int], int]] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": sum(map(len, self._parked.values()))}
 
     def __len__(self) -> int:

@@ -105,11 +105,11 @@ class ColdReads:
         self._epoch = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": len(self._queue), "flights": len(self._flights)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits although nothing prevents it from running; empty when nothing does."""
+        """Name work that waits although it could run; empty when there is none."""
         if not self._queue or len(self._flights) >= self._threads or self._rest is not None:
             return ""
         return "" if self._flights and self._crowd.is_there else "reads wait, and a thread is free"

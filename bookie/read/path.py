@@ -99,11 +99,11 @@ class ReadPath:
         answers.when_room(self._room)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": sum(not one.done() for one in self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits although nothing prevents it from running; empty when nothing does."""
+        """Name work that waits although it could run; empty when there is none."""
         waits = not self._answers.is_spent and any(not one.done() for one in self._waiting)
         return "reads wait for room, and there is room" if waits else ""
 

@@ -106,7 +106,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Why the bookie refused our authentication."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {
             "reads": sum(map(len, self._reads.values())),
             "requests": len(self._by_id),

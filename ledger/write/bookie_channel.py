@@ -53,7 +53,7 @@ class BookieChannel:
         self._heard_at = 0.0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"again": len(self._again)}
 
     def waits_in_vain(self) -> str:

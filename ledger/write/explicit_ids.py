@@ -40,7 +40,7 @@ class ExplicitIds:
         writer.on_event.append(self._heard)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"early_bytes": self.early_bytes, "early": len(self._early)}
 
     def add(self, entry_id: int, payload: Buffer, done: AddDone) -> None:

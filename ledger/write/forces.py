@@ -44,7 +44,7 @@ class Forces:
         """The last entry to make durable."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"asked": len(self._asked)}
 
     @property

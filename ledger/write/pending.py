@@ -72,7 +72,7 @@ class Pending:
         self.held_bytes = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.held_bytes}
 
     @property

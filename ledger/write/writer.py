@@ -98,7 +98,7 @@ class LedgerWriter:
         self._pending = self._ensemble_writer.pending
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; all counts are 0 at rest."""
         return {
             "payload_bytes": self._payload_bytes,
             "unanswered": len(self._dones),
