@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.codes import OctavoError
 
-# ---------------------------------------------------------------------- of the writer state
+# ---------------------------------------------------------------------- actions of a writer
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """With deferred syncs: an ack quorum has written all entries up to `last_entry`. Answer their
+    """With deferred syncs: an ack quorum has written all entries up to `last_entry`. Answer the
     callers, in order. `Confirmed` follows when the entries are durable."""
 
     last_entry: int
@@ -31,14 +31,14 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """All entries up to `last_entry` are durable: answer their callers, in order."""
+    """All entries up to `last_entry` are durable: answer the callers, in order."""
 
     last_entry: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChooseReplacements:
-    """Find a spare for each of these positions, outside `excluded`; answer with `chosen`."""
+    """Find a spare that is not in `ensemble` for each of `positions`; answer with `chosen`."""
 
     positions: tuple[int, ...]
     ensemble: tuple[str, ...]
@@ -46,7 +46,8 @@ class ChooseReplacements:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Compare-and-set the ledger's record; answer with `written` or `conflict`."""
+    """Compare-and-set the ledger's record; answer with `written`, `conflict` or (to a writer)
+    `metadata_lost`."""
 
     metadata: LedgerMetadata
     version: int
@@ -86,7 +87,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The writer acknowledges nothing more. Pending adds have an unknown outcome."""
+    """The writer acknowledges nothing more. Adds that were sent have an unknown outcome."""
 
     error: OctavoError
 
@@ -111,12 +112,13 @@ WriterAction = (
     | Closed
 )
 
-# ---------------------------------------------------------------------- of the recovery state
+# ---------------------------------------------------------------------- actions of a recovery
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Send a fencing read of the last entry; answer with `fenced` or `fence_failed`."""
+    """Send a fencing read of the last entry; answer with `fenced`, `fence_failed`, `fence_unknown`
+    or `squatted`."""
 
     bookie_id: str
 
@@ -130,7 +132,8 @@ class FenceHolds:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Send a fencing read of an entry to its whole write set; answer for each bookie."""
+    """Send a fencing read of an entry to its whole write set; answer for each bookie with
+    `entry_found`, `entry_absent` or `entry_unknown`."""
 
     entry_id: int
     bookies: tuple[str, ...]
@@ -138,8 +141,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class WriteBack:
-    """Send recovery adds of `first_entry` … `last_entry` to one bookie: those entries whose write
-    set has `position`."""
+    """Send recovery adds to one bookie, for the entries from `first_entry` to `last_entry` whose
+    write set has `position`; answer with `acked` or `failed`."""
 
     position: int
     bookie_id: str
@@ -156,7 +159,7 @@ class EndFound:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Closed, by this recovery or (`adopted`) by another closer."""
+    """The ledger is closed, by this recovery or (`adopted`) by another process."""
 
     metadata: LedgerMetadata
     version: int
@@ -165,7 +168,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Not closed; the record stays as it is and a later attempt may succeed."""
+    """The recovery has failed: the record stays as it is, and a later attempt may succeed."""
 
     error: OctavoError
 

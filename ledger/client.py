@@ -370,7 +370,7 @@ class LedgerClient:
         )
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:
-        """Say why bookies cannot be chosen now; `failed` for a ledger, with their errors."""
+        """Say why bookies cannot be chosen now; `failed`: those that failed a ledger, and why."""
         suspects = self.bookies.suspects()
         return no_choice(self.bookies.available, suspects=suspects, failed=failed)
 
@@ -440,7 +440,7 @@ class LedgerClient:
             log.error("ledger_task_failed", reason=repr(error))
 
     def forget(self, writer: OpenWriter) -> None:
-        """Count a writer that ended no more."""
+        """Stop counting a writer that has ended."""
         self._open_ledgers.subtract(self._writers.pop(writer, ()))
 
     def stop_ticking(self, ticking: Ticking) -> None:

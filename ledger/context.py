@@ -63,7 +63,7 @@ class LedgerContext(Protocol):
         """Choose a spare bookie for each position that can have one."""
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:
-        """Say why bookies cannot be chosen now; `failed` for a ledger, with their errors."""
+        """Say why bookies cannot be chosen now; `failed`: those that failed a ledger, and why."""
 
     def with_connection(
         self,
@@ -91,4 +91,4 @@ class LedgerContext(Protocol):
         """Report that a chosen bookie already knows this id under the key of another ledger."""
 
     def forget(self, writer: OpenWriter) -> None:
-        """Count a writer that ended no more."""
+        """Stop counting a writer that has ended."""

@@ -33,21 +33,21 @@ class LedgerOptions:
     has not acked, even if their callers were already answered: so a bookie that lags behind the
     ack quorum slows the writer down instead of filling its memory (pulsar #14861)."""
     pending_entries_max: int = 100_000
-    """The same, in entries."""
+    """Above this many pending entries `LedgerWriter.drain` waits too."""
     explicit_lac_interval_ms: float = 100.0
     """An idle writer sends its bookies the last confirmed entry after this time."""
     busy_backoff_ms_min: float = 5.0
     """The pause after `TooManyRequests`; doubles while the bookie repeats that answer."""
     busy_backoff_ms_max: float = 500.0
-    """The longest such pause."""
+    """The longest pause after `TooManyRequests`."""
     retry_failed_bookie_ms: float = 1_000.0
     """Retry a failed bookie that has no replacement after this time."""
 
     # Connections
     reconnect_ms_min: float = 50.0
-    """First pause before a lost connection is made again; doubles up to …"""
+    """The first pause before a lost connection is made again; each further pause doubles."""
     reconnect_ms_max: float = 2_000.0
-    """… this."""
+    """The longest pause before a lost connection is made again."""
     connection_buffer_bytes_max: int = 1 * MIB
     """Bytes written but not yet taken by the bookie; above it writers hold their adds back."""
     scratch_bytes: int = 512 * KIB
@@ -57,7 +57,7 @@ class LedgerOptions:
     read_batch_bytes_max: int = 1 * MIB
     """The most bytes that a batch read asks for."""
     read_batch_entries_max: int = 5_000
-    """The same, in entries."""
+    """The most entries that a batch read asks for."""
     long_poll_ms: float = 5_000.0
     """Length of a long-poll at one bookie; the next poll asks another bookie, because a dead bookie
     would hide new entries."""
@@ -66,5 +66,5 @@ class LedgerOptions:
     suspect_ms: float = 30_000.0
     """For this time after a failure choose a bookie for new ensembles only if there is no other."""
     free_space_weight_max: float = 3.0
-    """Give a bookie with much free space at most this many times as many new ledgers as the median
-    bookie, and one with little at least as small a part; 1: disregard free space."""
+    """A bookie with much free space gets at most this many times as many new ledgers as the median
+    bookie; a bookie with little free space, at least the inverse share. 1: ignore free space."""

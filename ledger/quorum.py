@@ -1,7 +1,8 @@
 """Which bookies must hold an entry, and how many answers are enough. Pure; only `Acks` has state.
 
 A fragment's ensemble is a ring of E positions. Entry e's *write set* is the Qw positions
-(e + k) mod E, k = 0 … Qw−1; it is durable when Qa of them stored it. Everything else follows:
+(e + k) mod E, k = 0 … Qw−1; the entry is durable when Qa of these bookies stored it. Everything
+else follows:
 
     an entry was perhaps acked      unless Qw − Qa + 1 of its write set deny having it
     a fence holds everywhere        when each window of Qw positions has Qw − Qa + 1 answers
@@ -75,7 +76,7 @@ class Quorum:
 
 
 def risk_of(write_quorum: int, ack_quorum: int) -> str:
-    """Say what an ack quorum of 1 risks with more copies; empty for other choices."""
+    """Describe the risk of an ack quorum of 1 with several copies; empty for other quorums."""
     if ack_quorum > 1 or write_quorum == 1:
         return ""
     return (
@@ -87,7 +88,7 @@ def risk_of(write_quorum: int, ack_quorum: int) -> str:
 
 
 def quorum_of(metadata: LedgerMetadata) -> Quorum:
-    """E, Qw and Qa of a ledger."""
+    """Return E, Qw and Qa of a ledger."""
     return Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
 

@@ -9,7 +9,8 @@ not pass for the bookie that made the promises (BookKeeper #4812).
 
 Request classes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds
 must never be confused with a writer's adds or a reader's plain reads of the same entries, so they
-have separate connections. So have v3 requests: an Apache bookie speaks one version per connection.
+have separate connections. v3 requests too have separate connections: an Apache bookie speaks one
+version per connection.
 
 Bookies are retired over the life of a process. The `Bookie` of an unregistered id is dropped once
 it has neither listener nor connection; a later `get` makes a new object.
@@ -87,24 +88,24 @@ class Bookie:
 
     @property
     def is_up(self) -> bool:
-        """Whether it is connected."""
+        """Whether the bookie is connected."""
         return self.connection is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is known to understand our extension; an Apache bookie would hang up."""
+        """Whether the bookie is known to understand our extension; an Apache bookie hangs up."""
         info = self._pool.info(self.bookie_id)
         return info is not None and bool(info.incarnation)
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is known not to understand our extension."""
+        """Whether the bookie is known not to understand our extension."""
         info = self._pool.info(self.bookie_id)
         return info is not None and not info.incarnation
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no state, so that a new object could take its place."""
+        """Whether this object has no state, so that a new object could take its place."""
         return not (self.connection or self._listeners or self._connecting or self._reconnecting)
 
     @property
@@ -196,7 +197,7 @@ class Bookie:
             connection = await connect_tls(self._pool.tls, made, host, port)
         info = self._pool.info(self.bookie_id)
         if self._pool.prove is not None and (info is None or info.auth == OCTAVO):
-            # A bookie without a known registration may require it too.
+            # A bookie without a known registration may require authentication too.
             connection.authenticate(self._pool.prove(self.bookie_id))
         try:
             if self.is_ours:
@@ -251,7 +252,7 @@ class Bookie:
         for listener in tuple(self._listeners):
             listener.bookie_down(self.bookie_id, error)
 
-    # what the connection calls
+    # calls of the connection
 
     def connection_writable(self) -> None:
         """Tell the listeners."""
@@ -373,7 +374,7 @@ class Bookies:
         return bool(unsure) and any(unsure.get(one, -1) >= ledger_id for one in bookie_ids)
 
     def info(self, bookie_id: str) -> BookieInfo | None:
-        """Return its last known registration, even if it is not registered now."""
+        """Return the bookie's last known registration, even if it is not registered now."""
         return self._known.get(bookie_id)
 
     async def address(self, bookie_id: str) -> tuple[str, int]:

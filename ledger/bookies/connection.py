@@ -44,7 +44,7 @@ class AddSink(Protocol):
     """Gets the answers to one ledger's adds."""
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
-        """Called when these entries are durable on that bookie."""
+        """Called when that bookie has acked these entries."""
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
         """Called when that bookie did not store these entries."""
@@ -114,7 +114,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             "deadlines": sum(not one.answered for _, one in self._deadlines),
         }
 
-    # ------------------------------------------------------------------ what the transport calls
+    # ------------------------------------------------------------------ calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport and bound its write buffer."""
@@ -332,7 +332,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return end
 
     def _refuse(self, refused: list[AddRefused]) -> None:
-        """Join refusals into runs: an overloaded bookie refuses many entries in a row."""
+        """Report refusals of consecutive entries together: an overloaded bookie sends many."""
         first = last = refused[0]
         for answer in (*refused[1:], None):
             if answer is not None and answer == (last.code, last.ledger_id, last.entry_id + 1):

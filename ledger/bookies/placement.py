@@ -1,10 +1,10 @@
-"""Which bookies make an ensemble. Pure: candidates and a seeded random generator in, ids out.
+"""Choose the bookies of an ensemble. Pure: candidates and a seeded random generator in, ids out.
 
 Preferences, strongest first: leave out bookies that failed lately; put the Qw neighbours that share
 a write set into different racks, as far as racks are known, then on different hosts; take the
 bookie with the fewest open ledgers of this client for its weight. Among equals the choice is
-random. None of them is a rule: on one machine every bookie shares the host, and a ledger on
-suspects is better than no ledger. With too few bookies, raise `NotEnoughBookies`.
+random. None of the preferences is a rule: on one machine all bookies share the host, and a ledger
+on suspects is better than no ledger. With too few bookies, raise `NotEnoughBookies`.
 
 The weight of a bookie is its free space divided by that of the median bookie, within bounds: a new
 bookie gets a few times as many ledgers as the others and not all of them, and a full bookie still
@@ -23,9 +23,9 @@ from octavo.metadata.bookies import BookieInfo
 
 RACK = "rack"
 WEIGHT_MAX = 3.0
-"""How many times as many ledgers as the median bookie an empty one gets, and a full one as few."""
+"""The highest weight of a bookie; 1 / `WEIGHT_MAX` is the lowest. The median bookie has 1."""
 _ALIKE = 1.25
-"""Bookies whose free space differs by less than this factor from the median have one weight."""
+"""Bookies whose free space differs by less than this factor from the median have weight 1."""
 _NAMED_MAX = 10
 _REASON_CHARACTERS_MAX = 300
 

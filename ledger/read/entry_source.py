@@ -29,8 +29,8 @@ class EntrySource(ABC):
         """The last entry that may be read, as far as this reader knows; −1 if there is none."""
 
     async def check_key(self) -> None:
-        """Check that the key of an encrypted ledger is usable now; else its content must not be
-        given away. Does nothing for other ledgers.
+        """Check that the key of an encrypted ledger can be used now; otherwise the ledger's content
+        must not be returned. Does nothing for other ledgers.
 
         Raises `KeyMissing`, `KeySourceUnavailable`.
         """
@@ -60,12 +60,12 @@ class EntrySource(ABC):
         appended: Appended | None = None,
     ) -> Entry | None:
         """Find the first entry from `start` to `last` whose newest timestamp, by its batch header,
-        is at least `time_ms`.
+        is at least `time_ms`; None if all are older.
 
-        None: all are older. `appended`: the ledger's append times. `disorder_ms`: no batch's newest
-        timestamp is lower than the newest timestamp of any batch before it by more than this
-        (`DISORDER_UNKNOWN`: not known). Therefore a binary search is valid: if a batch is older
-        than `time_ms - disorder_ms`, every batch before it is too old as well.
+        `appended`: the ledger's append times. `disorder_ms` bounds how far timestamps go back: a
+        batch's newest timestamp is lower than that of any earlier batch by at most this
+        (`DISORDER_UNKNOWN`: no bound is known). So a binary search is valid: if a batch is older
+        than `time_ms - disorder_ms`, every earlier batch is older than `time_ms`.
 
             sought 100, disorder 30:   60 | 75  90  70  85  105  80  120
                                too old    | read from here … ^
@@ -99,7 +99,7 @@ class EntrySource(ABC):
 
 
 def newest_ms(entry: Entry, appended: Appended | None) -> int:
-    """Return the newest timestamp of a batch; its append time, where the topic has these."""
+    """Return the newest timestamp of a batch, or its append time if the topic stores these."""
     return shown(read_header(entry.payload), appended).max_timestamp
 
 

@@ -84,7 +84,7 @@ class LedgerReader(EntrySource):
             self._watch = client.records.watch(metadata.ledger_id, self.look_again)
         self._take_metadata(metadata, version)
 
-    # ------------------------------------------------------------------ what a caller sees
+    # ------------------------------------------------------------------ calls of the owner
 
     @property
     def ledger_id(self) -> int:
@@ -174,7 +174,7 @@ class LedgerReader(EntrySource):
         return self._quorum.write_quorum
 
     def turn_away(self, entry_id: int, damage: OctavoError) -> None:
-        """Report that an entry read last is damaged, although its checksum is right.
+        """Report that an entry just read is damaged, although its checksum is right.
 
         Reports the sticky replica and switches to another; asks the bookies that hold the entry to
         compare and mend their copies.
@@ -377,7 +377,7 @@ class LedgerReader(EntrySource):
             changed.set_result(None)
 
     def look_again(self) -> None:
-        """Read the record again: it has changed, or may have."""
+        """Read the ledger's record again, because it may have changed."""
         self._stale = True
         if self._following is None:
             self._following = self._client.spawn(self._follow_on())
@@ -409,8 +409,8 @@ class LedgerReader(EntrySource):
     async def refresh(self) -> int:
         """Ask the ensemble for the LAC; return the highest LAC known. Raises `ReadFailed`.
 
-        Any answer is safe. Waits until enough bookies answered that no other reader can have learnt
-        of a higher LAC before this call, or until all have answered.
+        Any answer is safe. Waits for so many bookies that no other reader can have learnt of a
+        higher LAC before this call, or until all have answered.
         """
         if self.is_closed:
             return self._lac
@@ -515,7 +515,7 @@ class LedgerReader(EntrySource):
         if not self._client.bookies.get(bookie_id).is_ours:
             self._raise_lac(await self._ask_lac(bookie_id))
             if self._lac <= after:
-                raise BookieUnavailable(bookie_id, "knows no long-poll")
+                raise BookieUnavailable(bookie_id, "does not support long polls")
             return
         body: dict[str, Any] = {
             "ledger": self.ledger_id,

@@ -1,4 +1,4 @@
-"""Find where in a ledger a time begins: the first record, by offset, that is at least as new.
+"""Find the first record of a ledger, by offset, whose timestamp is at or after a given time.
 
 This is Kafka's rule, and it holds when timestamps are out of order too. A record whose timestamp is
 beyond the calendar (microseconds, say) is skipped. A source finds batches by the newest timestamp
@@ -44,7 +44,7 @@ async def offset_as_new_as(
     ) is not None:
         header = shown(read_header(entry.payload), appended)
         passed = max(0, least - header.base_offset)
-        if header.partition_leader_epoch > 0:  # all of its records have its append time
+        if header.partition_leader_epoch > 0:  # all records of the batch have its append time
             return header.base_offset + passed
         delta = await _first_delta(entry.payload, time_ms, opening, gaps, passed)
         if delta is not None:

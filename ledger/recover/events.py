@@ -89,7 +89,7 @@ class BookieReplaced:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecovered:
-    """The record says CLOSED: by this recovery or (`adopted`) by another closer."""
+    """The record says CLOSED, by this recovery or (`adopted`) by another process."""
 
     step: ClassVar[int] = 6
     metadata: LedgerMetadata

@@ -378,7 +378,7 @@ class Recovery:
             return
         error = error_for(code, f"bookie {bookie_id}: recovery add of entries {first} to {last}")
         if self._is_squatted(bookie_id, error):
-            self._spawn(self._fence(bookie_id))  # it refuses the fence too, once that is durable
+            self._spawn(self._fence(bookie_id))  # refused too, once the other key is durable
         else:
             self._write_failed(bookie_id, error)
 

@@ -187,10 +187,10 @@ class RecoveryState:
         return [Fence(bookie) for bookie in ensemble]
 
     def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveryAction]:
-        """Note that the bookie is durably fenced; LAC −1 also if it never heard of the ledger.
+        """Note that the bookie is durably fenced; its LAC is −1 if it never heard of the ledger.
 
-        An answer counts for the bookie that sent it: after a restart another bookie may hold its
-        position, and a late answer says nothing about that bookie.
+        An answer counts for the bookie that sent it: after a restart of the recovery another bookie
+        may hold the position, and a late answer says nothing about that bookie.
         """
         ensemble = self._metadata.fragments[-1].bookies
         if self.state is not State.FENCING or bookie_id not in ensemble:
@@ -198,7 +198,7 @@ class RecoveryState:
         self._fences[ensemble.index(bookie_id)] = last_add_confirmed
         if not self._quorum.covers(self._fences.keys()):
             return []
-        # Even if its bookies know nothing yet, the newest fragment proves where it starts (#2615).
+        # The entry before the newest fragment was confirmed, even if no bookie says so (#2615).
         start = max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)
         return [FenceHolds(start), *self._start_reading(start)]
 

@@ -6,8 +6,8 @@ bookies, `pending` holds entries that may be sent again, `bookie_channel` is one
 ensemble, `forces` makes bookies sync deferred adds, `explicit_ids` takes adds in any order,
 `taken_ids` avoids ledger ids that another process has taken.
 
-Promises: an add is answered when an ack quorum has it and all adds before it are answered. Then it
-is durable, unless its sync was deferred: then a force tells when. A failed bookie is replaced, or
-waited for, within bounds of time and memory. If the writer crashes, the ledger stays open. Relies
-on `bookies`. Others use `LedgerWriter`, `ExplicitIds` and `WriterState`.
+Promises: an add is answered when an ack quorum has the entry and all earlier adds are answered. The
+entry is then durable; with deferred syncs it is durable after a force. A failed bookie is replaced,
+or waited for, within bounds of time and memory. If the writer crashes, the ledger stays open.
+Relies on `bookies`. Others use `LedgerWriter`, `ExplicitIds` and `WriterState`.
 """

@@ -57,7 +57,7 @@ class BookieChannel:
         return {"again": len(self._again)}
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could be sent; empty if nothing is."""
+        """Name work that waits although it could run; empty when there is none."""
         connection = self._connection
         if connection is None or not connection.writable or self.down or self._pause is not None:
             return ""
@@ -67,7 +67,7 @@ class BookieChannel:
     def down(self) -> bool:
         """Whether the writer continues without this bookie; entries it missed may be released.
 
-        Asked from the core each time: it learns of failures without telling this channel.
+        The core is asked each time, because it learns of failures without telling this channel.
         """
         return self._position in self._core.down
 
@@ -137,7 +137,7 @@ class BookieChannel:
                 connection.send_adds(frames, size)
 
     def _due(self) -> tuple[int, int, bool] | None:
-        """Find the next run to send: (first, last, whether it was refused before)."""
+        """Return the next entries to send: (first, last, whether the bookie refused them once)."""
         owed = self._owed  # entries before it may have been released
         self._next = max(self._next, owed)
         while self._again and self._again[0][1] < owed:

@@ -46,7 +46,7 @@ _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
 """One such answer from any bookie ends the writer: fenced, a wrong key, deleted."""
 
 _GIVE_UP_PAUSE_S = 0.02
-"""At the end of the stall time a bookie may just be retried: check again after this pause."""
+"""When the stall time ends while a failed bookie is retried, check again after this pause."""
 _TELL_AGAIN_S = 240.0
 """An idle ledger's LAC is sent to Apache bookies again after this time."""
 _ANNOUNCE_PAUSE_S_MAX = 5.0
@@ -65,7 +65,7 @@ class ReplicationOwner(Protocol):
         """Called when an ack quorum has written all up to `last_entry`, perhaps not durably."""
 
     def released(self) -> None:
-        """Called when fewer bytes may be held than before."""
+        """Called when pending entries may have been released."""
 
     def tell(self, event: WriterEvent) -> None:
         """Called with events for the log, and with the end of the writer."""
@@ -126,7 +126,7 @@ class EnsembleWriter:
         self._announced_lac = max(self._announced_lac, lac)
         self._client.keep_ticking(self)
 
-    # ------------------------------------------------------------------ what bookies answer
+    # ------------------------------------------------------------------ answers of bookies
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
         """Handle a bookie's ack of these entries."""
@@ -134,7 +134,7 @@ class EnsembleWriter:
         if channel is None:
             return
         self.perform(self.core.acked(bookie_id, first, last))
-        # After the core: what the bookie still owes decides what its window lets go.
+        # After the core: how many acks the bookie still owes decides how much more it is sent.
         channel.heard(self._loop.time(), last - first + 1)
         self._release()
         if self.core.deferred:
@@ -252,12 +252,12 @@ class EnsembleWriter:
         self._release()
 
     def _release(self) -> None:
-        """Release the entries that no bookie of the ensemble will be sent again."""
+        """Release the entries that will not be sent to any bookie again."""
         core = self.core
         floor = core.lac
         for position, acked_to in enumerate(core.acks.acked_to):
             if acked_to < floor and position not in core.down:
-                # Entries before the next one that this bookie must hold need not be kept for it.
+                # This bookie needs no entry before the next one in whose write set it is.
                 floor = min(floor, core.quorum.next_held(position, acked_to) - 1)
         self.pending.release(floor)
         self._owner.released()

@@ -31,8 +31,8 @@ class Forces:
         on_forced: Callable[[Force], None],
         on_failed: Callable[[str, OctavoError], None],
     ) -> None:
-        """`on_forced(asked)` is called when a bookie has made that durable;
-        `on_failed(bookie_id, error)` when it failed or gave no answer in `timeout_s`."""
+        """`on_forced(asked)` is called when a bookie has made the asked entries durable;
+        `on_failed(bookie_id, error)` when the bookie failed or gave no answer in `timeout_s`."""
         self._core = core
         self._timeout_s = timeout_s
         self._on_forced = on_forced

@@ -1,7 +1,7 @@
-"""The adds of a writer that may have to be sent again: encoded once, held until not needed.
+"""The adds of a writer that may have to be sent again: encoded once, kept until all bookies ack.
 
 All adds of a turn of the loop become a few `Chunk`s: header and digest are made once per
-entry, in a tight loop, and the frames are joined once for all bookies that get the same run. A
+entry, in a tight loop, and the frames are joined once for all bookies that get the same entries. A
 chunk is released when every live bookie has acked it. Large payloads are never copied: their frames
 stay in two pieces, and the socket gathers them.
 """
@@ -21,9 +21,9 @@ from octavo.protocol.entry import HEADER, HEADER_BYTES, Buffer, DigestType, dige
 from octavo.protocol.frames import ADD_HEADER, ADD_PREFIX_BYTES, LENGTH, Flag
 
 CHUNK_BYTES_MAX = 128 * 1024
-"""A longer run becomes several chunks, so that bookies can start before all of it is encoded."""
+"""More bytes become several chunks, so that bookies can start before all are encoded."""
 JOINED_PAYLOAD_BYTES_MAX = 8 * 1024
-"""Above this mean payload, frames are not joined: copying would cost more than gathering."""
+"""Above this mean payload size, frames are not joined: a copy costs more than several buffers."""
 _FRONT_CRC32C = struct.Struct(">II20s32sI")
 _TRIM_AT = 256
 
@@ -218,7 +218,7 @@ class Pending:
         return self.next_entry
 
     def length_at(self, entry_id: int) -> int:
-        """Return the payload bytes up to `entry_id`: the last, or an entry before a held entry."""
+        """Return the payload bytes up to `entry_id`: the last entry, or one before a kept entry."""
         if entry_id == self.next_entry - 1:
             return self.length
         chunk = self.chunk_of(entry_id + 1)

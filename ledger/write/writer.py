@@ -50,8 +50,8 @@ log = structlog.get_logger()
 __all__ = ["AddDone", "LedgerWriter", "WriterEvent"]
 
 AddDone = Callable[[int, OctavoError | None], None]
-"""(entry id, None) when it is durable or, with deferred syncs, written; (entry id, error) when that
-is not known."""
+"""Called with (entry id, None) when the entry is durable (with deferred syncs: written), otherwise
+with (entry id, error)."""
 _HELD_FACTOR_MAX = 4
 """`add` refuses at this multiple of the bound: a caller that never drains has a bug."""
 
@@ -107,12 +107,12 @@ class LedgerWriter:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed; empty if nothing is."""
+        """Name work that waits although it could run; empty when there is none."""
         if not self._is_full() and any(not one.done() for one in self._drained):
             return "callers wait for room, and there is room"
         return ""
 
-    # ------------------------------------------------------------------ what a caller sees
+    # ------------------------------------------------------------------ calls of the owner
 
     @property
     def ledger_id(self) -> int:
@@ -161,7 +161,7 @@ class LedgerWriter:
 
     @property
     def error(self) -> OctavoError | None:
-        """Why adds are refused from now on; None while they are not."""
+        """The error that adds raise from now on; None while adds are accepted."""
         return self._error
 
     def add(self, payload: Buffer, done: AddDone) -> int:
@@ -170,8 +170,8 @@ class LedgerWriter:
         A `bytes` payload is not copied. Raises `LedgerFenced`, `LedgerClosed` or the error that
         ended the writer, `PayloadTooLong`, `KeyMissing` if the ledger's key was forgotten, and
         `WriterBusy` when far more than `drain` allows is pending.
-        `done` gets `OutcomeUnknown` if the entry was sent and may be part of the ledger, and the
-        error itself if it certainly is not.
+        `done` gets `OutcomeUnknown` if the entry was sent and may be part of the ledger, and
+        another error if the entry certainly is not part of it.
         """
         if self._error is not None:
             raise self._error
@@ -223,10 +223,10 @@ class LedgerWriter:
     async def force(self) -> int:
         """Wait until every entry acked so far is durable; return the last such entry.
 
-        For ledgers with deferred syncs; without these every acked entry is durable. All bookies of
-        the ensemble are asked, and an ack quorum of each entry's write set must confirm. A bookie
-        that fails is replaced, as for an add. Raises the error that ended the writer, for example
-        `LedgerFenced`.
+        Without deferred syncs every acked entry is durable, and this returns at once. Otherwise all
+        bookies of the ensemble are asked, and an ack quorum of each entry's write set must confirm.
+        A bookie that fails is replaced, as for an add. Raises the error that ended the writer, for
+        example `LedgerFenced`.
         """
         last_entry = self._core.written_to
         if last_entry > self._core.lac:

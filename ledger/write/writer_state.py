@@ -9,8 +9,8 @@ Promises: entries are confirmed in order (P13), by Qa bookies that the *publishe
 exactly at the last confirmed entry + 1 (P17). After `Ended` nothing is confirmed (P19).
 
 With deferred syncs (P21) an ack means that a bookie has the entry, and the answer to a force means
-that it has the entry durably: only that confirms. A failed bookie may have lost unforced entries,
-so it gets all of them again, and so does its replacement: the new fragment begins there.
+that the bookie has it durably; only the force confirms. A failed bookie may have lost unforced
+entries, so the bookie or its replacement gets all of these again.
 
     state       means                                             leaves by
     OPEN        acks count                                        failed, close, refused
@@ -86,9 +86,10 @@ class Force(NamedTuple):
 
     bookie_id: str
     last_entry: int
-    """The bookie has acked all that it holds up to this entry."""
+    """The bookie has acked all its entries up to this one."""
     term: int
-    """Its position's term when it was asked: a failure, a replacement and a return change it."""
+    """The term of the bookie's position when the request was made. The term changes when a bookie
+    fails, is replaced or returns."""
 
 
 class WriterState:
@@ -113,7 +114,7 @@ class WriterState:
         self.acks = Acks(self.quorum, last_add_confirmed)
         """The entries that each bookie has durably."""
         self.received = Acks(self.quorum, last_add_confirmed) if deferred else self.acks
-        """The entries that each has acked: with deferred syncs a power failure may lose them."""
+        """The entries that each bookie has acked; if not forced, a power failure may lose them."""
         self._written_to = last_add_confirmed
         self._terms = [0] * self.quorum.ensemble_size
         """Changes whenever the acks of a position are forgotten: see `Force`."""
@@ -240,7 +241,7 @@ class WriterState:
         del self.down[position]
         reached = self.acks.acked_to[position]
         if reached < self.lac:
-            # The entries that it missed are confirmed by others; its acks count from here on.
+            # Other bookies have confirmed the entries that it missed; its acks count from here on.
             self.acks.join(position, self.lac)
             reached = self.lac
         self._forget_written(position)
@@ -248,7 +249,7 @@ class WriterState:
         return actions + self._go_on()
 
     def _forget_written(self, position: int) -> None:
-        """Forget acks before a sync: a failed bookie may have lost these entries."""
+        """Forget acks of entries that were not forced: a failed bookie may have lost these."""
         self._newest_term += 1
         self._terms[position] = self._newest_term
         if self.deferred:
@@ -319,7 +320,7 @@ class WriterState:
     # ------------------------------------------------------------------ the metadata record
 
     def _changed(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """`metadata` with the planned bookies from the first unconfirmed entry on."""
+        """Return `metadata` with the planned bookies from the first unconfirmed entry on."""
         bookies = list(self.ensemble)
         for position, spare in self._planned.items():
             bookies[position] = spare
