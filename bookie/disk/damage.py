@@ -5,11 +5,11 @@ re-replication read it. A finding is logged once, however often it is met. The l
 findings that arrive when it is full are counted and not logged. Nothing here decides about the
 data: a damaged range stays on the disk and is answered as *unknown*.
 
-May be called from any thread. Kept in memory only: after a restart the reads and the scrubber find
-again what is still there.
+May be called from any thread. Kept in memory only: after a restart, reads and the scrubber find the
+remaining damage again.
 
-A `Loss` is something that this bookie had vouched for and a start finds missing. It is an error
-that names `REMEDY`, unless the operator accepts the loss. Then what is good is kept
+A `Loss` is data that this bookie had vouched for and that a start finds missing. The start fails
+with an error that names `REMEDY`, unless the operator accepts the loss. Then the good data is kept
 (startup/repair.py), and the bookie enters limbo for the rest (ledgers/limbo.py).
 """
 
@@ -38,10 +38,9 @@ class DamageKind(enum.StrEnum):
     """What is wrong with a place on the disk. The values are labels of the metric."""
 
     FILE_HEADER = "file-header"
-    """A file's own header: no record in it can be trusted to belong to that file."""
+    """The header of a file: no record in the file can be trusted to belong to it."""
     RECORD_HEADER = "record-header"
-    """No good record header where one must be; `length` reaches to the next good header, if
-    known."""
+    """A record header; `length` reaches to the next good header, if that is known."""
     TRUNCATED = "truncated"
     """The file ends too early."""
     RUN_CHECKSUM = "run-checksum"
@@ -49,15 +48,15 @@ class DamageKind(enum.StrEnum):
     ENTRY_DIGEST = "entry-digest"
     """An entry does not match its own digest, although its extent's checksum matches."""
     WRONG_RECORD = "wrong-record"
-    """A good record, but another than the index says, or with frames that are not its own."""
+    """A good record, but not the one that the index says, or with frames of other entries."""
     NOT_INDEXED = "not-indexed"
     """A good record of a live ledger that the index does not know: its entries read as absent."""
     LEDGERS_MAP = "ledgers-map"
     """The ledgers map or footer of a sealed log. No entry is lost: the log is walked instead."""
     MISSING_FILE = "missing-file"
-    """A file that is referred to is missing."""
+    """A file that the index or the mark names is missing."""
     UNREADABLE = "unreadable"
-    """The disk refuses to read it, also at the second attempt."""
+    """The disk fails to read these bytes, also at the second attempt."""
     INDEX = "index"
     """RocksDB found a damaged block in the index: its records cannot be looked up."""
     MARK = "mark"
@@ -69,7 +68,7 @@ class DamageKind(enum.StrEnum):
 
 
 _BY_LEDGER = frozenset({DamageKind.MISSING_FILE, DamageKind.STATE})
-"""They have no place within the file: each ledger is a separate finding."""
+"""Kinds of damage without a place within a file: each ledger is a separate finding."""
 _Key = tuple[DamageKind, str, int, int | None]
 
 
@@ -84,7 +83,7 @@ class Damage(NamedTuple):
     first: int | None = None
     last: int | None = None
     found_ms: int = 0
-    """Wall clock, when it was first reported."""
+    """Wall clock, when the damage was first reported."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for the admin port and `octavo bookie check --json`."""
@@ -129,7 +128,7 @@ class DamageRegistry:
         first: int | None = None,
         last: int | None = None,
     ) -> Damage:
-        """Note a finding, and log it if it is new; return it as it is kept."""
+        """Note a finding, and log it if it is new; return the finding that is kept."""
         return self.add(Damage(kind, path, offset, length, ledger_id, first, last))
 
     def add(self, damage: Damage) -> Damage:
@@ -219,7 +218,7 @@ class DamageRegistry:
 
 
 class Loss(NamedTuple):
-    """Something that this bookie can no longer vouch for."""
+    """Data that this bookie can no longer vouch for."""
 
     kind: DamageKind
     path: str

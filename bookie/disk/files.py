@@ -45,8 +45,7 @@ class DiskFull(DiskError):
 
 
 class NoDescriptorLeft(DiskError):
-    """The process, or the machine, may open no more files. It says nothing about the file
-    itself."""
+    """The process, or the machine, may open no more files. The file itself may be good."""
 
     name = "no-descriptor-left"
     retryable = True
@@ -64,7 +63,7 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """The path under which the file was opened."""
 
     def size(self) -> int:
         """Return the length in bytes, with preallocated bytes."""

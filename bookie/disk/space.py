@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 TOLD = "the setting bookie.read_only says so"
 _SHARE_TOLD = 20
-"""A bookie reports its free space when it has changed by one twentieth of the disk, …"""
+"""Report the free space when it has changed by one twentieth of the disk."""
 _LEAST_TOLD = 1000
-"""… or has doubled or halved, and changed by a thousandth of the disk at least."""
+"""Report it too when it has doubled or halved, and changed by at least this part of the disk."""
 
 
 def has_changed(told: int, free: int, total: int) -> bool:

@@ -5,6 +5,6 @@ through a log from its first byte to its last, past damage. `record_check` check
 
 Promises: a log is written by a single life of the process, in order. A record is read whole and
 checked, or `DamagedRead` names the place. Relies on `disk`. After a crash the log may end in a torn
-record; a start cuts it where the journal mark vouches for it (`startup`). Others use `EntryLogs`,
+record; the next start cuts the log after the journal mark (`startup`). Others use `EntryLogs`,
 `Location`, `Extent` and the constants of the format.
 """

@@ -2,8 +2,8 @@
 
 A log is written by a single life of the process: after a restart a new log is begun, so a torn tail
 is never appended to. Space is reserved ahead, so "disk full" appears before the write and not in a
-failed sync. A record that cannot be read, or is not what the index said, is a `BookieIOError` and
-never `NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the
+failed sync. A record that cannot be read, or differs from what the index says, is a `BookieIOError`
+and never `NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the
 ledger).
 
 Several threads read a log's file, and one thread removes it. A bounded number of logs is open
@@ -94,9 +94,9 @@ class EntryLogs:
         self._current_id = self._last_id = max(self._paths, default=0)
 
     def goes_behind(self, end: tuple[int, int]) -> bool:
-        """Whether the logs hold anything after `end` (log id, offset); only the journal has it too.
+        """Whether the logs hold anything, even damage, after `end` (log id, offset).
 
-        Damage counts as something.
+        The only other copy of it is in the journal.
         """
         if any(log_id > end[0] for log_id in self._paths):
             return True
@@ -116,13 +116,13 @@ class EntryLogs:
     def cut_abandoned(
         self, mark: tuple[int, int], journaled: bool, *, missing: bool = False
     ) -> None:
-        """Cut the logs after `mark` (log id, offset): up to there they are vouched for.
+        """Cut the logs after `mark` (log id, offset).
 
         Everything after the mark is in the journal too. In the logs it may be torn, or only in the
         page cache after a failed sync, so it is cut. The exception is a start that lost the mark
         and the first journal files (`journaled` is false). Then `mark` is where the index ends, and
-        what follows is kept as far as it is good. Raises `EntryLogMissing` when the log that the
-        mark names is missing. If `missing` says that this is known, a new log is begun instead.
+        good records after it are kept. Raises `EntryLogMissing` when the log that the mark names is
+        missing. If that loss is accepted (`missing`), a new log is begun instead.
         """
         if mark[0] and mark[0] not in self._paths and not missing:
             raise EntryLogMissing(
@@ -143,8 +143,8 @@ class EntryLogs:
     def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
         """Cut a log durably, and return where its records end.
 
-        The result is never before `vouched`. If a log lost its end, the rest is damage, and the
-        mark does not move back to where the file ends now.
+        The result is never before `vouched`: if the file lost its end, that is damage, and the mark
+        must not move back.
         """
         file = self._disk.open(self._paths[log_id], write=True)
         try:
@@ -168,10 +168,10 @@ class EntryLogs:
         return end
 
     def _seal_at(self, file: File, log_id: int, end: int) -> None:
-        """End a log at `end` for good, if everything before can be read; otherwise do nothing.
+        """Seal a log at `end` if all records before can be read; otherwise do nothing.
 
-        Map and footer are written even if they are there already: if the previous process died in
-        their sync, only the page cache may have them and the file's length.
+        Map and footer are written even if they are there already: if the previous process died
+        before the sync, they and the file's length may be only in the page cache.
         """
         bytes_of: dict[int, int] = {}
         found = FILE_HEADER_BYTES
@@ -187,8 +187,7 @@ class EntryLogs:
     def _drop_unused(self, above: int, *, journaled: bool) -> None:
         """Remove logs above `above` that are empty, or whose entries are all in the journal.
 
-        Their ids are not used again, because a flushed index may name their records until the
-        replay.
+        The ids are not used again, because a flushed index may name these records until the replay.
         """
         changed: dict[str, None] = {}
         for log_id in [found for found in self.log_ids if found > above]:
@@ -364,7 +363,7 @@ class EntryLogs:
             raise self._unreadable(error, log_id, offset, length) from error
 
     def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> BookieIOError:
-        """Return the error to raise: damage, unless only this process cannot open the file."""
+        """Return the error to raise: damage, unless the process has no descriptor left."""
         if isinstance(error, NoDescriptorLeft):
             return BookieIOError(f"entry log {file_name(log_id)}: {error}")
         kind = DamageKind.UNREADABLE
@@ -429,7 +428,7 @@ class EntryLogs:
     ) -> Iterator[tuple[Record, Location]]:
         """Like `scan`, but complete: raises `BookieIOError` when a record cannot be read.
 
-        `end` is where the journal mark vouches for this log; 0 means the end of its records.
+        `end` is the offset up to which the mark vouches for this log; 0 means all its records.
         """
         found = max(offset, FILE_HEADER_BYTES)
         for record, location in self.scan(log_id, offset):

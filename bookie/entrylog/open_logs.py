@@ -41,7 +41,7 @@ class _OpenLog:
         self.reads = 0
         self.written = written
         self.dropped = False
-        """No read begins any more; the last read under way closes the file."""
+        """Whether the log was removed: no read begins, and the last running read closes it."""
 
     @property
     def is_idle(self) -> bool:

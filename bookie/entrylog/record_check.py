@@ -47,7 +47,7 @@ def frame_faults(record: Record, frames: bytes) -> list[Fault]:
         expected = last + 1
     if not in_order or expected != record.last_entry + 1:
         return [_whole(DamageKind.WRONG_RECORD, record)]
-    # An older version accepted false LACs. That is no damage: readers ignore them
+    # An older version accepted false LACs. They are no damage: readers ignore them
     # (`Entry.known_lac`).
     bad_ids = [bad.entry_id for bad in found.refused if bad.reason != FALSE_LAC]
     return _bad_entries(record, frames, bad_ids) if bad_ids else []

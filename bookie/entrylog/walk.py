@@ -1,10 +1,9 @@
 """Walk over an entry log, record by record. All code that goes through a log uses it.
 
-`LogWalk` steps from header to header through a window over the log's bytes, and says for each step
-what it found: a record, or what is wrong with it. Its caller decides what to do at a bad record.
-Starts and counts stop there (`EntryLogs.scan`), compaction refuses the log (index/log_slice.py),
-`octavo inspect` continues at the next header that it finds, and `LogCheck` at the next record that
-the index knows.
+`LogWalk` steps from header to header, and returns for each step a record, or what is wrong. The
+caller decides what to do at a bad record: starts and counts stop there (`EntryLogs.scan`),
+compaction refuses the log (index/log_slice.py), `octavo inspect` continues at the next good header,
+and `LogCheck` at the next record that the index knows.
 
 `LogCheck` serves the scrubber and the consistency check. It goes from the first byte of a log to
 its last, names what it skipped, and checks every record header, extent checksum and entry digest
@@ -43,10 +42,10 @@ class Step(NamedTuple):
     """The result of a step of a walk."""
 
     location: Location
-    """Its length is 0 without a good header, because the damage may reach anywhere."""
+    """The place of the record; its length is 0 without a good header."""
     record: Record | None
     frames: bytes
-    """Without a good header: the bytes in its place. Empty in a walk over headers only."""
+    """Without a good header: the bytes where it should be. Empty in a walk over headers only."""
     fault: DamageKind | None
     """None: header and length are good. The caller checks the frames' checksums."""
 
@@ -55,7 +54,7 @@ class LogWalk:
     """Steps over the records of a log from `start` to `end`.
 
     After a good header the walk continues by itself, whatever is wrong with the frames. At a bad
-    header it stays until its caller sets `offset`.
+    header the walk stays until the caller sets `offset`.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class Checked(NamedTuple):
     record: Record | None
     """None when there is no good header: the contents are unknown."""
     faults: list[Damage]
-    """Empty when all of it is good. They name the entries that the record claims to hold."""
+    """Empty when the record is good. Faults name the entries that the record claims to hold."""
 
 
 class LogCheck:
@@ -188,7 +187,7 @@ class LogCheck:
         self.end = end if end is not None else 0
         self.done = False
         self.ledgers: list[int] | None = None
-        """The ledgers in a sealed log; None without a good map."""
+        """The ledgers in a sealed log; None if its map is missing or damaged."""
         self._disk = disk
         self._whole = end is None
         self._starts = starts
@@ -222,7 +221,7 @@ class LogCheck:
         return found
 
     def _begin(self, file: File) -> list[Checked]:
-        """Check the file's header and find out where its records end."""
+        """Check the file's header and find where the records end."""
         found: list[Checked] = []
         if self._whole:
             size = file.size()

@@ -5,14 +5,14 @@
 
 A lookup seeks to the last record at or before the entry. Records of a ledger never overlap: a later
 extent cuts the earlier extents that it overlaps (entries that come again: recovery, duplicates,
-resends), so the newest copy is found. A cut record still names its whole extent; the reader steps
-over the entries before. The index is derived: RocksDB's own WAL is off, and `flush` makes it
-durable in the checkpoint. `covered` says up to where it is complete, so that a missing or old index
-is rebuilt from the entry logs. Spec: docs/formats/index.md.
+resends), so the newest copy is found. A cut record still names its whole extent; the reader skips
+the entries that were cut off. The index is derived: RocksDB's WAL is off, and a checkpoint makes
+the index durable by `flush`. `covered` says up to where the index is complete, so that a missing or
+old index is rebuilt from the entry logs. Spec: docs/formats/index.md.
 
-`IndexView` reads an index without changing it. RocksDB writes its own log into the folder that it
-opens, even read-only. So it opens a folder of symbolic links instead, made in the system's folder
-for temporary files and removed by `close`.
+`IndexView` reads an index without changing it. RocksDB writes a log of its own into the folder that
+it opens, even read-only. So `IndexView` opens a temporary folder of symbolic links instead, which
+`close` removes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LedgerIndex(Protocol):
         """(log id, offset) before which every record is indexed; None when it was never set."""
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
-        """Index `runs`, later ones winning; all or nothing."""
+        """Index `runs`, all or none; a later extent wins over earlier ones."""
 
     def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
         """Return the extent that holds the entry."""
@@ -102,9 +102,9 @@ def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
 def rocks_options() -> Options:
     """Return RocksDB options for little memory.
 
-    An index is far below 1 % of the data, and three bookies may share a laptop. It is compressed,
-    because neighbouring records are similar: an index of single entries of 1 KB, which is the
-    largest for its data, becomes three to four times smaller.
+    An index is far below 1 % of the data, and three bookies may share a laptop. The index is
+    compressed, because neighbouring records are similar: even an index of single entries of 1 KB
+    becomes three to four times smaller.
     """
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -116,8 +116,8 @@ def rocks_options() -> Options:
     options.set_max_log_file_size(1024 * 1024)
     options.set_stats_dump_period_sec(0)
     options.set_compression_type(DBCompressionType.zstd())
-    # A file's own index must fit into one of eight parts of the cache. Otherwise each lookup would
-    # read and unpack all of it again.
+    # The index block of a table file must fit into one of eight parts of the cache. Otherwise each
+    # lookup would read and unpack the block again.
     options.set_target_file_size_base(4 * 1024 * 1024)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(4 * 1024 * 1024))
@@ -277,7 +277,8 @@ def link_files(path: str, folder: str) -> None:
 
 
 class IndexView(RocksIndex):
-    """Reads only. Raises `BookieIOError` when `path` holds no index, or a damaged index."""
+    """An index that is only read. Raises `BookieIOError` if `path` has no index or a damaged
+    one."""
 
     def __init__(self, path: str) -> None:
         if not os.path.exists(f"{path}/CURRENT"):

@@ -1,7 +1,7 @@
 """Read a sealed entry log back, slice by slice, and find what the index still points to. Blocking.
 
-It is strict: every byte between the file's header and the end of its records must belong to a
-record with a correct checksum, or `DamagedRead` says where that ends. Removing a log relies on
+Every byte between the file's header and the end of the records must belong to a record with a
+correct checksum; otherwise `DamagedRead` names the first wrong byte. The removal of a log relies on
 this: a bad header once made a live log look empty (BookKeeper #4607).
 """
 

@@ -71,7 +71,7 @@ class CachedExtent:
         self.last = last
         self.frames = frames
         self.is_ahead = False
-        """Whether it was read ahead and no reader has asked for it yet."""
+        """Whether this extent was read ahead and no reader has asked for it yet."""
         self.offsets: Sequence[int]
         alike = _all_alike(frames, ledger_id)
         skipped = first - ADD_IDS.unpack_from(frames, 0)[4] if alike else 0
@@ -149,7 +149,7 @@ class ReadCache:
         return run
 
     def passed(self, run: CachedExtent) -> None:
-        """A reader has finished this extent: make it the first to go when room is needed."""
+        """Make this extent, which a reader has finished, the first to be dropped."""
         key = (run.ledger_id, run.first)
         if self._runs.get(key) is run:
             self._runs.move_to_end(key, last=False)

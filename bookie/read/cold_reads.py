@@ -2,17 +2,18 @@
 
 Reads have their own threads, so that they never wait for writes. When all threads are busy, ledgers
 take turns, so a ledger that many clients read does not starve another ledger. An entry that several
-callers want at once is read once: a caller that asks for an entry being read waits for that read,
-and what another read has brought in the meantime is taken from the cache. read_ahead.py decides how
-far to read ahead.
+callers want at once is read once: a caller that asks for an entry being read waits for that read.
+When a queued read gets its turn, it first looks in the cache, because another read may have brought
+the entry. read_ahead.py decides how far to read ahead.
 
 During a burst of adds (`AddCrowd`), only one thread reads, and it rests `_REST_RATIO` times as long
 as it has read. Readers that catch up share processors, memory and the interpreter with the adds,
-and can wait. A read waits for adds at most half of its time-out; urgent reads (recovery's, and
-reads for adds) do not wait at all.
+and can wait. A read waits for adds at most half of its time-out; urgent reads (of a recovery, or to
+compare a repeated add) do not wait at all.
 
-Damage found by a read is reported to the bookie's registry (disk/damage.py), unless the index names
-another place by then: compaction moves entries and removes the log that held them.
+Damage found by a read is reported to the bookie's registry (disk/damage.py). If the index names
+another place by then, the read is repeated there instead: compaction has moved the entry and
+removed its old log.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from octavo.protocol.codes import BookieIOError, TooManyRequests
 from octavo.protocol.fair_queue import FairQueue
 
 _REST_RATIO = 4
-"""With this ratio, reads use 20 % of a thread."""
+"""Rest times this long after a read, relative to the read: so reads use 20 % of a thread."""
 _REST_S_MAX = 0.1
 """The longest rest: a read that waited long for the disk did not disturb the adds."""
 
@@ -61,7 +62,7 @@ class _Flight:
         self.ledger_id = ledger_id
         self.first = first
         self.last = last
-        """A guess: as many entries as its reader got last time."""
+        """A guess: as many entries as the reader got last time."""
         self.ahead_bytes = ahead
         self.epoch = epoch
         self.began = began
@@ -123,9 +124,9 @@ class ColdReads:
     ) -> CachedExtent | None:
         """Return the extent that holds the entry, or None when the index has none.
 
-        `bytes_wanted` from there on are put into the cache, as far as they lie next to each other.
-        An urgent read does not yield to adds. Raises `BookieIOError`, and `TooManyRequests` when
-        too many reads wait already or its turn does not come in time.
+        The extents after it, up to `bytes_wanted`, are put into the cache too if they are next to
+        each other in the log. An urgent read does not yield to adds. Raises `BookieIOError`, and
+        `TooManyRequests` when too many reads wait already or this read gets no turn in time.
         """
         if len(self._queue) >= self._waiting_max:
             raise TooManyRequests(f"{len(self._queue)} reads wait for the disk, that is the limit")
@@ -162,7 +163,7 @@ class ColdReads:
                 self._fly(ledger_id, wanted)
 
     def _makes_room(self, waited_s: float) -> bool:
-        """Whether this read must yield to adds. If so, it is looked at again later."""
+        """Whether this read must yield to adds. If so, `_start` runs again later."""
         if not self._crowd.is_there or waited_s > self.wait_s_max / 2:
             return False
         if self._flights:
@@ -287,7 +288,7 @@ class ColdReads:
             ) from error
 
     async def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return (first, last) of every indexed run of a ledger."""
+        """Return (first, last) of every indexed extent of a ledger."""
         runs = await asyncio.get_running_loop().run_in_executor(
             self._executor, self._index.runs, ledger_id
         )
@@ -295,7 +296,7 @@ class ColdReads:
 
 
 def joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the same entries as the fewest ascending (first, last)."""
+    """Join ranges that touch or overlap; return them ascending."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(intervals):
         if found and first <= found[-1][1] + 1:

@@ -1,13 +1,13 @@
 """Find an entry: in the write cache, then the read cache, then the entry log.
 
 Reads never wait for a write. Everything in the write cache is durable, except adds whose writer
-deferred their sync, so readers of other ledgers only see what survives a power failure. Absent
+deferred the sync. So readers of other ledgers see only what survives a power failure. Absent
 (`NoSuchEntry`) is kept apart from unknown (`BookieIOError`, `UnknownState`). Used on the loop; only
 cold reads block, on their own threads (cold_reads.py).
 
-The entries that a read holds count in the budget of answers, so that thousands of reads together
-stay within it. While the budget is spent, no read continues, and a read that has found something
-returns that part.
+The entries that a read has found count in the budget of answers, so that thousands of reads
+together stay within the budget. While it is spent, no read continues, and a read that has found
+entries returns them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from octavo.protocol.entry import INVALID_ENTRY_ID
 from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH
 
 _LISTS_AT_ONCE = 2
-"""Lists of entries made at once: a list with many holes takes megabytes."""
+"""How many lists of entries are made at once: a list with many holes takes megabytes."""
 
 
 class _Sought:
@@ -42,7 +42,7 @@ class _Sought:
         self.size = 0
 
     def take(self, source: Piece | CachedExtent, last: int) -> bool:
-        """Take what `source` holds, up to `last` and the bounds; return whether a bound was met."""
+        """Take entries of `source` up to `last` and the bounds; return whether a bound was met."""
         base, offsets = (
             (source.first, source.offsets)
             if isinstance(source, CachedExtent)
@@ -110,7 +110,7 @@ class ReadPath:
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:
-        """Like `read_many` without waiting; None if it would have to wait. −1 is the last entry."""
+        """Like `read_many` without waiting; None if it would wait. `first` −1: the last entry."""
         if first == INVALID_ENTRY_ID:
             first = self._control.last_entry(ledger_id)
         self._control.known(ledger_id)
@@ -134,9 +134,8 @@ class ReadPath:
     ) -> list[bytes]:
         """Return consecutive entries from `first` on: at least one, then while both bounds hold.
 
-        An entry counts with the four bytes of its length, as it is sent in a batch answer. The
-        result ends before the first entry that is missing or unreadable. If that is entry `first`,
-        raises like `read`.
+        Each entry counts four bytes more, as in a batch answer. The result ends before the first
+        entry that is missing or unreadable. If that is entry `first`, raises like `read`.
         """
         self._control.known(ledger_id)
         sought = _Sought(ledger_id, first, count_max, bytes_max)
@@ -176,7 +175,7 @@ class ReadPath:
         return sought.entries
 
     def _gather(self, sought: _Sought) -> bool:
-        """Take what the caches hold; return whether that is all: a bound or the end was reached."""
+        """Take entries from the caches; return whether a bound or the ledger's end was reached."""
         ledger_id = sought.ledger_id
         while sought.next_entry >= 0:
             where = "write_cache"
@@ -193,9 +192,9 @@ class ReadPath:
         return False
 
     def _is_behind(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the entry comes after the last entry held here, and that entry is certain.
+        """Whether the entry is surely above the last entry that this bookie has.
 
-        So a reader that follows a ledger at its end, from memory, never needs the index.
+        So a reader that follows the end of a ledger, from memory, never needs the index.
         """
         try:
             return entry_id > self._control.last_entry(ledger_id)
@@ -229,12 +228,12 @@ class ReadPath:
                 room.set_result(None)
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return [(first, last), …] of all entries held, ascending, joined.
+        """Return [(first, last), …] of all entries that this bookie has, ascending, joined.
 
-        A list may be long, and so may its answer. So few lists are made at once, and they wait
-        while too many answers are unread. The caller must encode the list before it awaits
-        anything, or lists pile up behind this bound. Raises `NoSuchLedger`, and `TooManyRequests`
-        when the wait is too long.
+        A list and its answer may be long. So few lists are made at once, and none while clients
+        leave too many answers untaken. The caller must encode the list before it awaits anything,
+        or lists pile up behind this bound. Raises `NoSuchLedger`, and `TooManyRequests` when the
+        wait is too long.
         """
         self._control.sure(ledger_id, "had more entries")
         try:
@@ -250,7 +249,7 @@ class ReadPath:
             self._listing.release()
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return the same without a promise that it is complete: also for ledgers that are unknown
-        or in limbo."""
+        """Like `entries`, also for ledgers that are unknown or in limbo: entries may be missing
+        from the list."""
         cached = self._write_cache.intervals(ledger_id)
         return joined(cached + await self._cold.intervals(ledger_id))

@@ -2,9 +2,9 @@
 
 A reader is identified by the place where it will continue: (ledger, entry). So many readers of a
 ledger do not disturb each other. A reader that continues where it stopped gets more each time, up
-to the bound; a reader that jumps gets only what it asked for. All of them together get half of the
-read cache. With more readers each gets less, so that they do not drive out each other's entries
-before these are read.
+to the bound; a reader that jumps gets only what it asked for. All readers together get half of the
+read cache. With more readers each reader gets less, so that no reader drives out entries that
+another has not read yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SILENT_S = 5.0
 class Reader(NamedTuple):
     window_bytes: int
     entries: int
-    """How many entries its last read brought."""
+    """How many entries the reader's last read brought."""
     seen_s: float
 
 
@@ -41,7 +41,7 @@ class ReadAhead:
         return min(reader.window_bytes, share), max(1, reader.entries)
 
     def ended(self, ledger_id: int, first: int, last: int, window_bytes: int, now_s: float) -> None:
-        """A read brought `first … last`; expect its reader to continue after them."""
+        """Note that a read brought `first … last`; expect the reader to continue after `last`."""
         before = self._readers.pop((ledger_id, first), None)
         grown = _FIRST_BYTES if before is None else 2 * max(before.window_bytes, window_bytes)
         window = min(self._ahead_bytes_max, grown)

@@ -1,9 +1,10 @@
 """Make an index from the entry logs: complete an existing index, or build a new one and swap it in.
 
-Later records win, so the newest copy of an entry is found as before: compaction copies only what
-the index still mapped to the old place. Records of ledgers that were deleted, or that the ledger
-state does not know, are left out, and so are records after the mark, which the next start cuts. If
-a record before the mark cannot be found, the rebuild is refused: its entries would count as absent.
+Later records win, so the newest copy of an entry is found as before: compaction copies only
+entries that the index still maps to the old place. Records of ledgers that were deleted, or that
+the ledger state does not know, are left out, and so are records after the mark, which the next
+start cuts. If a record before the mark cannot be found, the rebuild is refused: otherwise the
+record's entries would count as absent.
 
     1. remove `index.new`, make it, fill it; `covered` is put last; flush; sync its folder
     2. rename `index` to `index.old`; sync
@@ -69,9 +70,9 @@ def fill(
 ) -> Rebuilt:
     """Index every record from `start` to `end`, oldest first; durable on return.
 
-    Until then the index says that it is complete up to `start`, so after a crash the next start
-    repeats this. When a record cannot be found, raises `BookieIOError`, or calls `lost` with the
-    log's id if that loss is accepted. The index then stays complete only up to `start` until a
+    Before the return, the index says that it is complete up to `start`, so after a crash the next
+    start repeats this. When a record cannot be found, raises `BookieIOError`, or calls `lost` with
+    the log's id if that loss is accepted. The index then says "complete up to `start`" until a
     checkpoint, which comes after limbo is durable. So a start that ends earlier finds the loss
     again.
     """

@@ -5,7 +5,7 @@ after it is in the journal. So the logs are cut there before the index is opened
 anything after the mark, the journal is read first and must be good. Then the journals are replayed
 one after another; each ledger is in a single journal, so their order does not matter. An index that
 is missing or older than the mark is rebuilt from the entry logs, from where it is known to be
-complete. Raises on damage that it cannot vouch for; nothing is skipped silently.
+complete. If acknowledged data is damaged, the start fails; nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Opened:
     index: LedgerIndex
     journals: list[JournalReader]
     losses: list[Loss]
-    """Data that this bookie can no longer vouch for; only when the operator accepts that."""
+    """Data that this bookie can no longer vouch for; only if the operator accepts losses."""
 
 
 async def open_files(
@@ -60,7 +60,7 @@ async def open_files(
     blocking: Blocking,
     on_loss: OnLoss | None = None,
 ) -> Opened:
-    """Open everything and fill `states`; only what the mark does not vouch for is cut.
+    """Open all files and fill `states`; cut the entry logs only after the mark.
 
     With `on_loss` the caller enters limbo for the `losses` before it replays the journals: until
     the mark moves, the next start finds the losses again.
@@ -156,12 +156,12 @@ class _Flushes:
         self._running: asyncio.Task[Mark] | None = None
 
     async def begin(self, ends: tuple[Position, ...]) -> None:
-        """Flush everything put so far, which is everything before `ends`. Raises like `end`."""
+        """Begin to flush everything put so far, up to `ends`. Raises the errors of `end`."""
         await self.end()
         run = self._checkpointer.run(lambda: ends, _flushed)
         self._running = asyncio.create_task(run, name="replay flush")
         self._running.add_done_callback(_look)  # if the replay fails, no other code reads the error
-        await asyncio.sleep(0)  # let it take its memtable before anything more is put
+        await asyncio.sleep(0)  # let the flush take its memtable before anything more is put
 
     async def end(self) -> None:
         """Return once everything is flushed. Raises the disk's errors."""
@@ -215,8 +215,8 @@ def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
 def make_folders(disk: Disk, directories: Sequence[str]) -> None:
     """Make every folder. The caller holds their locks if another process could use them.
 
-    They are synced: if a process died here, their names may be only in the page cache, and files in
-    them must not disappear in a power failure.
+    The folders are synced: if an earlier process died here, their names may be only in the page
+    cache, and files in them must not disappear in a power failure.
     """
     for directory in directories:
         disk.make_directory(directory)
@@ -226,12 +226,12 @@ def make_folders(disk: Disk, directories: Sequence[str]) -> None:
 def indexed_up_to(
     disk: Disk, directory: str, opener: Callable[[str], LedgerIndex] | None
 ) -> tuple[int, int]:
-    """Return up to where, (log id, offset), the index proves that the logs were synced.
+    """Return the (log id, offset) up to which the index proves that the logs were synced.
 
-    (0, 0) when it proves nothing. The index is written after the mark. When the mark and the first
-    journal files are lost, only this position tells a damaged record from a torn record, which was
-    never acknowledged. Raises `DamagedRead` when the index is damaged as well: logs are not cut on
-    a guess.
+    Return (0, 0) when the index proves nothing. The index is written after the mark. When the mark
+    and the first journal files are lost, only this position tells a damaged record from a torn
+    record, which was never acknowledged. Raises `DamagedRead` when the index is damaged as well:
+    logs are not cut on a guess.
     """
     settle(disk, directory)
     index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
@@ -282,7 +282,7 @@ def open_index(
         _log.error("index_damaged", path=path, reason=str(error))
         make_anew(disk, directory, logs, states, mark, make)
         index = make(path)
-    # Without a mark, the logs that were kept count as far as they are good.
+    # Without a mark, the index must cover all good records of the logs that were kept.
     wanted = (mark.log_id, mark.log_offset) if mark is not None else logs.position
     covered = index.covered
     lost = partial(_lose_log, logs, losses) if losses is not None else None

@@ -56,7 +56,7 @@ def load_states(
 def repaired_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerState]]:
     """Yield every good record of every state file, oldest first; later records win.
 
-    A fence or deletion in any record stays: both are for ever.
+    A ledger stays fenced or deleted if any record says so: both are for ever.
     """
     latest: dict[int, LedgerState] = {}
     for file_id in state_files(disk, directory):
@@ -72,8 +72,8 @@ def repaired_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerSta
 def restore_states(logs: EntryLogs, states: LedgerStates, start: tuple[int, int]) -> int:
     """Restore ledgers and last entries from the logs, from `start` on; return how many are new.
 
-    Each frame in a log carries its ledger's key. The logs do not say whether the ledger was fenced,
-    or its LAC; in limbo neither is denied.
+    Each frame in a log carries the ledger's key. The logs do not say whether the ledger was fenced,
+    nor its LAC; a bookie in limbo answers both as unknown.
     """
     made = 0
     for log_id in logs.log_ids:
