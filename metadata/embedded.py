@@ -59,7 +59,8 @@ CONNECT_TIMEOUT_MS = 6000
 CALL_TIMEOUT_MS = 10_000
 """A call without an answer in this time raises `MetadataUnavailable`."""
 LOCK_TIMEOUT_MS = 2000
-"""So does a write that does not get the file's lock. Others hold it for milliseconds."""
+"""A write that does not get the file's lock in this time raises `MetadataUnavailable`. Processes
+usually hold the lock for milliseconds."""
 _LOCK_RETRY_MS = 10
 TOGETHER_MAX = 64
 """Writes that share a transaction; each holds the lock for some 0.1 ms, and others wait for it."""
@@ -186,7 +187,7 @@ class EmbeddedStore:
             return
         poller.cancel()
         await asyncio.gather(poller, return_exceptions=True)
-        if self._writer is not None:  # or it could open a new session after ours has ended
+        if self._writer is not None:  # it must not open a new session after ours has ended
             await asyncio.gather(self._writer, return_exceptions=True)
         try:
             await self._until_unlocked(self._file.end_session)
@@ -429,7 +430,7 @@ class EmbeddedStore:
     # -- on the thread
 
     def _run(self, generation: int, work: Callable[[], T]) -> T:
-        """Make a call. Its news for the loop is posted before its result."""
+        """Make a call. Post an ended session and changes to the loop before the call's result."""
         try:
             if generation != self._thread_generation:
                 raise SessionExpired(f"the session in which this call to {self.url} began is over")

@@ -75,7 +75,7 @@ class FrozenStore:
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
     async def changed_at(self, path: str) -> int | None:
-        """Return None: a copy does not know it. Raises `RecordNotFound`."""
+        """Return None: a copy has no times of changes. Raises `RecordNotFound`."""
         await self.get(path)
         return None
 

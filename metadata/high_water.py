@@ -4,8 +4,8 @@
 
 A bookie raises `seen` by one when it starts and stops, when ledgers begin on it, and at intervals;
 then it writes the same numbers to its own disks (bookie/ledgers/high_water.py). A store in which
-`seen` is lower than on the disks is an older copy. `stretch` is the number of the 2^32 ids that new
-ledgers were drawn from (ledger_ids.py), so that later ids can be drawn beyond it.
+`seen` is lower than on the disks is an older copy. `stretch` is n if new ledgers got ids from
+n · 2^32 on (ledger_ids.py), so that later ids can be drawn beyond these 2^32 ids.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class HighWater:
     """How far the metadata had progressed when a bookie last saw it."""
 
     seen: int
-    """How often it raised its mark."""
+    """How often the bookie raised its mark."""
     stretch: int
-    """The number of the highest 2^32 ids that ledgers were drawn from."""
+    """n if the highest ids of ledgers were drawn from the 2^32 ids from n · 2^32 on."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

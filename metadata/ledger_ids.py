@@ -74,8 +74,7 @@ class LedgerIds:
             await self._open(high)
 
     async def leave(self, ledger_id: int, stretches: int) -> None:
-        """Move on by `stretches` times 2^32 ids, unless the 2^32 ids of `ledger_id` were left
-        already.
+        """Skip `stretches` times 2^32 ids, unless ids are drawn beyond the 2^32 of `ledger_id`.
 
         Raises `MetadataUnavailable`; calling again is safe.
         """
@@ -84,11 +83,11 @@ class LedgerIds:
             await self._open(high + stretches)
 
     async def stretch(self) -> int:
-        """Return the number of the 2^32 ids that new ledgers are drawn from."""
+        """Return n if ids of new ledgers are drawn from the 2^32 ids from n · 2^32 on."""
         return await self._highest() or 0
 
     async def draw_beyond(self, stretch: int) -> int:
-        """Draw from now on from ids beyond those of `stretch` and all before; return their number.
+        """Draw ids from (stretch + 1) · 2^32 on, or higher; return the new stretch.
 
         Raises `MetadataUnavailable`; calling again is safe.
         """
@@ -108,7 +107,7 @@ class LedgerIds:
 
     async def _draw(self, prefix: str) -> int:
         path = await self._store.create(prefix, b"", ephemeral=True, sequence=True)
-        # If it stays, it vanishes with the session: it only marks that its number was given.
+        # The record only marks that its number was given. If it stays, it ends with the session.
         with contextlib.suppress(MetadataUnavailable, RecordNotFound):
             await self._store.delete(path)
         return int(name_of(path).removeprefix("ID-"))

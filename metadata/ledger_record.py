@@ -25,7 +25,7 @@ class LedgerState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A run of entries, from `first_entry` to the next fragment's, with the same ensemble."""
+    """The entries from `first_entry` up to the next fragment, which have the same ensemble."""
 
     first_entry: int
     bookies: tuple[str, ...]

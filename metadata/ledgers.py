@@ -111,15 +111,15 @@ class LedgerStore:
         raise MetadataError(f"{_IDS_TRIED_MAX} new ledger ids in a row were taken already")
 
     async def leave(self, ledger_id: int, stretches: int) -> None:
-        """Move on by `stretches` times 2^32 ids: other ledgers have taken ids like this."""
+        """Skip `stretches` times 2^32 ids: other ledgers have ids close to `ledger_id`."""
         await self._ids.leave(ledger_id, stretches)
 
     async def stretch(self) -> int:
-        """Return the number of the 2^32 ids that new ledgers are drawn from."""
+        """See `LedgerIds.stretch`."""
         return await self._ids.stretch()
 
     async def draw_beyond(self, stretch: int) -> int:
-        """Draw ids beyond those of `stretch` from now on; return the number of their 2^32 ids."""
+        """See `LedgerIds.draw_beyond`."""
         return await self._ids.draw_beyond(stretch)
 
     async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
@@ -152,7 +152,7 @@ class LedgerStore:
             if ours and found.state is LedgerState.OPEN:
                 return found, version
         raise RecordExists(
-            f"ledger {metadata.ledger_id} is another's, or was ours and recovered before we knew it"
+            f"ledger {metadata.ledger_id} belongs to another creator, or was recovered meanwhile"
         )
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:

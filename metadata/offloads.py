@@ -8,9 +8,9 @@ after the object was read back and compared. `dropped` says that only the object
 before the ledger is deleted. A crash between two steps leaves a state from which the next run
 continues.
 
-The partition's owner changes its record too, by its own compare-and-set. Each leaves the other's
-part alone: jobs set the places of closed ledgers and the compacted view (compactions.py), which the
-owner ignores (`same_to_owner`) and keeps (`with_jobs_part_of`). All functions except
+The partition's owner changes the same record, also by compare-and-set. Owner and jobs leave each
+other's part alone: jobs set the places of closed ledgers and the compacted view (compactions.py),
+which the owner ignores (`same_to_owner`) and keeps (`with_jobs_part_of`). All functions except
 `change_partition` are pure.
 """
 
@@ -54,7 +54,7 @@ def owners_part(record: PartitionRecord) -> PartitionRecord:
 
 
 def same_to_owner(one: PartitionRecord, other: PartitionRecord) -> bool:
-    """Whether they differ only in what jobs have set. The epoch tells owners apart."""
+    """Whether two records differ at most in what jobs have set. A new owner has another epoch."""
     return owners_part(one) == owners_part(other)
 
 

@@ -51,7 +51,7 @@ CHANGES_KEPT = 10_000
 """Rows of the change log. A watcher that falls further behind gets a false alarm for all paths."""
 SWEEP_INTERVAL_MS = 50
 BUSY_TIMEOUT_MS = 10
-"""How long SQLite itself waits for a lock. Reads of this process wait with it."""
+"""How long SQLite itself waits for a lock, and delays the reads of this process with it."""
 
 
 def boot_clock_ms() -> int:

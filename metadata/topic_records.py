@@ -132,10 +132,10 @@ class OffloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffloadIntent:
-    """Written before the first byte of a copy, removed after the last, so that no object is
-    forgotten.
+    """Written before the first byte of a copy, removed after the copy's last object, so that no
+    object is forgotten.
 
-    `folder` is where its objects lie, `stem` how their names begin.
+    `folder` is where the copy's objects lie, `stem` how their names begin.
     """
 
     namespace: str

@@ -113,21 +113,21 @@ def _policy(path: str, unit: Unit, option: str, about: str, **more: Any) -> Any:
 class Policies:
     """Policies of a topic, or of a namespace for its topics that have none of their own.
 
-    None: nothing is said; `OFF`: no bound. If neither says anything there is no bound, and of words
-    the first one holds. `retention_…` are a namespace's: a topic stores its own outside `policies`.
-    `extra` is not compared.
+    None: not set; `OFF`: no bound. If neither topic nor namespace sets a policy there is no bound,
+    and of words the first one holds. `retention_…` are a namespace's: a topic stores its retention
+    outside `policies`. `extra` is not compared.
     """
 
     retention_ms: int | None = _policy(
         "retention.time", Unit.TIME, "--retention-time",
-        "Keep what everybody has acked so long (7d).", least=0,
+        "Keep messages that all subscriptions have acked so long (7d).", least=0,
     )  # fmt: skip
-    """How long messages are kept that every subscription has acked …"""
+    """How long messages are kept that every subscription has acked."""
     retention_bytes: int | None = _policy(
         "retention.size", Unit.SIZE, "--retention-size",
-        "… or until a partition has more (10GB).", least=0,
+        "Keep such messages until a partition has more (10GB).", least=0,
     )  # fmt: skip
-    """… and how many bytes of a partition."""
+    """How many bytes a partition keeps of messages that every subscription has acked."""
     ttl_ms: int | None = _policy(
         "ttl", Unit.TIME, "--ttl", "A message stored for longer counts as acked."
     )
@@ -137,12 +137,12 @@ class Policies:
     )  # fmt: skip
     backlog_age_ms: int | None = _policy(
         "backlog_quota.time", Unit.TIME, "--backlog-time",
-        "How old its oldest unacked message may be.",
+        "How old a subscription's oldest unacked message may be.",
     )  # fmt: skip
     """Counted from when the message was stored."""
     backlog_policy: str | None = _policy(
         "backlog_quota.policy", Unit.WORD, "--backlog-policy",
-        "Beyond that: hold or reject publishers, or evict the oldest.",
+        "Beyond size or time: hold or reject publishers, or evict the oldest.",
         words=("hold", "reject", "evict"),
     )  # fmt: skip
     inactive_ms: int | None = _policy(
@@ -158,21 +158,21 @@ class Policies:
     )
     """Key, value and headers of a message together."""
     publish_bytes: int | None = _policy(
-        "rates.publish_bytes", Unit.SIZE, "--publish-bytes", "Published into a topic a second."
+        "rates.publish_bytes", Unit.SIZE, "--publish-bytes", "Bytes published a second."
     )
     """This and the following three: at each broker that owns partitions of the topic."""
     publish_messages: int | None = _policy(
-        "rates.publish_messages", Unit.RATE, "--publish-messages", "Published into it a second."
+        "rates.publish_messages", Unit.RATE, "--publish-messages", "Messages published a second."
     )
     dispatch_bytes: int | None = _policy(
-        "rates.dispatch_bytes", Unit.SIZE, "--dispatch-bytes", "Read out of a topic a second."
+        "rates.dispatch_bytes", Unit.SIZE, "--dispatch-bytes", "Bytes read a second."
     )
     dispatch_messages: int | None = _policy(
-        "rates.dispatch_messages", Unit.RATE, "--dispatch-messages", "Read out of it a second."
+        "rates.dispatch_messages", Unit.RATE, "--dispatch-messages", "Messages read a second."
     )
     message_time: str | None = _policy(
         "message_time", Unit.WORD, "--message-time",
-        "Of messages: their producers' (create), or when they are stored (append).",
+        "A message's time: its producer's (create), or when it is stored (append).",
         words=("create", "append"),
     )  # fmt: skip
     durability: str | None = _policy(
@@ -233,12 +233,12 @@ class TopicSettings:
     policies: Policies = field(default_factory=Policies, metadata={BRIEF: True})
     """Without retention, which stands above."""
     compaction_after_bytes: int | None = setting(None, "compaction.after_size", Unit.SIZE, least=0)
-    """Compact a partition once this many bytes of closed ledgers are not in its compacted view;
-    None: brokers never compact the topic by themselves …"""
+    """Compact a partition once this many bytes of closed ledgers are not in its compacted view,
+    and `compaction_dirty_ratio` is reached. None: brokers never compact the topic by themselves."""
     compaction_dirty_ratio: float = setting(
         0.5, "compaction.dirty_ratio", Unit.SHARE, least=0, most=1
     )
-    """… and they are this share of the messages that a run reads."""
+    """The share of messages not in the view, among all that a compaction reads."""
     compaction_tombstones_ms: int = setting(
         24 * 3_600_000, "compaction.tombstones", Unit.TIME, least=0
     )
@@ -272,7 +272,7 @@ class TopicSettings:
 
     @property
     def own_policies(self) -> Policies:
-        """Return what the topic says for itself, with retention."""
+        """Return the policies that the topic itself sets, including retention."""
         return replace(
             self.policies, retention_ms=self.retention_ms, retention_bytes=self.retention_bytes
         )

@@ -207,7 +207,7 @@ class TopicStore:
         return None
 
     async def take_up_leftover(self, namespace: str, topic: str, record: TopicRecord) -> None:
-        """Put `record` on a topic's path without a record: records below were created too late.
+        """Put `record` on the path of a deleted topic, which late records below it have kept.
 
         Raises `RecordNotFound` when there is no such path, `RecordExists` when it has a record, and
         `VersionConflict` when it got a record meanwhile.

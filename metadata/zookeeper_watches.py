@@ -81,7 +81,8 @@ class PlacedWatches:
             return
         error = result.exception
         if error is None and until_created and result.value is not None:
-            # It was created since we read its names: the present watch only sees its value.
+            # The path was created meanwhile, and the present watch only sees its value: watch the
+            # names below it.
             self._place(key)
         elif error is None:
             # Report changes from before the watch was in place.
