@@ -23,6 +23,25 @@ from tests.support.zookeeper_server import ZooKeeperRun, ZooKeeperServer, runnin
 hypothesis.settings.register_profile("octavo", deadline=None, max_examples=examples())
 hypothesis.settings.load_profile("octavo")
 
+FOLDERS_IN_MEMORY = Path("/dev/shm")
+FREE_BYTES_MIN = 8 << 30
+"""A run's folders take less than 2 GiB at a time, and bookies want free space."""
+
+
+def _put_folders_into_memory() -> None:
+    """Let `tmp_path` be in memory where there is room: on a disk, each start and stop of a cluster
+    waits a second for syncs. Long runs write more than memory may hold, and stay on the disk."""
+    if os.environ.get("THOROUGH") or "PYTEST_DEBUG_TEMPROOT" in os.environ:
+        return
+    with contextlib.suppress(OSError):
+        room = os.statvfs(FOLDERS_IN_MEMORY)
+        may_run_programs = not room.f_flag & os.ST_NOEXEC
+        if may_run_programs and room.f_bavail * room.f_frsize >= FREE_BYTES_MIN:
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(FOLDERS_IN_MEMORY)
+
+
+_put_folders_into_memory()
+
 SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
 """Folders whose tests share an expensive cluster or the machine's network. One worker runs each."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from octavo.standalone.child import is_child
 from octavo.standalone.cluster_file import read_cluster
 from tests.support.processes.standalone import octavo
@@ -13,6 +15,7 @@ def nothing_is_left(folder: Path) -> bool:
     return not any(is_child(member.pid) for member in read_cluster(folder).members)
 
 
+@pytest.mark.long
 def test_flights(tmp_path: Path) -> None:
     """5,000 flights, three kills, a fourth bookie: all accounted for, without a terminal."""
     found = octavo("demo", "--rows", "5000", "--data", str(tmp_path / "d"), timeout_s=110)

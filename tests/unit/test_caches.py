@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import nodes_of
 from tests.unit.caches_kept import HELD, KEPT
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,19 +31,20 @@ def _own_field(node: ast.expr) -> str | None:
 
 
 def _memos(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if any(_MEMO.match(ast.unparse(one)) for one in node.decorator_list):
                 yield node.name
-        elif isinstance(node, ast.Assign) and _MADE.match(ast.unparse(node.value)):
-            yield ast.unparse(node.targets[0]).removeprefix("self.")
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = _MADE.match(ast.unparse(node.value))
+            yield from [ast.unparse(node.targets[0]).removeprefix("self.")] * bool(made)
 
 
 def _tables(owner: ast.ClassDef) -> set[str]:
     """Return fields that are read and filled by a key."""
     read: set[str | None] = set()
     filled: set[str | None] = set()
-    for node in ast.walk(owner):
+    for node in nodes_of(owner):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             field = _own_field(node.func.value)
             if node.func.attr in ("get", "pop", "setdefault"):
@@ -61,7 +63,7 @@ def caches(source: str) -> set[str]:
     """Return the names of all in a module."""
     tree = ast.parse(source)
     found = set(_memos(tree))
-    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+    for owner in (node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)):
         found |= {f"{owner.name}.{field}" for field in _tables(owner)}
     return found
 

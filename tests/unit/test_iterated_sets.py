@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import nodes_of
+
 ROOT = Path(__file__).parent.parent.parent
 MODULES = [
     path
@@ -27,7 +29,7 @@ _ORDERED = {"tuple", "list", "iter", "enumerate", "map", "zip"}
 
 def iterated_sets(source: str) -> Iterator[tuple[int, str]]:
     """Return (line, name) of every iteration over a known set."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = nodes_of(ast.parse(source))
     sets = {ast.unparse(name): kind for name, kind in _sets(nodes)}
     harmless = {name for name, kind in sets.items() if kind.startswith(_HARMLESS)}
     for node, iterated in _iterations(nodes):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import nodes_of
+
 ROOT = Path(__file__).parent.parent.parent
 MODULES = [
     path
@@ -36,14 +38,14 @@ _HARMLESS = ("append", "extend", "add", "clear", "get", *_VIEWS)
 
 def risky_loops(source: str) -> Iterator[tuple[int, str]]:
     """Return (line, container)."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(ast.parse(source)):
         if not isinstance(node, ast.For | ast.AsyncFor):
             continue
         live, is_dict = _live(node.iter)
         if live is None or ast.unparse(live) in _FIXED:
             continue
         body = [part for statement in node.body for part in _stays(statement)]
-        names = {name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)}
+        names = {name.id for name in nodes_of(node.target) if isinstance(name, ast.Name)}
         called = [part.func for part in body if isinstance(part, ast.Call)]
         calls_out = any(isinstance(one, ast.Name) and one.id in names for one in called)
         of_it = any(

@@ -16,6 +16,7 @@ from octavo.ledger.rereplication.comparing import ComparingStatus
 from octavo.ledger.rereplication.keeper import KeeperStatus
 from octavo.process.copies import CopyMetrics
 from tests.support.settings_page import written
+from tests.support.sources import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo")
@@ -46,12 +47,13 @@ def names_in(text: str) -> set[str]:
 def logged_events() -> set[str]:
     found = set(CHOSEN_BEFORE)
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
-            owner, _, method = ast.unparse(node.func).rpartition(".")
-            if owner in ("log", "_log") and method in LEVELS:
-                texts = [n.value for n in ast.walk(node.args[0]) if isinstance(n, ast.Constant)]
+            if not isinstance(node.func, ast.Attribute) or node.func.attr not in LEVELS:
+                continue
+            if isinstance(node.func.value, ast.Name) and node.func.value.id in ("log", "_log"):
+                texts = [n.value for n in nodes_of(node.args[0]) if isinstance(n, ast.Constant)]
                 found |= {text for text in texts if re.fullmatch(r"[a-z]+(_[a-z]+)*", str(text))}
     return found
 

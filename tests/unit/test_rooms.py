@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import nodes_of
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = sorted(
     path.parent
@@ -35,7 +37,7 @@ def said(room: Path) -> str:
 def names_in(path: Path) -> frozenset[str]:
     """Return the names defined there: classes, functions, methods, constants."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

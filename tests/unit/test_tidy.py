@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import nodes_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "metadata", "ledger", "bookie", "broker", "octavo", "examples")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -36,7 +38,7 @@ def untidy(tree: ast.Module, text: str) -> Iterator[str]:
         yield "a module says in its first lines what it is"
     if re.search(r"\b(TODO|FIXME|XXX)\b", text):
         yield "do it or file it"
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -49,7 +51,7 @@ def bypasses(path: Path, tree: ast.Module) -> Iterator[str]:
     """Yield calls that bypass the simulation seam."""
     if path.relative_to(ROOT).parts[0] not in SIMULATED or relative(path) in SEAMS:
         return
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
         last = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
@@ -59,7 +61,7 @@ def bypasses(path: Path, tree: ast.Module) -> Iterator[str]:
 
 def imported_by(tree: ast.Module) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:

@@ -34,7 +34,7 @@ from tests.support.v3_frames import V3Client, read_frame, request_frame
 
 SCRATCH_BYTES = 4096
 REQUESTS_PER_TURN, REQUESTS_PER_CHUNK = 200, 20
-CONNECTIONS, REQUESTS = 20, 1_000
+CONNECTIONS, REQUESTS = 20, 250
 KINDS = {
     "reads": read_request(1, 0),
     "reads in v3": read_frame(1, 0),
@@ -259,7 +259,7 @@ async def test_none_is_made_without_room(tmp_path: Path) -> None:
 # Long polls were counted once they waited, not when they came. Before that each had a task, and one
 # client could make a bookie start as many as its frames named: 7,000 with each chunk.
 
-POLLS = 5_000
+POLLS = 1_000
 POLLS_MAX = 3
 TASKS_MAX = POLLS_MAX + 64 + 32
 """The polls and the tasks of a connection's other requests (in_flight.py)."""

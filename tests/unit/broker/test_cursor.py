@@ -91,17 +91,18 @@ def test_reset_forgets_what_was_beyond() -> None:
     assert (cursor.committed_offset, cursor.acked_beyond, list(cursor.ranges())) == (3, 0, [])
 
 
-def test_a_million_holes_stay_cheap_and_small() -> None:
+@pytest.mark.parametrize("holes", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_many_holes_stay_cheap_and_small(holes: int) -> None:
     cursor = Cursor()
     started = time.process_time()
-    for offset in range(1, 2_000_000, 2):
+    for offset in range(1, 2 * holes, 2):
         cursor.ack(offset, offset + 1)
     seconds = time.process_time() - started
-    assert cursor.acked_beyond == cursor.hole_count() == 1_000_000
-    assert sum(len(raw) for _, raw in cursor.dump()) <= 2_000_000 // 8 + 512
-    assert seconds < 20, "an ack must not cost more the more holes there are"
-    assert cursor.ack(0, 2_000_000) == 1_000_000
-    assert cursor.committed_offset == 2_000_000
+    assert cursor.acked_beyond == cursor.hole_count() == holes
+    assert sum(len(raw) for _, raw in cursor.dump()) <= 2 * holes // 8 + 512
+    assert seconds < holes / 50_000, "an ack must not cost more the more holes there are"
+    assert cursor.ack(0, 2 * holes) == holes
+    assert cursor.committed_offset == 2 * holes
 
 
 @given(

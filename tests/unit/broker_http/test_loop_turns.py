@@ -96,7 +96,7 @@ def _filled(unit: bytes, begin: bytes, end: bytes, size: int) -> bytes:
 
 async def _long_names(one: Running) -> None:
     topics = one.cluster.topics
-    for n in range(500):
+    for n in range(100):
         topics[TopicName("public", "a" * 240 + f"c{n:03}")] = topics[TopicName("public", "t")]
 
 

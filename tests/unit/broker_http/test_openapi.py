@@ -65,6 +65,7 @@ async def test_every_reference_leads_somewhere(one: Running) -> None:
     assert names == set(document["components"]["schemas"]) - {"Any"} | (names & {"Any"})
 
 
+@pytest.mark.long
 async def test_the_official_schema_of_openapi_accepts_it(one: Running) -> None:
     validator = pytest.importorskip("openapi_spec_validator")
     validator.validate(await fetch(one))

@@ -17,6 +17,7 @@ from octavo.bookie.back_pressure import Budget
 from octavo.broker.cluster.openings import Openings
 from tests.sim.wakefulness import Wakefulness
 from tests.support.kit.quiescence import Unrest, describable, in_use
+from tests.support.sources import nodes_of
 from tests.unit.sim.counted_kept import KEPT
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -34,7 +35,7 @@ _NAMED = re.compile(
 def _signs(tree: ast.AST) -> dict[str, set[str]]:
     """Return attribute → whether it is counted up and down."""
     found: dict[str, set[str]] = defaultdict(set)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Attribute):
             continue
         if isinstance(node.op, ast.Add | ast.Sub):
@@ -44,7 +45,7 @@ def _signs(tree: ast.AST) -> dict[str, set[str]]:
 
 def _made(init: ast.AST) -> Iterator[tuple[str, str, ast.expr | None]]:
     """Yield (field, annotation, value) of what `__init__` makes."""
-    for node in ast.walk(init):
+    for node in nodes_of(init):
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]
@@ -61,7 +62,7 @@ def counted(path: Path) -> Iterator[tuple[str, bool]]:
     tree = ast.parse(path.read_text())
     signs = _signs(tree)
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("octavo.")
-    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+    for owner in (node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)):
         methods = {one.name: one for one in owner.body if isinstance(one, ast.FunctionDef)}
         if "__init__" not in methods:
             continue

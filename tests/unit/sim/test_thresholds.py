@@ -15,6 +15,7 @@ import pytest
 
 from tests.sim.thresholds import CHOICES, IMPORTED_TO, READ_AHEAD_OF, TOGETHER, shrunk
 from tests.sim.thresholds_kept import KEPT
+from tests.support.sources import nodes_of
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PARTS = ("bookie", "broker", "ledger", "metadata", "octavo/spark", "octavo/client")
@@ -46,7 +47,7 @@ def constants(path: Path) -> Iterator[tuple[str, str]]:
         )
         if not isinstance(target, ast.Name) or not target.id.lstrip("_").isupper():
             continue
-        if any(isinstance(part, ast.Call | ast.Attribute) for part in ast.walk(node)):
+        if any(isinstance(part, ast.Call | ast.Attribute) for part in nodes_of(node)):
             continue
         value = getattr(importlib.import_module(module), target.id)
         values = value if isinstance(value, tuple) and value else (value,)
@@ -106,7 +107,7 @@ def test_none_is_read_before_it_can_be_drawn() -> None:
         tree = ast.parse(path.read_text())
         own = {name for _, name in constants(path)} & names
         early: list[ast.expr] = []
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 early += [*node.args.defaults, *(one for one in node.args.kw_defaults if one)]
                 early += node.decorator_list
@@ -117,7 +118,7 @@ def test_none_is_read_before_it_can_be_drawn() -> None:
                     if isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None
                 ]
         used = {
-            part.id for one in early for part in ast.walk(one) if isinstance(part, ast.Name)
+            part.id for one in early for part in nodes_of(one) if isinstance(part, ast.Name)
         } & own
         known = {name for target in TOGETHER if target.split(":")[1] in used for name in used}
         assert used <= known, f"{path}: {used}"
@@ -131,7 +132,7 @@ def test_a_name_that_was_imported_is_drawn_there_too() -> None:
         module, text = module_of(path), path.read_text()
         if not any(name in text for name in drawn):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes_of(ast.parse(text)):
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}:{one.name}" for one in node.names]
                 for name in CHOICES.keys() & set(names):
