@@ -109,13 +109,13 @@ async def test_many_answers_at_once_are_not_left_in_the_tls_layer(
     server: ZooKeeperServer, certs: Path
 ) -> None:
     """kazoo alone would wait for the socket, a third of the session timeout long."""
-    async with started(server.new_url(), only_ca(certs), session_timeout_ms=20_000) as store:
+    async with started(server.new_url(), only_ca(certs), session_timeout_ms=40_000) as store:
         await store.create("/a", b"y" * 5_000)
         began = time.monotonic()
         for _ in range(5):
             found = await asyncio.gather(*(store.get("/a") for _ in range(200)))
             assert {one.value for one in found} == {b"y" * 5_000}
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 12
 
 
 def test_what_was_decrypted_already_counts_as_readable(certs: Path, tmp_path: Path) -> None:

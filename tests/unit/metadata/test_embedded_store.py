@@ -333,7 +333,7 @@ def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path: Any) -
 async def test_a_file_removed_or_replaced_under_a_running_store_is_noticed(
     path: Any, tmp_path: Any
 ) -> None:
-    store = EmbeddedStore(str(path), session_timeout_ms=200)
+    store = EmbeddedStore(str(path))
     await store.start()
     path.rename(tmp_path / "moved")
     with opened(path):
@@ -815,7 +815,7 @@ async def _fails() -> None:
 
 
 async def _reads_then_waits() -> None:
-    async with asyncio.timeout(0.01):
+    async with asyncio.timeout(0.5):
         with pytest.raises(MetadataUnavailable):
             await all_of([_fails(), asyncio.sleep(60)])
         await asyncio.sleep(60)
