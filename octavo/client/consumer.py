@@ -282,7 +282,7 @@ class TopicsConsumer(OfThisProcess):
             except NotFound:
                 if at_first and is_named:
                     raise
-            except TopicReplaced:  # while we joined: the next look joins the new topic
+            except TopicReplaced:  # replaced meanwhile: the next look joins the new topic
                 self._subscriptions.pop(topic, None)
 
     # ---- in a group
@@ -307,12 +307,12 @@ class TopicsConsumer(OfThisProcess):
                     await asyncio.sleep(GROUP_AGAIN_S)
                     wait_s = 0.0
                 elif beat.result():
-                    wait_s = 0.0  # the next members wait until the broker knows that we let go
+                    wait_s = 0.0  # tell the broker at once: other members wait for the partition
         except Exception as error:
             merged.fail(error)
 
     async def _beat(self, merged: Merged, *, wait_s: float) -> bool:
-        """Send a heartbeat; leave partitions that are no longer ours, join new partitions.
+        """Send a heartbeat; leave partitions that other members have now, join new partitions.
 
         Returns whether a partition was left.
         """

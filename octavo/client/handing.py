@@ -4,11 +4,11 @@
 
 The messages of a receive are a `Hand`: the body works through it, on any thread, and only counts
 the messages that it has taken. Every unfinished message is leased for `lease_s`, counted from its
-receipt or last extension; the client extends it after a third of that time. It acks finished
-messages within a sixth of a lease, or a second. It requests as many messages as the body can work
-off in a quarter of a lease at its latest pace, so that a consumer that dies withholds few messages
-from others. Only for a fast body does the client fetch the next hand in advance. Times are seconds
-of a steady clock, which the caller passes in.
+receipt or last extension; the client extends the lease after a third of that time, and acks
+finished messages within a sixth of a lease, or a second. It requests only the messages that the
+body can process in a quarter of a lease at its latest pace, so that a consumer that dies withholds
+few messages from others. Only for a fast body does the client fetch the next hand in advance. Times
+are seconds of a monotonic clock, which the caller passes in.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Hand:
         """Ack ids whose leases have ended: other consumers get these messages, so the body must
         not."""
         self.ended: BaseException | None = None
-        """Why the body gets no further messages."""
+        """Why the body gets no more messages."""
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield each message once. Raises `ended`."""

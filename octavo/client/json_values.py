@@ -67,7 +67,7 @@ def text_bytes(text: str, what: str) -> bytes:
 
 def not_json(value: Any, what: str) -> NotJson:
     """Make the error that says why, and at which place, a value has no JSON form."""
-    place, why = next(_faults(value, what, 0), (what, "JSON would say something else"))
+    place, why = next(_faults(value, what, 0), (what, "JSON cannot hold this value unchanged"))
     if len(place) > _PLACE_CHARACTERS_MAX:
         half = _PLACE_CHARACTERS_MAX // 2
         place = f"{place[:half]} … {place[-half:]}"

@@ -1,8 +1,9 @@
 """`Merged`: a single loop over the deliveries of several topics or partitions.
 
 Each source has its own loop (deliveries.py), which receives, extends and acks, and holds one hand
-at a time; the body works on the first hand that is ready. Sources come and go. A source that goes
-ends between two messages of the body: finished messages are acked, the others given back.
+at a time; the body works on the first hand that is ready. Sources come and go. When a source is
+removed, the body first finishes its current message: finished messages are acked, the others given
+back.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ class Source:
         self.loop = loop
         self.auto_ack = auto_ack
         self.leaving = False
-        """The body gets no further messages of it."""
+        """The body gets no more messages of this source."""
         self.in_hand = False
-        """The body works on its messages."""
+        """The body works on messages of this source."""
         self.free = asyncio.Event()
-        """The body has finished its hand."""
+        """Set when the body has finished the source's hand."""
         self.task: asyncio.Task[None] | None = None
 
 

@@ -11,7 +11,7 @@ and so on up to `window`; batches to repeat are sent first, in their order. To c
 batches are sent as one, so that few round trips are enough.
 
 When a batch is refused for good, the later batches of this partition fail with `ProducerFailed`.
-Further messages begin the next epoch, and brokers then refuse batches of the old epoch that are
+Messages sent after that begin the next epoch, and brokers refuse batches of the old epoch that are
 still under way. When the topic was deleted and created again, nothing more is sent: the caller must
 decide whether the new topic is meant.
 """

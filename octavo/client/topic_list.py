@@ -1,4 +1,4 @@
-"""Lists the topics of a namespace, with as many calls as needed."""
+"""Lists all topics of a namespace; a long list takes several calls."""
 
 from __future__ import annotations
 

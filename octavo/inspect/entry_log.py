@@ -131,7 +131,7 @@ class EntryLogWalk:
         line.note = (
             f"{what}; by the index it held {named or 'nothing that is live'}"
             if known
-            else (f"{what}; what it held is not known")
+            else (f"{what}; its entries are not known")
         )
         return line
 
@@ -216,7 +216,7 @@ class EntryLogWalk:
         line.fields = {"ledgers": {str(ledger): size for ledger, size in found.items()}}
         line.note = f"sealed; {len(found)} ledgers, {sum(found.values()):,} bytes of frames"
         if found != self.sums and not self._has_gaps:
-            line.note += "; its sums are not those of the runs"
+            line.note += "; its sums differ from those of the runs"
             line.damage = [Damage(DamageKind.WRONG_RECORD, self._file.path, offset, length)]
         return line
 

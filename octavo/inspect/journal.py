@@ -103,7 +103,7 @@ def _harmless(line: Line, marked: int) -> Line:
     if not line.damage or line.offset + line.length > marked:
         return line
     line.kind, line.damage = "stale", []
-    line.note = "damaged, but before the mark: what it held is safe, nothing reads this any more"
+    line.note = "damaged, but before the mark: its records are safe, nothing reads this any more"
     return line
 
 

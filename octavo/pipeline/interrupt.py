@@ -2,7 +2,7 @@
 
 The job ends where it is, reports how far it has come, and exits as a shell expects (130 or 143),
 never with the code of a finished job. Every job can be stopped anywhere and run again. Spark sets
-its own SIGINT handler, so ours is set again after Spark has started.
+its own SIGINT handler, so this module's handler is set again after Spark has started.
 """
 
 from __future__ import annotations

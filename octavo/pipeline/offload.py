@@ -248,7 +248,7 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
     except (OffloadLost, RecordNotFound):
         await cluster.topics.delete_intent(uuid)
         raise
-    if job.before is not None:  # the record names our copy now: the earlier one cannot be finished
+    if job.before is not None:  # the record names this copy now: the earlier cannot be finished
         await _remove_copy(cluster.topics, job.before)
     about = About(
         ledger_id, uuid, f"{namespace}/{topic}", partition, job.link.base_offset,

@@ -19,7 +19,7 @@ td:first-child, th:first-child { text-align: left; } tr:nth-child(even) { backgr
 svg { max-width: 100%; height: auto; }
 """
 _TOPICS_DRAWN_MAX = 10
-"""More lines in a picture cannot be distinguished; further topics are added up."""
+"""More lines in a picture cannot be distinguished; the smaller topics are added up."""
 _REST = "all others"
 
 

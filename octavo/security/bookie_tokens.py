@@ -197,7 +197,7 @@ class BookieTokens:
                 audience=bookie_id if kind == _NODE else _ANY_BOOKIE,
                 options={
                     "require": _CLAIMS[kind],
-                    "verify_exp": False,  # `verify` checks the times, by our clock
+                    "verify_exp": False,  # `verify` checks the times, by the given clock
                     "verify_iat": False,
                     "verify_nbf": False,
                 },

@@ -138,8 +138,8 @@ class Cluster:
         await self.ledgers.bookies.start()
 
     async def _trust(self) -> None:
-        """Set how we prove ourselves to bookies: as a node, with the cluster's secret, or with the
-        reader token that came with a copy of records."""
+        """Choose the proof for bookies: as a node, by the cluster's secret, or the reader token
+        that came with a copy of records."""
         if isinstance(self.store, FrozenStore):
             with contextlib.suppress(RecordNotFound):
                 token = (await self.store.get(_READER_TOKEN)).value

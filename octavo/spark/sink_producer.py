@@ -92,7 +92,7 @@ def odd_time(shares: Mapping[Target, Rows]) -> int | None:
 
 
 def refused(time_ms: int | None) -> InvalidOption:
-    """Return the error of `commit=producer` for such a row."""
+    """Return the error of `commit=producer` for a row with a time that brokers refuse."""
     return InvalidOption(
         f"a row has the time {time_ms}, which brokers refuse in published messages "
         f"({unit_hint(time_ms or 0)}): set commit to auto or bulk-load, which store the number, or "

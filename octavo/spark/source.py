@@ -187,7 +187,7 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows_max=self._options.rows_per_trigger_max,
             bytes_max=self._options.bytes_per_trigger_max,
         )
-        # Read a compacted view as a whole: the rest of it may be replaced before the next batch.
+        # Read a compacted view as a whole: it may be replaced before the next batch.
         least = compacted_at_once(begin, end, views)
         return to_json({name: max(to, least[name]) for name, to in reached.items()}, of)
 

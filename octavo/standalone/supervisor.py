@@ -332,7 +332,8 @@ class Supervisor:
         return found
 
     def _port(self, kind: str, number: int, name: str, former: int) -> int:
-        """Return the plan's port, or the former port if it is free: URLs survive a restart."""
+        """Return the plan's port. If the plan takes any free port, prefer the port of the last run,
+        so that URLs survive a restart."""
         host = self.plan.host
         port = ports.port_of(kind, number, self.plan.port_base)
         if port != ports.FREE:

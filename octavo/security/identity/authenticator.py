@@ -464,7 +464,7 @@ def _named_in(token: Token) -> str:
 def _bytes(digits: str) -> bytes:
     try:
         return bytes.fromhex(digits)
-    except ValueError:  # not a key of ours
+    except ValueError:  # the mark is not in hex
         return b""
 
 

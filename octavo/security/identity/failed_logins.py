@@ -2,8 +2,8 @@
 
 Failures are counted by address and user together: many people may share an address, and failures
 from another address must not lock the user out. An address with failures for `USERS_OF_ADDRESS_MAX`
-users shares one pause for all further users. Memory is bounded; the oldest entry goes first, so a
-caller can only push out its own failures by failing as often as there is room for.
+users shares one pause for all its other users. Memory is bounded, and the oldest entry goes first:
+a caller that wants its failures forgotten must fill the memory with newer failures.
 """
 
 from __future__ import annotations

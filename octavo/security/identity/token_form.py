@@ -47,7 +47,7 @@ class Claims(NamedTuple):
 
     name: str
     groups: frozenset[str]
-    """As names, without `group:`."""
+    """Names of groups, without `group:`."""
     issued_at_s: float | None
     expires_at_s: float
 
