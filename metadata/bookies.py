@@ -181,7 +181,7 @@ class BookieRegistry:
                 await self._store.put(path, value, version)
                 return True
             # Two processes of one incarnation cannot run at once, because they would share a locked
-            # data folder. So this record is left over from our previous session.
+            # data folder. So this record is left over from this process's previous session.
             if self._incarnation_of(info, found) == info.incarnation:
                 await self._store.delete(path, version)
                 await self._store.create(path, value, ephemeral=True)

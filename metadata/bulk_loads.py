@@ -71,8 +71,8 @@ class BulkLoadRecord:
     `refused` maps ledgers that were given up, and may be deleted already, to their batch.
     `since_ms`, when the id was first used, tells it from a later use of the same id. `begun` is the
     newest batch that its writer publishes by itself (-1: none), and `content` is the writer's own
-    description of it, by partition. `token_digest` belongs to the token that only the id's owner
-    knows ("": none yet).
+    description of that batch, by partition. `token_digest` belongs to the token that only the id's
+    owner knows ("": none yet).
     """
 
     batch: int = -1

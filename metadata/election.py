@@ -29,16 +29,16 @@ class Claim(NamedTuple):
     """The outcome of a claim."""
 
     held: bool
-    """Ours now, in the present session."""
+    """Whether this process owns the path now, in its present session."""
     owner: bytes
-    """The owner's value; ours if held."""
+    """The owner's value; if `held`, the value of this process."""
 
 
 class Ownership:
     """The ephemeral records that a process holds. One object per store and process.
 
-    A value must name the process (its id and a unique run): a record with our own value that this
-    session did not write is treated as a leftover of our previous session and replaced.
+    A value must name the process (its id and a unique run). A record with this value that the
+    present session did not write is a leftover of the process's previous session, and is replaced.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -64,7 +64,7 @@ class Ownership:
         self._lost_listeners.append(listener)
 
     def held(self, path: str) -> bool:
-        """Whether `path` is ours as far as this process knows.
+        """Whether this process owns `path`, as far as it knows.
 
         False from the moment when the session is known to be over. While the session is SUSPENDED
         the answer may be out of date.
@@ -72,7 +72,7 @@ class Ownership:
         return path in self._held and self._store.session_state is not SessionState.EXPIRED
 
     async def claim(self, path: str, value: bytes) -> Claim:
-        """Make `path` ours if it has no owner.
+        """Own `path` if it has no owner.
 
         Raises `MetadataUnavailable` when the outcome is unknown (claim again to find out), and
         `SessionExpired` when the session ended meanwhile: such a claim never counts.
@@ -109,7 +109,7 @@ class Ownership:
             raise SessionExpired(f"the session ended while {path} was being claimed")
 
     async def release(self, path: str) -> None:
-        """Give `path` up, if it is still ours."""
+        """Give `path` up, if this process still owns it."""
         if path not in self._sent:
             return
         # Also if the outcome of the claim is unknown: the record may exist.

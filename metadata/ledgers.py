@@ -94,8 +94,8 @@ class LedgerStore:
         """Create the record, with a new id when `ledger_id` is −1; return it and its version.
 
         `is_free` is called with every id that is drawn; if it returns false, another id is drawn.
-        Raises `RecordExists` when a given id belongs to another ledger, or to ours, recovered by
-        another process before this call learned that it exists.
+        Raises `RecordExists` when a given id belongs to another ledger, or to this ledger, which
+        another process recovered before this call learned that the ledger exists.
         """
         token = metadata.creator_token or self.rng.randrange(1, 2**63)
         metadata = replace(metadata, creator_token=token)
@@ -144,8 +144,8 @@ class LedgerStore:
         raise AssertionError("the last send returns or raises")
 
     async def _made(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
-        """Return the record that we created, if it is still ours to write. Raises
-        `RecordExists`."""
+        """Return the record that this store created, unless another process has recovered it.
+        Raises `RecordExists`."""
         with contextlib.suppress(RecordNotFound):
             found, version = await self.read(metadata.ledger_id)
             ours = found.creator_token == metadata.creator_token

@@ -2,9 +2,9 @@
 
     /octavo/secret   secret: 64 hexadecimal digits
 
-Processes that may read the cluster's metadata are trusted with it, as with everything else there;
-it is never sent between our processes. The first process that needs it creates it (in a new
-cluster, or in an upgraded one). It never changes, and each use has its own key.
+Processes that may read the cluster's metadata are trusted with the secret, as with all other
+records. It is never sent between processes. The first process that needs the secret creates it, in
+a new or an upgraded cluster. It never changes, and each use has its own key.
 """
 
 from __future__ import annotations
