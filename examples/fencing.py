@@ -285,9 +285,7 @@ class Fencing:
             self._show_event(fenced)
         screen.check(fenced is not None, "the bookies answered its add: FENCED")
         status, _ = await (await InFlight.begin(scene.old, self._proof)).finished()
-        screen.check(
-            status >= 300, f"a further publish at {old} is not acked by it either ({status})"
-        )
+        screen.check(status >= 300, f"another publish at {old} is not acked either ({status})")
         return True
 
     async def _once_more(self, scene: Scene) -> Scene:
