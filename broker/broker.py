@@ -71,7 +71,7 @@ _log = structlog.get_logger()
 _RUN_REST_S = 2.0
 """The pause between runs of a partition's compaction: each run leaves at least one ledger that
 stays for `compaction_grace_ms`, and a line in the partition's record."""
-_KEPT_UP_AT_ONCE = 64
+_KEPT_UP_AT_ONCE = 8
 """Partitions that are maintained in one turn of the loop."""
 _QUIET_ROUNDS = 6
 """An unused partition is maintained in one of this many rounds."""

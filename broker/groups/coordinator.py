@@ -59,11 +59,39 @@ class KeptGroup:
         self.group = Group(members_max)
         self.founder = founder
         self._changed = asyncio.Event()
+        self._assigning: asyncio.Task[None] | None = None
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest it is 0."""
+        return {"assigning": int(self._assigning is not None)}
 
     def wake(self) -> None:
         """Wake all calls that wait."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def go_on(self) -> None:
+        """Have a long assignment go on in the background; at its end all calls are woken."""
+        if self.group.is_assigning and self._assigning is None:
+            self._assigning = asyncio.ensure_future(self._assign())
+            self._assigning.add_done_callback(self._assigned)
+
+    def stop(self) -> None:
+        """End an assignment, and wake all calls that wait."""
+        if self._assigning is not None:
+            self._assigning.cancel()
+        self.wake()
+
+    async def _assign(self) -> None:
+        while self.group.assign():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    def _assigned(self, task: asyncio.Task[None]) -> None:
+        self._assigning = None
+        if task.cancelled():
+            return
+        task.result()
+        self.wake()
 
     async def changes(self, until_ms: int) -> None:
         """Wait until the group has changed, by a call or by time."""
@@ -119,7 +147,7 @@ class Groups:
         """Answer all calls that wait, because this broker stops."""
         self._is_stopping = True
         for kept in tuple(self._kept.values()):
-            kept.wake()
+            kept.stop()
 
     async def heartbeat(
         self,
@@ -140,14 +168,16 @@ class Groups:
         """
         kept = self.open(name, founder)
         group = kept.group
-        group.beat(
+        has_changed = group.beat(
             member, principal, wants, holds,
             generation=generation, session_ms=session_ms, now_ms=now_ms(),
         )  # fmt: skip
-        kept.wake()
+        if has_changed:  # else each call of a member would wake all others
+            kept.wake()
         until_ms = now_ms() + min(wait_ms, session_ms // WAITS_PER_SESSION)
         while True:
             given = group.given(member, now_ms())
+            kept.go_on()
             if frozenset(given) != holds or member not in group.members:
                 break
             if self._is_stopping or now_ms() >= until_ms:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from octavo.broker.errors import FOREIGN_MEMBER, GROUP_FULL
@@ -45,21 +45,55 @@ from octavo.broker.types import PartitionName
 _ODD = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio: spreads numbers that differ in few bits (TAOCP 3, 6.4)."""
 _64_BITS = 2**64 - 1
+ASSIGNED_AT_ONCE = 3_000
+"""Pairs of a member and a partition that are looked at in one turn of the loop: some 3 ms."""
+WISHES_MAX = 65_536
+"""Limit of the partitions in all different wishes of a group's members: most want the same."""
+HELD_MAX = 65_536
+"""Limit of the partitions that a group's members say they hold."""
 
 
 def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionName, str]:
     """Assign each partition to a member. `wants`: the partitions that each member would take."""
+    assigning = Assigning(wants)
+    while (found := assigning.step(ASSIGNED_AT_ONCE)) is None:
+        pass
+    return found
+
+
+class Assigning:
+    """An assignment that is computed in steps: 256 members may want 4,096 partitions each."""
+
+    def __init__(self, wants: Mapping[str, Collection[PartitionName]]) -> None:
+        self._found: dict[PartitionName, str] = {}
+        self._work = _assign(wants, self._found)
+        self._is_done = False
+
+    def step(self, cost: int) -> dict[PartitionName, str] | None:
+        """Look at about `cost` pairs of a member and a partition; return the whole assignment once
+        it is there."""
+        while cost > 0 and not self._is_done:
+            done = next(self._work, None)
+            self._is_done = done is None
+            cost -= done or 0
+        return self._found if self._is_done else None
+
+
+def _assign(
+    wants: Mapping[str, Collection[PartitionName]], found: dict[PartitionName, str]
+) -> Iterator[int]:
+    """Fill `found`. Yields after each member and each partition how many pairs were looked at."""
     candidates: dict[PartitionName, list[str]] = defaultdict(list)
     for member in sorted(wants):
         for partition in wants[member]:
             candidates[partition].append(member)
+        yield 1 + len(wants[member])
     if not candidates:
-        return {}
+        return
     seeds = {member: _seed(member) for member in wants}
     full, fuller = divmod(len(candidates), len(wants))
     most = full + 1 if fuller else full
     load = dict.fromkeys(wants, 0)
-    found: dict[PartitionName, str] = {}
     for partition in sorted(candidates):
         seed = _seed(str(partition))
         among = candidates[partition]
@@ -74,7 +108,7 @@ def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionNa
             fuller -= 1
             if not fuller:  # the remaining members get the lower count
                 most = max(1, full)
-    return found
+        yield 1 + len(among)
 
 
 def _seed(text: str) -> int:
@@ -202,6 +236,10 @@ class Group:
         self.generation = 0
         self._members_max = members_max
         self._targets: dict[PartitionName, str] = {}
+        self._targets_of: dict[str, list[PartitionName]] = {}
+        self._holders: dict[PartitionName, str] = {}
+        """Partition → the member that holds it."""
+        self._assigning: Assigning | None = None
         self._gathered_ms = 0
         """Until this time members may exist that have not called this broker yet."""
 
@@ -215,25 +253,31 @@ class Group:
         generation: int,
         session_ms: int,
         now_ms: int,
-    ) -> None:
+    ) -> bool:
         """Take a member's call: what it wants, what it holds, and the generation it knows.
 
-        `generation`: the highest that it has heard of, 0 if none. Raises `GROUP_FULL`,
-        `FOREIGN_MEMBER`.
+        `generation`: the highest that it has heard of, 0 if none. Return whether something changed
+        for the members. Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
         """
-        self.tick(now_ms)
-        wanted, held = frozenset(wants), frozenset(holds)
+        ticked = self.tick(now_ms)
+        held = frozenset(holds)
         member, event = self.members.get(name), None
+        wanted = self._shared(name, frozenset(wants))
         if member is None:
             if len(self.members) >= self._members_max:
                 raise GROUP_FULL(
                     f"the group has {len(self.members)} members already, which is the limit"
                 )
+            if len(self._holders) + len(held) > HELD_MAX:
+                raise GROUP_FULL(
+                    f"the members of the group say that they hold more than {HELD_MAX} partitions, "
+                    "which is the limit: let them go, and call again"
+                )
             event = self._arrival(generation, session_ms, now_ms)
             member = Member(principal)
-            # It was away, or called another broker: it has lost partitions that others hold by now.
-            member.holds = held - self._held_by_others(name)
             self.members[name] = member
+            # It was away, or called another broker: it has lost partitions that others hold by now.
+            self._hold(name, [one for one in held if one not in self._holders])
         elif member.principal != principal:
             raise FOREIGN_MEMBER(
                 f"member {name!r} of the group belongs to another user; choose another name"
@@ -243,11 +287,12 @@ class Group:
         elif not member.holds <= held:
             event = Event.RELEASE
         member.wants = wanted
-        member.holds &= held  # ignore partitions that it was not given
+        self._let_go(member, member.holds - held)  # ignore partitions that it was not given
         member.until_ms = now_ms + session_ms
         if event is not None:
             self.generation = max(self.generation, generation)
             self._happens(event)
+        return ticked or event is not None
 
     def given(self, name: str, now_ms: int) -> list[PartitionName]:
         """Return the partitions that the member has from now on; it must release the others.
@@ -258,14 +303,12 @@ class Group:
         member = self.members.get(name)
         if member is None:
             return []
+        if self._assigning is not None:
+            return sorted(member.holds)  # until it is known who gets what
         if self.state in GIVES:
-            elsewhere = self._held_by_others(name)
-            member.holds |= {
-                partition
-                for partition, target in self._targets.items()
-                if target == name and partition not in elsewhere
-            }
-            if self._is_reconciled():
+            mine = self._targets_of.get(name, ())
+            self._hold(name, [one for one in mine if one not in self._holders])
+            if self._holders == self._targets:
                 self._happens(Event.RECONCILED)
         return sorted(one for one in member.holds if self._targets.get(one) == name)
 
@@ -277,7 +320,7 @@ class Group:
             return False
         if member.principal != principal:
             raise FOREIGN_MEMBER(f"member {name!r} of the group belongs to another user")
-        del self.members[name]
+        self._remove(name)
         self._happens(self._departure())
         return True
 
@@ -289,7 +332,7 @@ class Group:
         before = self.state, self.generation
         gone = [name for name, one in self.members.items() if one.until_ms <= now_ms]
         for name in gone:
-            del self.members[name]
+            self._remove(name)
         if gone:
             self._happens(self._departure())
         if self.state is State.GATHERING and now_ms >= self._gathered_ms:
@@ -331,16 +374,59 @@ class Group:
         self.state = after(self.state, event)
         if event in REASSIGNS:
             self.generation += 1
-            self._targets = assigned({name: one.wants for name, one in self.members.items()})
+            wants = {name: one.wants for name, one in self.members.items()}
+            self._assigning = Assigning(wants)
+            self.assign()
 
-    def _held_by_others(self, name: str) -> set[PartitionName]:
-        return {
-            partition
-            for other, one in self.members.items()
-            if other != name
-            for partition in one.holds
-        }
+    def assign(self) -> bool:
+        """Go on with the assignment after a change of the members; return whether that goes on.
 
-    def _is_reconciled(self) -> bool:
-        holders = {held: name for name, one in self.members.items() for held in one.holds}
-        return holders == self._targets
+        Until it is over, members are given what they hold, and no more.
+        """
+        if self._assigning is None:
+            return False
+        found = self._assigning.step(ASSIGNED_AT_ONCE)
+        if found is None:
+            return True
+        self._assigning, self._targets = None, found
+        self._targets_of = defaultdict(list)
+        for partition, member in found.items():
+            self._targets_of[member].append(partition)
+        return False
+
+    @property
+    def is_assigning(self) -> bool:
+        """Whether an assignment is under way: call `assign` until it is over."""
+        return self._assigning is not None
+
+    def _shared(self, name: str, wanted: frozenset[PartitionName]) -> frozenset[PartitionName]:
+        """Return the same wish of another member, if there is one: most members want the same.
+
+        Raises `GROUP_FULL` if the members want too many different things.
+        """
+        others = [one.wants for other, one in self.members.items() if other != name]
+        for one in others:
+            if one == wanted:
+                return one
+        different = {id(one): len(one) for one in others}
+        if sum(different.values()) + len(wanted) > WISHES_MAX:
+            raise GROUP_FULL(
+                f"the different wishes of the group's members have more than {WISHES_MAX} "
+                "partitions, which is the limit: have all members name the same topics, or use "
+                "several groups"
+            )
+        member = self.members.get(name)
+        return wanted if member is None or member.wants != wanted else member.wants
+
+    def _hold(self, name: str, partitions: Collection[PartitionName]) -> None:
+        self._holders.update(dict.fromkeys(partitions, name))
+        self.members[name].holds |= frozenset(partitions)
+
+    def _let_go(self, member: Member, partitions: Collection[PartitionName]) -> None:
+        for one in partitions:
+            del self._holders[one]
+        member.holds -= frozenset(partitions)
+
+    def _remove(self, name: str) -> None:
+        member = self.members.pop(name)
+        self._let_go(member, member.holds)

@@ -466,8 +466,13 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "what another one holds is given": (
         Edit(
             "octavo.broker.groups.group:Group.given",
-            "if target == name and partition not in elsewhere",
-            "if target == name",
+            "[one for one in mine if one not in self._holders]",
+            "mine",
+        ),
+        Edit(
+            "octavo.broker.groups.group:Group._let_go",
+            "del self._holders[one]",
+            "self._holders.pop(one, None)",
         ),
     ),
     "who is silent stays a member": (
@@ -480,15 +485,20 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "who goes takes its partitions along": (
         Edit(
             "octavo.broker.groups.group:Group.leave",
-            "del self.members[name]\n    self._happens(self._departure())",
-            "del self.members[name]",
+            "self._remove(name)\n    self._happens(self._departure())",
+            "self._remove(name)",
         ),
     ),
     "what a member has let go is still its own": (
         Edit(
             "octavo.broker.groups.group:Group.beat",
-            "member.holds &= held",
-            "member.holds |= held",
+            "self._let_go(member, member.holds - held)",
+            "self._hold(name, held)",
+        ),
+        Edit(
+            "octavo.broker.groups.group:Group._let_go",
+            "del self._holders[one]",
+            "self._holders.pop(one, None)",
         ),
     ),
     "an older generation receives": (

@@ -77,7 +77,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.types:UNACKED_MAX
         octavo.metadata.store:RECORD_BYTES_MAX octavo.broker.types:BACKOFF_FACTOR_MAX
         octavo.broker.types:DELIVERIES_MAX octavo.broker.types:RETRY_MS_MAX
-        octavo.broker.http.api.topic_body:BACKOFF_MOST_MS
+        octavo.broker.http.api.topic_body:BACKOFF_MOST_MS octavo.broker.groups.group:WISHES_MAX
+        octavo.broker.groups.group:HELD_MAX
     """,
     "longer than what it waits for may take; the simulated network has deadlines of its own": """
         octavo.broker.cluster.dead_letters:ATTEMPT_S
@@ -150,6 +151,7 @@ KEPT: Mapping[str, str] = {
     """,
     "of time that work takes, and on the simulated clock none does; unit/broker/test_pace": """
         octavo.broker.partition.compactor:_TURN_S octavo.broker.partition.compactor:_LATE_S_MAX
+        octavo.ledger.client:_TICKED_AT_ONCE octavo.broker.groups.group:ASSIGNED_AT_ONCE
     """,
     "attempts that follow each other at once, and are begun again by a round": """
         octavo.broker.cluster.broker_status:_TRIES

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.errors import FOREIGN_MEMBER, GROUP_FULL, StaleGeneration, SubscriptionBusy
-from octavo.broker.groups.group import TABLE, Event, Group, State, after, assigned
+from octavo.broker.groups import group as group_module
+from octavo.broker.groups.coordinator import Groups
+from octavo.broker.groups.group import (
+    HELD_MAX,
+    TABLE,
+    WISHES_MAX,
+    Event,
+    Group,
+    State,
+    after,
+    assigned,
+)
 from octavo.broker.subscriptions.member_fence import MemberFence
-from octavo.broker.types import PartitionName
+from octavo.broker.types import GroupName, PartitionName
 from tests.support.kit.refusals import raises_code
+from tests.support.loop_time import LoopTime, slowness
 
 SESSION_MS = 1_000
+MEMBERS = 64
 
 
 def parts(topic: str, count: int) -> list[PartitionName]:
@@ -309,16 +326,23 @@ def test_a_state_is_what_it_says(steps: list[Step]) -> None:
 
 UNRULY = st.lists(
     st.tuples(
-        st.sampled_from(["beat", "beat", "lost", "less", "leave", "late", "keeper"]),
+        st.sampled_from(["beat", "beat", "lost", "less", "leave", "late", "keeper", "assign"]),
         st.sampled_from("abc"),
     ),
     max_size=40,
 )
 
 
+@pytest.mark.parametrize("at_once", [3, 10_000])
 @given(UNRULY)
-def test_it_becomes_stable_once_its_members_are_heard(steps: list[Step]) -> None:
-    """Answers are lost, members let go of partitions by themselves, coordinators change."""
+def test_it_becomes_stable_once_its_members_are_heard(at_once: int, steps: list[Step]) -> None:
+    """Answers are lost, members let go of partitions by themselves, coordinators change, and an
+    assignment is interrupted by the next change."""
+    with mock.patch.object(group_module, "ASSIGNED_AT_ONCE", at_once):
+        _becomes_stable(steps)
+
+
+def _becomes_stable(steps: list[Step]) -> None:
     world = World()
     for what, name in steps:
         world.now_ms += 1
@@ -336,14 +360,137 @@ def test_it_becomes_stable_once_its_members_are_heard(steps: list[Step]) -> None
         elif what == "late":
             world.now_ms += SESSION_MS // 2
             world.group.tick(world.now_ms)
+        elif what == "assign":
+            world.group.assign()
         else:
             world.group = Group(9)
+        held = [one for member in world.group.members.values() for one in member.holds]
+        assert len(held) == len(set(held)), "a partition has one holder"
     for _ in range(8):  # a gathering lasts a session, then partitions change hands
         world.now_ms += SESSION_MS // 4
         for name in "abc":
             world.beat(name)
+            while world.group.assign():
+                pass
     assert world.group.state is State.STABLE
     assert sorted(one for has in world.has.values() for one in has) == sorted(ALL)
+
+
+# ---- as large as it may be
+
+
+def test_members_keep_what_they_hold_while_it_is_computed_who_gets_what(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.beat("a")
+    monkeypatch.setattr(group_module, "ASSIGNED_AT_ONCE", 5)
+    world.beat("b")
+    assert world.group.is_assigning
+    assert (world.has["a"], world.has["b"]) == (sorted(ALL), [])
+    world.beat("a")
+    assert world.has["a"] == sorted(ALL)
+    while world.group.assign():
+        pass
+    world.beat("a")
+    assert len(world.has["a"]) == 5
+
+
+def test_a_call_that_changes_nothing_says_so() -> None:
+    """Every call woke all waiting members, each of which looked at all partitions."""
+    group, now = Group(9), 0
+
+    def beat(name: str, holds: list[PartitionName]) -> bool:
+        return group.beat(
+            name,
+            "alice",
+            ALL,
+            holds,
+            generation=group.generation,
+            session_ms=SESSION_MS,
+            now_ms=now,
+        )
+
+    assert beat("a", [])
+    held = group.given("a", now)
+    assert not beat("a", held)
+    assert beat("b", [])
+    assert not beat("b", [])
+    assert beat("a", held[:5]), "it let some go"
+    now = SESSION_MS
+    assert beat("b", []), "the other one has expired"
+
+
+def test_members_that_want_the_same_share_one_wish() -> None:
+    """256 members that want 4,096 partitions each took 130 MB."""
+    group = Group(300)
+    for number in range(200):
+        group.beat(f"m{number}", "alice", parts("t", 9), [], generation=0,
+                   session_ms=SESSION_MS, now_ms=0)  # fmt: skip
+    assert len({id(one.wants) for one in group.members.values()}) == 1
+
+
+def test_members_that_want_too_many_different_things_are_refused() -> None:
+    group, each = Group(300), WISHES_MAX // 8
+
+    def join(number: int) -> None:
+        group.beat(f"m{number}", "alice", parts(f"t{number}", each), [], generation=0,
+                   session_ms=SESSION_MS, now_ms=0)  # fmt: skip
+
+    for number in range(8):
+        join(number)
+    with raises_code(GROUP_FULL, match="name the same topics"):
+        join(8)
+    join(7)  # it is a member already
+    group.leave("m0", "alice")
+    join(8)
+
+
+def test_members_that_claim_to_hold_too_much_are_refused() -> None:
+    group, each = Group(300), HELD_MAX // 4
+
+    def join(number: int) -> None:
+        group.beat(f"m{number}", "alice", ALL, parts(f"t{number}", each), generation=0,
+                   session_ms=SESSION_MS, now_ms=0)  # fmt: skip
+
+    for number in range(4):
+        join(number)
+    with raises_code(GROUP_FULL, match="let them go"):
+        join(4)
+    group.leave("m0", "alice")
+    join(4)
+
+
+@pytest.mark.timeout(120)
+async def test_the_largest_group_does_not_stop_the_loop() -> None:
+    """A join of 256 members that want 4,096 partitions took more than a second in one turn."""
+    limits: Any = SimpleNamespace(groups_max=9, group_members_max=256, group_partitions_max=4_096)
+    groups, name, wanted = Groups(limits), GroupName("public", "g"), parts("t", 4_096)
+    holds: dict[str, frozenset[PartitionName]] = {}
+
+    async def beat(member: str, wait_ms: int) -> None:
+        held = holds.get(member, frozenset())
+        found = await groups.heartbeat(
+            name, member, "alice", wanted, held, generation=0, session_ms=60_000, wait_ms=wait_ms
+        )
+        holds[member] = frozenset(found.partitions)
+
+    async with LoopTime() as time:
+        for number in range(MEMBERS):
+            await beat(f"m{number}", 0)
+            await asyncio.sleep(0)  # each call comes by itself
+        waiting = []
+        for number in range(1, MEMBERS):
+            waiting.append(asyncio.ensure_future(beat(f"m{number}", 60_000)))
+            await asyncio.sleep(0)
+        while not all(one.done() for one in waiting):
+            await beat("m0", 0)
+            await asyncio.sleep(0.01)
+    assert sorted(len(one) for one in holds.values())[1:] == [4_096 // MEMBERS] * (MEMBERS - 1)
+    assert time.longest_s <= 0.05 * slowness()
+    kept = groups.find(name)
+    assert kept is not None
+    assert kept.describe() == {"assigning": 0}
 
 
 # ---- the fence
