@@ -1,8 +1,8 @@
 """Checks for damage: in a running bookie, at its start, and in the folders of a stopped bookie.
 
 `scrub` reads every log again and again, slowly. `consistency` compares index, logs and ledger state
-at a start. `folder_check` does all of that, and reads the journals, for the folders of a stopped
-bookie.
+at a start. `folder_check` checks the folders of a stopped bookie: logs, index, ledger state and
+journals.
 
 Promises: the scrubber reads everything on disk in turn. A finding is reported once, and cleared
 when the damage is gone. No check changes a file. Relies on the formats and on the walk over a log;

@@ -2,13 +2,14 @@
 
 Three rules:
 
-- Every run of the index points to a good record of its ledger that holds these entries.
-- Every record of a live ledger is indexed, by itself or by a later copy of its entries. An older
-  copy is enough only if it holds the same bytes: an interrupted compaction leaves such a copy.
-- The ledger state knows every ledger of the index, with no lower last entry.
+- Every extent of the index points to a good record of its ledger that holds these entries.
+- For every entry in a record of a live ledger, the index names this record or a later copy. An
+  older copy is enough only if it holds the same bytes: an interrupted compaction leaves that.
+- The ledger state has every ledger of the index, and its last entry is not lower.
 
-The check makes one pass over the logs and one pass over the index. Only when the numbers of entries
-differ does it look at each run of the index. Findings go to a registry (disk/damage.py).
+The check makes one pass over the logs and one pass over the index. Only if the passes count
+different numbers of entries, each extent of the index is looked up. Findings go to a registry
+(disk/damage.py).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ConsistencyCheck:
         state_path: str,
         progress: Progress = _quiet,
     ) -> None:
-        """`vouched` is the mark's (log id, offset). Without `states` they are not checked."""
+        """`vouched` is the mark's (log id, offset). `states` None: check no ledger state."""
         self._disk = disk
         self._logs = logs
         self._index = index
@@ -67,7 +68,7 @@ class ConsistencyCheck:
         self._state_path = state_path
         self._progress = progress
         self._matched = 0
-        """Entries whose index run points to the record that was read."""
+        """Entries whose extent in the index points to the record that was read."""
         self.records = 0
         self.runs = 0
         self.entries = 0
@@ -148,7 +149,7 @@ class ConsistencyCheck:
                 )
             )
         except BookieIOError:
-            return True  # damage, which has its own finding
+            return True  # the damage is reported as another finding
         return all(
             old.entry(entry_id) == new.entry(entry_id) for entry_id in range(first, last + 1)
         )
@@ -189,7 +190,7 @@ class ConsistencyCheck:
     # Index → logs
 
     def _check_runs(self) -> None:
-        """Look at every run of the index: some of them point to no record that was read."""
+        """Look up every extent of the index: some of them point to no record that was read."""
         known = {(damage.path, damage.offset) for damage in self._damages.current()}
         present = dict.fromkeys(self._logs.log_ids)
         gone: dict[tuple[int, int], tuple[int, int]] = {}
@@ -242,7 +243,7 @@ def check_at_start(
     vouched: tuple[int, int],
     directory: str,
 ) -> None:
-    """Check a bookie that is about to serve; findings are reported, and it starts all the same.
+    """Check a bookie that is about to serve; findings are reported and do not stop the start.
 
     Entries in the write cache are in no log yet, and are not checked.
     """

@@ -39,9 +39,9 @@ class Report:
 
     damage: list[Damage] = field(default_factory=list)
     dropped: int = 0
-    """Findings beyond the listed findings."""
+    """The number of further findings, which `damage` does not list."""
     refusals: list[str] = field(default_factory=list)
-    """Why this bookie would not start, in the words of its start."""
+    """Why this bookie would not start: the errors of a start."""
     notes: list[str] = field(default_factory=list)
     """Unusual facts that need no action."""
     ledgers: int = 0
@@ -134,7 +134,7 @@ class _FolderCheck:
             states = None
         if mark is None and states is not None:
             report.notes.append(
-                f"no readable {MARK_NAME}: a start reads every journal and entry log there is"
+                f"no readable {MARK_NAME}: a start reads all journals and entry logs"
             )
         if states is not None:
             self._replay(states, mark)
@@ -144,7 +144,7 @@ class _FolderCheck:
         return report
 
     def _marks(self) -> None:
-        """Check each copy of the mark by itself: a start skips bad copies and tells nothing."""
+        """Check each copy of the mark: a start skips bad copies without reporting them."""
         for directory in self._ledgers:
             path = f"{directory}/{MARK_NAME}"
             if not self._disk.exists(path):

@@ -1,16 +1,15 @@
 """The scrubber: read every entry log back at a bounded rate and report damage.
 
-This finds damage while there are other copies, instead of when the last reader needs the entry. A
-pass walks the logs in order (entrylog/walk.py), each up to where the mark vouches for it, and
-checks headers, run checksums and entry digests. It reads from the device, not from any cache; only
-the log that is written to may come from the system's memory. Damage goes to the registry
-(disk/damage.py) with the ledger and the entries that the index still finds there, so that they can
-be re-replicated. Damage in bytes that the index no longer points to is reported without a ledger. A
-finding is cleared when the bytes are read back good, or are gone. The scrubber changes and removes
-nothing.
+So damage is found while there are other copies, and not only when a reader needs the entry. A pass
+walks the logs in order (entrylog/walk.py), each up to the mark, and checks headers, extent
+checksums and entry digests. It reads from the device, not from any cache; only the current log may
+come from the system's memory. Damage goes to the registry (disk/damage.py) with the ledger and the
+entries that the index still finds there, so that these can be re-replicated. Damage in bytes that
+the index no longer points to is reported without a ledger. A finding is cleared when the bytes are
+read back good, or are gone. The scrubber changes and removes nothing.
 
-It works in slices on its own thread. The position of a pass is kept in memory only: after a restart
-the next pass begins at the oldest log.
+The scrubber works in slices on a separate thread. The position of a pass is kept in memory only:
+after a restart the next pass begins at the oldest log.
 """
 
 from __future__ import annotations
@@ -169,7 +168,8 @@ class LogScrub:
         return [run for run in runs if run.location[:2] == at[:2]]
 
     def _indexed(self) -> list[IndexedExtent]:
-        """Return the runs that the index has in this log, by offset; needed after a bad header."""
+        """Return the extents that the index has in this log, by offset; used after a bad
+        header."""
         if self._runs is None:
             ledgers = self._walk.ledgers
             if ledgers is None:

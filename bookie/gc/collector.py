@@ -6,11 +6,12 @@ A round runs every `gc_interval_ms`, or when an operator asks for it:
        metadata store does not answer, nothing is proven, and the round continues with step 3.
     2. Quarantine (rules.py): a ledger that is proven gone for the first time waits, and can still
        be read. When it is proven gone again, `gc_quarantine_ms` later, it is deleted for ever.
-    3. Find out what each entry log holds (log_metadata.py), and what to do with it (rules.py).
-    4. Read logs to their end, copy the entries that live in nearly empty logs, and remove them
+    3. Find the ledgers in each entry log (log_metadata.py), and decide what to do with the log
+       (rules.py).
+    4. Read mostly dead logs to their end, copy the live entries, and remove the logs
        (compaction.py).
-    5. Drop the marker of a deleted ledger `gc_deleted_keep_ms` after its deletion, once no log
-       holds a record of it. An id is never used again, so a later add has no ledger to go to.
+    5. Forget that a ledger was deleted, `gc_deleted_keep_ms` after its deletion and once no log
+       has a record of the ledger. Ids are never used again, so no correct writer adds to it later.
 
 Quarantine and plan are kept in memory only: after a restart, ledgers wait again and logs are read
 again. An error of the disk in writing is final, as everywhere in the storage. A damaged log is
@@ -52,7 +53,7 @@ class Collected(Protocol):
         """Return the ids of the ledgers this bookie knows, ascending."""
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger durably: reads raise `NoSuchLedger`, adds are refused for ever."""
+        """Delete a ledger durably: reads then raise `NoSuchLedger`, and adds are refused."""
 
     async def checkpoint(self) -> None:
         """Flush what is durable in the journals, move the mark, remove old journal files."""
@@ -71,8 +72,7 @@ class Collector:
         short_of_space: Callable[[], bool] = lambda: False,
         free_bytes: Callable[[], int] = lambda: 2**62,
     ) -> None:
-        """`clock` gives wall-clock ms; `free_bytes` is the room in the folder with the most
-        room."""
+        """`clock` gives wall-clock ms; `free_bytes`, the free bytes of the folder with the most."""
         self._config = config
         self._storage = storage
         self._proofs = proofs
@@ -91,7 +91,7 @@ class Collector:
     # Start and stop
 
     async def stop(self) -> None:
-        """Stop; return when the round has ended, which finishes only its present slice of a log."""
+        """Stop; return when the round has ended. It ends after the current slice of a log."""
         self._stopping = True
         self._storage.compactor.stop()
         self._wanted.set()
@@ -101,7 +101,7 @@ class Collector:
             pass
 
     def start_now(self, *, minor: bool = False, major: bool = False) -> None:
-        """Begin a round once any running round has ended; force compactions if asked."""
+        """Begin a round after the running round, if any; `minor`, `major`: force compactions."""
         self._forced = _Due(self._forced.minor or minor, self._forced.major or major)
         self._wanted.set()
 
@@ -260,7 +260,7 @@ class Collector:
                 _log.warning("gc_without_checkpoint", reason=str(error))
 
     def status_json(self, limit: int) -> dict[str, Any]:
-        """Return for the admin port the last rounds, and why each log is kept."""
+        """Return the last rounds, and why each log is kept, for the admin port."""
         found = self.status.as_json(limit)
         progress = self._storage.compactor.progress
         names = ("log_id", "read_bytes", "of_bytes")

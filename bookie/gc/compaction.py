@@ -6,9 +6,9 @@ ledger was deleted for good, or when the index points to another copy. Live reco
 only when every byte was read back and accounted for, and nothing in it is live any more. A map, a
 header or a listing is never enough to remove a file.
 
-Nothing is remembered on disk. After a crash, a stop or a full disk, the next pass reads the log
-again, finds which records were moved, and copies the rest. A log in which damage is found stays,
-and the damage is reported. The records moved before that are safe in their new place.
+A pass stores no state on disk. After a crash, a stop or a full disk, the next pass reads the log
+again, finds which records were moved, and copies the rest. A damaged log stays, and the damage is
+reported. Records that were moved before are safe in their new place.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SLICE_BYTES = 1024 * 1024
 """The most that a single call to the executor reads and looks up."""
 _SLICE_BYTES_MIN = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
-"""The most that is copied under a mark, because a checkpoint waits for it."""
+"""The most that is copied in one `relocate`, because a checkpoint waits for that."""
 
 
 class Kept(Exception):
@@ -115,7 +115,7 @@ class Compactor:
         return self._control.unsure_deletions()
 
     async def log_metadata(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
-        """Return what each log holds, according to its ledgers map."""
+        """Return the facts about each log, according to its ledgers map."""
         return await self._log_metadata.take(quarantine_left_ms)
 
     async def renew_current(self) -> None:
@@ -133,7 +133,7 @@ class Compactor:
         )
 
     def stop(self) -> None:
-        """End the pass after the slice under way; its log stays."""
+        """End the pass after the current slice; the log stays."""
         self._stopping = True
         self._pace.hurry()
 
@@ -220,7 +220,7 @@ class Compactor:
             await self._pace.spend(copied)
 
     async def _changing(self, work: Awaitable[T]) -> T:
-        """Run a write; a failure is final, as in a flush: how much reached the disk is unknown."""
+        """Run a write. An error is fatal, as in a flush: it is unknown how much was written."""
         try:
             return await work
         except (DiskFull, BookieIOError, asyncio.CancelledError):

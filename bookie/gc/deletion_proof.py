@@ -1,12 +1,12 @@
 """Prove that a ledger's record is gone from the metadata store, in two different ways.
 
 A ledger gets its record before any bookie hears of it, and its id is never used again. So the ids
-held here are taken first. Then the store gives a complete listing, after its `sync`. Each id that
-the listing lacks is looked up, after another `sync`, and the answer must be "not found". A ledger
-created in the meantime is not among the ids. Before and after, the cluster's instance id must be
-the same as in this bookie's cookie, or the answers come from another cluster. A listing alone
-proves nothing (BookKeeper #870). Any error of the store is raised: without an answer there is no
-proof.
+of the ledgers here are taken first. Then the store gives a complete listing, after its `sync`. Each
+id that the listing lacks is looked up, after another `sync`, and the answer must be "not found". A
+ledger created in the meantime is not among the ids. Before and after, the cluster's instance id
+must be the one in this bookie's cookie; otherwise the answers come from another cluster. A listing
+alone proves nothing (BookKeeper #870). Any error of the store is raised: without an answer there is
+no proof.
 """
 
 from __future__ import annotations

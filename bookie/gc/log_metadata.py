@@ -1,8 +1,8 @@
-"""Count in each entry log, by its ledgers map, all bytes and the bytes of ledgers that live.
+"""Count all bytes and the bytes of live ledgers in each entry log, by its ledgers map.
 
 The counts are an estimate, good enough to choose which logs to read. The map of a sealed log is
-read again each time. A log that a dead process left without a map is walked once, and its sums are
-kept: 16 bytes for each of its ledgers, up to a bound. Logs are looked at one after another, so
+read again each time. A log that a dead process left without a map is walked once, and the sums are
+kept: 16 bytes for each ledger in the log, up to a bound. Logs are looked at one after another, so
 memory holds the map of a single log and the numbers that are returned.
 """
 
@@ -114,7 +114,7 @@ class EntryLogMetadata:
             return kept
         bytes_of = self._logs.ledgers_of(log_id)
         pairs = array("q", [number for pair in sorted(bytes_of.items()) for number in pair])
-        # The current log's file has reserved room: count the bytes that it holds instead.
+        # The current log's file is longer than its content: count the frames instead.
         size = self._logs.size_of(log_id) if settled else sum(bytes_of.values())
         sums = _Sums(size, pairs)
         held = sum(len(one.pairs) for one in self._kept.values()) // 2

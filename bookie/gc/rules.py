@@ -20,7 +20,7 @@ class Action(enum.Enum):
     UNLINK = "unlink"
     """Nothing in the log seems live: read it to its end and remove it."""
     REWRITE = "rewrite"
-    """Copy the live entries to the current log, then remove it as above."""
+    """Copy the live entries to the current log while reading it to its end; then remove it."""
 
 
 class LogFacts(NamedTuple):
@@ -127,7 +127,7 @@ class Verdict(NamedTuple):
 
 
 class Quarantine:
-    """The ledgers that were proven gone once. A restart loses them, so they wait again.
+    """The ledgers that were proven gone once. A restart forgets them; then they wait again.
 
     A round that gets no proofs changes nothing.
     """
@@ -159,11 +159,10 @@ class Quarantine:
         return Verdict(entered, released, confirmed)
 
     def in_turn(self, held: Iterable[int], now_ms: int) -> list[int]:
-        """Sort `held` into the order in which to look for records; a round may ask for a part only.
+        """Sort `held` into the order in which to look for records; a round may look for a part.
 
-        First the ledgers whose second proof is due, because they free room. Then ledgers that were
-        never proven gone. Last the ledgers still in quarantine: that they are back may be noticed
-        later.
+        First the ledgers whose second proof is due, because their deletion frees room. Then ledgers
+        that were never proven gone. Last the ledgers still in quarantine, which can wait.
         """
         due: list[int] = []
         new: list[int] = []
@@ -191,7 +190,7 @@ class Quarantine:
 
 
 def longest(ledgers: Iterable[int], left_ms: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the ledger that stays longest in quarantine, and its ms; None for none."""
+    """Return the ledger whose quarantine ends last, and the ms left; None for none."""
     waiting = [(left_ms[found], found) for found in ledgers if found in left_ms]
     if not waiting:
         return None

@@ -103,7 +103,7 @@ class CollectorStatus:
         return sum(log.live_bytes for log in self._logs.values())
 
     def as_json(self, limit: int) -> dict[str, Any]:
-        """Return everything; of the logs at most `limit`, those with the lowest live share."""
+        """Return the status; of the logs, the `limit` logs with the lowest live share."""
         logs = sorted(self._logs.values(), key=lambda log: (log.ratio, log.log_id))
         return {
             "running": self.running,

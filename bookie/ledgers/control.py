@@ -3,8 +3,8 @@
 All rules in one place:
 
 - The first key seen is the ledger's key; a caller with another key can neither write nor fence.
-- A fence holds from the call on, and is durable before it is answered. In the journal it stands
-  after the adds that were admitted before it, so those are answered first (P23–P25).
+- A fence holds from the call on, and is durable before it is answered. In the journal it comes
+  after the adds that were admitted earlier, so these are answered first (P23–P25).
 - A deleted ledger never takes an add again (BookKeeper #4462).
 - A change is in memory by the time the journal reports its record, never later: a checkpoint that
   moves the mark past the record must find the change.
@@ -63,7 +63,7 @@ class LedgerControl:
         self.newcomers = Newcomers(states, unlisted_max)
         """Decides whether a ledger that is new here may begin."""
         self.limbo = limbo or Limbo()
-        """The ledgers about which this bookie must deny nothing."""
+        """The ledgers of which this bookie may have lost data; it must deny nothing about them."""
         self._on_deleted = on_deleted
         self._journals = journals
         self._fences: dict[int, asyncio.Future[None]] = {}
@@ -87,9 +87,9 @@ class LedgerControl:
     # Adds
 
     def admit(self, batch: AddBatch, *, read_only: bool) -> Code | None:
-        """Decide whether a batch may be journaled; if so, know its ledger from now on.
+        """Decide whether a batch may be journaled; if so, create the ledger's state if needed.
 
-        None means yes, except entries of it that are here already (write/repeats.py).
+        None means yes, but some entries may be here already: see write/repeats.py.
         """
         code = self.admission(batch, read_only=read_only)
         if code is not _OK:
@@ -107,7 +107,7 @@ class LedgerControl:
         return _OK if first > reached else None
 
     def admission(self, batch: AddBatch, *, read_only: bool) -> Code:
-        """Decide whether a batch may be journaled, whether it is a repetition or not."""
+        """Decide whether a batch may be journaled, a repeated batch or a new one."""
         state = self._states.get(batch.ledger_id)
         limbo = self.limbo
         unsure = batch.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
@@ -116,7 +116,7 @@ class LedgerControl:
         return ledger_rules.admission(state, batch, read_only=read_only, unsure=unsure)
 
     def stored(self, batch: AddBatch) -> bool:
-        """A batch is durable: note last entry and LAC. False if the ledger was deleted
+        """Note last entry and LAC of a durable batch; return False if the ledger was deleted
         meanwhile."""
         ledger_id = batch.ledger_id
         state = self._states.get(ledger_id)
@@ -130,7 +130,8 @@ class LedgerControl:
     # Queries
 
     def known(self, ledger_id: int) -> LedgerState:
-        """Return the state of a ledger that is here. Raises `NoSuchLedger`, `UnknownState`."""
+        """Return the state of a ledger. Without a state, raises `NoSuchLedger` or (in limbo)
+        `UnknownState`."""
         state = self._states.get(ledger_id)
         if state is None:
             self.deny(ledger_id, "knows the ledger")
@@ -149,14 +150,14 @@ class LedgerControl:
             )
 
     def sure(self, ledger_id: int, what: str) -> LedgerState:
-        """Like `known`, for an answer that lost data could make too low. Raises `UnknownState`
-        too."""
+        """Like `known`, for answers that lost data could make too low: also raises `UnknownState`
+        in limbo."""
         state = self.known(ledger_id)
         self.deny(ledger_id, what)
         return state
 
     def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
-        """Return the highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
+        """Return the highest LAC seen, explicit or in an entry. Raises like `known`.
 
         In limbo, a caller gets an answer only if it gives `after` and the LAC is above that.
         """
@@ -166,7 +167,7 @@ class LedgerControl:
         return lac
 
     def last_entry(self, ledger_id: int) -> int:
-        """Return the highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
+        """Return the highest entry id here; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
         return self.sure(ledger_id, "has a later entry").last_entry
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
@@ -199,7 +200,7 @@ class LedgerControl:
         if state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
         if state.key != key:
-            # The ledger's own key may be lost, and another caller may have come first since.
+            # After a loss, another caller may have come first with a wrong key.
             self.deny(ledger_id, "had it under this key")
             raise Unauthorized(f"ledger {ledger_id}: this is not the ledger's master key")
         return state
@@ -216,7 +217,7 @@ class LedgerControl:
         except Unauthorized:
             await self._vouch_for_key(ledger_id)
             raise
-        except NoSuchLedger:  # if a crash undid the deletion, the writer could continue
+        except NoSuchLedger:  # make the deletion durable, or a crash could let the writer continue
             await self.delete(ledger_id)
             raise
         pending = self._fences.get(ledger_id)
@@ -239,8 +240,8 @@ class LedgerControl:
         """Make the key that the ledger has here durable.
 
         A caller that fences with another key takes the refusal as final: no entry was or will be
-        stored under its key (ledger/recover/recovery_state.py). If a crash made this bookie forget
-        the ledger's key, that would become false.
+        stored under the caller's key (ledger/recover/recovery_state.py). If this bookie forgot the
+        ledger's key in a crash, it could accept the caller's key afterwards.
         """
         if (state := self._states.get(ledger_id)) is not None:
             known = MetaOp.EXPLICIT_LAC, ledger_id, state.key, state.explicit_lac
@@ -269,14 +270,15 @@ class LedgerControl:
     def keep_signed_lac(self, ledger_id: int, lac: int, body: bytes) -> None:
         """Keep `body`, the writer's signed form of `lac`, for readers that check signatures.
 
-        Kept in memory only: after a restart `signed_lac` makes it again if that needs no password.
+        Kept in memory only: after a restart `signed_lac` signs the LAC again if no password is
+        needed.
         """
         state = self._states.get(ledger_id)
         if state is not None and state.explicit_lac == lac:
             state.lac_body = body
 
     def signed_lac(self, ledger_id: int, last_entry: bytes | None) -> bytes | None:
-        """Return the explicit LAC with its digest, if any. Raises like `last_add_confirmed`."""
+        """Return the explicit LAC with its digest; None if there is none. Raises like `sure`."""
         state = self.sure(ledger_id, "knew of a later LAC")
         lac = state.explicit_lac
         if lac == INVALID_ENTRY_ID:
@@ -373,7 +375,7 @@ class LedgerReplay:
         """Ledgers whose deletion was read from a journal: it may be only in the page cache."""
 
     def replay(self, record: AddBatch | Meta) -> bool:
-        """Apply a journaled record; twice does no harm. True for a batch that must be stored."""
+        """Apply a journaled record; repeats do no harm. Return whether a batch must be stored."""
         state = self._states.get(record.ledger_id)
         if state is None:
             state = self._states.create(record.ledger_id, record.key)
@@ -405,7 +407,7 @@ class LacWatches:
         return sum(map(len, self._parked.values()))
 
     def lowest(self) -> dict[int, int]:
-        """Return for each ledger the lowest LAC above which a poll waits."""
+        """Return for each ledger the lowest `after` of its futures."""
         return {ledger_id: min(parked.values()) for ledger_id, parked in self._parked.items()}
 
     def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
@@ -417,7 +419,7 @@ class LacWatches:
         return future
 
     def moved(self, ledger_id: int, lac: int) -> None:
-        """The LAC of a ledger went up: end the futures below it."""
+        """End the futures that wait for a LAC up to `lac`."""
         for future, after in self._parked.get(ledger_id, {}).items():
             if lac > after and not future.done():
                 future.set_result(lac)

@@ -1,7 +1,7 @@
 """Prove which bookie owns the folders: by a cookie in each folder and in metadata, and by a lock.
 
-A bookie denies entries that it does not hold, so it must never start on folders that may have lost
-some. The rules, as in BookKeeper's `Cookie`:
+A bookie denies entries that it does not have, so it must never start on folders that may have lost
+entries. The rules, as in BookKeeper's `Cookie`:
 
 - Every folder and metadata carry the same cookie: start.
 - None of them has a cookie, and the folders hold nothing else: stamp them, with a new incarnation.
@@ -206,7 +206,7 @@ def lost_folders(
 def adds_folders(expected: Cookie, recorded: Cookie) -> bool:
     """Whether ledger folders were added at the end of the list, and nothing else changed. Pure.
 
-    The order of the others must stay: the first ledger folder holds index and ledger state.
+    The order of the other folders must stay: the first has the index and the ledger state.
     """
     return bool(recorded.incarnation) and _is_shorter(
         recorded, replace(expected, incarnation=recorded.incarnation)
@@ -214,16 +214,16 @@ def adds_folders(expected: Cookie, recorded: Cookie) -> bool:
 
 
 def is_earlier_stamp(folder: str, cookie: Cookie, recorded: Cookie) -> bool:
-    """Whether `folder` was stamped by this life before it got its newest ledger folders. Pure.
+    """Whether this life stamped `folder` before the newest ledger folders were added. Pure.
 
-    A start that is interrupted between the record in metadata and this folder leaves it so.
+    A start that ends after it wrote the metadata, but before it wrote this folder, leaves it so.
     """
     added = recorded.ledger_dirs[len(cookie.ledger_dirs) :]
     return folder not in added and _is_shorter(cookie, recorded)
 
 
 def _is_shorter(cookie: Cookie, longer: Cookie) -> bool:
-    """Whether they differ only in ledger folders at the end of the list of `longer`."""
+    """Whether the cookies differ only in additional ledger folders at the end of `longer`."""
     count = len(cookie.ledger_dirs)
     return (
         count < len(longer.ledger_dirs)

@@ -3,13 +3,13 @@
 Such a store does not know the ledgers created since the copy, and would give their ids to new
 ledgers. Acked messages would be lost silently, and new ledgers would meet old ledgers with the same
 id. So a bookie keeps a mark in the metadata (metadata/high_water.py) and the same mark in a small
-file of every ledger folder. It raises both, the metadata first: at each start and stop, when
-ledgers begin here, and at intervals. After a crash in between, the store is ahead, which proves
-nothing. A store that is behind the file is refused, at the start and at any time later.
+file of every ledger folder. The bookie raises both marks, first in the metadata: at each start and
+stop, when ledgers begin here, and at intervals. After a crash in between, the store is ahead, which
+proves nothing. A store that is behind the file is refused, at the start and at any time later.
 
-Changes after the mark was last raised are not noticed, but it is raised within seconds after a
-ledger has begun here. The highest readable file counts. Without any file the store cannot be
-checked. Spec: docs/formats/high_water.md.
+A copy of the store that was made after the last raise is not recognised as older; but the mark is
+raised within seconds after a ledger has begun here. The highest readable file counts. Without any
+file the store cannot be checked. Spec: docs/formats/high_water.md.
 
     file := "OctvHigh" version:u32 body_bytes:u32 body crc32c:u32
     body := msgpack({seen, stretch})
@@ -111,12 +111,12 @@ def write_high_water(disk: Disk, directories: Sequence[str], mark: HighWater) ->
 
 
 def is_older(recorded: HighWater | None, held: HighWater | None) -> bool:
-    """Whether the store, which has `recorded`, is behind the mark that this bookie has."""
+    """Whether the store's mark `recorded` is behind this bookie's mark `held`."""
     return held is not None and (recorded is None or recorded.seen < held.seen)
 
 
 def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> HighWater:
-    """Return the next mark: above both; new ledgers get ids from `stretch` now."""
+    """Return a mark above both marks; new ledgers get ids from `stretch` now."""
     marks = [mark for mark in (recorded, held) if mark is not None]
     return HighWater(
         max((mark.seen for mark in marks), default=0) + 1,
@@ -147,8 +147,8 @@ class HighWaterMark:
     async def start(self, *, accept_older: bool) -> None:
         """Compare the store with the files, and raise the mark.
 
-        With `accept_older` an older store is accepted, and new ledgers get ids above all ids given
-        so far. Raises `MetadataOlder`, `MetadataUnavailable`.
+        With `accept_older` an older store is accepted, and new ledgers get ids above all ids that
+        were ever given. Raises `MetadataOlder`, `MetadataUnavailable`.
         """
         self._held = await self._blocking(read_high_water, self._disk, self._directories)
         recorded, _ = await self._records.read(self._bookie_id)

@@ -1,7 +1,7 @@
 """Establish a bookie's identity when it starts, and what it may vouch for: cookies and limbo.
 
-Folders that are as they should be: start. Folders that lost something: refuse, unless the operator
-accepts the loss (`accept_data_loss`). Then, in this order, each step durable:
+If the folders are as they should be, the bookie starts. If they lost data, it refuses to start,
+unless the operator accepts the loss (`accept_data_loss`). Then, in this order, each step durable:
 
 1. Wait until no bookie is registered under this id: the life that made the promises has ended.
 2. Draw the limbo bound: an id at or above every ledger that existed (`LedgerStore.highest_id`).
@@ -16,19 +16,19 @@ A cookie that belongs neither to the recorded life nor to the life in the limbo 
 Ledger folders added at the end of the list join the same life when the operator accepts them
 (`accept_new_folders`), in this order, each step durable:
 
-1. Write the cookie that names them too into each new folder, which must be empty.
-2. Write it into metadata, by compare-and-set.
-3. Write it into every other folder.
-4. Only now the bookie serves, and stores into them.
+1. Write a cookie that also names the new folders into each new folder, which must be empty.
+2. Write that cookie into metadata, by compare-and-set.
+3. Write that cookie into every other folder.
+4. Only now the bookie serves, and stores entries in the new folders.
 
 Before step 2 the bookie can still start with the old list of folders. After it, the bookie starts
 with the new list, without asking the operator again: a cookie of the same life that lacks only the
 last ledger folders is replaced (`is_earlier_stamp`).
 
 Why the bound holds: every promise that this bookie made concerned a ledger whose record existed
-before the loss, and the loss was before this start. The record of such a ledger is listed, or was
-deleted; then no client asks for it. So a complete listing would be enough. The drawn id makes the
-bound also exceed the ledgers that are created while the list is read.
+before the loss, and the loss was before this start. The record of such a ledger is in the list, or
+was deleted; then no client asks for the ledger. So a complete list would be enough. Because an id
+is drawn, the bound also exceeds ledgers that are created while the list is read.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Identity:
         await self._blocking(write_cookies, self._disk, earlier, cookie)
 
     async def _look_at_limbo(self) -> None:
-        """End the limbo if the operator says so; begin it again when its file cannot be read."""
+        """End the limbo if the operator says so; begin limbo again if its file cannot be read."""
         try:
             record = await self._read_limbo()
         except LimboDamaged as error:

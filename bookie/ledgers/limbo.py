@@ -10,12 +10,12 @@ ledger id that existed when the loss was found. For a ledger up to that id (Book
   changes its ensemble. Recovery adds are stored. A fence is made durable and holds from then on.
 
 A ledger leaves limbo when re-replication vouches that all its entries are here again. When all
-ledgers that name this bookie have left it, the limbo is *over*. Everything is then answered as
-usual, except an ordinary add to an old ledger that is not known here: its fence may be lost, so it
-is still refused. The operator may end the limbo earlier. The state is a small file in every ledger
-folder, replaced atomically, in all folders before anything relies on it. The copy with the highest
-bound counts, so a crash between two folders never takes a bookie out of limbo. If there are copies
-and none can be read, that is `LimboDamaged`. Spec: docs/formats/limbo.md.
+ledgers that name this bookie have left limbo, the limbo is *over*. Then every request is answered
+as usual, except an ordinary add to an old ledger without a state here: the ledger's fence may be
+lost, so the add is still refused. The operator may end the limbo earlier. The state is a small file
+in every ledger folder, replaced atomically, in all folders before anything relies on it. The copy
+with the highest bound counts, so a crash between two folders never takes a bookie out of limbo. If
+there are copies and none can be read, that is `LimboDamaged`. Spec: docs/formats/limbo.md.
 
     file := "OctvLimb" version:u32 body_bytes:u32 body crc32c:u32
     body := msgpack({unsure_through, since_ms, why, incarnation, whole: [ledger id, …], over?})
@@ -64,7 +64,7 @@ class LimboRecord:
     why: str
     """The data that was lost."""
     incarnation: str
-    """The life of the bookie that began after the loss, or during which it happened."""
+    """The life of the bookie that began after the loss, or in which data was lost."""
     whole: tuple[int, ...] = ()
     """Ledgers up to the bound whose entries are all here again, ascending."""
     over: bool = False
@@ -78,14 +78,14 @@ class Limbo:
         self.take(record)
 
     def take(self, record: LimboRecord | None) -> None:
-        """Take over what the file says now; None when there is no file."""
+        """Adopt the present content of the file; None when there is no file."""
         self.record = record
         self.unsure_through = record.unsure_through if record is not None else _NOWHERE
         self._whole = frozenset(record.whole) if record is not None else frozenset()
         self._over = record is not None and record.over
 
     def covers(self, ledger_id: int) -> bool:
-        """Whether this bookie may have lost something of the ledger."""
+        """Whether this bookie may have lost data of the ledger."""
         return (
             0 <= ledger_id <= self.unsure_through
             and not self._over
@@ -93,26 +93,26 @@ class Limbo:
         )
 
     def may_have_fenced(self, ledger_id: int, *, known: bool) -> bool:
-        """Whether a fence of this ledger may be lost; `known` says that it has a state here."""
+        """Whether a fence of this ledger may be lost; `known`: the ledger has a state here."""
         if self._over:
             return not known and 0 <= ledger_id <= self.unsure_through
         return self.covers(ledger_id)
 
     @property
     def unknown_through(self) -> int:
-        """The highest ledger of which something may be unknown here; −1 for none."""
+        """The highest ledger of which data may be missing here; −1 for none."""
         return _NOWHERE if self._over else self.unsure_through
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is unknown any more."""
+        """Whether this bookie is not, or no longer, in limbo."""
         return self.record is None or self._over
 
 
 def deepened(
     record: LimboRecord | None, unsure_through: int, why: str, now_ms: int, incarnation: str
 ) -> LimboRecord:
-    """Return the record after another loss: ledgers that were vouched for are unsure again."""
+    """Return the record after another loss: ledgers that had left limbo are in limbo again."""
     if record is None:
         return LimboRecord(unsure_through, now_ms, why, incarnation)
     bound = max(record.unsure_through, unsure_through)
@@ -189,9 +189,9 @@ def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
     if not found:
         if damaged:
             raise LimboDamaged(
-                f"{'; '.join(damaged)}. It says for which ledgers this bookie must not answer "
-                "'no such entry'. Copy it from another ledger folder of this bookie, or start once "
-                "with --accept-loss: then that holds for every ledger there is now"
+                f"{'; '.join(damaged)}. The file says for which ledgers this bookie must not "
+                "answer 'no such entry'. Copy it from another ledger folder of this bookie, or "
+                "start once with --accept-loss: then the limbo covers every existing ledger"
             )
         return None
     highest = max(found, key=lambda record: record.unsure_through)

@@ -1,10 +1,10 @@
-"""Limit new ledgers on a bookie when many ledgers here may be unknown to metadata.
+"""Limit new ledgers on a bookie when many ledgers here may have no record in metadata.
 
 A ledger has a record before any bookie hears of it. But any client that reaches the port may write
 under any id, and each id takes memory here until garbage collection proves that it has no record.
 So above a bound, a ledger that is new to this bookie must first appear in a listing of all records.
-Until then the answer is `TooManyRequests`, and its writer or its recovery soon asks again. A
-listing is made only when it is needed. Ledgers that are known or listed are never refused.
+Until then the answer is `TooManyRequests`, and the ledger's writer or recovery soon asks again. A
+listing is made only when it is needed. Ledgers that are here or listed are never refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Newcomers:
         self._list = listing
 
     def may_begin(self, ledger_id: int) -> bool:
-        """Whether a ledger that is not known here may begin. If so, it is counted."""
+        """Whether a ledger that is new to this bookie may begin. If so, count it."""
         if ledger_id in self._listed:
             self._here_and_listed += 1
             self.on_begin()

@@ -1,8 +1,8 @@
 """Decide what a bookie may do with a ledger: which adds it takes, when a fence counts. Pure.
 
 `control.py` asks these rules and journals the results; the model check (tests/model) runs the same
-rules. The caller must keep this order: what is admitted before a fence stands before it in the
-journal, and a fence is answered only after its record is durable.
+rules. The caller must keep this order: adds admitted before a fence are before it in the journal,
+and a fence is answered only after its record is durable.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def admission(
 ) -> Code:
     """Return whether a batch of adds may be journaled; `state` is None for an unknown ledger.
 
-    `unsure` says that this bookie may have lost something of the ledger (limbo.py), perhaps its
-    fence. Then only a recovery may add to it.
+    `unsure` says that this bookie may have lost data of the ledger (limbo.py), perhaps the fence.
+    Then only a recovery may add to the ledger.
     """
     if batch.ledger_id < 0 or batch.first_entry < 0:
         return Code.BAD_REQUEST
@@ -60,7 +60,7 @@ class Fate(enum.Enum):
     UNSURE = "unsure"
     """Deleted in memory, and perhaps not on the disk."""
     UNKNOWN = "unknown"
-    """Never heard of. Its entries are kept, because its state may be lost."""
+    """The ledger has no state here. Its entries are kept, because the state may be lost."""
 
 
 class Likeness(enum.Enum):
@@ -75,9 +75,8 @@ def likeness(here: bytes, brought: bytes) -> Likeness:
     """Compare two whole entries of the same ledger and id (protocol/entry.py).
 
     A recovery or a copier may pack an entry again (Apache's does), with another LAC and so another
-    digest. Two entries are the same if their ids, length and payload are. The type of the digest
-    that matches tells where the payload begins. If none matches, the ledger uses HMAC, the longest
-    digest.
+    digest. Two entries are the same if their ids, lengths and payloads are equal. The digest type
+    that matches tells where the payload begins. If none matches, assume HMAC, the longest digest.
     """
     if here == brought:
         return Likeness.SAME
@@ -101,7 +100,7 @@ def _digest_bytes(entry: bytes) -> int | None:
 
 
 def _digest_of(entry: bytes) -> Digest | None:
-    """Return the checksum type that `entry` matches; None when it matches none."""
+    """Return the checksum that matches `entry`; None when none does."""
     header = entry[:HEADER_BYTES]
     for kind in (DigestType.CRC32C, DigestType.CRC32):
         digest = digest_for(kind, b"")
@@ -112,12 +111,12 @@ def _digest_of(entry: bytes) -> Digest | None:
 
 
 def is_lac_alone(ledger_id: int, lac: int, body: bytes) -> bool:
-    """Whether `body` can be this LAC, signed by its writer; its digest may be of any type."""
+    """Whether `body` can be this LAC as its writer signed it, with a digest of any type."""
     return len(body) in _LAC_ALONE_BYTES and LAC_ALONE.unpack_from(body) == (ledger_id, lac)
 
 
 def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
-    """Return a LAC with the digest that protects `entry`; None if that needs a password."""
+    """Return a LAC with a digest of the type that `entry` has; None if that needs a password."""
     digest = _digest_of(entry)
     if digest is None:
         return None
@@ -127,9 +126,9 @@ def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
 class FenceStep(enum.Enum):
     """The condition for answering a fence."""
 
-    DURABLE = "nothing: it is on the disk"
-    UNDER_WAY = "a record of it that is being journaled"
-    JOURNAL = "a record of it that must be journaled now"
+    DURABLE = "nothing: the fence is on the disk"
+    UNDER_WAY = "a record of the fence that is being journaled"
+    JOURNAL = "a record of the fence that must be journaled now"
 
 
 def fence(state: LedgerState, *, sure: bool, under_way: bool) -> FenceStep:

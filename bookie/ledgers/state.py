@@ -1,11 +1,11 @@
 """The state of each ledger besides its entries: key, fence, LAC, last entry, deletion.
 
-In memory it is kept for every ledger. On disk it is a log of changed records, one block for each
-checkpoint, rewritten when most of it is stale. Changes are durable in the journal first; the file
-only lets the journal mark advance. The mark says up to where this file counts. The rest is left
-over from a checkpoint that failed. If something before it is missing, that is `LedgerStateDamaged`,
-and the bookie does not start: without fences it could not keep its promises. Spec:
-docs/formats/ledger_state.md.
+In memory there is a state for every ledger. On disk there is a log of changed records, one block
+for each checkpoint, rewritten when most records are stale. Changes are durable in the journal
+first; the file only lets the journal mark advance. The mark says how much of the file is valid; the
+rest is left over from a checkpoint that failed. If anything before the mark is missing, that is
+`LedgerStateDamaged`, and the bookie does not start: without fences it could not keep its promises.
+Spec: docs/formats/ledger_state.md.
 
     file   := "OctvLdSt" version:u32 file_id:u64 crc32c:u32 block*
     block  := "LSTA" count:u32 offset:u64 body_crc32c:u32 header_crc32c:u32 record*
@@ -64,7 +64,7 @@ class LedgerState:
         self.deleted = False
         self.explicit_lac = INVALID_ENTRY_ID
         self.lac_body: bytes | None = None
-        """`explicit_lac` as its writer signed it, if it did; not on the disk."""
+        """`explicit_lac` as its writer signed it; None if it is not signed. Not on the disk."""
         self.lac = INVALID_ENTRY_ID
         self.last_entry = INVALID_ENTRY_ID
         self.reached = INVALID_ENTRY_ID
@@ -84,7 +84,7 @@ class LedgerState:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest LAC known, from an entry or alone."""
+        """The highest LAC seen, in an entry or explicit."""
         return max(self.lac, self.explicit_lac)
 
 
@@ -178,7 +178,7 @@ class LedgerStates:
         return [encode_record(found, self._all[found]) for found in ledger_ids]
 
     def deleted_ids(self, before_ms: int) -> list[int]:
-        """Return the ledgers that were deleted before that time, ascending."""
+        """Return the ledgers that were deleted before `before_ms`, ascending."""
         return sorted(
             found
             for found, state in self._all.items()
@@ -188,8 +188,8 @@ class LedgerStates:
     def drop(self, ledger_id: int) -> None:
         """Forget that a ledger was deleted.
 
-        Its record leaves the disk with the next rewrite of the file. A restart before that
-        remembers it again, which does no harm.
+        The record leaves the disk with the next rewrite of the file. A restart before that
+        remembers the deletion again, which does no harm.
         """
         assert self._all[ledger_id].deleted
         del self._all[ledger_id]
@@ -282,7 +282,7 @@ class StateFile:
         self._file, self.file_id, self.offset = file, file_id, end
 
     def wants_rewrite(self, ledgers: int) -> bool:
-        """Whether there is no file yet, or most of it is stale."""
+        """Whether there is no file yet, or most records in the file are stale."""
         live = ledgers * RECORD.size
         return self._file is None or self.offset > 2 * live + _REWRITE_ABOVE_BYTES
 
