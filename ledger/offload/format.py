@@ -3,8 +3,8 @@
 One row per entry, row groups of a few MiB: docs/formats/offload.md. A row has the payload as it was
 stored, the rest of the entry's header, and its digest; so the same entries are read back, checked
 by the digest that their writer computed. The footer says which row group holds an entry, an offset
-or a time, with its position and checksum. All methods block; `ledger/offload/offloaded.py` calls
-them in a thread.
+or a time, and gives each row group's position and checksum. All methods block;
+`ledger/offload/offloaded.py` calls them in a thread.
 
 Relies on pyarrow, which only processes that offload or read offloaded ledgers need.
 """
@@ -28,7 +28,7 @@ from octavo.protocol.entry import HEADER, Entry
 
 FORMAT = 1
 GROUP_BYTES = 2 * 2**20
-"""Payload bytes in a row group, which a reader takes at once."""
+"""Payload bytes in a row group; a reader reads a whole row group."""
 GROUP_ENTRIES_MAX = 20_000
 ABOUT_KEY = b"octavo.offload"
 _NUMBERS = ("entry", "offset", "count", "first_ms", "max_ms", "lac", "length")
@@ -131,8 +131,8 @@ class _Sink(io.RawIOBase):
 class ObjectWriter:
     """Writes the entries of a ledger, from the first to the last, into an open file.
 
-    A context manager: leaving the block before `close` writes no footer, and makes sure that
-    pyarrow does not write one later, at garbage collection, into a file that is closed by then.
+    A context manager: if the block ends before `close`, no footer is written, and pyarrow cannot
+    write it later, at garbage collection, into a closed file.
     """
 
     def __init__(self, file: Any, about: About) -> None:
@@ -159,7 +159,7 @@ class ObjectWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write nothing more, whether it was closed or not."""
+        """Make sure that pyarrow writes nothing more."""
         self._sink.discard()
         try:
             self._file.close()
@@ -293,7 +293,7 @@ class ObjectFile:
         return bisect_right([group.first_offset for group in self.groups], offset) - 1
 
     def entries(self, group: int) -> list[Entry]:
-        """All entries of a row group, each checked by its digest."""
+        """Return all entries of a row group, each checked by its digest."""
         found = []
         wanted = self.first_entries[group]
         for entry_id, lac, length, digest, payload in self._rows(group):

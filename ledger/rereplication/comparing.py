@@ -1,14 +1,14 @@
 """Compare doubtful copies, and replace a copy that was forged with a right checksum.
 
 Any process that may write an entry can compute its checksum, so a scrubber finds no forged copy. A
-reader finds it, by offsets that do not follow one another (read/continuity.py), and tells the
-bookies that hold the entries (read/doubts.py). That is only a hint. Each bookie compares its copy
-with the copies of the whole write set, and changes only its own:
+reader finds a forged copy by offsets that do not follow one another (read/continuity.py), and tells
+the bookies that hold the entries (read/doubts.py). That is only a hint. Each bookie compares its
+copy with the copies of the whole write set, and changes only its own copy:
 
-    a majority holds the same entry and ours differs: add theirs over ours;
-    no majority, or theirs does not follow and ours does: change nothing, and log that copies
-    disagree, for an operator to decide;
-    too few answered to tell: try again later.
+    a majority holds the same entry and ours differs: replace ours by theirs;
+    no majority, or only our copy fits between its neighbours' offsets: change nothing, and log
+    that copies disagree, for an operator to decide;
+    too few bookies answered: try again later.
 
 Copies are the same if length and payload are equal; the LAC may differ, and the digest with it.
 Only entries that no writer can change any more are compared (`copies.stretches`). Our old copy
@@ -76,7 +76,7 @@ class ComparingStatus:
     replaced: int = 0
     """How many copies of this bookie were replaced after the majority proved them wrong."""
     disagreeing: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(Ledger, entry) without a majority for any copy, with the bookies that hold each version."""
+    """(Ledger, entry) whose copies disagree, with the bookies that hold each version."""
 
 
 class _Content(NamedTuple):
@@ -246,7 +246,7 @@ class CopyComparer:
         )
 
     async def _is_right(self, metadata: LedgerMetadata, vote: _Vote, settled: int) -> bool:
-        """Whether the majority's copy may replace ours: not if only ours keeps the offset order."""
+        """Whether the majority's copy may replace ours: not if only ours fits its neighbours."""
         if vote.agreed is None:
             return False
         if vote.ours is None:

@@ -1,4 +1,4 @@
-"""Which entries a bookie must hold, and which bookie takes over a lost bookie's entries. Pure.
+"""Compute which entries a bookie must hold, and who takes over a lost bookie's entries. Pure.
 
 A *stretch* is the part of a fragment whose holders no writer will change any more: all of a closed
 ledger, and every fragment of an open ledger but the last. A *hole* is a position of a stretch whose
@@ -51,14 +51,14 @@ def tail_of(metadata: LedgerMetadata) -> tuple[str, ...]:
 
 
 def names(metadata: LedgerMetadata) -> set[str]:
-    """Every bookie that the record names."""
+    """Return every bookie that the record names."""
     return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
 
 
 def missing(quorum: Quorum, position: int, first: int, last: int, held: list[Range]) -> list[Range]:
-    """Return the runs of `first` … `last` that `position` must hold and that `held` lacks.
+    """Return the ranges of `first` … `last` that `position` must hold and that `held` lacks.
 
-    `held` is ascending and joined. The runs ascend.
+    `held` is ascending and joined; the result ascends.
     """
     return [
         run for gap in _gaps(first, last, held) for run in _write_sets_with(quorum, position, *gap)
@@ -99,12 +99,12 @@ def adopters(
 ) -> dict[int, str]:
     """Choose a bookie for each position whose bookie is lost; omit those without any.
 
-    The result is the same for everyone with the same `candidates`. `first` tells the ledger's
+    Every process with the same `candidates` gets the same result. `first` tells the ledger's
     fragments apart, so that the copies of a lost bookie spread over all bookies.
     """
     holes = [position for position, bookie in enumerate(bookies) if bookie in lost]
     rng = random.Random(f"{metadata.ledger_id}/{first}")
-    # Free space counts for nothing: each bookie may have seen it at another time.
+    # Ignore free space: each bookie may have read it at another time.
     return choose_replacements(
         candidates, bookies, holes, metadata.write_quorum, rng=rng, weight_max=1
     )

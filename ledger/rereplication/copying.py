@@ -72,7 +72,7 @@ class Copying:
             self.bytes += size
             await asyncio.sleep(max(0.0, since + size * spread - loop.time()))
 
-    # ------------------------------------------------------------------ copies that exist
+    # ------------------------------------------------------------------ existing copies
 
     async def copy_at(self, bookie: str, entry_id: int) -> bytes:
         """Return a bookie's copy of an entry, with a good digest. Raises the bookie's error."""
@@ -208,7 +208,7 @@ class _Answers:
         return sorted(self.owing)
 
     async def settled(self) -> None:
-        """Wait until each entry has an answer; pause if the bookie refused some as too busy."""
+        """Wait until each entry has an answer; then pause if the bookie was too busy for some."""
         while self.owing:
             self._changed.clear()
             try:

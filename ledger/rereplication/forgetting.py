@@ -1,8 +1,8 @@
 """Remove a bookie that is gone for good from the cluster, so that no process waits for it.
 
-Allowed only when it is unregistered and no ledger names it. Re-replication puts other bookies
-into the records of the ledgers that it held; until that is complete the bookie is still needed: a
-ledger that names a forgotten bookie would wait for an id that a different bookie may take.
+This is allowed only when the bookie is unregistered and no ledger names it. Re-replication puts
+other bookies into the records of its ledgers; until then the bookie is still needed: a ledger that
+names a forgotten bookie would wait for an id that a different bookie may take.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BookieStillNeeded(LedgerError):
 
 
 async def forget_bookie(registry: BookieRegistry, ledgers: LedgerStore, bookie_id: str) -> None:
-    """Delete its cookie. Raises `BookieUnknown`, `BookieStillNeeded`, `MetadataError`."""
+    """Delete the bookie's cookie. Raises `BookieUnknown`, `BookieStillNeeded`, `MetadataError`."""
     try:
         cookie, version = await registry.read_cookie(bookie_id)
     except RecordNotFound:

@@ -3,20 +3,20 @@
 There is no auditor, work list or lock. Each bookie walks over the ledgers' records and
 fetches from the other bookies
 
-    entries that it should hold by the records and does not: it was down, or its disk was lost;
-    entries of a lost bookie, if `copies.adopters` names this bookie: then the record is changed by
-    compare-and-set to name it.
+    entries that it lacks although the records name it: it was down, or its disk was lost;
+    entries of a lost bookie, if `copies.adopters` chooses this bookie: then a compare-and-set puts
+    this bookie into the record.
 
 A bookie is lost when it was not registered for `lost_bookie_s`. Only entries that no writer can
 change any more are copied (`copies.stretches`). If the ensemble of an open ledger has a lost
 bookie for `open_ledger_s` longer, the ledger is closed by recovery first.
 
-An open ledger that names this bookie keeps it in limbo. Its writer may live: the writer continues
-without this bookie, and a broker rolls the ledger over (broker/partition/rollover.py,
-broker/state/log.py). So while a broker owns the ledger, it is left to that broker; a ledger of
-another writer is closed by recovery only after ten times as long. Before a copy of a closed ledger
-counts, the ledger is fenced here: its old writer may still live, and the lost disk may have had the
-fence.
+An open ledger that names this bookie keeps the bookie in limbo. The ledger's writer may live: then
+the writer continues without this bookie, and a broker rolls the ledger over
+(broker/partition/rollover.py, broker/state/log.py). So a ledger that a broker owns is left to that
+broker; a ledger of another writer is closed by recovery, but only after ten times `open_ledger_s`.
+Before a copy of a closed ledger counts, the ledger is fenced here: the old writer may still live,
+and the lost disk may have had the fence.
 
 Two bookies that copy at once do double work and no harm; a crash at any point leaves copies that
 the next walk finds. Entries without any good copy are logged, never made up, and the record stays
@@ -70,25 +70,25 @@ class OwnBookie(Protocol):
 
     @property
     def unsure_through(self) -> int:
-        """The highest ledger of which it may have lost entries; −1 if it lost none."""
+        """The highest ledger of which this bookie may have lost entries; −1 if it lost none."""
 
     def is_unsure(self, ledger_id: int) -> bool:
-        """Whether it may have lost entries of this ledger."""
+        """Whether this bookie may have lost entries of this ledger."""
 
     async def held(self, ledger_id: int) -> list[Range]:
-        """Return the entries that it holds, as ascending, joined ranges."""
+        """Return the entries that this bookie has, as ascending, joined ranges."""
 
     def doubtful(self, ledger_id: int) -> bool:
-        """Whether its copies of this ledger must be read back before they count."""
+        """Whether this bookie's copies of the ledger must be read back before they count."""
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Refuse ordinary adds for ever; durable on return."""
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """Record that it holds all its entries of these ledgers."""
+        """Record that this bookie has all entries of these ledgers that it must hold."""
 
     async def end_limbo(self) -> None:
-        """Record that it holds all its entries of every ledger that names it."""
+        """Record that this bookie has all entries that it must hold, of every ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +100,9 @@ class KeeperOptions:
     open_ledger_s: float = 30.0
     """How much longer an open ledger's writer has to replace a lost bookie by itself."""
     interval_s: float = 86_400.0
-    """From the end of a walk that left nothing to do to the start of the next."""
+    """The pause after a walk that left nothing to do."""
     retry_s: float = 60.0
-    """The same after a walk that left ledgers unfinished."""
+    """The pause after a walk that left ledgers unfinished."""
     bytes_per_s: float = 32 * 1024 * 1024
     """How fast copies are fetched, for all ledgers together."""
 
@@ -147,7 +147,7 @@ class CopyKeeper:
         self._woken = asyncio.Event()
         self._reasons: dict[int, str] = {}
 
-    # ------------------------------------------------------------------ when
+    # ------------------------------------------------------------------ the times of walks
 
     def walk_now(self) -> None:
         """Start a walk soon, whatever the interval."""
@@ -290,14 +290,14 @@ class CopyKeeper:
             self._waited_for.pop(ledger_id, None)
             return metadata
         if not mine and min(takes.values()) != self._me:
-            return metadata  # only the lowest of the adopters recovers it
+            return metadata  # only the lowest of the adopters recovers the ledger
         if not takes and self._is_owned is not None and await self._is_owned(metadata):
             self._waited_for[ledger_id] = self._loop.time()
             self._leave(ledger_id, "it is open: the broker that owns it will roll it over")
             return metadata
         since = self._waited_for.setdefault(ledger_id, self._loop.time())
         patience_s = self._options.open_ledger_s
-        if not takes:  # no bookie is lost: only our limbo waits, and the writer may be alive
+        if not takes:  # no bookie is lost, so the writer may be alive: only our limbo waits
             patience_s *= _ROLL_OVER_FACTOR
         if self._loop.time() - since < patience_s:
             self._leave(ledger_id, "it is open: its writer may still replace a bookie, or close it")
@@ -306,7 +306,7 @@ class CopyKeeper:
         return await self._client.recover(ledger_id, password=metadata.password)
 
     def _candidates(self, ledger_id: int) -> Mapping[str, BookieInfo]:
-        """Return the bookies that may take copies of this ledger: Octavo's, not in limbo for it."""
+        """Return the Octavo bookies that may take copies of this ledger: not in limbo for it."""
         return {
             bookie: info
             for bookie, info in self._client.bookies.available.items()
