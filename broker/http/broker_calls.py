@@ -4,7 +4,6 @@
     Octavo-Forwarded-To         the broker that it means to call
     Octavo-Forwarded-Identity   the original caller: name, groups, kind of proof, expiry; as JSON
     Octavo-Forwarded-Nonce      the caller's run, and a number that is higher for each of its calls
-    Octavo-Forwarded-Escaped    which headers are percent-encoded
     Octavo-Forwarded-Seal       HMAC-SHA256 over all of these, method, path with query, and the
                                 incarnation of the topic that is meant
 
@@ -16,9 +15,6 @@ cover the body; TLS protects that.
 Brokers of 0.1 know `Octavo-Forwarded-Proof`, which covers neither identity nor nonce. It is sent
 and accepted while the cluster is not secured, so that brokers can be upgraded one by one.
 
-A header value may hold any bytes (a producer's name, a key in Latin-1). aiohttp reads bytes that
-are not UTF-8 as lone surrogates, and drops them when it writes. So such values are sent
-percent-encoded.
 """
 
 from __future__ import annotations
@@ -30,11 +26,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import NamedTuple
-from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from multidict import CIMultiDict
-
-from octavo.broker.types import PartitionName
 from octavo.security.principal import ANONYMOUS, Identity
 
 FORWARDED_HEADER = "Octavo-Forwarded-By"
@@ -44,7 +36,7 @@ PROOF_HEADER = "Octavo-Forwarded-Proof"
 INCARNATION_HEADER = "Octavo-Incarnation"
 """The incarnation of the topic: in answers, and in calls that mean only that incarnation."""
 ESCAPED_HEADER = "Octavo-Forwarded-Escaped"
-"""Names the headers whose values are percent-encoded."""
+"""Covered by the proof, and empty."""
 IDENTITY_HEADER = "Octavo-Forwarded-Identity"
 NONCE_HEADER = "Octavo-Forwarded-Nonce"
 SEAL_HEADER = "Octavo-Forwarded-Seal"
@@ -157,47 +149,3 @@ def _read(text: str) -> Identity | None:
         return Identity(str(name), frozenset(map(str, groups)), str(source), end)
     except (ValueError, TypeError):  # from a version with another form
         return None
-
-
-def partition_path(name: PartitionName) -> str:
-    """Return the path of a partition's calls, to which a suffix is added."""
-    return f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
-
-
-def escaped(headers: CIMultiDict[str]) -> CIMultiDict[str]:
-    """Return headers in the same order, with values encoded so that they can be sent."""
-    names = {name.lower() for name, value in headers.items() if not _is_sendable(value)}
-    if not names:
-        return headers
-    sent = CIMultiDict(
-        (name, _quoted(value) if name.lower() in names else value)
-        for name, value in headers.items()
-    )
-    sent[ESCAPED_HEADER] = ",".join(sorted(names))
-    return sent
-
-
-def restored(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers that the first broker received."""
-    names = set(headers.get(ESCAPED_HEADER, "").lower().split(","))
-    if names == {""}:
-        return headers
-    return CIMultiDict(
-        (name, _unquoted(value) if name.lower() in names else value)
-        for name, value in headers.items()
-        if name.lower() != ESCAPED_HEADER.lower()
-    )
-
-
-def _is_sendable(value: str) -> bool:
-    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
-def _quoted(value: str) -> str:
-    return quote_from_bytes(value.encode("utf-8", "surrogateescape"))
-
-
-def _unquoted(value: str) -> str:
-    return unquote_to_bytes(value.encode("utf-8", "surrogateescape")).decode(
-        "utf-8", "surrogateescape"
-    )

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from octavo.broker.errors import NotOwner, SchemaMismatch
 from octavo.broker.http.body_words import in_words
-from octavo.broker.http.broker_calls import INCARNATION_HEADER, restored
+from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.http.gate import Grant
 from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem, problem_of
@@ -114,8 +114,7 @@ class Call:
         """The caller's identity and admission, once the gate has let the call in."""
         self.ends_with: Problem | None = None
         """Why this broker ends an answer without end."""
-        self.headers = restored(request.headers) if self.forwarded else request.headers
-        """The headers as the caller sent them, even if another broker has forwarded the call."""
+        self.headers: Mapping[str, str] = request.headers
         self.route = route
         self.variables = variables
         self.services = services

@@ -80,8 +80,6 @@ class HttpConfig:
     """Open connections; a further connection gets a 503 and is closed …"""
     connections_reserved: int = 128
     """… except this many reserved connections, for health checks and other brokers only."""
-    peer_connections_max: int = 512
-    """Connections to all other brokers together."""
     allowed_hosts: tuple[str, ...] = ()
     """Names of this broker, besides IP addresses, names without a dot (localhost) and its
     advertised name. A `Host` header with any other name is refused, since a browser may have been

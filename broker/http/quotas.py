@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from octavo.broker.metrics import Metrics
     from octavo.metadata.store import MetadataStore
 
-MESSAGES_HEADER = "octavo-messages"
-"""Header between brokers: how many messages an answer has, or were stored."""
 _STREAMED = "application/x-ndjson"
 """A content type whose bodies have no length limit: charged as they arrive."""
 _BRINGS = (Charge.PUBLISHES, Charge.UPLOADS)
@@ -133,8 +131,6 @@ class HttpQuotas(OperationQuotas):
         if not self.on or call.is_streaming:
             return
         if call.forwarded:  # the first broker charges it
-            if call.messages and not response.prepared:
-                response.headers[MESSAGES_HEADER] = str(call.messages)
             return
         charge, now_s = call.route.charge, self.now_s()
         if charge in _BRINGS:

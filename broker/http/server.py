@@ -29,7 +29,6 @@ from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
 from octavo.broker.http.former_names import FormerNames
-from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.operations import Door, new_remote
@@ -130,7 +129,6 @@ class BrokerServer:
             held=held,
             quotas=quotas,
             groups=groups,
-            peers=Peers(self._config, metrics, proof, tls),
             remote=remote,
             rules=rules,
             operations=self._new_operations(remote, rules, proof.run, groups),
@@ -211,7 +209,6 @@ class BrokerServer:
         self._services.url = f"{'https' if self._tls else 'http'}://{name}:{bound}"
         self._hosts = frozenset(name.lower() for name in (*config.allowed_hosts, advertised))
         try:
-            await self._services.peers.start()
             await self._services.quotas.start()
             await self._broker.start(self._services.url)
             self._services.overview.start()
@@ -265,7 +262,6 @@ class BrokerServer:
         self._services.door.close()
         self._services.pages.close()
         await self._services.overview.close()
-        await self._services.peers.close()
         await self._services.remote.close()
         await self._services.quotas.close()
         if self._http is not None:

@@ -12,7 +12,6 @@ from octavo.broker.cluster.in_use import RecoveryDoor
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
@@ -95,7 +94,6 @@ class Services:
     in_hand: InHand = field(default_factory=InHand)
     streams: StreamPlaces
     pages: Pages = field(default_factory=Pages)
-    peers: Peers
     remote: Remote
     """Sends operations to the owners of partitions."""
     door: TakesBrokers

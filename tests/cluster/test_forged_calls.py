@@ -135,7 +135,7 @@ async def test_what_counts_between_brokers_is_not_passed_on(brokers: Cluster) ->
         FORWARDED_HEADER: other, PROOF_HEADER: "x", "Content-Type": "text/plain",
     }  # fmt: skip
     for broker in (first, other):
-        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # an operation, a forwarded call
+        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # both are operations
             answer = await brokers.apis[broker].post(path, b"x", headers=sent)
             assert answer.status == 200, answer
     found = (await brokers.api.get(f"{PARTITION}/messages?from=earliest")).json()["messages"]

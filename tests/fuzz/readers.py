@@ -34,7 +34,6 @@ from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFi
 from octavo.bookie.wire.v3_adds import Gathering
 from octavo.bookie.write.cache import Memtable, extents
 from octavo.broker.http.api.short_way import shape_of
-from octavo.broker.http.broker_calls import ESCAPED_HEADER, restored
 from octavo.broker.http.browsers import check_browser, preflight, protect
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.request_edges import RequestEdges
@@ -454,12 +453,6 @@ def _find_route(data: bytes) -> None:
     _ROUTER.find("GET", data.decode("latin-1"))
 
 
-def _restore(data: bytes) -> None:
-    """A call between brokers; its proof does not cover these headers."""
-    escaped, _, value = data.decode("utf-8", "surrogateescape").partition("\n")
-    restored(CIMultiDict({ESCAPED_HEADER: escaped, "Octavo-Key": value, "Producer-Id": value}))
-
-
 class _Quiet:
     """A transport that only waits."""
 
@@ -560,7 +553,6 @@ READERS: dict[str, Reader] = {
     "LAC alone": Reader(
         [pack_lac(_CRC32C, 1, 7)], lambda data: unpack_lac(_CRC32C, 1, data), (DigestMismatch,)
     ),
-    "escaped headers": Reader([b"octavo-key,producer-id\na%C3%A4%00%ff"], _restore, ()),
     "request edges": Reader(_heads(), _follow, ()),
     "browser's headers": Reader(
         [

@@ -246,9 +246,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.subscriptions.subscriptions:STATS_A_TURN
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.listener:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
-        octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX
-        octavo.broker.http.forwarding:HELD_BODY_BYTES_MAX
-        octavo.broker.http.forwarding:ASKED_AT_ONCE octavo.broker.http.forwarding:KEEPALIVE_S
+        octavo.broker.http.forwarding:ASKED_AT_ONCE
         octavo.broker.operations.upgrade:*
         octavo.broker.http.api.batching:SENT_TOGETHER_BYTES
         octavo.broker.http.call:PRESSED_STALL_S octavo.broker.http.call:PACE_OVER_S

@@ -148,21 +148,6 @@ BUGS = (
         ),
     ),
     TestedBug(
-        "callers-speak-for-brokers",
-        "a broker forwards headers of its caller that only brokers may set",
-        """The broker seals headers of its caller, such as an escaped key. The owner then stores
-        another key than in a direct call.""",
-        "any broker answers as the owner does",
-        _FORGED,
-        (
-            Edit(
-                "octavo.broker.http.forwarding:Peers.forward",
-                "if key.lower() not in _NOT_PASSED_ON",
-                "if key.lower() not in _HOP_BY_HOP",
-            ),
-        ),
-    ),
-    TestedBug(
         "registered-by-name-alone",
         "calls go to the address in an owner's record without checking it",
         "A client that can write the record has callers' requests sent to any host.",

@@ -18,7 +18,6 @@ from octavo.broker import errors
 from octavo.broker.http.api import short_way
 from octavo.broker.http.api.short_way import ShortWay, shape_of
 from octavo.broker.http.connections import Connection
-from octavo.broker.types import Owner
 from tests.support.fake_broker import NOW_MS, FakePartition, Running, running, until
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority
 
@@ -427,15 +426,9 @@ async def test_what_another_broker_has_passed_on_is_not_learnt(
     owned_by(two, "b1")
     wire = await Wire.to(two)
     services = two.servers[0]._services
-    await services.peers.ask(
-        "b0",
-        Owner("b1", two.servers[1].url, False),
-        "POST",
-        f"{TOPIC}/messages",
-        b"abc",
-        {"Content-Type": "text/plain"},
-        identity=services.own_identity,
-    )
+    path, headers = f"{TOPIC}/messages", {"Content-Type": "text/plain"}
+    services.proof.enter(headers, "b0", "b1", "POST", path, services.own_identity)
+    assert (await two.apis[1].post(path, b"abc", headers=headers)).status == 200
     owner = two.servers[1]._short_way
     assert heads
     assert not owner._young

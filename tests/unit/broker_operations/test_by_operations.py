@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.server import BrokerServer
 from octavo.broker.operations.serving import Serving
 from octavo.protocol.large import PIECE_BYTES
 from tests.support.fake_broker import Answer, Running, running, until
 
+ROOT = Path(__file__).parents[3]
 TOPIC = "/v1/topics/public/one"
 PART = f"{TOPIC}/partitions/0"
 ACCESS = f"{PART}/producer-access"
@@ -27,11 +28,15 @@ async def asked_elsewhere(two: Running, method: str, path: str, **how: Any) -> A
     return await two.apis[1].call(method, path, **how)
 
 
-async def test_no_call_is_sent_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sent(*_: Any, **__: Any) -> Any:
-        raise AssertionError("a broker sent HTTP to another one")
+def test_brokers_have_no_http_client() -> None:
+    """So no call can be sent to another broker as a second HTTP request."""
+    sources = {path: path.read_text() for path in (ROOT / "broker").rglob("*.py")}
+    assert len(sources) > 100
+    for path, text in sources.items():
+        assert not any(name in text for name in ("ClientSession", "TCPConnector")), path
 
-    monkeypatch.setattr(Peers, "_open", sent)
+
+async def test_calls_at_another_broker_are_answered_by_operations() -> None:
     async with running(2) as two:
         await two.api.put(TOPIC)
         await two.api.put(f"{TOPIC}/subscriptions/s")
@@ -59,15 +64,9 @@ async def test_no_call_is_sent_once_more(monkeypatch: pytest.MonkeyPatch) -> Non
             assert found.get("partitions", [found])[0]["from_broker"] == "b0"
 
 
-async def test_a_durable_stream_is_used_through_another_broker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_durable_stream_is_used_through_another_broker() -> None:
     """Made, of a topic with messages as well, appended to, read, followed, closed and deleted."""
 
-    def sent(*_: Any, **__: Any) -> Any:
-        raise AssertionError("a broker sent HTTP to another one")
-
-    monkeypatch.setattr(Peers, "_open", sent)
     stream, text = "/v1/durable-streams/public/one", {"Content-Type": "text/plain"}
     async with running(2) as two:
         await two.api.put(TOPIC)
@@ -104,15 +103,9 @@ async def test_a_durable_stream_is_used_through_another_broker(
         assert (await two.apis[1].get(stream)).status == 404
 
 
-async def test_a_large_message_is_stored_and_read_through_another_broker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_large_message_is_stored_and_read_through_another_broker() -> None:
     """The owner stores it whole, once under its name, and refuses it when it is too long."""
 
-    def sent(*_: Any, **__: Any) -> Any:
-        raise AssertionError("a broker sent HTTP to another one")
-
-    monkeypatch.setattr(Peers, "_open", sent)
     body = bytes(range(256)) * (PIECE_BYTES * 5 // 512)
     named = {"Octavo-Upload": "film", "Octavo-Key": "k"}
 
