@@ -216,7 +216,7 @@ def _check(
 def _check_folder(folder: Path | None, *, several: bool) -> None:
     """Check `--output-dir`. Raises `BadOption`."""
     if folder is not None and several:
-        raise BadOption("--output-dir takes a single topic: its files are named by offsets")
+        raise BadOption("--output-dir takes a single topic: file names do not contain the topic")
     if folder is not None and not folder.is_dir():
         raise BadOption(f"--output-dir {folder} is not a folder: make it first")
 

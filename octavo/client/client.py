@@ -164,7 +164,7 @@ class AsyncClient(OfThisProcess):
         )
         self._own_producers: dict[TopicName, Producer] = {}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        """Weak references suffice: its tasks keep a producer with messages under way alive."""
+        """Weak references suffice: tasks keep a producer with messages under way alive."""
         self._looked_at: dict[TopicName, Incarnation] = {}
         """The incarnation of each topic whose offsets this client has seen."""
         self.loops: dict[DeliveryLoop, None] = {}

@@ -37,7 +37,7 @@ _BLOCK_ENTRIES = 256
 _BLOCK_BYTES = 2**20
 
 Copy = bytes | str
-"""A bookie's copy of an entry: a hash of its payload, or a word of the next line."""
+"""A bookie's copy of an entry: a hash of its payload, or `DAMAGED`, `ABSENT` or `UNKNOWN`."""
 DAMAGED, ABSENT, UNKNOWN = "copy-damaged", "copy-missing", "copy-unknown"
 
 

@@ -103,7 +103,7 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
 
 
 def _is_running() -> bool:
-    """Return whether this process has a session. A session is active only in its own thread."""
+    """Return whether this process has a session, in this thread or in another."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

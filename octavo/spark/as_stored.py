@@ -70,7 +70,7 @@ class AsStoredReader(OctavoReader):
 
 
 class WholeSplit(Split):
-    """Pieces that each are a whole ledger. In ledgers of `closed` every entry counts."""
+    """Pieces that each are a whole ledger. Of ledgers in `closed` all offsets are read."""
 
     def __init__(
         self, parts: tuple[Piece, ...], records: dict[str, bytes], closed: frozenset[int]
