@@ -19,7 +19,7 @@ _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 class BookieConfigError(OctavoError):
-    """A setting that no bookie can run with. The message names it, its value and what is
+    """A setting that no bookie can run with. The message names the setting, its value and what is
     allowed."""
 
     name = "bookie-config"

@@ -1,4 +1,4 @@
-"""The code that answers an error, in one place for all parts that answer requests."""
+"""Map errors to the codes that answer them, for all parts that answer requests."""
 
 from __future__ import annotations
 

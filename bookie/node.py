@@ -175,7 +175,7 @@ class BookieNode:
 
     @property
     def port(self) -> int:
-        """The port it listens on, known once started."""
+        """The port that the bookie listens on; the real port once started."""
         return self._listener.port if self._listener is not None else self.config.port
 
     @property

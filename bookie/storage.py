@@ -404,7 +404,7 @@ class Storage:
     # Ledgers
 
     def ledgers(self) -> list[int]:
-        """Return the ids of the ledgers this bookie knows, ascending."""
+        """Return the ids of the ledgers here that are not deleted, ascending."""
         return self._states.ids()
 
     async def delete_ledger(self, ledger_id: int) -> None:

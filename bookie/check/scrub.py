@@ -60,7 +60,7 @@ class LogScrub:
         on_good: Callable[[Checked], None] | None = None,
         uncached: bool = True,
     ) -> None:
-        """`end` is the offset up to which the mark vouches for the log; None means all of it.
+        """`end` is the offset up to which the mark vouches for the log; None: the whole log.
 
         `on_good` is called with every good record.
         """

@@ -96,7 +96,7 @@ class EntryLogs:
     def goes_behind(self, end: tuple[int, int]) -> bool:
         """Whether the logs hold anything, even damage, after `end` (log id, offset).
 
-        The only other copy of it is in the journal.
+        Only the journal has another copy of such records.
         """
         if any(log_id > end[0] for log_id in self._paths):
             return True

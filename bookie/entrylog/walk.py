@@ -175,7 +175,7 @@ class LogCheck:
         starts: Callable[[], Sequence[int]] = tuple,
         uncached: bool = False,
     ) -> None:
-        """`end` is the offset up to which the mark vouches for the log; None means all of it.
+        """`end` is the offset up to which the mark vouches for the log; None: the whole log.
 
         `starts` gives the offsets, ascending, at which the index knows records; it is called only
         after a bad header. `uncached` reads from the device instead of the system's memory.

@@ -2,7 +2,7 @@
 
 A round runs every `gc_interval_ms`, or when an operator asks for it:
 
-    1. Proofs (deletion_proof.py): find the ledgers held here that have no record any more. If the
+    1. Proofs (deletion_proof.py): find the ledgers here that have no record any more. If the
        metadata store does not answer, nothing is proven, and the round continues with step 3.
     2. Quarantine (rules.py): a ledger that is proven gone for the first time waits, and can still
        be read. When it is proven gone again, `gc_quarantine_ms` later, it is deleted for ever.
@@ -50,7 +50,7 @@ class Collected(Protocol):
     compactor: Compactor
 
     def ledgers(self) -> list[int]:
-        """Return the ids of the ledgers this bookie knows, ascending."""
+        """Return the ids of the ledgers here that are not deleted, ascending."""
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger durably: reads then raise `NoSuchLedger`, and adds are refused."""

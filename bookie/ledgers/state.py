@@ -195,7 +195,7 @@ class LedgerStates:
         del self._all[ledger_id]
 
     def all_ids(self) -> list[int]:
-        """Return every ledger known, also the deleted ledgers."""
+        """Return every ledger that has a state, also the deleted ledgers."""
         return list(self._all)
 
 

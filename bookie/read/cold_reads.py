@@ -34,7 +34,7 @@ from octavo.protocol.codes import BookieIOError, TooManyRequests
 from octavo.protocol.fair_queue import FairQueue
 
 _REST_RATIO = 4
-"""Rest times this long after a read, relative to the read: so reads use 20 % of a thread."""
+"""A rest is this many times as long as the read before, so that reads use 20 % of a thread."""
 _REST_S_MAX = 0.1
 """The longest rest: a read that waited long for the disk did not disturb the adds."""
 

@@ -123,7 +123,7 @@ class ReadPath:
     async def read(self, ledger_id: int, entry_id: int, *, urgent: bool = False) -> bytes:
         """Return the whole entry; −1 asks for the last entry.
 
-        Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` when it is uncertain.
+        Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` if it cannot tell.
         """
         if entry_id == INVALID_ENTRY_ID:
             entry_id = self._control.last_entry(ledger_id)

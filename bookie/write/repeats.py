@@ -13,7 +13,7 @@ are handled in rounds; no two batches of a round have an entry in common. A roun
 everything admitted before it is durable, deferred adds included. So a repeated add is answered when
 it is durable, even if the client allowed a deferred sync. After the lookups, the whole round goes
 to the journal together: a writer that sends entries in any order (WriteAdv) pays for one sync in
-each round, not for one sync for each entry. A fence may come during the lookups, so each batch is
+each round instead of one for each entry. A fence may come during the lookups, so each batch is
 admitted again at the end. Used on the loop.
 """
 

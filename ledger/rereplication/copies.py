@@ -97,7 +97,7 @@ def adopters(
     lost: Collection[str],
     candidates: Mapping[str, BookieInfo],
 ) -> dict[int, str]:
-    """Choose a bookie for each position whose bookie is lost; omit those without any.
+    """Choose a bookie for each position whose bookie is lost, as far as there are bookies.
 
     Every process with the same `candidates` gets the same result. `first` tells the ledger's
     fragments apart, so that the copies of a lost bookie spread over all bookies.

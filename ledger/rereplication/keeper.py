@@ -196,7 +196,7 @@ class CopyKeeper:
         self._woken.set()
 
     def _note_absent(self, known: Iterable[str]) -> None:
-        """Note since when these bookies, and those noted before, are not registered."""
+        """Note since when these bookies are not registered; keep earlier notes that still hold."""
         there = self._client.bookies.available
         now = self._loop.time()
         since = self._absent_since

@@ -212,7 +212,7 @@ class Pending:
 
     @property
     def held_from(self) -> int:
-        """The first entry that is still held."""
+        """The first entry that is still kept."""
         if self._released < len(self._chunks):
             return self._chunks[self._released].first_entry
         return self.next_entry

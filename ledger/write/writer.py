@@ -146,7 +146,7 @@ class LedgerWriter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held because a live bookie has not acked them."""
+        """Bytes of entries that are kept because a live bookie has not acked them."""
         return self._pending.held_bytes + self._payload_bytes
 
     @property
