@@ -8,10 +8,10 @@ one place in the journal and one answer for many entries.
 a whole add. It checks lengths, ids and, if the sender uses CRC32C, the checksum of every entry. It
 joins adds with the same ledger, key and flags whose ids ascend by one. An entry with a LAC that is
 not below its own id is refused: such a LAC would have readers and recoveries look for entries that
-never existed. Recovery adds may do so, because Apache's replicator packs the entries of a closed
-ledger with its last LAC. Bytes are copied once for each batch. Frames of the same length, which is
-what a busy writer sends, are walked by a single `iter_unpack`; that takes a third of the time for
-each entry.
+never existed. Recovery adds may have such a LAC, because Apache's replicator packs the entries of a
+closed ledger with its last LAC. Bytes are copied once for each batch. Frames of the same length,
+which is what a busy writer sends, are walked by a single `iter_unpack`; that takes a third of the
+time for each entry.
 """
 
 from __future__ import annotations

@@ -399,7 +399,7 @@ class EntryLogs:
                 DamageKind.TRUNCATED if short else DamageKind.RUN_CHECKSUM,
                 location,
                 ledger_id,
-                f"{where}: the run's checksum does not match its bytes",
+                f"{where}: the extent's checksum does not match its bytes",
             )
         return record, frames
 

@@ -176,7 +176,7 @@ class JournalReader:
         for before, after in pairwise(wanted):
             if after != before + 1:
                 unsure = (
-                    "" if mark is not None else f" (no readable {MARK_NAME} says if they count)"
+                    "" if mark is not None else f"; without {MARK_NAME} they may hold acked entries"
                 )
                 self._lose(
                     f"{self.directory}/{file_name(before + 1)}",

@@ -96,7 +96,7 @@ class V3Calls:
 
     async def _write_lac(self, body: Any) -> _Fields:
         if self._read_only():
-            raise ReadOnly("this bookie takes no LAC at present")
+            raise ReadOnly("this bookie is read-only, and takes no explicit LAC")
         control = self._storage.control
         if not is_lac_alone(body.ledgerId, body.lac, body.body):
             raise BadRequest(f"ledger {body.ledgerId}: the body does not match LAC {body.lac}")

@@ -214,8 +214,8 @@ class Repeats:
                 for entry in here:
                     found = likeness(entry, _entry(batch, entry_id - batch.first_entry))
                     if found is Likeness.OTHER:
-                        what = f"another entry {entry_id} of ledger {batch.ledger_id}"
-                        raise BadRequest(f"{what} is here, and stays")
+                        what = f"a different entry {entry_id} of ledger {batch.ledger_id}"
+                        raise BadRequest(f"{what} is stored here already, and is kept")
                     is_here = is_here and found is Likeness.SAME
                     entry_id += 1
         return is_here

@@ -90,7 +90,9 @@ class ExplicitIds:
 
     async def close(self) -> LedgerMetadata:
         """Close the writer; entries behind a gap are not part of the ledger."""
-        self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} was closed with a gap before it"))
+        missing = self._writer.last_add_pushed + 1
+        why = f"was closed before entry {missing} came"
+        self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} {why}"))
         return await self._writer.close()
 
     def _go_on(self) -> None:
