@@ -140,7 +140,7 @@ async def read(call: Call) -> web.StreamResponse:
 async def _follow(
     call: Call, name: PartitionName, kind: str, *, compacted: bool
 ) -> web.StreamResponse:
-    """Follow the partition: follow.py makes the stream, this function its pages."""
+    """Follow the partition: `follow` makes the stream, this function its pages."""
     if kind == JSON:
         raise bad_parameter("follow", "true", f"for Accept: {EVENTS}, {NDJSON} or {RECORD_BATCH}")
     if compacted:
