@@ -17,11 +17,10 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.errors import NotOwner, SchemaMismatch
-from octavo.broker.http.body_words import in_words
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.http.gate import Grant
-from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.request_body import ENCODINGS, Decompressor, in_words
 from octavo.broker.types import PartitionName, TopicName, checked_name
 from octavo.protocol.numbers import AMOUNT, whole
 from octavo.security.principal import Identity
@@ -332,7 +331,7 @@ class Call:
     async def _collect(self, bound: int) -> list[bytes]:
         parts: list[bytes] = []
         size = 0
-        inflater = Inflater(self._encoding) if self._encoding else None
+        inflater = Decompressor(self._encoding) if self._encoding else None
         try:
             async with asyncio.timeout(self.services.config.body_timeout_ms / 1000):
                 while chunk := await self._arrived(self.services.config.stall_timeout_ms):
@@ -428,7 +427,7 @@ class Call:
             return
         self.body_is_spent = True
         await self.continue_if_asked()
-        inflater = Inflater(self._encoding) if self._encoding else None
+        inflater = Decompressor(self._encoding) if self._encoding else None
         stall_ms = self.services.config.stall_timeout_ms
         patience_ms = idle_ms or stall_ms
         while True:

@@ -21,9 +21,8 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from octavo.broker.http.masks import REFUSED_HEAD, Masks
+from octavo.broker.http.connection_bytes import REFUSED_HEAD, Masks, RequestEdges
 from octavo.broker.http.problems import Problem
-from octavo.broker.http.request_edges import RequestEdges
 from octavo.protocol.tally import Tally
 
 _TLS_BEGINS = "\\x16\\x03"
@@ -79,8 +78,8 @@ class _MaskedFrames:
         self._parser.feed_eof()
 
 
-TakeShortWay = Callable[[bytes, bytes, "Connection"], bool]
-"""Whether a request, with a head and a body, is answered without aiohttp (short_way.py)."""
+TakeFastPublish = Callable[[bytes, bytes, "Connection"], bool]
+"""Whether a request, with a head and a body, is answered without aiohttp (api/fast_publish.py)."""
 
 
 class Connection(web.RequestHandler):
@@ -95,7 +94,7 @@ class Connection(web.RequestHandler):
         "counted_as", "head", "peer", "reserved", "verdict",
     )  # fmt: skip
 
-    def __init__(self, manager: web.Server, short_way: TakeShortWay, **options: Any) -> None:
+    def __init__(self, manager: web.Server, short_way: TakeFastPublish, **options: Any) -> None:
         super().__init__(manager, **options)
         self.reserved = False
         """Whether it came when all ordinary places were taken."""
@@ -284,7 +283,7 @@ class ConnectionServer(web.Server):
         connections_max: int,
         connections_reserved: int,
         on_refused: Callable[[], object],
-        short_way: TakeShortWay,
+        short_way: TakeFastPublish,
         **options: Any,
     ) -> None:
         super().__init__(answer, **options)

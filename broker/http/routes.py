@@ -10,38 +10,43 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.broker.http.api import access as api_access
-from octavo.broker.http.api import acks as api_acks
 from octavo.broker.http.api import answers
 from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
+from octavo.broker.http.api import deliveries as api_acks
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import durable_streams as api_durable_streams
 from octavo.broker.http.api import explain as api_explain
 from octavo.broker.http.api import groups as api_groups
 from octavo.broker.http.api import large as api_large
-from octavo.broker.http.api import policy as api_policy
 from octavo.broker.http.api import publish as api_publish
 from octavo.broker.http.api import push as api_push
-from octavo.broker.http.api import quotas as api_quotas
 from octavo.broker.http.api import read as api_read
-from octavo.broker.http.api import reader_tokens as api_reader_tokens
 from octavo.broker.http.api import schemas as api_schemas
+from octavo.broker.http.api import security as api_policy
+from octavo.broker.http.api import security as api_quotas
+from octavo.broker.http.api import security as api_reader_tokens
 from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
 from octavo.broker.http.api.access import AccessBody, AccessShown
-from octavo.broker.http.api.acks import AckBody
 from octavo.broker.http.api.bulk_loads import AbortBody, BeginBody, CommitBody
-from octavo.broker.http.api.deliveries import CREDITS_MAX
+from octavo.broker.http.api.deliveries import CREDITS_MAX, AckBody
 from octavo.broker.http.api.groups import GroupShown, MemberBody, MemberShown
 from octavo.broker.http.api.payloads import MessageIn, MessagesIn
-from octavo.broker.http.api.policy import PolicyBody, PolicyShown, UserGroups
-from octavo.broker.http.api.quotas import QuotaBody, Quotas, QuotaShown
 from octavo.broker.http.api.schemas import (
     CompatibilityBody,
     SchemaBody,
     SchemaChecked,
     SchemaShown,
     SubjectShown,
+)
+from octavo.broker.http.api.security import (
+    PolicyBody,
+    PolicyShown,
+    QuotaBody,
+    Quotas,
+    QuotaShown,
+    UserGroups,
 )
 from octavo.broker.http.api.subscriptions import ExpireBody, SeekBody, SkipBody
 from octavo.broker.http.api.topic_body import NamespaceBody, SubscriptionBody, TopicBody
@@ -67,9 +72,9 @@ from octavo.broker.http.needs import (
     of_topic,
 )
 from octavo.broker.http.openapi import encoded, openapi
-from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route, Struct
 from octavo.broker.http.schemas import ANY, NAME, OFFSET
+from octavo.broker.http.stream import EVENTS
 from octavo.broker.types import PRIORITY_MAX
 from octavo.protocol.append_time import APPEND_TIME_HEADER
 from octavo.protocol.leased import ENTRIES_HEADER, LEASE_HEADER, LEASED_HEADER, PARTITION_HEADER

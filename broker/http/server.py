@@ -22,12 +22,12 @@ from octavo.broker.audit import AuditLog
 from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
 from octavo.broker.groups.coordinator import Groups
-from octavo.broker.http.api.short_way import ShortWay
+from octavo.broker.http.api.fast_publish import FastPublish
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
-from octavo.broker.http.browsers import check_browser, preflight, protect
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
+from octavo.broker.http.csrf import check_browser, preflight, protect
 from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.held_bytes import HeldBytes
@@ -151,7 +151,7 @@ class BrokerServer:
         gate.on_decision = self._audit.on_decision
         gate.on_unauthenticated = self._audit.on_unauthenticated
         metrics.held_bytes.set_function(lambda: self._services.held.total)
-        self._short_way = ShortWay(self._services)
+        self._short_way = FastPublish(self._services)
         own_operations.connect(broker)
         self._router = Router(FormerNames().routes(ROUTES))
         self._listener: asyncio.Server | TlsListener | None = None

@@ -15,10 +15,9 @@ from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
-from octavo.broker.http.pages import Pages
 from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.replays import Replays
-from octavo.broker.http.stream import StreamPlaces
+from octavo.broker.http.stream import Pages, StreamPlaces
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations.asking import Operations
 from octavo.broker.operations.remote import Remote

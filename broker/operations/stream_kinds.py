@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from octavo.broker.operations.given import GivenBatch
-from octavo.broker.operations.json_parts import MESSAGE_PARTS_MAX, has_more_parts
 from octavo.broker.state.stream import Append, StreamConfig
 from octavo.broker.types import PartitionName, TopicName
+from octavo.protocol.json_message import MESSAGE_PARTS_MAX, has_more_parts
 
 ELEMENTS_MAX = 20_000
 """Limit of messages in an append of JSON: they form one batch, made in a single turn."""

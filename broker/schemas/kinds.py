@@ -18,10 +18,9 @@ from typing import Any, Protocol
 import msgspec
 
 from octavo.broker.errors import InvalidSchema
-from octavo.broker.schemas.avro_rules import TooManyPairs
-from octavo.broker.schemas.avro_rules import mistake as avro_mistake
-from octavo.broker.schemas.avro_rules import unreadable as avro_unreadable
-from octavo.broker.schemas.avro_shape import Shape
+from octavo.broker.schemas.avro import Shape, TooManyPairs
+from octavo.broker.schemas.avro import mistake as avro_mistake
+from octavo.broker.schemas.avro import unreadable as avro_unreadable
 from octavo.broker.schemas.json_cost import PARTS_MAX, cost_of
 
 TYPES = ("json", "avro")

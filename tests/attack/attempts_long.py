@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from octavo.broker.http.api.acks import ACK_IDS_MAX
-from octavo.broker.operations.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX
+from octavo.broker.http.api.deliveries import ACK_IDS_MAX
 from octavo.protocol.compression import Compression
 from octavo.protocol.due import due_header
 from octavo.protocol.frames import read_request
+from octavo.protocol.json_message import BODY_PARTS_MAX, MESSAGE_PARTS_MAX
 from octavo.protocol.records import Record, build_batch
 from tests.attack.attempts import TURN_S_MAX, attempt, refused
 from tests.attack.attempts_costly import SUBJECTS

@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 
-from octavo.broker.http.browsers import SANDBOX
+from octavo.broker.http.csrf import SANDBOX
 from tests.attack.attempts import TURN_S_MAX, attempt, enter_each, refused
 from tests.attack.attempts_requests import T, request
 from tests.attack.world import World, exchange, open_to, said_in, whole_length

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
-from octavo.broker.http.api import acks, push
+from octavo.broker.http.api import deliveries, push
 from octavo.broker.http.api.push import Feed
 from octavo.client.client import AsyncClient
 from octavo.client.types import decode_deliveries
@@ -380,7 +380,7 @@ async def test_acks_over_a_socket_wait_for_a_partition_that_moves(
     async def apply_all(*given: Any) -> int:
         if (fault := next(faults, None)) is not None:
             raise fault
-        return await acks.apply_all(*given)
+        return await deliveries.apply_all(*given)
 
     monkeypatch.setattr(push, "apply_all", apply_all)
     async with connected(cluster.api) as ws:

@@ -33,10 +33,10 @@ from octavo.bookie.ledgers.limbo import LimboDamaged, LimboRecord, decode_limbo,
 from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
 from octavo.bookie.wire.v3_adds import Gathering
 from octavo.bookie.write.cache import Memtable, extents
-from octavo.broker.http.api.short_way import shape_of
-from octavo.broker.http.browsers import check_browser, preflight, protect
+from octavo.broker.http.api.fast_publish import shape_of
+from octavo.broker.http.connection_bytes import RequestEdges
+from octavo.broker.http.csrf import check_browser, preflight, protect
 from octavo.broker.http.problems import Problem
-from octavo.broker.http.request_edges import RequestEdges
 from octavo.broker.http.router import Router
 from octavo.broker.http.routes import ROUTES
 from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie

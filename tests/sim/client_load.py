@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from octavo.broker.http.api.acks import AckBody
+from octavo.broker.http.api.deliveries import AckBody
 from octavo.broker.types import PartitionName, SubscriptionSettings
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, ClientError, ProducerFailed

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from octavo.broker.http.api.acks import AckBody, by_partition
 from octavo.broker.http.api.batching import Piece
-from octavo.broker.http.api.deliveries import rendered
+from octavo.broker.http.api.deliveries import AckBody, by_partition, rendered
 from octavo.broker.http.api.payloads import encode
 from octavo.broker.http.api.publish import summarize
 from octavo.broker.http.call import RECORD_BATCH

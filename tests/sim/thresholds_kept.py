@@ -25,8 +25,8 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.ledgers.high_water:VERSION octavo.bookie.ledgers.high_water:_BYTES_MAX
         octavo.bookie.journal.mark:VERSION octavo.bookie.journal.reader:_ADD
         octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX
-        octavo.broker.http.call:PARTITION_HIGHEST octavo.broker.http.masks:_MASK
-        octavo.broker.http.masks:_OP octavo.broker.http.masks:_DATA_OP_MAX
+        octavo.broker.http.call:PARTITION_HIGHEST octavo.broker.http.connection_bytes:_MASK
+        octavo.broker.http.connection_bytes:_OP octavo.broker.http.connection_bytes:_DATA_OP_MAX
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.producers:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS
@@ -211,18 +211,21 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.write.explicit_ids:*
     """,
     "HTTP and sockets are outside of the simulator": """
-        octavo.broker.http.api.topics:* octavo.broker.http.api.reader_tokens:*
+        octavo.broker.http.api.topics:* octavo.broker.http.api.security:*
         octavo.broker.groups.coordinator:_SHARE_OF_A_PRINCIPAL
         octavo.broker.groups.coordinator:WAITS_PER_SESSION
         octavo.broker.operations.group_calls:*
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
-        octavo.broker.http.api.acks:* octavo.broker.http.api.subscriptions:*
+        octavo.broker.http.api.subscriptions:*
         octavo.broker.http.stream:* octavo.broker.http.api.push:*
-        octavo.broker.http.api.short_way:*
-        octavo.broker.http.replays:* octavo.broker.http.api.policy:*
-        octavo.broker.http.call:JSON_BYTES_MAX octavo.broker.operations.json_parts:*
-        octavo.broker.http.masks:FRAMES_A_STEP octavo.broker.http.masks:FRAGMENTS_MAX
-        octavo.broker.http.request_edges:* octavo.broker.http.browsers:*
+        octavo.broker.http.api.fast_publish:*
+        octavo.broker.http.replays:*
+        octavo.broker.http.call:JSON_BYTES_MAX octavo.protocol.json_message:*
+        octavo.broker.http.connection_bytes:FRAMES_A_STEP
+        octavo.broker.http.connection_bytes:FRAGMENTS_MAX
+        octavo.broker.http.connection_bytes:HEAD_BYTES_KEPT
+        octavo.broker.http.connection_bytes:_HEADS_KEPT octavo.broker.http.connection_bytes:_LOST
+        octavo.broker.http.csrf:*
         octavo.broker.http.api.publish:* octavo.broker.operations.batch_proofs:*
         octavo.broker.http.api.read:*
         octavo.broker.http.api.bulk_loads:*
@@ -232,14 +235,15 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.expiry:_GENERATIONS_MAX
         octavo.broker.audit:*
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
-        octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
+        octavo.broker.cluster.in_use:* octavo.broker.http.request_body:*
+        octavo.broker.http.overview:*
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
-        octavo.broker.http.status_page:* octavo.client.following:* octavo.client.sync:*
+        octavo.client.following:* octavo.client.sync:*
         octavo.client.wire:* octavo.broker.http.api.access:* octavo.broker.http.api.groups:*
         octavo.client.consumer:* octavo.client.large:* octavo.client.durable:*
         octavo.client.json_values:* octavo.client.every_partition:*
         octavo.broker.cluster.schema_registry:* octavo.broker.schemas.kinds:*
-        octavo.broker.schemas.avro_shape:* octavo.broker.schemas.avro_rules:*
+        octavo.broker.schemas.avro:*
         octavo.broker.schemas.json_cost:* octavo.broker.schemas.engine:*
         octavo.broker.http.openapi:_RECORDS octavo.broker.metrics:_ROWS_A_TURN
         octavo.broker.metrics:_PARTITIONS_A_TURN

@@ -14,8 +14,8 @@ _IN_FILE = {
     "bookie.read.read_ahead:ReadAhead._readers": "readers_that_read_ahead",
     "broker.cluster.schema_registry:SchemaRegistry._known": "subjects_and_versions_that_are_known",
     "broker.cluster.schema_registry:_Subject._quick": "subjects_and_versions_that_are_known",
-    "broker.http.api.short_way:ShortWay._young": "heads_of_the_short_way",
-    "broker.http.pages:Pages._fetching": "pages_that_are_fetched_once",
+    "broker.http.api.fast_publish:FastPublish._young": "heads_of_the_short_way",
+    "broker.http.stream:Pages._fetching": "pages_that_are_fetched_once",
     "broker.http.replays:Replays._windows": "calls_that_were_seen",
     "broker.log.compaction:Hints._ranges": "where_pages_of_a_view_ended",
     "broker.log.open_batches:OpenBatches._kept": "batches_that_are_open",
@@ -47,7 +47,7 @@ KEPT: Mapping[str, str] = {
     "a pure function of what is the key, all of it": """
         bookie.adds:_layout bookie.journal.reader:_rows_of bookie.node:_version
         bookie.read.cache:_entry_layout bookie.read.cache:_ids_layout cli.main:_command
-        broker.cluster.registry:_preferred broker.http.request_edges:body_bytes_of
+        broker.cluster.registry:_preferred broker.http.connection_bytes:body_bytes_of
         broker.subscriptions.key_shared:_points metadata.bookies:decode_service_info
         metadata.cookie:decode_cookie metadata.topic_records:_stored pipeline.json_schema:decoder_of
         protocol.records:_codec protocol.records:_remembered_hash protocol.records:not_records
@@ -142,8 +142,8 @@ KEPT: Mapping[str, str] = {
     "lives for one call, one batch of a task or one object that is looked through": """
         bookie.journal.journal:_Stretch._lanes bookie.journal.reader:JournalReader.lost
         broker.http.api.batching:Publishing._queues broker.http.api.push:_Out._of
-        broker.http.pages:Page._written broker.schemas.avro_rules:_Pairs._known
-        broker.schemas.avro_shape:Shape._empty broker.schemas.avro_shape:Shape._sizes
+        broker.http.stream:Page._written broker.schemas.avro:_Pairs._known
+        broker.schemas.avro:Shape._empty broker.schemas.avro:Shape._sizes
         broker.schemas.json_cost:_Walk._weights pipeline.interrupt:Signals._before
         pipeline.spread:Findings.counts process.schema_server:_Server._pids
         protocol.topic_patterns:_Compiled._places security.rules:Policy._of spark.sink:_Task._counts

@@ -21,9 +21,9 @@ import pytest
 from octavo.bookie.read.read_ahead import ReadAhead
 from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.errors import SchemaMismatch
-from octavo.broker.http.api.short_way import shape_of
-from octavo.broker.http.pages import Page, Pages
+from octavo.broker.http.api.fast_publish import shape_of
 from octavo.broker.http.replays import Replays
+from octavo.broker.http.stream import Page, Pages
 from octavo.broker.log.compaction import Hints
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import LedgerTimes, OpenReaders

@@ -22,8 +22,8 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.in_use import FORCED_EVERY_S, in_use, user_of
 from octavo.broker.http.api import answers
 from octavo.broker.http.api.answers import Ledger, LedgerFragment
-from octavo.broker.http.browsers import PAGE_HEADERS
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
+from octavo.broker.http.csrf import PAGE_HEADERS
 from octavo.broker.http.forwarding import (
     all_or_raise,
     ask_all,
@@ -31,9 +31,8 @@ from octavo.broker.http.forwarding import (
     redirected,
     topic_of,
 )
-from octavo.broker.http.overview import Down, Seen
+from octavo.broker.http.overview import ROWS_SHOWN_MAX, Down, Seen, page
 from octavo.broker.http.problems import Problem, problem_from
-from octavo.broker.http.status_page import ROWS_SHOWN_MAX, page
 from octavo.broker.operations.kinds import Drain, Drained, Refused, Unload, Unloaded
 from octavo.broker.types import PartitionName, PartitionStats
 from octavo.ledger.encryption import wrapped_of

@@ -47,10 +47,9 @@ from octavo.broker.http import durable
 from octavo.broker.http.api.topics import points_of
 from octavo.broker.http.call import Call, bad_parameter
 from octavo.broker.http.forwarding import operate, redirected, topic_of
-from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.problems import Problem, readable
 from octavo.broker.http.quotas import wait_of
-from octavo.broker.http.stream import LIVES_S, Stream, through_moves, write_head
+from octavo.broker.http.stream import EVENTS, LIVES_S, Stream, through_moves, write_head
 from octavo.broker.operations.given import stored_of
 from octavo.broker.operations.kinds import Done, Given, Read
 from octavo.broker.operations.stream_kinds import (

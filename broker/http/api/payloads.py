@@ -19,14 +19,16 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from octavo.broker.http.body_words import in_words
 from octavo.broker.http.call import parse_duration_ms, parse_time_ms, time_hint
 from octavo.broker.http.problems import Problem
-from octavo.broker.operations.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX, has_more_parts
+from octavo.broker.http.request_body import in_words
 from octavo.broker.types import MessageId
 from octavo.protocol.due import due_header
 from octavo.protocol.json_message import (
+    BODY_PARTS_MAX,
+    MESSAGE_PARTS_MAX,
     JsonHeaders,
+    has_more_parts,
     show_headers,
     show_key,
     show_value,

@@ -38,25 +38,29 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from octavo.broker.errors import SubscriptionBusy
-from octavo.broker.http.api.acks import AckBody, Share, apply_all, by_partition, give_back
 from octavo.broker.http.api.deliveries import (
     CREDITS_MAX,
     DEFAULT_CONSUMER,
     GIVE_BACK_S,
     RECEIVE_PARTITIONS_MAX,
+    AckBody,
     Handover,
+    Share,
     ack_ids_in,
+    apply_all,
+    by_partition,
     consumer_in,
     generation_in,
+    give_back,
     priority_in,
 )
 from octavo.broker.http.api.read import answer_type
-from octavo.broker.http.browsers import check_lease
 from octavo.broker.http.call import JSON, NDJSON, Call, bad_parameter, decode_json
+from octavo.broker.http.csrf import check_lease
 from octavo.broker.http.forwarding import topic_of
-from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.stream import (
+    EVENTS,
     FIRST_PAUSE_S,
     LAST_WORD_S,
     LIVES_S,

@@ -53,9 +53,8 @@ from octavo.broker.http.forwarding import (
     topic_of,
     with_owner,
 )
-from octavo.broker.http.pages import EVENTS, Page
 from octavo.broker.http.problems import Problem
-from octavo.broker.http.stream import LIVES_S, Stream, through_moves
+from octavo.broker.http.stream import EVENTS, LIVES_S, Page, Stream, through_moves
 from octavo.broker.log.compaction import CompactedBatch
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.operations import kinds as operations

@@ -65,7 +65,7 @@ BUGS = (
         "unit/broker_http/test_short_way.py",
         (
             Edit(
-                "octavo.broker.http.api.short_way:ShortWay.take",
+                "octavo.broker.http.api.fast_publish:FastPublish.take",
                 "if topic is None or known.incarnation not in (None, topic.incarnation):",
                 "if topic is None:",
             ),
@@ -79,7 +79,7 @@ BUGS = (
         "unit/broker_http/test_short_way.py",
         (
             Edit(
-                "octavo.broker.http.api.short_way:ShortWay.learn",
+                "octavo.broker.http.api.fast_publish:FastPublish.learn",
                 "and not call.forwarded",
                 "and call.grant is not None",
             ),
@@ -94,7 +94,7 @@ BUGS = (
         "unit/broker_http/test_short_way.py",
         (
             Edit(
-                "octavo.broker.http.api.short_way:_ShortCall.__call__",
+                "octavo.broker.http.api.fast_publish:_ShortCall.__call__",
                 "None if isinstance(error, _NOTHING_DONE) else error",
                 "None",
             ),
@@ -109,7 +109,7 @@ BUGS = (
         "unit/broker_http/test_short_way.py",
         (
             Edit(
-                "octavo.broker.http.api.short_way:ShortWay.take",
+                "octavo.broker.http.api.fast_publish:FastPublish.take",
                 "single_record(known.kind, known.headers, body, services, known.topic, key)",
                 "single_record(known.kind, known.headers, body, services, known.topic)",
             ),
@@ -124,7 +124,7 @@ BUGS = (
         "unit/broker_http/test_request_edges.py",
         (
             Edit(
-                "octavo.broker.http.request_edges:_body_bytes_of",
+                "octavo.broker.http.connection_bytes:_body_bytes_of",
                 "if len(lengths) > 1 or _OTHER_FRAMING.search(lower):",
                 "if len(lengths) > 1:",
             ),
@@ -139,7 +139,7 @@ BUGS = (
         "unit/broker_http/test_short_way.py",
         (
             Edit(
-                "octavo.broker.http.api.short_way:_ShortCall.__call__",
+                "octavo.broker.http.api.fast_publish:_ShortCall.__call__",
                 "    services.held.give_back(caller.peer, self._body_bytes, *self._shares)\n",
                 "",
             ),

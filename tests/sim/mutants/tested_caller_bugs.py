@@ -229,7 +229,7 @@ BUGS = (
         _FOLLOW,
         (
             Edit(
-                "octavo.broker.http.pages:Pages.at",
+                "octavo.broker.http.stream:Pages.at",
                 "self._fetching[place] = task",
                 "self._fetching[place[0], place[1], id(task)] = task",
             ),

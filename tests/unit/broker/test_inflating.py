@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.http.inflating import GROWTH_FREE_BYTES, GROWTH_MAX, PIECE_BYTES, Inflater
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.request_body import GROWTH_FREE_BYTES, GROWTH_MAX, PIECE_BYTES, Decompressor
 
 
 def unpacked(encoding: str, pieces: list[bytes]) -> bytes:
-    inflater = Inflater(encoding)
+    inflater = Decompressor(encoding)
     found = [piece for data in pieces for piece in inflater.feed(data)]
     assert all(0 < len(piece) <= PIECE_BYTES for piece in found)
     inflater.finish()
@@ -72,7 +72,7 @@ def test_bytes_after_the_end_are_no_part_of_it() -> None:
 
 def test_a_bomb_is_refused_before_it_has_grown() -> None:
     packed = gzip.compress(bytes(50_000_000))
-    pieces = Inflater("gzip").feed(packed)
+    pieces = Decompressor("gzip").feed(packed)
     given = 0
 
     def unpack() -> None:

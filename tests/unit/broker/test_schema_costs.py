@@ -14,7 +14,7 @@ from octavo.broker.cluster import schema_registry
 from octavo.broker.cluster.schema_registry import MessageCheck, _Subject
 from octavo.broker.errors import InvalidSchema
 from octavo.broker.log.open_batches import Turns
-from octavo.broker.schemas.avro_rules import PAIRS_MAX
+from octavo.broker.schemas.avro import PAIRS_MAX
 from octavo.broker.schemas.engine import Answer, Check, InProcess, Question
 from octavo.broker.schemas.json_cost import PARTS_MAX, cost_of
 from octavo.broker.schemas.kinds import SCHEMA_BYTES_MAX, parsed, quick

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.broker.errors import InvalidSchema
-from octavo.broker.schemas.avro_rules import unreadable
-from octavo.broker.schemas.avro_shape import DEPTH_MAX, Shape
+from octavo.broker.schemas.avro import DEPTH_MAX, Shape, unreadable
 from octavo.broker.schemas.compatibility import MODES, problems_of
 from octavo.broker.schemas.kinds import id_of, parsed
 from tests.support.kit.examples import examples

@@ -18,8 +18,8 @@ import pytest
 
 import octavo.broker
 from octavo.broker.config import BrokerConfigError
-from octavo.broker.http.browsers import HSTS_S, PAGE_HEADERS, protect
 from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.csrf import HSTS_S, PAGE_HEADERS, protect
 from octavo.broker.http.routes import ROUTES
 from tests.support.fake_broker import Running, running
 

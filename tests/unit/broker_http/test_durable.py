@@ -9,7 +9,7 @@ import pytest
 
 from octavo.broker.http import durable
 from octavo.broker.operations import stream_kinds
-from octavo.broker.operations.json_parts import MESSAGE_PARTS_MAX
+from octavo.protocol.json_message import MESSAGE_PARTS_MAX
 
 
 def test_offsets_sort_as_texts() -> None:

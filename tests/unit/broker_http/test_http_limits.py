@@ -19,9 +19,13 @@ import pytest
 from octavo import AsyncClient
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import topics as api_topics
-from octavo.broker.http.api.acks import ACK_IDS_MAX, NACK_DELAY_MS_MAX
 from octavo.broker.http.api.cluster import LEDGERS_SHOWN_MAX
-from octavo.broker.http.api.deliveries import CONSUMER_CHARS_MAX, REQUEST_CHARS_MAX
+from octavo.broker.http.api.deliveries import (
+    ACK_IDS_MAX,
+    CONSUMER_CHARS_MAX,
+    NACK_DELAY_MS_MAX,
+    REQUEST_CHARS_MAX,
+)
 from octavo.broker.http.api.publish import BLANK_LINES_MAX
 from octavo.broker.http.api.topics import TOPICS_SHOWN_MAX
 from octavo.broker.http.config import HttpConfig

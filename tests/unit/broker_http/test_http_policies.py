@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.http.api.short_way import ShortWay
+from octavo.broker.http.api.fast_publish import FastPublish
 from octavo.client.client import AsyncClient
 from octavo.client.errors import NotFound
 from octavo.protocol.compression import Compression
@@ -171,8 +171,8 @@ def refused(answer: Answer, rate: str, limit: int) -> dict[str, Any]:
 async def test_publishes_beyond_a_topics_rate(
     two: Running, monkeypatch: pytest.MonkeyPatch, short: bool
 ) -> None:
-    take = ShortWay.take
-    monkeypatch.setattr(ShortWay, "take", lambda *asked: short and take(*asked))
+    take = FastPublish.take
+    monkeypatch.setattr(FastPublish, "take", lambda *asked: short and take(*asked))
     clock = Frozen(two)
     await two.api.put(LAB, json={"rates": {"publish_messages": 5}})
     await two.api.put(TOPIC)

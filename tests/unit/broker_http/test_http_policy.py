@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.http.api.policy import RULES_MAX
+from octavo.broker.http.api.security import RULES_MAX
 from octavo.security.authority import Authority
 from octavo.security.policy import PolicyStore, secured
 from tests.support.fake_broker import Running, running

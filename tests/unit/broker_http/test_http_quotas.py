@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.http import held_bytes
-from octavo.broker.http.api.short_way import ShortWay
+from octavo.broker.http.api.fast_publish import FastPublish
 from octavo.protocol.records import Record, build_batch
 from octavo.security.quotas import quota_store, with_quota, without_quota
 from tests.support.fake_broker import Answer, Running, running, until
@@ -106,13 +106,13 @@ async def test_single_messages_go_by_the_same_quota_on_both_ways(
     monkeypatch: pytest.MonkeyPatch, short: bool
 ) -> None:
     took: list[bool] = []
-    take = ShortWay.take
+    take = FastPublish.take
 
-    def noted(self: ShortWay, *request: Any) -> bool:
+    def noted(self: FastPublish, *request: Any) -> bool:
         took.append(short and take(self, *request))
         return took[-1]
 
-    monkeypatch.setattr(ShortWay, "take", noted)
+    monkeypatch.setattr(FastPublish, "take", noted)
     async with running(1) as one:
         path = f"{TOPIC}/messages"
         assert (await one.api.put(TOPIC)).status == 201
@@ -131,12 +131,12 @@ async def test_both_ways_refuse_with_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch, subject: str
 ) -> None:
     found: list[list[bytes]] = []
-    take = ShortWay.take
+    take = FastPublish.take
     for short in (False, True):
         if not short:
-            monkeypatch.setattr(ShortWay, "take", lambda *_: False)
+            monkeypatch.setattr(FastPublish, "take", lambda *_: False)
         else:
-            monkeypatch.setattr(ShortWay, "take", take)
+            monkeypatch.setattr(FastPublish, "take", take)
         async with running(1) as one:
             assert (await one.api.put(TOPIC)).status == 201
             Frozen(one)

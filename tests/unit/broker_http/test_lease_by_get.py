@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.broker.http.browsers import check_lease
+from octavo.broker.http.csrf import check_lease
 from octavo.broker.http.problems import Problem
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"

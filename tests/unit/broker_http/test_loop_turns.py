@@ -19,23 +19,23 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from octavo.broker.http.api.acks import ACK_IDS_MAX, ACK_PARTS_MAX
 from octavo.broker.http.api.bulk_loads import (
     ABORTED_LEDGERS_MAX,
     LEDGERS_MAX,
     PARTS_MAX,
     SHARES_MAX,
 )
+from octavo.broker.http.api.deliveries import ACK_IDS_MAX, ACK_PARTS_MAX
 from octavo.broker.http.api.groups import HOLDS_MAX, TOPICS_MAX
 from octavo.broker.http.api.publish import BATCHES_MAX
 from octavo.broker.http.call import JSON_BYTES_MAX
-from octavo.broker.http.inflating import Inflater
+from octavo.broker.http.request_body import Decompressor
 from octavo.broker.http.routes import ROUTES
-from octavo.broker.operations.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX, has_more_parts
 from octavo.broker.types import SubscriptionInfo, SubscriptionSettings, TopicName
 from octavo.ledger.read.open_batch import SMALL_BYTES
 from octavo.protocol.batch import InvalidBatch
 from octavo.protocol.compression import Compression, unpack
+from octavo.protocol.json_message import BODY_PARTS_MAX, MESSAGE_PARTS_MAX, has_more_parts
 from octavo.protocol.records import Record, build_batch
 from tests.support.fake_broker import Answer, Running
 from tests.support.loop_time import LoopTime, slowness
@@ -439,7 +439,7 @@ def test_blocks_of_nothing_are_not_unpacked_one_by_one() -> None:
 
 def test_many_members_of_an_ordinary_size_are_a_body() -> None:
     member = gzip.compress(bytes(range(256)) * 8, 0)
-    inflater = Inflater("gzip")
+    inflater = Decompressor("gzip")
     pieces = itertools.chain(*(inflater.feed(member) for _ in range(1_000)))
     assert sum(map(len, pieces)) == 1_000 * 2_048
     assert zlib.decompress(member, 31) == bytes(range(256)) * 8

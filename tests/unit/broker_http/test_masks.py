@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.http.masks import FRAGMENTS_MAX, FRAMES_A_STEP, Masks
+from octavo.broker.http.connection_bytes import FRAGMENTS_MAX, FRAMES_A_STEP, Masks
 from tests.support.fake_broker import Running
 from tests.support.loop_time import LoopTime
 

@@ -11,7 +11,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser
 
-from octavo.broker.http.request_edges import HEAD_BYTES_KEPT, RequestEdges, body_bytes_of
+from octavo.broker.http.connection_bytes import HEAD_BYTES_KEPT, RequestEdges, body_bytes_of
 
 LINES = [
     b"Content-Length: 3", b"content-LENGTH:3", b"Content-Length: 0", b"Content-Length: 12",

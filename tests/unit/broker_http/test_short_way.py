@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from octavo.broker import errors
-from octavo.broker.http.api import short_way
-from octavo.broker.http.api.short_way import ShortWay, shape_of
+from octavo.broker.http.api import fast_publish
+from octavo.broker.http.api.fast_publish import FastPublish, shape_of
 from octavo.broker.http.connections import Connection
 from tests.support.fake_broker import NOW_MS, FakePartition, Running, running, until
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority
@@ -65,15 +65,15 @@ def post(body: bytes, path: str = TOPIC, *lines: bytes, kind: bytes = b"text/pla
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Record, for each request shown to the fast path, whether it took it."""
     found: list[bool] = []
-    take = ShortWay.take
+    take = FastPublish.take
 
-    def noted(self: ShortWay, *request: Any) -> bool:
+    def noted(self: FastPublish, *request: Any) -> bool:
         answered = take(self, *request)
         if request[0].startswith(b"POST"):
             found.append(answered)
         return answered
 
-    monkeypatch.setattr(ShortWay, "take", noted)
+    monkeypatch.setattr(FastPublish, "take", noted)
     return found
 
 
@@ -414,14 +414,14 @@ async def test_what_another_broker_has_passed_on_is_not_learnt(
 ) -> None:
     """Its head never comes again, and a copy of it is refused, not stored."""
     heads: list[bytes] = []
-    learn = ShortWay.learn
+    learn = FastPublish.learn
 
-    def noted(self: ShortWay, head: bytes, call: Any) -> None:
+    def noted(self: FastPublish, head: bytes, call: Any) -> None:
         if call.forwarded:
             heads.append(head)
         learn(self, head, call)
 
-    monkeypatch.setattr(ShortWay, "learn", noted)
+    monkeypatch.setattr(FastPublish, "learn", noted)
     await two.api.put(TOPIC)
     owned_by(two, "b1")
     wire = await Wire.to(two)
@@ -529,7 +529,7 @@ async def test_a_connection_that_rests_too_long_is_closed(taken: list[bool]) -> 
 async def test_heads_that_come_once_are_forgotten_and_those_in_use_are_not(
     one: Running, taken: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(short_way, "HEADS_KEPT", 4)
+    monkeypatch.setattr(fast_publish, "HEADS_KEPT", 4)
     await one.api.put(TOPIC)
     wire = await Wire.to(one)
     for number in range(20):

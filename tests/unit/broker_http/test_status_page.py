@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.broker.http.status_page import page
+from octavo.broker.http.overview import page
 
 
 def figures(bookies: list[dict[str, Any]], down: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from octavo.broker.http.browsers import PAGE_HEADERS, SANDBOX, protect
+from octavo.broker.http.csrf import PAGE_HEADERS, SANDBOX, protect
 from tests.support.fake_broker import Running
 
 ONE = "/v1/topics/public/one"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from octavo import AsyncClient, Client, InvalidCall, MessageTooLong, Unreachable
-from octavo.broker.http.body_words import in_words
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.request_body import in_words
 from octavo.broker.http.router import Router
 from octavo.broker.http.routes import ROUTES
 from octavo.cli import standalone

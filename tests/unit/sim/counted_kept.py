@@ -21,7 +21,7 @@ KEPT: Mapping[str, str] = {
         ledger.bookies.bookies:Bookies._tasks
         ledger.client:LedgerClient._tasks tls.listening:TlsListener._accepting""",
     "lives for one call or one stream, and goes with it": """
-        broker.http.api.acks:Share.release broker.http.api.batching:Publishing._queues
+        broker.http.api.deliveries:Share.release broker.http.api.batching:Publishing._queues
         broker.http.api.batching:_PartitionQueue.pieces broker.http.api.push:Feed._pulls
         broker.http.api.push:Feed._unsent broker.http.api.push:Socket._acks
         ledger.recover.recovery:Recovery._tasks""",

@@ -20,8 +20,8 @@ from hashlib import sha256
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from octavo.broker.http.overview import STYLE
 from octavo.broker.http.problems import Problem
-from octavo.broker.http.status_page import STYLE
 from octavo.protocol.host_names import is_address, is_own, name_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))

@@ -16,6 +16,11 @@ before it is sure, refuses only calls that exceed a quota, and asks no other pro
 decisions. If a message turns out to belong to another owner, with nothing done, it takes the long
 way; so does a failed message, so that the long way answers it.
 
+It exists so that a head that came before is not parsed again (decision 32). Its parts are this
+file, `RequestEdges` of connection_bytes.py, the call of `take` in connections.py, and
+`RemoteBatchers` of operations/gathered.py. While `take` returns False, the long way answers every
+call; so all of them can be taken out.
+
 Promises: the answer equals the long way's, byte for byte (test_short_way.py compares the two).
 Remembers a limited number of heads, and no messages. A crash loses the heads.
 """
@@ -55,7 +60,7 @@ HEADS_KEPT = 512
 forgotten."""
 CALLS = frozenset(("publish", "publish_of_partition"))
 _NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Origin", "Prefer", ESCAPED_HEADER)
-"""Headers about this single request, or sent by a browser's page (browsers.py)."""
+"""Headers about this single request, or sent by a browser's page (csrf.py)."""
 _KEY = re.compile(rb"\r\n(?i:octavo-key): ([!-~]+)(?=\r\n[^ \t])")
 _LENGTH = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]*)(?=\r\n[^ \t])")
 _HOLE = b"\0"
@@ -118,7 +123,7 @@ def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
     return head, key
 
 
-class ShortWay:
+class FastPublish:
     """Answer single messages at this broker."""
 
     def __init__(self, services: Services) -> None:

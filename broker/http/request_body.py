@@ -1,11 +1,16 @@
-"""Decompress bodies with a Content-Encoding, in bounded steps and to their end. Pure.
+"""Decompress request bodies, and say in plain words why JSON does not fit. Pure.
 
-A body that breaks off within its encoding is an error, not a shorter message. A body that grows too
-much is refused: a body that is cheap to send must not be expensive to receive.
+A body with a Content-Encoding is decompressed in bounded steps and to its end. A body that breaks
+off within its encoding is an error, not a shorter message. A body that grows too much is refused: a
+body that is cheap to send must not be expensive to receive.
+
+The decoder's errors name Python's types and a JSON path; a person at the command line knows
+neither. So `in_words` says: `retention must be an object, not text`.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 
@@ -30,7 +35,7 @@ _RAW_BITS = -15
 _DEFLATE_METHOD = 8
 
 
-class Inflater:
+class Decompressor:
     """Decompress a body: `feed` it as it arrives, then `finish`. Both raise a `Problem`."""
 
     def __init__(self, encoding: str) -> None:
@@ -89,3 +94,44 @@ class Inflater:
             f"the body is not {self._encoding} as its Content-Encoding says: {why}",
             headers={"Connection": "close"},
         )
+
+
+_EXPECTED = re.compile(
+    r"Expected `(?P<wanted>[^`]*)`(?P<bound>[^,]*?)(, got `(?P<got>[^`]*)`)?"
+    r"( - at `(?P<path>[^`]*)`)?"
+)
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`( - at `(?P<path>[^`]*)`)?")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`( - at `(?P<path>[^`]*)`)?")
+_KINDS = {
+    "object": "an object",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "null",
+}
+
+
+def in_words(error: str) -> str:
+    """Return the decoder's error in plain words; unchanged if its form is unknown."""
+    if found := _EXPECTED.fullmatch(error):
+        wanted = " or ".join(_kind(one) for one in found["wanted"].split(" | "))
+        bound = found["bound"].strip().replace("of length", "of a length")
+        got = f", not {_kind(found['got'])}" if found["got"] else ""
+        return f"{_place(found['path'])} must be {wanted}{' ' + bound if bound else ''}{got}"
+    if found := _MISSING.fullmatch(error):
+        return f"{_place(found['path'])} lacks `{found['name']}`"
+    if found := _UNKNOWN.fullmatch(error):
+        return f"{_place(found['path'])} has a field `{found['name']}`, which is not known"
+    return error
+
+
+def _kind(name: str) -> str:
+    return _KINDS.get(name, name)
+
+
+def _place(path: str | None) -> str:
+    """Return `retention.time` for `$.retention.time`; `the body` without a path."""
+    inner = (path or "").removeprefix("$").removeprefix(".")
+    return inner or "the body"
