@@ -332,7 +332,7 @@ class Shape:
 
         Every cycle contains one of them. Computed without recursion: types may nest deeply.
         """
-        found: set[str] = set()
+        named: set[str] = set()
         open_, done = set[str](), set[str]()
         for first in self._names:
             if first in done:
@@ -347,11 +347,11 @@ class Shape:
                     open_.discard(name)
                     done.add(name)
                 elif inner in open_:
-                    found.add(inner)
+                    named.add(inner)
                 elif inner not in done:
                     open_.add(inner)
                     way.append((inner, iter(self._named_inside(inner))))
-        return frozenset(found)
+        return frozenset(named)
 
     def _named_inside(self, name: str) -> list[str]:
         """Return the named types directly inside a type."""

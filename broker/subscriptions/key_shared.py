@@ -60,11 +60,11 @@ def _points(name: str) -> tuple[tuple[int, str], ...]:
         blake2b(name.encode(errors="surrogatepass"), salt=bytes([number])).digest()
         for number in range(POINTS * _POINT_BYTES // 64)
     )
-    found = {
+    slots = {
         int.from_bytes(digests[at : at + _POINT_BYTES], "big")
         for at in range(0, len(digests), _POINT_BYTES)
     }
-    return tuple((slot, name) for slot in sorted(found))
+    return tuple((slot, name) for slot in sorted(slots))
 
 
 class Slots:

@@ -220,7 +220,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.stream:* octavo.broker.http.api.push:*
         octavo.broker.http.api.fast_publish:*
         octavo.broker.http.replays:*
-        octavo.broker.http.call:JSON_BYTES_MAX octavo.protocol.json_message:*
+        octavo.broker.http.call:JSON_BYTES_MAX
         octavo.broker.http.connection_bytes:FRAMES_A_STEP
         octavo.broker.http.connection_bytes:FRAGMENTS_MAX
         octavo.broker.http.connection_bytes:HEAD_BYTES_KEPT

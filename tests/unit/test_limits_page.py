@@ -58,7 +58,7 @@ def value_of(name: str) -> Any:
 
 def shown(name: str, value: float) -> str:
     """Return a bound as the page has it."""
-    small = name.lower()
+    small = re.split(r"[:.]", name)[-1].lower()
     if "bytes" in small:
         for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
             if value % size == 0:
