@@ -109,7 +109,7 @@ def test_opening_keeps_the_rules(at: tuple[str, str], capsys: pytest.CaptureFixt
         (("allow", "user:alice", "devour", ORDERS), "operations are produce"),
         (("allow", "user:alice", "produce", "topic:x"), "a resource is cluster"),
         (("explain", "user:alice", "produce", "topic:x/*"), "name a single resource"),
-        (("explain", "user:alice", "produce,consume", ORDERS), "one operation"),
+        (("explain", "user:alice", "produce,consume", ORDERS), "a single operation"),
         (("explain", "role:x", "produce", ORDERS), "a principal is"),
         (("role", "add", "role:x", "role:y"), "a principal is"),
         (("role", "add", "user:x", "ops"), "a principal is"),
