@@ -161,6 +161,10 @@ class StreamPlaces:
         self._most = most
         self._tell = tell
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest it is 0."""
+        return {"streams": self.taken}
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """Take a place for as long as the block lasts. Raises a 503 when all are taken."""

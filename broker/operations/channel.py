@@ -179,6 +179,11 @@ class _Outbox:
         line = self._lines[priority]
         return line[0] if line else None
 
+    @property
+    def has_at_once(self) -> bool:
+        """Whether frames without data wait."""
+        return bool(self._at_once)
+
     def order(self) -> tuple[Priority, Priority]:
         if self._in_a_row >= URGENT_IN_A_ROW:
             return Priority.LATER, Priority.URGENT
@@ -331,6 +336,14 @@ class Asking:
         else:
             heapq.heappush(self._deadlines, (deadline_s, number))
         return number
+
+    def may_send(self) -> bool:
+        """Whether `next_frame` has a frame."""
+        heads = [one for p in Priority if (one := self._outbox.head(p)) is not None]
+        return self._outbox.has_at_once or any(
+            request.state is not State.WAITING or self._has_room(request)
+            for request in (self._requests[one.number] for one in heads)
+        )
 
     def next_frame(self, now_s: float) -> Frame | None:
         """Return the frame to send next; None when no frame may go."""
@@ -590,6 +603,10 @@ class Answering:
             self._outbox.put_at_once(Frame(Kind.OFFER, number, size=size))
         else:
             self._outbox.put(owed.priority, owed.answer)
+
+    def may_send(self) -> bool:
+        """Whether `next_frame` has a frame."""
+        return self._outbox.has_at_once or any(map(self._outbox.head, Priority))
 
     def next_frame(self) -> Frame | None:
         """Return the frame to send next; None when there is none."""

@@ -130,6 +130,11 @@ class _Link(asyncio.Protocol):
             self._transport.abort()
         self._lose(reason)
 
+    def waits_in_vain(self) -> str:
+        """Describe frames that wait although the connection takes them; empty if there are none."""
+        takes = self._greeted and not (self._is_paused or self._ended)
+        return "frames wait, and the connection takes them" if takes and self._may_send() else ""
+
     def pump(self) -> None:
         """Send what may be sent."""
         while not (self._is_paused or self._ended):
@@ -164,6 +169,9 @@ class _Link(asyncio.Protocol):
         self._lost(reason)
         if not self.closed.done():
             self.closed.set_result(None)
+
+    def _may_send(self) -> bool:
+        raise NotImplementedError
 
     def _next_frame(self) -> Frame | None:
         raise NotImplementedError
@@ -231,6 +239,9 @@ class AskingLink(_Link):
                 del self._waiters[number]
                 self._channel.cancel(number)
                 self.pump()
+
+    def _may_send(self) -> bool:
+        return self._channel.may_send()
 
     def _next_frame(self) -> Frame | None:
         return self._channel.next_frame(self._loop.time()) if self._greeted else None
@@ -300,6 +311,9 @@ class AnsweringLink(_Link):
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"work": len(self._work), **self._channel.describe()}
+
+    def _may_send(self) -> bool:
+        return self._channel.may_send()
 
     def _next_frame(self) -> Frame | None:
         return self._channel.next_frame() if self._greeted else None

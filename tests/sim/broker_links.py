@@ -224,7 +224,8 @@ class Door:
     def __init__(self, cluster: Cluster, process: Process, name: str, broker: Broker) -> None:
         self._process = process
         self._name = name
-        self._proof = BrokerProof(_KEY, "0")
+        self.proof = BrokerProof(_KEY, "0")
+        self.groups = Groups(HttpConfig())
         self._links: list[AnsweringLink] = []
         self.serves = False
         """Whether the broker has started, and does not stop."""
@@ -236,9 +237,13 @@ class Door:
             lambda: self.serves,
             _nothing,
             _nothing,
-            Groups(HttpConfig()),
+            self.groups,
         )
         self.serving.told = cluster.on_operation
+
+    def parts(self) -> list[object]:
+        """Return what counts here."""
+        return [self.serving, *self._links]
 
     async def open(self) -> None:
         await asyncio.get_running_loop().create_server(lambda: _Upgrade(self), self._name, PORT)
@@ -253,7 +258,7 @@ class Door:
         """Return the answering end of the connection, or None when the caller is not a broker."""
         lines = (line.partition(": ") for line in head.decode().split("\r\n")[1:])
         headers = {name: value for name, _, value in lines}
-        found = self._proof.look(headers, "GET", PATH)
+        found = self.proof.look(headers, "GET", PATH)
         if found is None or found.target != self._name or not self.serves:
             return None
         nonce = f"{self._process.rng.getrandbits(128):032x}"

@@ -109,6 +109,11 @@ class SimBroker:
     def serves(self) -> bool:
         return self.broker is not None
 
+    def parts(self) -> list[object]:
+        """Return the objects of its process from which all that counts is found."""
+        door = [] if self.door is None else self.door.parts()
+        return [self.broker, self.ledgers, self.remote, *door]
+
     # Life and death
 
     def start(self) -> None:

@@ -25,9 +25,10 @@ PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream",
 """Ledgers alone; topics alone; both; more lost than promised; bookies that keep their copies; a
 topic that is deleted and made again; durable streams; brokers that balance by load; large messages;
 clients that ask too much and leave."""
-BY_NAME = ("still", "older")
+BY_NAME = ("still", "older", "leave")
 """Profiles that run by name only: few faults and late ticks (still.py); metadata that is turned
-back to an older copy (older.py)."""
+back to an older copy (older.py); clients of streams, and brokers' calls, that end in the middle
+(leave_load.py)."""
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds

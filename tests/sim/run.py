@@ -23,6 +23,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.crowd_load import crowded
 from tests.sim.events import Events
 from tests.sim.guard import forbid_real_world
+from tests.sim.leave_load import leaving
 from tests.sim.ledger_load import LedgerLoad
 from tests.sim.ledger_settle import COLLECT_LEDGER_S_MAX, Judge
 from tests.sim.loop import SimLoop, SimStuck
@@ -79,6 +80,8 @@ class Simulation:
             options = crowded(options, self.loop.stream("crowd options"))
         if profile == "still":
             options = stilled(options, self.loop.stream("still options"))
+        if profile == "leave":
+            options = leaving(options, self.loop.stream("leave faults"))
         if profile == "older":
             options = aged(options, self.loop.stream("older options"))
         options = with_workload(options, profile, self.loop.stream("workload").random())
@@ -183,7 +186,7 @@ class Simulation:
                 yield client.process, [client.ledgers]
         for broker in self.topics.brokers.values() if self.topics is not None else ():
             if broker.process is not None and broker.broker is not None:
-                yield broker.process, [broker.broker, broker.ledgers]
+                yield broker.process, broker.parts()
 
     def _nodes(self) -> list[object]:
         return [one.node for one in self.cluster.bookies.values() if one.node is not None]

@@ -17,6 +17,7 @@ from tests.sim import (
     fleet,
     fork_load,
     large_load,
+    leave_load,
     letter_load,
     policy_audit,
     published_load,
@@ -40,6 +41,7 @@ from tests.sim.fleet import Fleet
 from tests.sim.fork_load import ForkLoad
 from tests.sim.large_load import LargeLoad
 from tests.sim.lease_audit import LeaseAudit
+from tests.sim.leave_load import LeaveLoad
 from tests.sim.leftover_audit import left_over
 from tests.sim.letter_load import LetterJudge, LetterOptions
 from tests.sim.options import SimOptions
@@ -63,9 +65,9 @@ from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_settle import TopicJudge
 from tests.sim.type_audit import TypeAudit
 
-_ALONE = ("recreate", "stream", "load", "large", "still")
+_ALONE = ("recreate", "stream", "load", "large", "still", "leave")
 """Profiles whose own load takes the seed's time; they have only the simplest topic besides."""
-_ANY_CALLS = ("stream", "large")
+_ANY_CALLS = ("stream", "large", "leave")
 """Those profiles whose referee allows lost, late and doubled calls."""
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
@@ -181,6 +183,8 @@ class Topics:
             few = loop.stream("spread options").choice((3, 5, 7))
             drawn = replace(drawn, partitions=few, by_hand_s=None)
             self.options = replace(self.options, brokers=max(2, self.options.brokers))
+        if cluster.options.profile == "leave":  # they ask each other
+            self.options = replace(self.options, brokers=max(2, self.options.brokers))
         if drawn.partitions is not None:
             more = replace(self.options.settings, partitions=drawn.partitions)
             self.options = replace(self.options, settings=more)
@@ -280,6 +284,7 @@ class Topics:
             self.load.others.append(self.forks.clients)
         self.streams = self._stream() if cluster.options.profile == "stream" else None
         self.large = self._large() if cluster.options.profile == "large" else None
+        self.leavers = self._leavers() if cluster.options.profile == "leave" else None
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
@@ -332,6 +337,11 @@ class Topics:
         self.cluster.events.add("large options", options)
         return LargeLoad(self.load, options, self._kept_whole())
 
+    def _leavers(self) -> LeaveLoad:
+        options = leave_load.draw(self.cluster.loop.stream("leave options"))
+        self.cluster.events.add("leave options", options)
+        return LeaveLoad(self.load, options, self._kept_whole())
+
     def _kept_whole(self) -> TopicSettings:
         """Return settings of a topic with one partition that keeps every message."""
         return replace(self.options.settings, partitions=1, retention_ms=None, retention_bytes=None)
@@ -358,6 +368,7 @@ class Topics:
             self._cursors(),
             nullcontext() if not self.spread else self.spread.installed(),
             nullcontext() if not self.large else self.large.installed(),
+            nullcontext() if not self.leavers else self.leavers.installed(),
         ):
             yield
 
@@ -383,6 +394,8 @@ class Topics:
             self.spread.start()
         if self.large is not None:
             self.large.start()
+        if self.leavers is not None:
+            self.leavers.start()
         self.nemesis.start()
         self.fleet.start()
 
@@ -423,6 +436,8 @@ class Topics:
                 self.streams.settle()
             if self.large is not None:
                 self.large.settle()
+            if self.leavers is not None:
+                self.leavers.settle()
         else:
             self.cluster.loop.world_later(0.05, self.settle)
 
@@ -438,7 +453,7 @@ class Topics:
     @property
     def settled(self) -> bool:
         """Whether all has been looked at, or cannot be: more bookies refused than may."""
-        beside = [self.again, self.forks, self.streams, self.large]
+        beside = [self.again, self.forks, self.streams, self.large, self.leavers]
         if self.judge.settled and all(one is None or one.settled for one in beside):
             return True
         if self.cluster.loop.now < self._patience_s or not self._hopeless():
@@ -447,13 +462,16 @@ class Topics:
         return True
 
     def roots(self) -> list[object]:
-        """List the live brokers and their ledger clients."""
+        """List the parts of the live brokers, and what their clients' calls take there."""
         return [
             one
             for broker in self.brokers.values()
             if broker.is_alive
-            for one in (broker.broker, broker.ledgers)
+            for one in (*broker.parts(), *self._fronts(broker))
         ]
+
+    def _fronts(self, broker: SimBroker) -> list[object]:
+        return [] if self.leavers is None else self.leavers.parts(broker)
 
     def is_hopeless(self) -> bool:
         """Whether more is lost than allowed, so that something waits for ever."""

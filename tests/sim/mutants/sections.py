@@ -16,6 +16,7 @@ from tests.sim.mutants import (
     fleet_bugs,
     garbage_bugs,
     large_bugs,
+    leave_bugs,
     left_bugs,
     letter_bugs,
     older_bugs,
@@ -191,6 +192,12 @@ SECTIONS = (
         nothing ends. Searched with seeds of profile `crowd` or `topic`.""",
         count_bugs.MUTANTS,
         count_bugs.BUGS,
+    ),
+    Section(
+        "Calls that end in the middle",
+        """Counts that are not given back when a client of durable streams goes away, or a call
+        between brokers is given up: seeds of profile `leave` find them.""",
+        tested=leave_bugs.BUGS,
     ),
     Section(
         "Rooms without findings so far",

@@ -455,15 +455,19 @@ class World:
             self.asked.append(payload)
 
     def step(self, which: int, draw: int) -> None:
-        if which == 0 and (frame := self.asking.next_frame(self.now_s)):
-            self.there.append(frame)
+        if which == 0:
+            may_send, frame = self.asking.may_send(), self.asking.next_frame(self.now_s)
+            assert may_send == (frame is not None)
+            self.there.extend(() if frame is None else (frame,))
         elif which == 1 and self.there:
             self._serve(self.there.popleft())
         elif which == 2 and self.work:
             asked = self.work.pop(sorted(self.work)[draw % len(self.work)])
             self._answer(asked, refused=bool(draw % 2))
-        elif which == 3 and (frame := self.answering.next_frame()):
-            self.back.append(frame)
+        elif which == 3:
+            may_send, frame = self.answering.may_send(), self.answering.next_frame()
+            assert may_send == (frame is not None)
+            self.back.extend(() if frame is None else (frame,))
         elif which == 4 and self.back:
             self._hear(self.back.popleft())
         elif which == 5 and self.open:
