@@ -3,7 +3,7 @@
 Cores and drivers of the product that count or queue have a `describe() -> dict[str, int]`. At rest,
 each value is 0. `describable` finds these objects from a few roots, along fields, containers and
 bound methods of the product's own objects. It enters no object of the tests, so in the simulator it
-stays within one process.
+stays within one process; the exception is an object whose class inherits `describe()`.
 """
 
 from __future__ import annotations
@@ -77,11 +77,20 @@ def _how_to_enter(kind: type) -> _Enter:
         return lambda method: (method.__self__,)
     if issubclass(kind, functools.partial):
         return _of_partial
-    if issubclass(kind, type) or not kind.__module__.startswith("octavo."):
+    if issubclass(kind, type) or not (_is_product(kind) or any(map(_describes, kind.__mro__))):
         return _nothing
     if callable(getattr(kind, "describe", None)):
         _DESCRIBED.add(kind)
     return functools.partial(_of_fields, tuple(_slots(kind)))
+
+
+def _is_product(kind: type) -> bool:
+    return kind.__module__.startswith("octavo.")
+
+
+def _describes(kind: type) -> bool:
+    """Whether this is a class of the product that counts; a class of the tests may inherit it."""
+    return _is_product(kind) and "describe" in vars(kind)
 
 
 def _slots(kind: type) -> Iterator[str]:

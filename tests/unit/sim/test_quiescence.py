@@ -122,6 +122,19 @@ def test_what_is_gone_is_not_held_to_it() -> None:
     assert unrest.left() == []
 
 
+class _Watched(Budget):
+    """A class of the product that a test extends, as the simulator extends `Serving`."""
+
+
+def test_a_count_in_a_class_that_the_tests_extend_is_found() -> None:
+    """The simulator's brokers answer each other with such a class; its counts were not seen."""
+    budget = _Watched(10)
+    budget.change(3)
+    unrest = Unrest(lambda: [budget])
+    assert unrest.look()
+    assert len(unrest.left()) == 1
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_openings_are_at_rest_after_their_turns(cancelled: bool) -> None:
     """A turn that was waited for and given up is over."""
