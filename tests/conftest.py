@@ -6,6 +6,7 @@ import contextlib
 import gc
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,8 +37,22 @@ def _put_folders_into_memory() -> None:
     with contextlib.suppress(OSError):
         room = os.statvfs(FOLDERS_IN_MEMORY)
         may_run_programs = not room.f_flag & os.ST_NOEXEC
-        if may_run_programs and room.f_bavail * room.f_frsize >= FREE_BYTES_MIN:
+        free = min(room.f_bavail * room.f_frsize, *_memory_left())
+        if may_run_programs and free >= FREE_BYTES_MIN:
             os.environ["PYTEST_DEBUG_TEMPROOT"] = str(FOLDERS_IN_MEMORY)
+
+
+def _memory_left() -> Iterator[int]:
+    """Yield what is free of the machine's memory, and of the memory that its container may have.
+
+    The free space of `/dev/shm` is that of its own limit, however little memory there is.
+    """
+    found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    yield 1024 * int(found[1]) if found else 0
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # no limit, or none of this version
+        limit = int((group / "memory.max").read_text())
+        yield limit - int((group / "memory.current").read_text())
 
 
 _put_folders_into_memory()
