@@ -267,7 +267,7 @@ async def test_a_server_that_is_killed_and_comes_back(
     except ZooKeeperNotInstalled as error:
         pytest.skip(str(error))
     hosts = [f"127.0.0.1:{server.port}"]
-    store = ZooKeeperStore(hosts, session_timeout_ms=20_000, connect_timeout_ms=60_000)
+    store = ZooKeeperStore(hosts, session_timeout_ms=40_000, connect_timeout_ms=60_000)
     states: list[SessionState] = []
     heard: list[int] = []
     store.on_session(states.append)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -461,8 +463,17 @@ def test_members_that_claim_to_hold_too_much_are_refused() -> None:
     join(4)
 
 
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Run the test without garbage collections, which would visit other tests' objects."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.timeout(120)
-async def test_the_largest_group_does_not_stop_the_loop() -> None:
+async def test_the_largest_group_does_not_stop_the_loop(no_collections: None) -> None:
     """A join of 256 members that want 4,096 partitions took more than a second in one turn."""
     limits: Any = SimpleNamespace(groups_max=9, group_members_max=256, group_partitions_max=4_096)
     groups, name, wanted = Groups(limits), GroupName("public", "g"), parts("t", 4_096)
@@ -475,6 +486,7 @@ async def test_the_largest_group_does_not_stop_the_loop() -> None:
         )
         holds[member] = frozenset(found.partitions)
 
+    slow = slowness()
     async with LoopTime() as time:
         for number in range(MEMBERS):
             await beat(f"m{number}", 0)
@@ -487,7 +499,7 @@ async def test_the_largest_group_does_not_stop_the_loop() -> None:
             await beat("m0", 0)
             await asyncio.sleep(0.01)
     assert sorted(len(one) for one in holds.values())[1:] == [4_096 // MEMBERS] * (MEMBERS - 1)
-    assert time.longest_s <= 0.05 * slowness()
+    assert time.longest_s <= 0.05 * max(slow, slowness())
     kept = groups.find(name)
     assert kept is not None
     assert kept.describe() == {"assigning": 0}

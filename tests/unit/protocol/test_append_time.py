@@ -85,5 +85,5 @@ def test_a_header_that_makes_no_sense_is_refused(told: str) -> None:
 
 
 def test_a_stamp_of_which_nothing_is_told_is_refused() -> None:
-    with pytest.raises(InvalidBatch, match="offset 4 has an append time, and no header"):
+    with pytest.raises(InvalidBatch, match="offset 4 has an append time, but no header"):
         Times("5=1").shown(read_header(with_base_offset(BATCH, 4, 1)))
