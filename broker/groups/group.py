@@ -304,7 +304,7 @@ class Group:
         if member is None:
             return []
         if self._assigning is not None:
-            return sorted(member.holds)  # until it is known who gets what
+            return sorted(member.holds)  # the new assignment is not complete
         if self.state in GIVES:
             mine = self._targets_of.get(name, ())
             self._hold(name, [one for one in mine if one not in self._holders])
@@ -379,9 +379,9 @@ class Group:
             self.assign()
 
     def assign(self) -> bool:
-        """Go on with the assignment after a change of the members; return whether that goes on.
+        """Compute a further part of the assignment; return whether there is more to compute.
 
-        Until it is over, members are given what they hold, and no more.
+        Until it is complete, each member keeps the partitions that it holds, and gets no others.
         """
         if self._assigning is None:
             return False

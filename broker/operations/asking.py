@@ -186,7 +186,7 @@ class Operations:
     ) -> LargeStored:
         """Store a large message that was admitted, at its partition's owner.
 
-        `pieces` gives its body as it arrives; it is called anew for another owner while
+        `pieces` gives its body as it arrives; it is called again for another owner while
         `may_repeat`. `hold` counts what is held of it here. Raises what `store_upload` and
         `Remote.send_body` raise.
         """

@@ -63,7 +63,7 @@ from octavo.security.principal import Identity
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
 """Refusals of another broker that mean: nothing was done, look for the owner again."""
 NOTHING_AFTER_S = 10.0
-"""How long a body may stand still until its owner is told that more will come; less than
+"""If no piece of a body comes for this long, an empty piece tells the owner to wait; less than
 `octavo.broker.operations.bodies.IDLE_S`."""
 
 log = structlog.get_logger()

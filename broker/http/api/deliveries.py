@@ -307,10 +307,10 @@ async def receive(call: Call) -> web.StreamResponse:
         partition = asked.name
     if (elsewhere := await redirected(call, partition)) is not None:
         return elsewhere
-    async with Handover(call, asked) as handover:
-        leases = await handover.leases()
+    async with HeldLeases(call, asked) as held:
+        leases = await held.leases()
         if leases.leased is None:
-            return _deliver(call, await handover.shown(leases))
+            return _deliver(call, await held.shown(leases))
         call.messages += leases.count
         return web.Response(
             body=b"".join(leases.batches),
@@ -359,7 +359,7 @@ class Received(NamedTuple):
     held_back: str | None = None
 
 
-class Handover:
+class HeldLeases:
     """Hold the leases of a call until its client has the messages. An async context.
 
     If the block raises, or the client is gone, the messages go to other consumers at once, and not
@@ -385,7 +385,7 @@ class Handover:
         number = self._asked.name.partition
         return Received(await rendered(self._call, number, leases), leases.held_back)
 
-    async def __aenter__(self) -> Handover:
+    async def __aenter__(self) -> HeldLeases:
         return self
 
     async def __aexit__(
@@ -608,9 +608,9 @@ class _Gathering:
             request=request,
             as_stored=False,
         )
-        async with Handover(self._call, asked, is_part=True) as handover:
-            leases = await handover.leases()
-            found = await handover.shown(leases)
+        async with HeldLeases(self._call, asked, is_part=True) as held:
+            leases = await held.leases()
+            found = await held.shown(leases)
         self._given.setdefault(number, []).extend(leases.ack_ids)
         self._held_back = found.held_back or self._held_back
         return found.messages

@@ -44,7 +44,7 @@ from octavo.broker.http.api.deliveries import (
     GIVE_BACK_S,
     RECEIVE_PARTITIONS_MAX,
     AckBody,
-    Handover,
+    HeldLeases,
     Share,
     ack_ids_in,
     apply_all,
@@ -647,9 +647,9 @@ class Feed:
 
     async def _ask(self, asked: Receive) -> Handout | None:
         number = asked.name.partition
-        async with Handover(self._call, asked) as handover:
-            leases = await handover.leases()
+        async with HeldLeases(self._call, asked) as held:
+            leases = await held.leases()
             if leases.leased is not None:
                 return Handout(number, leased=leases.leased, body=b"".join(leases.batches))
-            shown = await handover.shown(leases)
+            shown = await held.shown(leases)
         return Handout(number, shown.messages) if shown.messages else None

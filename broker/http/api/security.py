@@ -149,7 +149,7 @@ async def put_policy(call: Call) -> web.StreamResponse:
 
     def change(record: PolicyRecord) -> PolicyRecord:
         if record not in (seen, wanted):  # `wanted`: the answer was lost
-            raise Problem(412, "policy-changed", "somebody was faster: read it again")
+            raise Problem(412, "policy-changed", "the policy was changed meanwhile: read it again")
         return wanted
 
     await policies.change(change)

@@ -395,7 +395,7 @@ async def test_what_was_not_handed_over_in_its_turn_is_given_back(
     asked = Receive(PartitionName("public", "t", 0), "s", "c", 10)
 
     async def receive() -> None:
-        async with api_deliveries.Handover(cast(Any, call), asked) as handover:
+        async with api_deliveries.HeldLeases(cast(Any, call), asked) as handover:
             await handover.shown(await handover.leases())
 
     receiving = asyncio.create_task(receive())
