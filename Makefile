@@ -60,7 +60,7 @@ test-long: install
 
 # What failed last, alone on the machine: does it fail by itself, or only next to others?
 test-failed: install
-	$(BIN)/pytest --last-failed --last-failed-no-failures none
+	$(BIN)/python -m tests.support.failed_again
 
 check: install
 	$(BIN)/ruff format --check .

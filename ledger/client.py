@@ -11,7 +11,7 @@ import contextlib
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -355,6 +355,17 @@ class LedgerClient:
         """Read the ledger's record. Raises `LedgerNotFound`."""
         timeout_s = self.options.metadata_timeout_s
         return (await read_record(self.records, ledger_id, timeout_s))[0]
+
+    async def standing(self, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
+        """Read the records of the ledgers, in order, and leave out ledgers that do not exist.
+
+        For ids from `list()`: a ledger may be deleted between the listing and the reading.
+        """
+        found = {}
+        for ledger_id in ledger_ids:
+            with contextlib.suppress(LedgerNotFound):
+                found[ledger_id] = await self.metadata(ledger_id)
+        return found
 
     # ------------------------------------------------------------------ for this package
 

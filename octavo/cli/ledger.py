@@ -81,7 +81,7 @@ def list_ledgers(metadata: Metadata = None, data: Data = None, as_json: AsJson =
     """
 
     async def collect(ledgers: LedgerClient) -> list[LedgerMetadata]:
-        return [await ledgers.metadata(number) for number in await ledgers.list()]
+        return list((await ledgers.standing(await ledgers.list())).values())
 
     found = with_ledgers(metadata_url(metadata, data), collect)
     if as_json:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.broker.log.orphan_ledgers import label_of
-from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.quorum import quorum_of
 from octavo.ledger.rereplication.copies import missing, names
 from octavo.ledger.rereplication.copying import Copying
@@ -111,7 +110,7 @@ async def _look(service: str, now_ms: int) -> _Seen:
         registry = BookieRegistry(cluster.store)
         bookies = {*(await registry.cookies()), *cluster.ledgers.bookies.available}
         ids = await cluster.ledgers.list()
-        ledgers = await _records(cluster, ids)
+        ledgers = await cluster.ledgers.standing(ids)
         named: dict[int, str] = {}
         runs: set[bytes] = set()
         partitions = 0
@@ -128,21 +127,12 @@ async def _look(service: str, now_ms: int) -> _Seen:
                 if record.compaction is not None and record.compaction.run is not None:
                     runs.add(record.compaction.run.encode())
         # Read the missing records after the partitions: a ledger exists before it is named.
-        ledgers.update(await _records(cluster, [name for name in named if name not in ledgers]))
+        unseen = [name for name in named if name not in ledgers]
+        ledgers.update(await cluster.ledgers.standing(unseen))
         # A running compaction's ledgers are named only when it publishes: they are not orphans.
         waiting = {i for i, one in ledgers.items() if one.custom.get(RUN_KEY) in runs}
         findings = metadata_findings(ledgers, named, bookies, now_ms, waiting)
         return _Seen([ledgers[one] for one in sorted(ledgers)], bookies, partitions, findings)
-
-
-async def _records(cluster: Cluster, ids: list[int]) -> dict[int, LedgerMetadata]:
-    found = {}
-    for ledger_id in ids:
-        try:
-            found[ledger_id] = await cluster.ledgers.metadata(ledger_id)
-        except LedgerNotFound:
-            continue
-    return found
 
 
 def metadata_findings(

@@ -79,8 +79,9 @@ def scrub(run: Run, options: ScrubOptions) -> Outcome:
 
 async def _ledgers(service: str, wanted: tuple[int, ...]) -> list[LedgerMetadata]:
     async with connected(service) as cluster:
-        ids = wanted or tuple(await cluster.ledgers.list())
-        return [await cluster.ledgers.metadata(one) for one in ids]
+        if wanted:
+            return [await cluster.ledgers.metadata(one) for one in wanted]
+        return list((await cluster.ledgers.standing(await cluster.ledgers.list())).values())
 
 
 def chosen(ledger_id: int, entry_id: int, options: ScrubOptions) -> bool:
@@ -101,7 +102,10 @@ async def _work(
     figures = {"entries": 0, "copies": 0, "bytes": 0}
     started = time.monotonic()
     for part in parts:
-        metadata = await cluster.ledgers.metadata(part.ledger_id)
+        standing = await cluster.ledgers.standing([part.ledger_id])
+        if not standing:
+            continue  # deleted since the job listed it
+        metadata = standing[part.ledger_id]
         amiss = Findings()
         copies = Copies(cluster, metadata)
         for first in range(part.first, part.last + 1, _BLOCK_ENTRIES):

@@ -129,6 +129,8 @@ async def test_delete_and_list(cluster: Cluster) -> None:
     assert await client.list() == [w.ledger_id for w in writers]
     await client.delete(writers[1].ledger_id)
     assert await client.list() == [writers[0].ledger_id, writers[2].ledger_id]
+    # An operator's list met a ledger that retention had just deleted, and failed as a whole.
+    assert list(await client.standing([0, 1, 2])) == [0, 2]
     for use in (client.delete, client.open, client.recover, client.metadata):
         with pytest.raises(LedgerNotFound):
             await use(writers[1].ledger_id)  # type: ignore[operator]
