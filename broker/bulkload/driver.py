@@ -4,13 +4,13 @@ Any broker may drive any bulk load; the rules are in rules.py. Nothing here is d
 crash the records say what to do. A commit that returned is visible in every partition; a commit
 that raised a retryable error may be repeated unchanged until it returns.
 
-Every broker completes unfinished batches for its own partitions, so it must know every batch that
-is not complete. It watches each record, and reads again only records that changed: there may be
-very many, and nearly all of them are complete.
+Every broker completes unfinished batches for its own partitions. So it watches the record of every
+bulk load, and reads again only records that changed: there may be very many, and nearly all of them
+are complete.
 
 A batch's parts are checked before its commit, by reading metadata and bookies. The topics and
-partitions must exist, and the ledgers must be this batch's by their metadata, closed, meant for
-that partition, and have the promised content.
+partitions must exist. The ledgers' metadata must say that they are closed and were written for this
+batch and partition, and the ledgers must have the promised content.
 """
 
 from __future__ import annotations
@@ -65,8 +65,6 @@ class Offer(NamedTuple):
 
 
 class Checks:
-    """Reads metadata and ledgers, and checks them."""
-
     def __init__(self, records: TopicStore, ledgers: LedgerClient) -> None:
         self._records = records
         self._ledgers = ledgers
@@ -121,7 +119,7 @@ class Checks:
         return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
 
     async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
-        """Return the topic, and the partition's ledgers.
+        """Return the topic and the ids of the partition's ledgers.
 
         The store was synced when the bulk load was read.
         """
@@ -232,11 +230,13 @@ def check_owner(found: LedgerMetadata, bulk_load: str, batch: int) -> None:
 _CHANGES_TRIED_MAX = 16
 _AT_ONCE = 64
 _SWEEP_AFTER_MS = 10_000
-"""A batch that this broker has seen unfinished for a shorter time is left to its committer.
-Measured by a steady clock: a clock that is set back could make it hours."""
+"""For this long after this broker first saw a batch unfinished, it leaves the batch to its
+committer. Measured by a steady clock: a clock that is set back could make it hours.
+"""
 KEPT_MS = 7 * 24 * 3600 * 1000
-"""How long a completed batch is remembered after the last use of its id: a later repeat counts as
-new."""
+"""How long a completed batch is remembered after the last use of its bulk load's id. A later repeat
+counts as new.
+"""
 
 LoadPart = Callable[[PartitionName, str, int], Awaitable[int | None]]
 """Asks a partition's owner for `Partition.load_part`. Raises `TopicNotFound` when it is deleted."""
@@ -247,18 +247,18 @@ _LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
 
 
 async def takes_all(_: PartitionName) -> None:
-    """Accept every partition: for callers that know that none is a stream."""
+    """Accept every partition: for callers that know that no partition is a stream."""
 
 
 class TakesPart(Protocol):
-    """The part of a partition served here that bulk loads need."""
+    """The methods of a served partition that bulk loads need."""
 
     async def load_part(self, bulk_load: str, batch: int) -> int | None:
-        """Insert this partition's part, unless that was done before; see `Partition.load_part`."""
+        """See `Partition.load_part`."""
 
 
 class Committed(NamedTuple):
-    """The newest batch is complete. `offsets`: first offset by partition, as far as known."""
+    """The batch is complete. `offsets`: first offset of its part by partition, as far as known."""
 
     record: BulkLoadRecord
     repeated: bool
@@ -284,8 +284,6 @@ class _Seen:
 
 
 class BulkLoads:
-    """The calls on bulk loads."""
-
     def __init__(
         self,
         store: BulkLoadStore,
@@ -306,7 +304,7 @@ class BulkLoads:
         """Bounds concurrent reads of sweeps: after a reconnect all records may have changed."""
 
     async def newest(self, bulk_load: str) -> BulkLoadRecord:
-        """Read its record; batch -1 if there is none."""
+        """Read the bulk load's record; batch -1 if there is none."""
         return (await self._store.read(bulk_load))[0]
 
     async def commit(
@@ -320,13 +318,13 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> Committed:
-        """Make a batch part of its partitions, all or nothing; return when all is visible.
+        """Make a batch part of its partitions, all or nothing; return when all parts are visible.
 
         `published`: the writer began this batch and has published it itself, without ledgers.
-        Raises `INVALID_BULK_LOAD`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
-        `BULK_LOAD_ABORTED`, `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, and errors of
-        `check_taken`: then nothing is committed; and `BULK_LOAD_UNFINISHED`: then it is committed,
-        and the caller should call again.
+        Raises `BULK_LOAD_UNFINISHED` if the batch is committed, but not visible everywhere yet: the
+        caller should call again. If `INVALID_BULK_LOAD`, `TopicNotFound`, `PartitionNotFound`,
+        `TooManyLedgers`, `BULK_LOAD_ABORTED`, `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`
+        or an error of `check_taken` is raised, nothing is committed.
         """
         parts: tuple[BulkLoadPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
@@ -356,7 +354,8 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> bool:
-        """Note that the caller publishes this batch, and its content; False if it is committed.
+        """Note that the caller publishes this batch, and its content; False if it is committed
+        already.
 
         Raises `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, `TopicNotFound`,
         `PartitionNotFound`, `BULK_LOAD_UNFINISHED`, and errors of `check_taken`.
@@ -381,9 +380,11 @@ class BulkLoads:
     async def _at_turn(
         self, bulk_load: str, batch: int, load_part: LoadPart, caller: Caller
     ) -> tuple[BulkLoadRecord, int, dict[PartitionName, int | None] | None]:
-        """Return the record and its version when all batches before `batch` are complete; also its
-        offsets, as far as known, if it was committed before. Raises `BULK_LOAD_UNFINISHED`,
-        `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`."""
+        """Complete all batches before `batch`; return the record and its version.
+
+        If `batch` was committed before, also return its offsets, as far as known. Raises
+        `BULK_LOAD_UNFINISHED`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`.
+        """
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
             rules.check_caller(record, caller)
@@ -399,10 +400,10 @@ class BulkLoads:
     async def abort(
         self, bulk_load: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
     ) -> list[int]:
-        """Give up private ledgers of this batch; delete ledgers that no partition has.
+        """Give up private ledgers of this batch, and delete those that no partition has.
 
-        This binds no id to a token: other processes may give up orphans. Raises
-        `FOREIGN_BULK_LOAD`, `INVALID_BULK_LOAD`, `BULK_LOAD_ABORTED`.
+        Binds no id to a token: other processes may give up orphans. Raises `FOREIGN_BULK_LOAD`,
+        `INVALID_BULK_LOAD`, `BULK_LOAD_ABORTED`.
         """
         rules.check_caller(await self.newest(bulk_load), caller)
         own = []
@@ -433,11 +434,12 @@ class BulkLoads:
 
     @property
     def known(self) -> Collection[str]:
-        """The remembered ids, as last seen."""
+        """Return the ids of the remembered bulk loads, as last seen."""
         return self._seen.keys()
 
     async def due(self) -> list[str]:
-        """Return the ids that `sweep` may have work for: changed, not complete, or old.
+        """Return the ids that `sweep` may have work for: their record changed, is not complete, or
+        is old.
 
         Raises errors of the metadata store.
         """
@@ -475,7 +477,7 @@ class BulkLoads:
             seen.watch.cancel()
 
     def _is_old(self, changed_ms: int) -> bool:
-        # Not by a single clock: a batch that is forgotten too early is stored twice if repeated.
+        # Not by a single clock: if a batch is forgotten too early, its repeat is stored again.
         time = self._deletion_time()
         return time is not None and time.now_ms - changed_ms > KEPT_MS
 
@@ -495,7 +497,7 @@ class BulkLoads:
     ) -> None:
         """Complete an unfinished batch for the partitions served here; forget an old record.
 
-        Raises errors of the metadata store and the partitions: then call again later.
+        Raises errors of the metadata store and the partitions: call again later.
         """
         seen = self._watched(bulk_load)
         record, version = await self._read_watched(bulk_load, seen)
@@ -528,8 +530,6 @@ class BulkLoads:
                 await self._drop(part, error)
         if done:
             await self._complete(bulk_load, record.batch)
-
-    # Finishing
 
     async def _finish(
         self, bulk_load: str, record: BulkLoadRecord, load_part: LoadPart
@@ -582,8 +582,8 @@ class BulkLoads:
     async def _drop(self, part: BulkLoadPart, error: OctavoError) -> None:
         """Delete the part's ledgers, because its topic was deleted after the commit.
 
-        Raises `error` if the topic exists: the owner's view was outdated, and committed ledgers
-        must not be deleted for that.
+        Raises `error` if the topic exists: then the owner's view was outdated, and the committed
+        ledgers must stay.
         """
         await self._store.sync()
         topic = await self._checks.topic(part.namespace, part.topic)
@@ -600,8 +600,9 @@ class BulkLoads:
     async def _is_needed(self, record: BulkLoadRecord, ledger: LedgerMetadata) -> bool:
         """Whether a partition has this ledger, or will get it by a commit.
 
-        `record` was read after the ledger was refused, unless the batch was committed already. So
-        if the record does not owe the ledger to a partition, no partition will get it later.
+        The abort has refused the ledger, unless its batch was committed already, and `record` was
+        read after that. So if `record` does not name the ledger as part of a partition, no
+        partition will get it.
         """
         if not record.complete and ledger.ledger_id in rules.ledger_ids(record.parts):
             return True
@@ -621,7 +622,7 @@ def _crowded(bulk_load: str) -> BrokerError:
 
 
 async def _check_streams(names: Iterable[PartitionName], check: CheckTaken) -> None:
-    """Ask once per topic: a durable stream is a topic with one partition."""
+    """Ask one partition of each topic: a durable stream is a topic with one partition."""
     for name in names:
         if name.partition == 0:
             await check(name)

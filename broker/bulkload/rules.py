@@ -11,53 +11,50 @@ to a query, the batch number ascends. A commit writes one record; the partitions
                       [… open] → [… closed] [private …] [new open],  bulk_loads[mark] = batch
     4. complete   the bulk load's record says so once every owner has answered
 
-**All or nothing.** Parts become visible only by the commit of step 2. From step 2 on every part
-will become visible, whatever crashes: the record alone is enough to continue. The repeated commit
-does that, the commit of the next batch (which must wait for it), and every broker from time to time
+**All or nothing.** No part becomes visible before step 2. After step 2 every part will become
+visible, whatever crashes, because the record alone is enough to continue: a repeated commit
+continues, or the commit of the next batch (which must wait), or any broker's sweep
 (`BulkLoads.sweep`). In one partition a part appears at once, whole, at consecutive offsets; a
-take-over has all of it or none, because there is one compare-and-set. Between *two partitions*
-there is an interval, as long as the owners take, in which one shows its part and the other does
-not; no partition ever shows an uncommitted part. There is no read barrier, and none is needed:
-consumers follow partitions singly, and offsets of two partitions have no order. A reader that wants
-a consistent cut waits for `complete`: a commit is answered only then, and `GET /v1/bulk-loads/<id>`
-shows it. A topic deleted after step 2 loses its part; a later topic with the same name does not get
-it.
+take-over finds all of it or none, because there is one compare-and-set. For a while one partition
+shows its part and another does not yet. That does no harm: consumers follow each partition by
+itself, and offsets of two partitions have no order. A reader that wants a consistent cut waits
+until `GET /v1/bulk-loads/<id>` says `complete`; a commit returns only then. If a topic is deleted
+after step 2, its part is lost, and a later topic with the same name does not get it.
 
-**Once.** A batch that is not newer than the record's is a repeat, and only completes unfinished
-work. An owner inserts only parts that the record names, and only while it is not complete; it keeps
-`bulk_loads[mark]` in the partition's record, so that later owners know. Such a mark may go once the
-bulk load's record is complete, because then it is not asked for any more; beyond `MARKS_MAX` they
-are pruned. A mark consists of the id and the time of its first use: otherwise, when a forgotten id
-is used again, some partitions would take its batches for old batches. Marks are read under the
-partition's turn for roll-overs: another insertion of the same batch comes entirely before or after,
+**Once.** A batch that is not newer than the record's batch is a repeat, and only completes
+unfinished work. An owner inserts only parts that the record names, while the record is not
+complete, and marks the insertion (`bulk_loads[mark]`) in the partition's record for later owners.
+Marks of a complete batch are not needed any more: beyond `MARKS_MAX` they are pruned.
+A mark consists of the id and the time of the id's first use: without the time, a partition might
+take the first batches of a forgotten id that is used again for old batches. Marks are read under
+the partition's turn for roll-overs: another insertion of this batch comes entirely before or after,
 and an insertion by another owner makes our compare-and-set fail.
 
-**Giving up.** A driver may abort after a commit whose answer was lost: it must not delete ledgers
-that are part of a partition now, and a commit still under way must not name deleted ledgers. So an
-abort first notes the ledgers in the record as refused, by compare-and-set, and deletes them after
-that. A commit that names a refused ledger fails. Ledgers that a partition names, or will get by an
-incomplete commit, are never deleted. Any process may give up orphans of dead tasks this way, after
-a grace period, which is only a courtesy and not needed for safety.
+**Giving up.** A driver may abort after a commit whose answer was lost. The abort must not delete
+ledgers that are part of a partition now, and a commit still under way must not name deleted
+ledgers. So an abort first notes the ledgers in the record as refused, by compare-and-set, and then
+deletes them. A commit that names a refused ledger fails. Ledgers that a partition names, or will
+get by an incomplete commit, are never deleted. Any process may give up orphans of dead tasks this
+way. It waits a grace period first, as a courtesy; safety does not depend on that.
 
-**Published by the writer.** A small batch need not have ledgers: its writer may publish it as an
-idempotent producer, one record batch per partition, and keep only the decision here. It *begins*:
-the record notes the batch and the writer's description of its content by partition. It publishes.
-It commits without parts. Such a batch is not all or nothing between partitions: each shows its part
-once published. But it is stored once: a repeat must begin with the same content (`BATCH_BEGUN`
-otherwise), so the same producer numbers stand for the same messages, and after the commit it is not
-published at all. While a batch is begun and not committed, no other batch may begin or commit, and
-this batch may not be committed by ledgers: some of it may be visible already.
+**Published by the writer.** A small batch needs no ledgers: its writer may publish it as an
+idempotent producer, one record batch per partition, and keep only the decision here. The writer
+*begins* the batch: the record notes it, and the writer's description of its content by partition.
+The writer publishes, and commits without parts. Such a batch is not all or nothing: each partition
+shows its part once published. But it is stored once: a repeat must begin with the same content
+(otherwise `BATCH_BEGUN`), so equal producer numbers stand for equal messages, and after the commit
+a repeat publishes nothing. While a batch is begun and not committed, no other batch may begin or
+commit, and this batch may not be committed by ledgers: part of it may be visible already.
 
-**Owner and order.** A repeat is answered as done, whatever it holds. So a caller that commits under
-a foreign id, or a number far ahead by mistake, would make all batches of the id up to there be
-dropped in silence. Therefore the first batch that comes with a token binds the id to it, and later
-callers without the token are refused. Batches follow one another by number; a writer whose numbers
-have gaps, or whose id was forgotten, says which batch was its last (`after`). Ids of older versions
-are bound to no token until their writer sends one.
+**Owner and order.** The answer to a repeat is "done", whatever the repeat contains. So if a caller
+commits under a foreign id, or a number far ahead by mistake, later batches of the id up to that
+number would be dropped in silence. Therefore the first batch that comes with a token binds the id
+to this token, and calls without the token are refused. Batches follow one another by number; a
+writer whose numbers have gaps, or whose id was forgotten, says which batch was its last (`after`).
+Ids of older versions are bound to no token until their writer sends one.
 
-**Consequences.** Cursors count offsets, which stay dense: they need no change. The producers' table
-does not change: private ledgers have no sequences, so a take-over does not scan them
-(`bulk_loaded`).
+**Consequences.** Cursors do not change, because offsets stay dense. The producers' table does not
+change: private ledgers have no sequences, so a take-over does not scan them (`bulk_loaded`).
 """
 
 from __future__ import annotations
@@ -88,31 +85,34 @@ BULK_LOAD_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
 MARKS_MAX = 64
 """With more marks in a partition's record, marks of complete batches are pruned."""
 LEDGERS_MAX = 4_000
-"""The most private ledgers of a bulk load, and ledgers of a partition that gets some: records are
-bounded by ZooKeeper's 1 MB."""
+"""The most private ledgers of a bulk load, and the most ledgers of a partition that gets some. A
+record is limited to ZooKeeper's 1 MB.
+"""
 REFUSED_MAX = 10_000
-"""The most ledgers noted as refused; a commit forgets its own batch."""
+"""The most ledgers noted as refused. A commit removes its own batch's ledgers from the note."""
 
 
 class Standing(enum.Enum):
     """How a batch to commit relates to the record."""
 
     REPEATED = "repeated"
-    """It, or a newer batch, was committed before."""
+    """This batch, or a newer batch, was committed before."""
     WAITS = "waits"
     """An older batch must be completed first."""
     NEW = "new"
 
 
 class Caller(NamedTuple):
-    """The caller. `digest` is of its token; `after` is the batch before it, if given."""
+    """The caller. `digest`: of its token. `after`: the batch before this one, if the caller names
+    it.
+    """
 
     digest: str = ""
     after: int | None = None
 
 
 def digest_of(token: bytes) -> str:
-    """Return the digest of a token that is stored; "" without a token."""
+    """Return the stored digest of a token; "" without a token."""
     return hashlib.sha256(token).hexdigest() if token else ""
 
 
@@ -139,7 +139,7 @@ def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
     # A forgotten id looks like a new id; its writer knows its last batch.
     if record.batch not in (after, -1):
         raise BatchOutOfOrder(
-            f"batch {batch} is to follow batch {after}, but the newest that is committed is "
+            f"batch {batch} should follow batch {after}, but the newest committed batch is "
             f"{record.batch}",
             expected,
         )
@@ -153,7 +153,6 @@ def standing(record: BulkLoadRecord, batch: int) -> Standing:
 
 
 def ledger_ids(parts: Iterable[BulkLoadPart]) -> list[int]:
-    """All ledgers of a bulk load."""
     return [ledger.ledger_id for part in parts for ledger in part.ledgers]
 
 
@@ -164,7 +163,8 @@ def beginning(
     now_ms: int,
     digest: str = "",
 ) -> BulkLoadRecord | None:
-    """The record that notes a new batch which its writer publishes; None if it is noted already.
+    """Return the record that notes a new batch which its writer publishes; None if it is noted
+    already.
 
     Raises `BATCH_BEGUN`.
     """
@@ -237,7 +237,7 @@ def _check_begun(record: BulkLoadRecord, batch: int) -> None:
         begun = (
             "none is" if record.begun <= record.batch else f"batch {record.begun} is, unfinished"
         )
-        raise BATCH_BEGUN(f"batch {batch} is not the one that was begun: {begun}")
+        raise BATCH_BEGUN(f"batch {batch} was not begun: {begun}")
 
 
 def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
@@ -250,7 +250,9 @@ def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
 def aborting(
     record: BulkLoadRecord, batch: int, ledgers: Collection[int], now_ms: int
 ) -> BulkLoadRecord | None:
-    """The record that refuses these ledgers of an uncommitted batch; None if nothing changes."""
+    """Return the record that refuses these ledgers of an uncommitted batch; None if nothing
+    changes.
+    """
     if batch <= record.batch or set(ledgers) <= record.refused.keys():
         return None
     refused = {**record.refused, **dict.fromkeys(ledgers, batch)}
@@ -265,7 +267,9 @@ def aborting(
 def part_of(
     record: BulkLoadRecord, batch: int, namespace: str, topic: str, partition: int
 ) -> BulkLoadPart | None:
-    """Return the part of `batch` that this partition may still miss; None if there is none."""
+    """Return the part of `batch` that this partition may still need to insert; None if there is
+    none.
+    """
     if record.batch != batch or record.complete:
         return None
     name = (namespace, topic, partition)
@@ -287,7 +291,7 @@ def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int
 
 
 def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """Check that it takes a large dead letter or retry, which no schema is applied to.
+    """Check that a partition takes a large dead letter or retry: no schema is applied to these.
 
     Raises `LargeNotTaken`, `TooManyLedgers`.
     """
@@ -299,7 +303,7 @@ def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int)
         )
     if ledgers >= LEDGERS_MAX:
         raise TooManyLedgers(
-            f"{name} has {ledgers} ledgers, and a large message is one more; at most "
+            f"{name} has {ledgers} ledgers, and a large message needs another; at most "
             f"{LEDGERS_MAX}: let retention remove some"
         )
 
@@ -310,12 +314,11 @@ def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:
 
 
 def bulk_load_of(mark: str) -> str:
-    """Return the id in a mark."""
     return mark.rpartition("@")[0]
 
 
 def is_loaded(marks: Mapping[str, int], mark: str, batch: int) -> bool:
-    """Whether a partition has this batch, or a newer batch, by its own record."""
+    """Whether a partition's record says that the partition has this batch or a newer one."""
     return marks.get(mark, -1) >= batch
 
 
@@ -327,7 +330,7 @@ def is_finished(mark: str, batch: int, record: BulkLoadRecord) -> bool:
 def marking(
     marks: Mapping[str, int], mark: str, batch: int, finished: Collection[str]
 ) -> dict[str, int]:
-    """Return the marks with a new mark, minus the `finished` marks."""
+    """Return the marks with the new mark, without the `finished` marks."""
     assert not is_loaded(marks, mark, batch)
     kept = {name: of for name, of in marks.items() if name not in finished}
     return {**kept, mark: batch}

@@ -1,24 +1,24 @@
 """The safe time for deletions by age: from several clocks, none of them trusted alone. Pure.
 
 A clock that is ahead for two seconds could make retention delete everything. So time is counted
-here: from the last known time on, by a steady clock that cannot be set, and no faster.
+here: from the last known time on, at the speed of a steady clock that cannot be set.
 
-    wall clock  ─┐ the lower  ── the claim ──┐ within what a clock may drift: taken
-    store clock ─┘ of both                   │ further off: counted on, until it was claimed for a
-    known last + steady clock ── counted ────┘ quarantine (forwards: by two clocks that agree)
+    wall clock  ─┐ the lower  ── the claim ──┐ claim near the count: the claim is taken
+    store clock ─┘ of both                   │ claim far off: ignored until it has lasted for a
+    last known time + steady clock ─ count ──┘ quarantine (if it is ahead: two clocks must agree)
 
-Deletion uses the lower of claim and count: the slower of two different clocks, which keeps more.
-While the claim is ahead of the count, deletion is late by the difference, never early. This ends by
-itself if the metadata store has a clock that agrees. Without one (a single machine with the
-embedded store) nothing tells a machine that was off for a week from a clock that is a week ahead:
-an operator must confirm the time.
+Deletion uses the lower of claim and count, which keeps more. While the claim is ahead of the count,
+deletion is late by the difference, never early. This ends by itself if the metadata store has a
+clock that agrees with the wall clock. Without a second clock (a single machine with the embedded
+store) a machine that was off for a week looks like a clock that is a week ahead: an operator must
+confirm the time.
 
-A ledger gets a date when it is found closed, for messages that do not say how old they are. A date
-must not be too early: its messages would count as old at once when the clock is right again. So the
+A ledger gets a date when it is found closed, for messages that do not say how old they are. If the
+date were too early, the ledger's messages would count as old once the clock is right again. So the
 date is the highest time ever counted, and counted on; a clock that stays behind lowers the time for
 deletions, but not the date. An operator's confirmation may lower both.
 
-Safe if at least one of wall clock and store clock is not ahead, or time was once counted right.
+Safe if the wall clock or the store clock is not ahead, or if time was once counted right.
 """
 
 from __future__ import annotations
@@ -42,25 +42,27 @@ class Reading(NamedTuple):
 
 
 class DeletionTime(NamedTuple):
-    """The time for deletions. `doubt` says what is wrong; an empty doubt allows writing it down."""
+    """The time for deletions. `doubt` says what is wrong; if it is empty, the time may be written
+    down.
+    """
 
     now_ms: int
     doubt: str
     late_ms: int
-    """How far it is behind the clocks' claim."""
+    """How far the time is behind the clocks' claim."""
     date_ms: int
     """The date for a ledger that is found closed now: never too early, if time was once counted
     right."""
 
 
 _WANDERING = 100
-"""One per cent: a clock that gains more than that on a steady clock is wrong."""
+"""One per cent: a clock that gains more than this on a steady clock is wrong."""
 
 
 class DeletionClock:
     """Counts the time. `known_ms`: the last safe time that was written down, if any.
 
-    `highest_ms`: the highest date given to ledgers until then.
+    `highest_ms`: the highest date that ledgers have been given.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class DeletionClock:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has a time to count from; the first claim is believed as it is."""
+        """Whether there is a time to count from. The first claim is believed as it is."""
         return self._counted_ms is not None
 
     def confirm(self, now_ms: int) -> None:
@@ -122,7 +124,7 @@ class DeletionClock:
         if ahead_ms < 0:
             self._highest_ms = now_ms
         elif not doubt and ahead_ms <= self._limits.tolerance_ms:
-            # A steady clock's gain must not add up; the gain of a clock set back bit by bit must.
+            # The date follows a steady clock's drift, but not a clock that is set back bit by bit.
             self._highest_ms -= min(ahead_ms, self._passed_ms // _WANDERING)
         return DeletionTime(now_ms, doubt, late_ms, self._highest_ms)
 
@@ -135,7 +137,7 @@ class DeletionClock:
         self._claimed_since_ms = None
 
     def _outlasts(self, gap_ms: int, steady_ms: int, *, may: bool) -> bool:
-        """Whether an allowed claim stayed the same for a whole quarantine."""
+        """Whether an allowed claim has stayed the same for a whole quarantine."""
         same = abs(gap_ms - self._claimed_gap_ms) <= self._limits.tolerance_ms
         if not may:
             self._claimed_since_ms = None
@@ -152,7 +154,7 @@ def _apart(reading: Reading) -> str:
     ahead_ms = reading.wall_ms - reading.store_ms
     return (
         f"this broker's clock is {_length(ahead_ms)} {_side(ahead_ms)} the metadata store's; "
-        "set the one that is wrong"
+        "set the wrong clock"
     )
 
 

@@ -2,8 +2,8 @@
 
 Once a minute, while its clocks agree, the broker writes down the time that it counts; the store's
 own timestamp of that write is the second clock (metadata/clock.py). A broker that starts counts on
-from the last written time. An operator who confirms a time raises the record's number of
-confirmations, and each broker that sees a higher number takes over its time. While the store is
+from the last written time. When an operator confirms a time, the record's number of confirmations
+rises, and each broker that sees a higher number takes over the record's time. While the store is
 away nothing is written; the broker counts on.
 """
 
@@ -24,8 +24,6 @@ _STALE_BEATS = 3
 
 
 class Timekeeper:
-    """The timekeeper of a broker."""
-
     def __init__(
         self, store: ClockStore, wall: Callable[[], int], limits: ClockLimits, beat_ms: int
     ) -> None:
@@ -41,8 +39,9 @@ class Timekeeper:
         self._doubted = False
 
     async def beat(self) -> None:
-        """Write the time down and read the store's clock. Call once per beat. Raises errors of the
-        store."""
+        """Write the time down and read the store's clock, once per beat. Raises errors of the
+        store.
+        """
         if self._clock is None or not self._clock.has_begun:
             await self._write()  # learn the store's time before ours is written down
         await self._write()

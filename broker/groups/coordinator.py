@@ -1,12 +1,11 @@
-"""Keep consumer groups in memory, and decide which broker is the coordinator of which group.
+"""Keep consumer groups in memory, and decide which broker coordinates which group.
 
-The live brokers agree on that without asking each other: the coordinator is the broker with the
-highest weight for the group's name (rendezvous hashing). If two brokers disagree for a while, both
-keep the group, and its generations ensure that a partition is not given out twice unnoticed
-(group.py).
+The coordinator of a group is the live broker with the highest weight for the group's name
+(rendezvous hashing), so brokers need not ask each other. If two brokers disagree for a while, both
+keep the group; its generations ensure that no partition is given out twice unnoticed (group.py).
 
-A member's call waits here until its partitions should change. A crash loses the groups; the members
-call another broker and say what they hold.
+A member's call waits here until its partitions should change. After a crash, members call another
+broker and say what they hold.
 """
 
 from __future__ import annotations
@@ -22,23 +21,22 @@ from octavo.broker.types import BrokerInfo, GroupName, PartitionName
 
 _SHARE_OF_A_PRINCIPAL = 4
 WAITS_PER_SESSION = 2
-"""A call waits for at most this part of a session, so that waiting members do not expire."""
+"""Bounds a call's wait to a session timeout divided by this, so that waiting members do not
+expire."""
 
 
 class Limits(Protocol):
-    """The limits of groups in a broker's settings."""
-
     @property
     def groups_max(self) -> int:
-        """Groups of a broker."""
+        """The most groups of a broker."""
 
     @property
     def group_members_max(self) -> int:
-        """Members of a group."""
+        """The most members of a group."""
 
     @property
     def group_partitions_max(self) -> int:
-        """Partitions of all topics of a group."""
+        """The most partitions of all topics of a group."""
 
 
 def coordinator_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo | None:
@@ -66,12 +64,11 @@ class KeptGroup:
         return {"assigning": int(self._assigning is not None)}
 
     def wake(self) -> None:
-        """Wake all calls that wait."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def go_on(self) -> None:
-        """Have a long assignment go on in the background; at its end all calls are woken."""
+        """Continue a long assignment in the background; at its end wake all calls that wait."""
         if self.group.is_assigning and self._assigning is None:
             self._assigning = asyncio.ensure_future(self._assign())
             self._assigning.add_done_callback(self._assigned)
@@ -109,8 +106,6 @@ class KeptGroup:
 
 
 class Groups:
-    """The groups that this broker keeps."""
-
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._kept: dict[GroupName, KeptGroup] = {}
@@ -124,7 +119,7 @@ class Groups:
         """Return the group; make it if it is new. Raises `GROUP_FULL` if there are too many groups.
 
         `founder`: the principal that would be its first member; empty if unknown. A principal may
-        found a quarter of all groups, so that it cannot take all places.
+        found at most a quarter of all groups.
         """
         found = self._kept.get(name)
         if found is None:
@@ -136,7 +131,6 @@ class Groups:
         return found
 
     def founded_by(self, principal: str) -> int:
-        """Return how many groups a principal has founded."""
         return sum(one.founder == principal for one in self._kept.values())
 
     def of_namespace(self, namespace: str) -> int:
@@ -144,7 +138,7 @@ class Groups:
         return sum(name.namespace == namespace for name in self._kept)
 
     def stop(self) -> None:
-        """Answer all calls that wait, because this broker stops."""
+        """End all waiting calls, because this broker stops."""
         self._is_stopping = True
         for kept in tuple(self._kept.values()):
             kept.stop()
@@ -162,7 +156,7 @@ class Groups:
         wait_ms: int,
         founder: str = "",
     ) -> Membership:
-        """Take a member's call; wait until its partitions are not what it holds.
+        """Take a member's call; wait until the member should hold other partitions than it does.
 
         Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
         """
@@ -186,7 +180,7 @@ class Groups:
         return Membership(group.generation, given, len(group.members))
 
     def leave(self, name: GroupName, member: str, principal: str) -> None:
-        """Remove a member, if it is there. Raises `FOREIGN_MEMBER`."""
+        """Remove the member, if it is there. Raises `FOREIGN_MEMBER`."""
         kept = self._kept.get(name)
         if kept is not None and kept.group.leave(member, principal):
             kept.wake()
@@ -229,5 +223,4 @@ class Groups:
 
 
 def now_ms() -> int:
-    """Return the time in ms, by the clock of the groups."""
     return int(asyncio.get_running_loop().time() * 1000)

@@ -1,8 +1,8 @@
 """A consumer group: its members, and the partitions of each. Pure.
 
-One broker, the group's coordinator, keeps it in memory (coordinator.py). Losing it is harmless:
-members call again and again (`beat`) and say what they hold, and `assigned` computes the same
-result from the same members. So nothing here is durable.
+One broker, the group's coordinator, keeps it in memory (coordinator.py). Nothing is stored: members
+call again and again (`beat`) and say what they hold, and `assigned` computes the same result from
+the same members.
 
 `TABLE` is the whole rule of the group's states: if it has no row for a state and an event, the
 event cannot happen then.
@@ -18,17 +18,17 @@ And each partition:
 
 A partition is given to its new member only once the member before has released it, or has been
 silent for a session timeout. `generation` grows with every change of the members or their wishes.
-It fences: the partition's owner refuses a member whose generation is older than the last generation
-that received there (subscriptions/member_fence.py). This also works when two brokers keep the same
-group for a while: each learns the other's generation from the members, and uses a higher one.
+The partition's owner refuses a member whose generation is older than the newest generation that
+received there (subscriptions/member_fence.py). This also works when two brokers keep the group for
+a while: each learns the other's generation from the members, and uses a higher one.
 
 Times are milliseconds of any steady clock, passed by the caller.
 
-`assigned` says which member gets which partition, from the members' wishes alone. Every broker that
-knows the same members computes the same result. If all members want the same partitions, their
-counts differ by at most one. Within that bound the highest random weight decides (rendezvous
-hashing), so that few partitions move when a member comes or goes. A partition that few members want
-goes to one of these, whatever else they have.
+`assigned` depends on the members' wishes alone, so every broker that knows the same members
+computes the same result. If all members want the same partitions, their counts differ by at most
+one. Within that bound the highest random weight decides (rendezvous hashing), so that few
+partitions move when a member comes or goes. A partition that few members want goes to one of these,
+whatever else they have.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _ODD = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio: spreads numbers that differ in few bits (TAOCP 3, 6.4)."""
 _64_BITS = 2**64 - 1
 ASSIGNED_AT_ONCE = 3_000
-"""Pairs of a member and a partition that are looked at in one turn of the loop: some 3 ms."""
+"""How many pairs of a member and a partition are examined in one turn of the loop: some 3 ms."""
 WISHES_MAX = 65_536
-"""Limit of the partitions in all different wishes of a group's members: most want the same."""
+"""The most partitions in the wishes of a group's members. Equal wishes count once."""
 HELD_MAX = 65_536
-"""Limit of the partitions that a group's members say they hold."""
+"""The most partitions that a group's members may say they hold."""
 
 
 def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionName, str]:
@@ -70,8 +70,8 @@ class Assigning:
         self._is_done = False
 
     def step(self, cost: int) -> dict[PartitionName, str] | None:
-        """Look at about `cost` pairs of a member and a partition; return the whole assignment once
-        it is there."""
+        """Examine about `cost` pairs of a member and a partition; return the assignment once
+        complete."""
         while cost > 0 and not self._is_done:
             done = next(self._work, None)
             self._is_done = done is None
@@ -82,7 +82,7 @@ class Assigning:
 def _assign(
     wants: Mapping[str, Collection[PartitionName]], found: dict[PartitionName, str]
 ) -> Iterator[int]:
-    """Fill `found`. Yields after each member and each partition how many pairs were looked at."""
+    """Fill `found`. After each member and each partition, yield how many pairs were examined."""
     candidates: dict[PartitionName, list[str]] = defaultdict(list)
     for member in sorted(wants):
         for partition in wants[member]:
@@ -124,23 +124,21 @@ class State(enum.Enum):
     """The state of a group at its coordinator."""
 
     EMPTY = "empty"
-    """It has no members."""
+    """The group has no members."""
     GATHERING = "gathering"
-    """Another broker kept it before. Members that hold partitions may not have called here yet, so
-    a member is given only partitions that it holds."""
+    """Another broker kept the group before. Members that hold partitions may not have called here
+    yet, so members get no partitions beyond those that they hold."""
     RECONCILING = "reconciling"
-    """A member holds partitions of other members, or has not been given all of its partitions."""
+    """A member holds partitions that are assigned to others, or lacks some of its own."""
     STABLE = "stable"
-    """Each member holds the partitions that are assigned to it, and no others."""
+    """Each member holds exactly the partitions that are assigned to it."""
     DEAD = "dead"
-    """Its coordinator has forgotten it."""
+    """The coordinator has forgotten the group."""
 
 
 class Event(enum.Enum):
-    """What happens to a group."""
-
-    JOIN = "a member comes"
-    ADOPT = "the first member comes, and others may hold partitions from another coordinator"
+    JOIN = "a member joins"
+    ADOPT = "the first member joins, and others may hold partitions from another coordinator"
     CHANGE = "a member wants other partitions, or knows of a higher generation"
     RELEASE = "a member holds less than it was given"
     GO = "a member leaves or expires, and others stay"
@@ -188,16 +186,14 @@ def after(state: State, event: Event) -> State:
 
 
 class Member:
-    """A consumer in the group."""
-
     __slots__ = ("holds", "principal", "until_ms", "wants")
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
-        """Its user. Calls of other users for this member are refused."""
+        """The member's user. Calls of other users for this member are refused."""
         self.wants: frozenset[PartitionName] = frozenset()
         self.holds: frozenset[PartitionName] = frozenset()
-        """The partitions it said it holds, and those it was given since."""
+        """The partitions that it said it holds, and those given to it since."""
         self.until_ms = 0
         """When it expires, unless it calls again."""
 
@@ -208,7 +204,7 @@ class Membership(NamedTuple):
     generation: int
     partitions: list[PartitionName]
     members: int
-    """How many members the group has, as far as they are known now."""
+    """How many members the group has, as far as is known now."""
 
 
 class MemberNow(NamedTuple):
@@ -228,8 +224,6 @@ class GroupNow(NamedTuple):
 
 
 class Group:
-    """A group and its members."""
-
     def __init__(self, members_max: int) -> None:
         self.state = State.EMPTY
         self.members: dict[str, Member] = {}
@@ -238,7 +232,6 @@ class Group:
         self._targets: dict[PartitionName, str] = {}
         self._targets_of: dict[str, list[PartitionName]] = {}
         self._holders: dict[PartitionName, str] = {}
-        """Partition → the member that holds it."""
         self._assigning: Assigning | None = None
         self._gathered_ms = 0
         """Until this time members may exist that have not called this broker yet."""
@@ -254,10 +247,10 @@ class Group:
         session_ms: int,
         now_ms: int,
     ) -> bool:
-        """Take a member's call: what it wants, what it holds, and the generation it knows.
+        """Take a member's call: the partitions it wants and holds, and the highest generation it
+        knows.
 
-        `generation`: the highest that it has heard of, 0 if none. Return whether something changed
-        for the members. Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
+        Return whether something changed for the members. Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
         """
         ticked = self.tick(now_ms)
         held = frozenset(holds)
@@ -271,12 +264,12 @@ class Group:
             if len(self._holders) + len(held) > HELD_MAX:
                 raise GROUP_FULL(
                     f"the members of the group say that they hold more than {HELD_MAX} partitions, "
-                    "which is the limit: let them go, and call again"
+                    "which is the limit: release some, and call again"
                 )
             event = self._arrival(generation, session_ms, now_ms)
             member = Member(principal)
             self.members[name] = member
-            # It was away, or called another broker: it has lost partitions that others hold by now.
+            # It was away, or called another broker: it has lost partitions that others hold now.
             self._hold(name, [one for one in held if one not in self._holders])
         elif member.principal != principal:
             raise FOREIGN_MEMBER(
@@ -295,9 +288,10 @@ class Group:
         return ticked or event is not None
 
     def given(self, name: str, now_ms: int) -> list[PartitionName]:
-        """Return the partitions that the member has from now on; it must release the others.
+        """Return the partitions that the member has from now on, sorted; it must release all
+        others.
 
-        Sorted. Empty for a consumer that is no member (any more).
+        Empty for a consumer that is not a member (any more).
         """
         self.tick(now_ms)
         member = self.members.get(name)
@@ -313,8 +307,10 @@ class Group:
         return sorted(one for one in member.holds if self._targets.get(one) == name)
 
     def leave(self, name: str, principal: str) -> bool:
-        """Remove a member and release its partitions; return whether it was a member. Raises
-        `FOREIGN_MEMBER`."""
+        """Remove a member and release its partitions; return whether it was a member.
+
+        Raises `FOREIGN_MEMBER`.
+        """
         member = self.members.get(name)
         if member is None:
             return False
@@ -325,10 +321,8 @@ class Group:
         return True
 
     def tick(self, now_ms: int) -> bool:
-        """Let time pass: members expire that have not called in time, and gathering ends.
-
-        Return whether it changed something.
-        """
+        """Expire members that have not called in time, and end gathering; return whether that
+        changed something."""
         before = self.state, self.generation
         gone = [name for name, one in self.members.items() if one.until_ms <= now_ms]
         for name in gone:
@@ -340,11 +334,10 @@ class Group:
         return before != (self.state, self.generation)
 
     def forget(self) -> None:
-        """End the group, which has no members."""
+        """End a group that has no members."""
         self._happens(Event.FORGET)
 
     def now(self, now_ms: int) -> GroupNow:
-        """Return the group as others see it."""
         members = [
             MemberNow(name, sorted(member.holds), member.until_ms - now_ms)
             for name, member in sorted(self.members.items())
@@ -359,7 +352,7 @@ class Group:
         return min(times, default=None)
 
     def _arrival(self, generation: int, session_ms: int, now_ms: int) -> Event:
-        """Return the event of a member that comes and knows of this generation."""
+        """Return the event of a member that joins and knows this generation."""
         if self.members:
             return Event.JOIN
         if generation > self.generation:
@@ -379,7 +372,7 @@ class Group:
             self.assign()
 
     def assign(self) -> bool:
-        """Compute a further part of the assignment; return whether there is more to compute.
+        """Compute the next part of the assignment; return whether there is more to compute.
 
         Until it is complete, each member keeps the partitions that it holds, and gets no others.
         """
@@ -400,9 +393,9 @@ class Group:
         return self._assigning is not None
 
     def _shared(self, name: str, wanted: frozenset[PartitionName]) -> frozenset[PartitionName]:
-        """Return the same wish of another member, if there is one: most members want the same.
+        """Return the equal wish of another member, if there is one, to store it once.
 
-        Raises `GROUP_FULL` if the members want too many different things.
+        Raises `GROUP_FULL` if the wishes have too many partitions.
         """
         others = [one.wants for other, one in self.members.items() if other != name]
         for one in others:

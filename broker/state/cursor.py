@@ -2,8 +2,8 @@
 
 Acks are per message and come in any order; the number of holes is not limited. Acks beyond the
 committed offset are a sparse bitmap of 4,096-bit chunks, so a million holes take some hundred
-kilobytes, and a further ack costs the same as the first (Pulsar silently keeps only 10,000 ranges
-durable: #25540). Promise: an offset, once acked, stays acked until `reset`.
+kilobytes, and every ack costs the same (Pulsar silently keeps only 10,000 ranges durable: #25540).
+Promise: an acked offset stays acked until `reset`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ class Cursor:
 
     @property
     def committed_offset(self) -> int:
-        """The first offset that is not acked."""
         return self._floor
 
     @property
     def acked_beyond(self) -> int:
-        """How many offsets behind the committed offset are acked."""
+        """How many offsets beyond the committed offset are acked."""
         return self._beyond
 
     def reset(self, committed_offset: int) -> None:
@@ -47,13 +46,13 @@ class Cursor:
         self._beyond = 0
 
     def is_acked(self, offset: int) -> bool:
-        """Whether the offset is acked."""
         if offset < self._floor:
             return True
         return bool(self._chunks.get(offset >> _CHUNK_SHIFT, 0) >> (offset & _LOW) & 1)
 
     def ack(self, start: int, end: int) -> int:
-        """Ack the offsets from `start` up to `end` (excluded); return how many are new."""
+        """Ack the offsets from `start` up to `end` (excluded); return how many were not acked
+        before."""
         start = max(start, self._floor)
         if start >= end:
             return 0
@@ -98,10 +97,8 @@ class Cursor:
         return found
 
     def after_unacked(self, count: int, end: int) -> int:
-        """Return the offset after the `count`-th unacked offset; `end` if fewer are before `end`.
-
-        With a million holes this looks at some hundred chunks.
-        """
+        """Return the offset after the `count`-th unacked offset; `end` if fewer are before
+        `end`."""
         at = self._floor
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT
@@ -172,7 +169,7 @@ class Cursor:
         ]
 
     def load(self, chunks: Iterable[tuple[int, bytes]]) -> None:
-        """Add the acks of a `dump`; may be called with parts of it."""
+        """Add the acks of a `dump`, or of a part of it."""
         for index, raw in chunks:
             bits = int.from_bytes(raw, "little")
             base = index << _CHUNK_SHIFT

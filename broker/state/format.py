@@ -4,8 +4,8 @@ Each entry is a msgpack array of operations, each an array that begins with its 
 (docs/formats/state_ledger.md):
 
     ["v", 1]                                             format version, first of every ledger
-    ["c", name, created_ms, committed_offset]                 a cursor is made, or set by a seek
-    ["b", name, [[chunk number, bits], …]]               acked beyond it, as a bitmap (snapshot)
+    ["c", name, created_ms, committed_offset]            a cursor is made, or set by a seek
+    ["b", name, [[chunk number, bits], …]]               acks beyond the committed offset (snapshot)
     ["a", name, [gap, length, gap, length, …]]           acked ranges
     ["d", name]                                          a cursor is deleted
     ["p", offset, [[id, epoch, [first, last, offset]…]…]]  producers as of every batch before offset
@@ -15,8 +15,8 @@ Each entry is a msgpack array of operations, each an array that begins with its 
     [20, name, [gap, deliveries, gap, deliveries, …]]    how often messages were delivered
     [21, name, created_ms, committed_offset, seeks]      a cursor is set by a seek, which is counted
     [52, revision, offset, …]                            a durable stream as of offset (stream.py)
-    [22, name, created_ms, epoch, …]                     leases left at a planned end by the owner
-    [23, name, kind, time_ms, …]                         of that epoch (leases.py)
+    [22, name, created_ms, epoch, …]                     leases that an owner left at a planned end
+                [23, name, kind, time_ms, …]                         and their messages (leases.py)
 
 A ledger begins with a complete snapshot; replaying its entries in order gives the state. Between
 two "c" operations acks are only added, so replaying an operation twice does no harm.
@@ -49,7 +49,7 @@ Op = list[Any]
 
 
 class BadStateLedger(OctavoError):
-    """The state ledger has content that this version cannot read: the partition is not opened."""
+    """This version cannot read the state ledger: the partition is not opened."""
 
     name = "bad-state-ledger"
     scope = Scope.LEDGER
@@ -57,24 +57,24 @@ class BadStateLedger(OctavoError):
 
 @dataclass(slots=True)
 class CursorState:
-    """A cursor and its subscription, whose `created_ms` tells it from namesakes.
+    """A cursor and its subscription. `created_ms` tells the subscription from others of its name.
 
-    `deliveries`: for unacked messages that were delivered more than once, the count that consumers
-    were told. After a replay it also has acked messages, until `forget_acked`.
+    `deliveries`: the delivery counts that consumers were told, for unacked messages that were
+    delivered more than once. After a replay it also has acked messages, until `forget_acked`.
     """
 
     created_ms: int
     cursor: Cursor
     deliveries: dict[int, int] = field(default_factory=dict)
     seeks: int = 0
-    """Counted if there are dead letters: a message spent again after a seek is another letter."""
+    """Counted if there are dead letters: if a message is spent again after a seek, it becomes
+    another dead letter."""
     used_ms: int = 0
-    """The last use, as of its last mark; 0: unknown (subscriptions/last_used.py)."""
+    """The last use that was written down; 0: unknown (subscriptions/last_used.py)."""
     left: LeftLeases | None = None
-    """The leases of the last owner, until the subscription is first used here."""
+    """The leases of the previous owner, until the subscription is first used here."""
 
     def forget_acked(self) -> None:
-        """Drop the counts of acked messages."""
         acked = [offset for offset in self.deliveries if self.cursor.is_acked(offset)]
         for offset in acked:
             del self.deliveries[offset]
@@ -82,7 +82,8 @@ class CursorState:
 
 @dataclass(slots=True)
 class State:
-    """The content of a state ledger. `producers_upto`: batches from this offset on are missing."""
+    """The content of a state ledger. `producers_upto`: batches from this offset on are not
+    included."""
 
     cursors: dict[str, CursorState] = field(default_factory=dict)
     producers: dict[int, ProducerState] = field(default_factory=dict)
@@ -92,7 +93,8 @@ class State:
     stream: StreamState | None = None
 
     def keep_leases_of(self, epoch: int) -> None:
-        """Drop leases of other epochs: they are outdated, the owner at this epoch left none."""
+        """Drop leases of other epochs: the owner at this epoch left none, and older leases are
+        outdated."""
         for held in self.cursors.values():
             if held.left is not None and held.left.epoch != epoch:
                 held.left = None
@@ -128,16 +130,16 @@ class State:
                 self.cursors[name].cursor.load((index, bits) for index, bits in chunks)
             case ["a", str(name), list(packed)]:
                 ranges = unpack_ranges(packed)
-                # A snapshot may be newer than operations after it: if it was written while an ack
-                # and then the deletion were queued, it does not have the cursor any more.
+                # The cursor may be missing: a snapshot that was written while an ack and then the
+                # deletion were queued does not have the cursor, but the ack follows it.
                 if (held := self.cursors.get(name)) is not None:
                     for start, end in ranges:
                         held.cursor.ack(start, end)
             case ["d", str(name)]:
                 self.cursors.pop(name, None)
             case ["p", int(upto), list(producers)]:
-                # An operation queued before a snapshot must not set a producer back: no later
-                # operation need name that producer.
+                # Ignore older states: an operation queued before a snapshot may follow it, and no
+                # later operation would set the producer forward again.
                 self.producers_upto = max(self.producers_upto, upto)
                 for producer_id, epoch, *batches in producers:
                     told = tuple(Remembered(*batch) for batch in batches)
@@ -174,7 +176,8 @@ class State:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
     def _used_ms(self, name: str, created_ms: int) -> int:
-        """Return the last use of a subscription whose cursor is set again: a seek keeps it."""
+        """Return the last use of a subscription whose cursor is set again: a seek does not change
+        it."""
         held = self.cursors.get(name)
         return held.used_ms if held is not None and held.created_ms == created_ms else 0
 
@@ -186,7 +189,7 @@ def encode(ops: Iterable[Op]) -> bytes:
 
 
 def cursor_op(name: str, created_ms: int, committed_offset: int) -> Op:
-    """Make or reset a cursor: acks beyond it are forgotten."""
+    """Make or reset a cursor; acks beyond the committed offset are forgotten."""
     return ["c", name, created_ms, committed_offset]
 
 
@@ -196,7 +199,6 @@ def ack_op(name: str, ranges: Iterable[Range]) -> Op:
 
 
 def delete_op(name: str) -> Op:
-    """Delete a subscription's cursor."""
     return ["d", name]
 
 
@@ -211,7 +213,7 @@ def deliveries_op(name: str, counts: Mapping[int, int]) -> Op:
 
 
 def sought_op(name: str, created_ms: int, committed_offset: int, seeks: int) -> Op:
-    """Set a cursor by a seek, the `seeks`-th."""
+    """Set a cursor by the `seeks`-th seek."""
     return [21, name, created_ms, committed_offset, seeks]
 
 
@@ -230,7 +232,6 @@ def producers_op(upto: int, states: Iterable[ProducerState]) -> Op:
 
 
 def access_op(state: AccessState) -> Op:
-    """Set the exclusive producer."""
     return [70, *state]
 
 
@@ -258,8 +259,8 @@ def snapshot(
 ) -> Iterator[bytes]:
     """Encode the whole state as entries, none much longer than `SNAPSHOT_ENTRY_BYTES`.
 
-    `leases`: only what an owner leaves at a planned end. The stream's producers, like the other
-    producers, cover the batches before `producers_upto`.
+    `leases`: only if the owner leaves them at a planned end. The producers, also the stream's,
+    cover the batches before `producers_upto`.
     """
     ops: list[Op] = [["v", FORMAT_VERSION]]
     if access.epoch:
@@ -287,7 +288,7 @@ def _snapshot_ops(
     producers_upto: int,
     seeks: Mapping[str, int],
 ) -> Iterator[tuple[Op, int]]:
-    """Small operations with their approximate sizes in bytes."""
+    """Yield small operations with their approximate sizes in bytes."""
     for name, created_ms, cursor in cursors:
         offset, sought = cursor.committed_offset, seeks.get(name)
         op = cursor_op(name, created_ms, offset)

@@ -1,12 +1,12 @@
 """A subscription's leases, as an owner leaves them to its successor. Pure.
 
-They are the last operations in the state ledger at a planned end, and are passed to a successor
+At a planned end the owner writes them last into the state ledger, or passes them to a successor
 with the cursors (docs/formats/state_ledger.md, operations 22 and 23). They are valid for the next
 opening only: each names the epoch of the partition's record at which it was written, and every
 opening raises that epoch. After a crash there are none.
 
-For messages that are out: their lease, their consumer and the time left. For messages that came
-back: how long they still wait. For both: how often they were delivered before.
+For leased messages they have the lease, the consumer and the time left; for messages that wait for
+redelivery, how long they still wait; for both, how often they were delivered before.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import msgpack
 from octavo.broker.state.cursor import pack_ranges, ranges_of, unpack_ranges
 
 LEASES_BYTES_MAX = 512 * 1024
-"""The most bytes of a partition. A subscription whose leases exceed it leaves none."""
+"""The most bytes of a partition's leases. A subscription whose leases do not fit leaves none."""
 _OF_ONE_OP = 10_000
 """The most messages in an operation."""
 _MESSAGES_MAX = 1_000_000
-"""The most messages read for a subscription: a few bytes could name any number of offsets."""
+"""The most messages read for a subscription: a few bytes could encode any number of offsets."""
 
 OUT, ASLEEP, BACK, SPENT = range(4)
 """OUT: leased for `time_ms`. ASLEEP: waits for `time_ms`. BACK: may be delivered at once.
-SPENT: will be copied elsewhere, due at the wall-clock time `time_ms`, or at once if that is -1."""
+SPENT: will be copied to another topic, at the wall-clock time `time_ms`, or at once if it is -1."""
 
 
 class LeftMessages(NamedTuple):
@@ -37,17 +37,16 @@ class LeftMessages(NamedTuple):
     kind: int
     time_ms: int
     number: int
-    """The lease number; 0 if they are not out."""
+    """The lease number; 0 if the messages are not leased."""
     consumer: str
     offsets: list[int]
-    """In ascending order."""
     attempts: list[int]
-    """How often each was delivered without an ack."""
+    """How often each message was delivered without an ack."""
     keys: list[int | None]
     """The hash of each message's key in a key-shared subscription; else empty."""
 
     def parts(self) -> Iterator[LeftMessages]:
-        """Split into parts that fit into one operation each."""
+        """Split into parts that each fit into one operation."""
         for at in range(0, len(self.offsets), _OF_ONE_OP):
             end = at + _OF_ONE_OP
             yield self._replace(
@@ -58,7 +57,7 @@ class LeftMessages(NamedTuple):
 
 
 class LeftConsumer(NamedTuple):
-    """A consumer that holds messages, or is the active one. Times are ages in milliseconds."""
+    """A consumer that holds messages, or is the active consumer. Times are ages in milliseconds."""
 
     name: str
     priority: int
@@ -76,22 +75,21 @@ class LeftAnswer(NamedTuple):
 
 
 class LeftHold(NamedTuple):
-    """The holder of a partition for another `left_ms`."""
+    """The consumer that has the partition for another `left_ms`."""
 
     name: str
     left_ms: int
     generation: int = 0
-    """The generation, for a consumer group."""
 
 
 @dataclass(slots=True)
 class LeftLeases:
-    """All that a subscription leaves in a partition."""
+    """All leases that a subscription leaves in a partition."""
 
     epoch: int
     """The epoch of the partition's record when this was written."""
     era: int
-    """The epoch in the ack ids of these leases: the successor continues to use it."""
+    """The epoch in the ack ids of these leases, which the successor continues to use."""
     numbers: int
     """The highest lease number so far."""
     active: str = ""
@@ -102,16 +100,18 @@ class LeftLeases:
     consumers: list[LeftConsumer] = field(default_factory=list)
     answers: list[LeftAnswer] = field(default_factory=list)
     newest: tuple[str, int, bool] | None = None
-    """The highest numbered call of the only receiving consumer, and whether it got nothing."""
+    """The highest numbered call of the only receiving consumer, and whether its answer was
+    empty."""
     messages: list[LeftMessages] = field(default_factory=list)
 
     @property
     def says_something(self) -> bool:
-        """Whether a successor needs it."""
+        """Whether a successor needs these leases."""
         return bool(self.messages or self.holder or self.group or self.active)
 
     def later(self, passed_ms: int) -> LeftLeases:
-        """Return the same leases `passed_ms` later, if the subscription was not used meanwhile."""
+        """Return these leases as they are `passed_ms` later, if the subscription is not used
+        meanwhile."""
         if passed_ms <= 0:
             return self
         return replace(
@@ -135,7 +135,6 @@ class LeftLeases:
 
 
 def left_ops(name: str, created_ms: int, left: LeftLeases) -> list[list[Any]]:
-    """Encode the leases as operations."""
     head = [
         22,
         name,
@@ -217,8 +216,8 @@ def messages_told(left: LeftLeases, op: Sequence[Any]) -> None:
 def bounded(found: Iterable[list[list[Any]]]) -> list[list[Any]]:
     """Choose the operations of as many whole subscriptions as fit, shortest first.
 
-    Half of a subscription's leases would do harm: messages without a lease would overtake
-    messages with a lease.
+    Never leave half of a subscription's leases: messages without a lease would overtake messages
+    with a lease.
     """
     sized = [(sum(len(msgpack.packb(op)) for op in ops), ops) for ops in found]
     room, kept = LEASES_BYTES_MAX, list[list[Any]]()
@@ -246,7 +245,7 @@ def _hold_told(told: Sequence[Any] | None) -> LeftHold | None:
 
 
 def _runs(counts: Sequence[int]) -> list[int]:
-    """Each count and how many messages in a row have it; empty if all are 0."""
+    """Return each count and how many consecutive messages have it; empty if all counts are 0."""
     if not any(counts):
         return []
     packed: list[int] = []
@@ -262,7 +261,7 @@ def _unrolled(packed: Sequence[int], count: int) -> list[int]:
     if not packed:
         return [0] * count
     if len(packed) % 2 or sum(map(_whole, packed[1::2])) != count:
-        raise ValueError("attempts are not of as many messages as were left")
+        raise ValueError("there are not as many attempts as messages")
     return [
         _whole(times)
         for times, run in zip(packed[::2], packed[1::2], strict=True)
@@ -272,7 +271,7 @@ def _unrolled(packed: Sequence[int], count: int) -> list[int]:
 
 def _keys_told(keys: Sequence[Any], count: int) -> list[int | None]:
     if keys and len(keys) != count:
-        raise ValueError("keys are not of as many messages as were left")
+        raise ValueError("there are not as many keys as messages")
     return [None if key is None else _whole(key) for key in keys]
 
 

@@ -1,11 +1,11 @@
 """The driver of a partition's state ledger: group commit of cursor and producer changes.
 
-Promises: `append` returns when the operation is durable on an ack quorum, so a restart loses no ack
-that was answered. Callers apply an operation to the state in memory before they append it: so a
-later snapshot contains it, and a ledger that fails or has become long is simply replaced by a
-snapshot in a new ledger. The ledger is created when first needed. After a crash the next owner
-recovers the ledger and replays it (format.py). A process that takes over or deletes the partition
-fences this ledger too, so a successful append proves that the partition was still ours (`prove`).
+Promises: `append` returns when the operation is durable on an ack quorum, so a restart loses no
+answered ack. Callers apply an operation to the state in memory before they append it. So every
+later snapshot contains it, and a ledger that fails or has become long is replaced by a snapshot in
+a new ledger. The ledger is created when first needed. After a crash the next owner recovers the
+ledger and replays it (format.py). A process that takes over or deletes the partition fences this
+ledger too, so a successful append proves that the partition was still ours (`prove`).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ async def create_ledger(
 ) -> LedgerWriter:
     """Create a ledger by the topic's settings, labelled with its owner (log/orphan_ledgers.py).
 
-    Only a change of a partition's record at the epoch of `record` may name it. In an encrypted
-    topic data ledgers are encrypted; state ledgers are not, because they hold only offsets and
-    names of subscriptions and producers. State ledgers never defer their syncs.
+    Only a change of a partition's record at the epoch of `record` may name it. In encrypted topics
+    data ledgers are encrypted; state ledgers are not, because they hold only offsets and names of
+    subscriptions and producers. State ledgers never defer their syncs.
     """
     return await ledgers.create(
         ensemble_size=settings.ensemble_size,
@@ -69,15 +69,15 @@ async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
 def let_go(writer: LedgerWriter) -> None:
     """Stop writing this ledger here; if it is open, its recovery closes it.
 
-    Every writer ends with this call, even a closed one, or with `LedgerClient.discard` if no record
-    can name its ledger. Otherwise it would listen to its bookies for ever.
+    Every writer, even a closed one, must end with this call, or with `LedgerClient.discard` if no
+    record can name its ledger. Otherwise it listens to its bookies for ever.
     """
     writer.abandon(LedgerClosed(f"ledger {writer.ledger_id} is no longer written here"))
 
 
 async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
     """Begin a new state ledger with these entries."""
-    # Add all entries before the first await: a snapshot shows a single moment.
+    # Add all entries before the first await, so that the snapshot shows a single moment.
     await asyncio.gather(*[writer.append(payload) for payload in entries])
 
 
@@ -134,7 +134,8 @@ class StateLog:
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
         self._behind = False
-        """Whether a change in memory was refused here: then only a snapshot contains it."""
+        """Whether an operation was refused whose change is in memory: only a snapshot will contain
+        it."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -156,7 +157,7 @@ class StateLog:
         return self._writer is not None
 
     async def append(self, op: Op) -> None:
-        """Return when `op`, which the state in memory already contains, is durable.
+        """Return when `op` is durable. The state in memory must already contain it.
 
         Raises `AckOutcomeUnknown`, `Overloaded`, `NotOwner`.
         """
@@ -165,7 +166,7 @@ class StateLog:
     def note(self, *ops: Op) -> None:
         """Queue `ops` to be written in order, without waiting.
 
-        If this write fails, the next snapshot contains the change, because it is in memory.
+        If the write fails, the next snapshot contains the change, because it is in memory.
         """
         with contextlib.suppress(OctavoError):
             self._queue(list(ops)).add_done_callback(_seen)
@@ -173,9 +174,9 @@ class StateLog:
     async def prove(self) -> None:
         """Return when it is certain that this broker owned the partition at the time of the call.
 
-        For answers that write nothing to a ledger: an owner whose session has expired without its
-        knowledge, and whose ledgers are fenced, can only learn it by an append. So this appends an
-        empty entry. Raises `PartitionUnavailable`, `Overloaded`, `NotOwner`.
+        For answers that write nothing to a ledger. An owner whose session has expired, and whose
+        ledgers are fenced, may not know; only an append tells. So this appends an empty entry.
+        Raises `PartitionUnavailable`, `Overloaded`, `NotOwner`.
         """
         try:
             async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
@@ -205,7 +206,7 @@ class StateLog:
         """Begin a new state ledger if a bookie waits for this ledger to close. Call this regularly.
 
         A bookie whose disk was replaced is complete only once this ledger is closed. An unused
-        partition would otherwise keep it waiting, until recovery takes the state ledger away.
+        partition would otherwise keep it waiting until recovery takes the state ledger away.
         """
         idle = not self._closed and self._writing is None
         if idle and self._writer is not None and self._is_waited_for(self._writer):
@@ -293,7 +294,8 @@ class StateLog:
         return self._ledgers.has_unsure_bookie(writer.metadata)
 
     async def _roll(self) -> None:
-        """Replace the ledger by a snapshot in a new one; it contains the operations to write."""
+        """Replace the ledger by a snapshot in a new ledger; the snapshot contains the operations to
+        write."""
         old, old_id = self._writer, self._record.value.state_ledger
         self._writer = None
         try:

@@ -4,11 +4,11 @@ As in Kafka a producer numbers its messages without gaps per partition, `int32`,
 2³¹−1 to 0; a new epoch starts at 0 and shuts out the older epoch. The last five batches of each
 producer are remembered with their offsets, so that a repeat is answered with the *old* offsets.
 Unlike in Kafka, a repeat may have other batch boundaries; a repeat of an older batch is known to be
-stored, only not where; and an unknown producer must begin at 0 (in Kafka: anywhere).
+stored, but not where; and an unknown producer must begin at 0 (in Kafka: anywhere).
 
 At most `producers_max` are remembered. The producer that was silent for longest is forgotten first;
-if it returns it counts as new, and the gap error tells it so. This stores nothing twice unless the
-forgotten producer repeats sequence 0.
+if it returns, it counts as new and gets a gap error. This stores nothing twice unless the forgotten
+producer repeats sequence 0.
 
 `Access` is the exclusive producer of a partition, with the epoch that fences earlier producers.
 
@@ -16,10 +16,10 @@ forgotten producer repeats sequence 0.
 
 Every change raises the epoch by one and is durable in the state ledger before a client learns of
 it. A publish names its epoch, which is checked where batches get their offsets
-(partition/publisher.py). So batches of an epoch lie before all batches of later epochs; no batch of
-an earlier epoch is stored after that. A holder that is silent for its session timeout may be
-replaced; until then it keeps the access, even if it comes back late. Each owner counts the silence
-for itself, from its start. Times are milliseconds of any steady clock, passed by the caller.
+(partition/publisher.py). So all batches of an epoch lie before all batches of later epochs. A
+holder that is silent for its session timeout may be replaced; until another producer replaces it,
+it keeps the access. Each owner of the partition counts the silence from the owner's start. Times
+are milliseconds of any steady clock, passed by the caller.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BATCHES_REMEMBERED = 5
 
 
 class Remembered(NamedTuple):
-    """A stored batch: sequences first … last (wrapping) at offsets from `first_offset` on."""
+    """A stored batch: sequences `first` to `last` (wrapping), at offsets from `first_offset` on."""
 
     first_sequence: int
     last_sequence: int
@@ -50,12 +50,11 @@ class Remembered(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many messages it has."""
         return (self.last_sequence - self.first_sequence) % SEQUENCE_MODULUS + 1
 
 
 class ProducerState(NamedTuple):
-    """All that is kept of a producer, also in a snapshot."""
+    """All that is remembered of a producer, also in a snapshot."""
 
     producer_id: int
     epoch: int
@@ -63,7 +62,7 @@ class ProducerState(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """The place of a batch that was accepted before; offsets are -1 if no longer remembered.
+    """Where a repeated batch was stored; offsets are -1 if they are no longer remembered.
 
     `stored_from` is an offset whose confirmation proves that the batch is durable.
     """
@@ -125,7 +124,7 @@ class ProducerTable:
     def accept(
         self, producer_id: int, epoch: int, first: int, count: int, first_offset: int
     ) -> None:
-        """Remember a new batch, which `check` has passed or a scan of a ledger has found."""
+        """Remember a new batch, which has passed `check` or was found by a scan of a ledger."""
         batch = Remembered(first, next_sequence(first, count - 1), first_offset)
         known = self._producers.get(producer_id)
         kept: tuple[Remembered, ...] = ()
@@ -141,7 +140,7 @@ class ProducerTable:
         self._put(state)
 
     def snapshot(self) -> Iterator[ProducerState]:
-        """All producers, least recently active first."""
+        """Return all producers, least recently active first."""
         return iter(self._producers.values())
 
     def take_changed(self) -> list[ProducerState]:
@@ -162,7 +161,7 @@ class ProducerTable:
 
 
 def _place(batches: tuple[Remembered, ...], behind: int, count: int) -> Duplicate:
-    """Where the messages were stored that begin `behind` messages before the next sequence."""
+    """Find the messages that begin `behind` messages before the next sequence."""
     first_offset = last_offset = -1
     position = 0  # how far before the next sequence this batch ends
     for batch in reversed(batches):
@@ -184,7 +183,7 @@ client has the access."""
 
 
 class AccessState(NamedTuple):
-    """The durable part. `producer` is empty when no producer has the access."""
+    """The durable part of the access. `producer` is empty when no producer has it."""
 
     epoch: int = 0
     producer: str = ""
@@ -196,7 +195,7 @@ NOBODY = AccessState()
 
 
 class Access:
-    """The access to a partition while it is owned."""
+    """The access to a partition, as its owner keeps it."""
 
     __slots__ = ("_heard_ms", "state")
 
@@ -207,15 +206,15 @@ class Access:
     def acquire(self, producer: str, now_ms: int, *, session_ms: int, fencing: bool) -> AccessState:
         """Give `producer` the access under a new epoch, even if it had the access before.
 
-        With `fencing` the current holder loses it. Raises `ProducerBusy` while another producer
-        has it.
+        With `fencing` the current holder loses it. Raises `ProducerBusy` while another producer has
+        it.
         """
         epoch, holder, _ = self.state
         if holder not in ("", producer) and not fencing:
             left_ms = self.left_ms(now_ms)
             if left_ms > 0:
                 raise ProducerBusy(
-                    f"producer {holder!r} alone may publish here, and was heard of within its "
+                    f"producer {holder!r} alone may publish here, and called within its "
                     f"session timeout: wait ({left_ms} ms, if it is gone), or fence it",
                     left_ms,
                 )
@@ -226,7 +225,7 @@ class Access:
     def release(self, epoch: int) -> AccessState | None:
         """Let any producer publish; None if an earlier copy of this call did that already.
 
-        Raises `StaleProducerAccess` for an epoch that is not the holder's.
+        Raises `StaleProducerAccess` if the epoch is not the holder's.
         """
         if not self.state.producer and epoch == self.state.epoch - 1:
             return None
@@ -236,7 +235,8 @@ class Access:
         return self.state
 
     def check(self, epoch: int | None, now_ms: int) -> None:
-        """Check a batch's epoch: None if it names none, `BROKERS` if a broker publishes for itself.
+        """Check a batch's epoch. None: the batch names none. `BROKERS`: a broker publishes for
+        itself.
 
         Raises `ExclusiveProducer`, `StaleProducerAccess`.
         """
@@ -254,8 +254,8 @@ class Access:
             self._heard_ms = now_ms
 
     def left_ms(self, now_ms: int) -> int:
-        """How long the holder's session lasts if it stays silent."""
-        if self._heard_ms is None:  # the last owner granted access: the time starts now
+        """How long the holder's session lasts if the holder stays silent."""
+        if self._heard_ms is None:  # the previous owner granted the access: the time starts now
             self._heard_ms = now_ms
         return self._heard_ms + self.state.session_ms - now_ms
 

@@ -2,14 +2,15 @@
 
     not there → open → closed           `is_gone`: deleted, but kept while forks of it exist
 
-A `StreamState` is the state after all batches before some offset. An append changes, besides the
-log, its producer's sequence, the writers' `Stream-Seq` and the end of the stream. This is stored in
-the same batch, as a header of its first record (`marker_of`): so both are stored or neither, and a
-take-over that scans the batches since the last written state knows all of it. Changes without a
-batch (a stream is made, closed or deleted) are written separately, and raise `revision` by one.
+A `StreamState` is the state after all batches before some offset. Besides the log, an append
+changes its producer's sequence, the writers' `Stream-Seq` and the end of the stream. These changes
+are stored in the append's batch, as a header of the first record (`marker_of`). So the data and the
+changes are stored together or not at all, and a take-over finds the changes when it scans the
+batches since the last written state. Changes without a batch (a stream is made, closed or deleted)
+are written separately, and raise `revision` by one.
 
-An append is checked and accepted where batches get their offsets (partition/publisher.py): a new
-append is stored behind all that were accepted before it. The newest sequence of each producer is
+An append is checked and accepted where batches get their offsets (partition/publisher.py), so
+appends are stored in the order in which they were accepted. The newest sequence of each producer is
 remembered, counted per append, not per message. At most `producers_max` producers are remembered;
 the producer that was silent for longest is forgotten first. The protocol: docs/durable_streams.md.
 """
@@ -45,15 +46,15 @@ class StreamConfig(NamedTuple):
 
     content_type: str = "application/octet-stream"
     ttl_s: int | None = None
-    """It expires when it was not read or written for this long …"""
+    """The stream expires when it was not read or written for this long …"""
     expires_at: str | None = None
     """… or at this time, as the client gave it, RFC 3339."""
     expires_at_ms: int | None = None
     forked_from: str | None = None
-    """The topic that it was forked from, `namespace/topic`."""
+    """The topic from which the stream was forked, `namespace/topic`."""
     fork_offset: int | None = None
     fork_sub_offset: int = 0
-    """How far beyond that offset it begins: in messages, or bytes of a message."""
+    """How far beyond the fork's offset the stream begins: in messages, or bytes of a message."""
 
     @property
     def media_type(self) -> str:
@@ -67,25 +68,25 @@ class StreamConfig(NamedTuple):
 
 
 def media_type(content_type: str) -> str:
-    """Drop the parameters, and use lower case."""
+    """Drop the parameters of a content type, and use lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 
 class Append(NamedTuple):
-    """The parts of an append besides its data."""
+    """An append without its data."""
 
     producer: str | None = None
     epoch: int = 0
     sequence: int = 0
     stream_seq: str | None = None
-    """Must be higher than the last, compared as text."""
+    """Must be higher than the last `Stream-Seq`, compared as text."""
     closes: bool = False
     is_first: bool = False
-    """Whether it is the stream's initial data, which is stored even if the stream is closed."""
+    """Whether this is the stream's initial data, which is stored even if the stream is closed."""
 
     @property
     def at(self) -> Tuple3 | None:
-        """Its producer, epoch and sequence; None without a producer."""
+        """The producer, epoch and sequence; None without a producer."""
         return None if self.producer is None else (self.producer, self.epoch, self.sequence)
 
 
@@ -105,9 +106,11 @@ class StreamState:
     revision: int = 1
     upto: int = 0
     base: int = 0
-    """The stream's first offset: earlier batches are older, or belong to the forked stream."""
+    """The stream's first offset. Earlier batches were there before the stream, or belong to the
+    forked stream."""
     whole_at: int = 0
-    """Below this offset its creation was interrupted: it does not exist yet."""
+    """If the log ends below this offset, the stream's creation was interrupted: it does not exist
+    yet."""
     closed: bool = False
     closed_by: Tuple3 | None = None
     stream_seq: str | None = None
@@ -118,13 +121,13 @@ class StreamState:
     """Producers that changed since the last operation was made."""
 
     def copy(self) -> StreamState:
-        """Return an independent copy."""
         found = StreamState(*(getattr(self, name) for name in self.__slots__))
         found.producers, found.changed = self.producers.copy(), {}
         return found
 
     def check(self, append: Append, end: int) -> int | None:
-        """Return None if the append is new; for a repeat the offset before which it was stored.
+        """Return None if the append is new; for a repeat, the offset before which the append was
+        stored.
 
         `end`: the stream's end, for error answers. Raises `StaleStreamEpoch`, `EpochBegun`,
         `StreamClosed`, `StreamSequenceGap`, `StreamSequence`. Changes nothing.
@@ -193,7 +196,8 @@ class StreamState:
             yield self._op(upto, producers[at : at + PRODUCERS_OF_ONE_OP])
 
     def change(self, upto: int) -> list[Any]:
-        """Encode the changes since the last operation, valid once all before `upto` is stored."""
+        """Encode the changes since the last operation, valid once all batches before `upto` are
+        stored."""
         changed, self.changed = self.changed, {}
         return self._op(
             upto, [[name, *self.producers[name]] for name in changed if name in self.producers]
@@ -208,7 +212,8 @@ class StreamState:
 
 
 def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
-    """Apply an operation. If it was queued before a snapshot, it takes nothing back.
+    """Apply an operation. If it was queued before a snapshot that the state contains, keep newer
+    values.
 
     Raises ValueError or TypeError if it cannot be read.
     """
