@@ -1,9 +1,9 @@
 """The newest batches of all partitions in memory, so that a tailing reader never asks a bookie.
 
 The bound in bytes is shared by all partitions; the oldest batch of any partition is evicted first.
-Each partition's part is a contiguous run of offsets that ends at its newest confirmed batch, so an
-offset at or after its start is here or not written yet. Losing batches from the cache only costs a
-read from the ledger.
+The cache has all of a partition's batches from some offset up to the newest confirmed batch, so a
+later offset than that start is in the cache or not written yet. An evicted batch is read from the
+ledger.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _COMPACT_AFTER = 1024
 
 
 class CachedBatch:
-    """A batch as stored; `served` makes the form that readers get, once.
+    """A batch as stored; `served` makes, once, the form that readers get.
 
-    `header` has the append time, where the topic has these (protocol/append_time.py).
+    `header` has the append time, in topics that have append times (protocol/append_time.py).
     """
 
     __slots__ = ("_served", "base_offset", "entry_id", "header", "ledger_id", "stored")
@@ -39,7 +39,7 @@ class CachedBatch:
 
     @property
     def cost_bytes(self) -> int:
-        """Its share of the bound."""
+        """The bytes that count towards the bound."""
         return len(self.stored) + _OVERHEAD_BYTES
 
     def served(self) -> StoredBatch:
@@ -77,7 +77,7 @@ class PartitionTail:
 
     @property
     def first_offset(self) -> int | None:
-        """The oldest offset that is here."""
+        """The oldest offset in the cache."""
         return self._bases[self._start] if self._start < len(self._bases) else None
 
     def append(self, batch: CachedBatch) -> None:
@@ -89,7 +89,8 @@ class PartitionTail:
         self._cache.added(self, batch.cost_bytes)
 
     def read(self, offset: int, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Batches from the batch that contains `offset` on, at least one; [] if it is not here."""
+        """Return batches from the one that contains `offset` on, at least one; [] if it is not
+        cached."""
         first = self.first_offset
         if first is None or offset < first:
             return []
@@ -110,7 +111,7 @@ class PartitionTail:
         return found
 
     def find(self, ledger_id: int, entry_id: int) -> StoredBatch | None:
-        """Return the batch stored in this entry, if it is here."""
+        """Return the batch stored in this entry, if it is cached."""
         for batch in reversed(self._batches):
             if batch is None:
                 break
@@ -119,7 +120,7 @@ class PartitionTail:
         return None
 
     def clear(self) -> None:
-        """Free the memory because the partition is closed; from now on nothing is kept."""
+        """Free the memory, because the partition is closed; from now on keep nothing."""
         self._gone = True
         left = [batch.cost_bytes for batch in self._batches[self._start :] if batch]
         self._cache.removed(sum(left), len(left))

@@ -2,17 +2,15 @@
 
     view before:   [ keys' newest below horizon 90 ]      new: 90 … 200, closed ledgers
     first pass     over the new part only: the newest offset of each key, in bounded memory
-    second pass    the view before without keys that have a newer message, then the new part with
-                   each key's newest message; all in the order of offsets
+    second pass    the old view without keys that have a newer message, then the new part with
+                each key's newest message; all in the order of offsets
 
-The first pass looks only at keys, and the second unpacks only messages that stay: in a topic that
+The first pass reads only keys, and the second unpacks only messages that stay: in a topic that
 needs compaction nearly all messages go. A key is identified by 128 bits of its BLAKE2b, or by
-itself if it is shorter, so a key of a megabyte costs as much memory as a key of sixteen bytes. If
-there are more keys than the bound, the run ends with the batch that reached it, and the next run
-continues there (like Kafka's cleaner). Passes over ranges of keys instead would read everything
-again for each range, and would have to merge the results. A run also ends after a few times as many
-messages as the view has, because only its end frees space: longer runs would save little of the
-work on the view, and let the topic grow.
+itself if it is shorter, so a key of a megabyte costs as much memory as a key of sixteen bytes. When
+a run reaches its limit of keys, it ends there, and the next run continues (like Kafka's cleaner).
+Passes over ranges of keys would instead read everything again for each range. A run also ends after
+a few times as many messages as the view has, because the topic shrinks only when a run ends.
 
 Each key's newest message stays. A tombstone (a key without a value) also stays, in at least one
 view and until its timestamp is older than the topic's delay. A message without a key always stays.
@@ -22,8 +20,8 @@ Readers see a compacted view: its ledgers, and where a reader's next page begins
     horizon 90:   [ 3 … 17 ]   [ 40 … 88 ]   |  from 90 on the log, every message
                    ledger 21    ledger 22
 
-Each ledger holds messages with their own offsets, with gaps, in ascending order. Any other view is
-refused (`COMPACTED_VIEW_UNREADABLE`), never skipped.
+Each ledger holds messages with their original offsets, with gaps, in ascending order. A view that
+is not in order is refused (`COMPACTED_VIEW_UNREADABLE`), and never skipped.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from octavo.protocol.records import Record
 RUN_PREFIX = "broker-"
 """The prefix of a broker's runs; other runs belong to an operator's job."""
 _RETIRED_MAX = 5_000
-"""Ledgers of earlier views, some 50 bytes each in the record; with more of them no run starts."""
+"""With more ledgers of earlier views, some 50 bytes each in the record, no run starts."""
 _LEDGERS_MAX = 1_000
 """About the most ledgers of a view: each takes some 130 bytes of the partition's record."""
 _KEY_BYTES = 16
@@ -54,7 +52,7 @@ _RUN_MESSAGES_MIN = 1_000_000
 _RUN_MESSAGES_MAX = 16_000_000
 """A run takes a byte of memory for each new message."""
 _RUN_TIMES_VIEW = 4
-"""A run takes at most this many times the messages of the view before it."""
+"""A run reads at most this many times as many new messages as the view has."""
 
 
 class CompactionPolicy(NamedTuple):
@@ -66,23 +64,24 @@ class CompactionPolicy(NamedTuple):
 
 
 class Dirt(NamedTuple):
-    """The work of a run: offsets from `start` to `end` (excluded) are closed and new."""
+    """The work of a run: closed ledgers with the offsets from `start` to `end` (excluded), not
+    compacted yet."""
 
     start: int
     end: int
     bytes: int
     kept: int
-    """The number of messages of the view before."""
+    """The number of messages in the old view."""
 
     @property
     def ratio(self) -> float:
-        """The share of new messages among all that a run would read."""
+        """The share of new messages among all messages that a run would read."""
         new = self.end - self.start
         return new / (new + self.kept) if new else 0.0
 
 
 def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
-    """Measure the closed ledgers behind the view's horizon."""
+    """Measure the closed ledgers beyond the view's horizon."""
     horizon = 0 if view is None else view.horizon
     start = max(horizon, ledgers.earliest_offset)
     end, size = start, 0
@@ -96,12 +95,12 @@ def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
 
 
 def run_messages_max(dirt: Dirt) -> int:
-    """After how many new messages a run ends: it publishes its view, and the next run continues."""
+    """After how many new messages a run publishes its view and ends."""
     return min(max(_RUN_MESSAGES_MIN, _RUN_TIMES_VIEW * dirt.kept), _RUN_MESSAGES_MAX)
 
 
 def urgency(dirt: Dirt, policy: CompactionPolicy) -> float:
-    """How many times the work exceeds what makes a run due; at least 1."""
+    """How many times the work exceeds the work that makes a run due; at least 1."""
     times = dirt.bytes / policy.after_bytes
     if policy.dirty_ratio and dirt.kept and policy.dirty_ratio < 1:
         enough = dirt.kept * policy.dirty_ratio / (1 - policy.dirty_ratio)
@@ -112,20 +111,20 @@ def urgency(dirt: Dirt, policy: CompactionPolicy) -> float:
 def is_due(
     dirt: Dirt, view: CompactionRecord | None, policy: CompactionPolicy, now_ms: int | None
 ) -> bool:
-    """Whether a run is due. `now_ms`: None when no message may expire now."""
+    """Whether a run is due. `now_ms`: None while no message may expire."""
     if view is not None and len(view.retired) > _RETIRED_MAX:
         return False
     if dirt.end > dirt.start and dirt.bytes >= policy.after_bytes:
         return dirt.ratio >= policy.dirty_ratio
     if view is None or now_ms is None or now_ms - view.published_ms < policy.tombstones_ms:
-        return False  # rewrite a view only for its tombstones at most once in their delay
+        return False  # rewrite a view for its tombstones alone at most once in their delay
     return any(
         one.tombstones and now_ms - one.tombstone_ms >= policy.tombstones_ms for one in view.ledgers
     )
 
 
 def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) -> bool:
-    """Whether no job is at work. A broker's run may be restarted, a job's run is left to finish.
+    """Whether no job compacts the partition. A broker may restart a broker's run, but not a job's.
 
     A job's run that began more than `yield_ms` ago counts as dead.
     """
@@ -137,7 +136,7 @@ def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) 
 def ledger_bytes(dirt: Dirt, before: CompactionRecord, rollover_bytes: int) -> int:
     """Return the length at which the new view begins its next ledger.
 
-    That is the topic's roll-over length, or more if the view would have too many ledgers.
+    Usually the topic's roll-over length; more if the view would otherwise have too many ledgers.
     """
     total = dirt.bytes + sum(one.bytes for one in before.ledgers)
     return max(rollover_bytes, -(-total // _LEDGERS_MAX))
@@ -158,8 +157,8 @@ def covered_to(record: PartitionRecord) -> int:
 class NewestOffsets:
     """The result of a first pass: which messages from offset `start` on stay.
 
-    Keeps the newest offset of each key, and a byte per message that says whether it stays; filled
-    by `note`, then by `settling`. `is_full` with `keys_max` keys or `messages_max` messages.
+    Keeps the newest offset of each key, and for each message a byte that says whether it stays.
+    Filled by `note`, then by `settling`. `is_full` with `keys_max` keys or `messages_max` messages.
     """
 
     def __init__(self, start: int, keys_max: int, messages_max: int) -> None:
@@ -174,11 +173,12 @@ class NewestOffsets:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further batch may be added: readers need a horizon between batches."""
+        """Whether no further batch may be added. Checked between batches, where a horizon must
+        lie."""
         return len(self._newest) >= self._keys_max or len(self._stays) >= self._messages_max
 
     def note(self, first: int, keys: Sequence[bytes | None]) -> None:
-        """Note the keys of messages from offset `first` on, behind all that were noted before."""
+        """Note the keys of messages from offset `first` on. Call it in the order of offsets."""
         before = max(0, self._start - first)
         first, keys = first + before, keys[before:]
         at = first - self._start
@@ -193,7 +193,7 @@ class NewestOffsets:
         self._newest.update(zip(named, offsets, strict=True))
 
     def settling(self) -> Iterator[None]:
-        """Mark the newest message of each key, after the last `note`; yields now and then."""
+        """Mark the newest message of each key, after the last `note`. Yields regularly."""
         for number, offset in enumerate(self._newest.values(), 1):
             self._stays[offset - self._start] = 1
             if not number % _SETTLED_AT_ONCE:
@@ -204,7 +204,7 @@ class NewestOffsets:
         return _short(key) in self._newest
 
     def staying(self, first: int, count: int) -> bytes:
-        """For each of `count` messages from offset `first` on: 1 if it stays, else 0."""
+        """Return, for each of `count` messages from offset `first` on, 1 if it stays, else 0."""
         at = first - self._start
         return bytes(min(count, max(0, -at))) + self._stays[max(0, at) : max(0, at + count)]
 
@@ -215,20 +215,19 @@ def _short(key: bytes) -> bytes:
 
 
 class Choice:
-    """Which messages of the view before a run keeps; `NewestOffsets` has newer messages."""
+    """Which messages of the old view a run keeps; `NewestOffsets` has the newer messages."""
 
     def __init__(self, newest: NewestOffsets, tombstones_ms: int, now_ms: int | None) -> None:
         self._newest = newest
         self._gone_before_ms = None if now_ms is None else now_ms - tombstones_ms
 
     def keeps(self, record: Record) -> bool:
-        """Whether this message of the view before, where each key is once, is kept."""
+        """Whether to keep this message of the old view, which has each key once."""
         if record.key is None:
             return True
         if self._newest.has(record.key):
             return False
-        # A tombstone may go only after it was in a view, so that every reader of the view had the
-        # chance to see it.
+        # A tombstone must have been in a view before it goes, so that readers could see it.
         if record.value is not None or self._gone_before_ms is None:
             return True
         return record.timestamp_ms > self._gone_before_ms
@@ -238,7 +237,7 @@ _HINTS_MAX = 64
 
 
 class CompactedBatch(StoredBatch):
-    """An entry of a view: its records carry their offsets, with gaps."""
+    """An entry of a view: its records have their original offsets, with gaps."""
 
     __slots__ = ()
 
@@ -249,7 +248,7 @@ class CompactedBatch(StoredBatch):
 
 
 class View:
-    """The ledgers of a view. `horizon` is 0 without a view: then no offset lies below it."""
+    """The ledgers of a view. Without a view `horizon` is 0, so no offset lies below it."""
 
     __slots__ = ("_lasts", "horizon", "ledgers")
 
@@ -269,11 +268,10 @@ class View:
 
     def number_at(self, offset: int) -> int:
         """Return the index of the first ledger with a message at or after `offset`; past the end if
-        none."""
+        there is none."""
         return bisect_left(self._lasts, offset)
 
     def ledger(self, ledger_id: int) -> CompactedLedger | None:
-        """Return the view's ledger with this id; None if it has no such ledger."""
         return next((one for one in self.ledgers if one.ledger_id == ledger_id), None)
 
 
@@ -299,7 +297,7 @@ def batch_of(ledger: CompactedLedger, entry: Entry) -> CompactedBatch:
 
 
 class Room(NamedTuple):
-    """How much a page may still take: bytes of batches, and messages."""
+    """How many bytes of batches and how many messages a page may still take."""
 
     bytes: int
     messages: int
@@ -310,13 +308,12 @@ class Room(NamedTuple):
         return self.bytes > 0 and self.messages > 0
 
     def entries(self, ledger: CompactedLedger, entries: int) -> int:
-        """About how many of the ledger's `entries` fill the page; at least one."""
+        """Estimate how many of the ledger's `entries` fill the page; at least one."""
         by_bytes = self.bytes * entries // max(1, ledger.bytes)
         by_messages = self.messages * entries // ledger.count
         return 1 + min(by_bytes, by_messages)
 
     def without(self, batch: StoredBatch) -> Room:
-        """Return the room after this batch."""
         return Room(self.bytes - len(batch.data), self.messages - batch.header.record_count)
 
 

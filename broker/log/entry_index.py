@@ -1,8 +1,9 @@
 """A sparse index in memory from offsets to entries of a ledger, filled by writes and reads.
 
-Per ledger some points (relative offset of an entry's first message, entry id), ascending. A lookup
-gives the range of entries that can hold the offset; the reader narrows it by batch headers and
-notes the result. Losing it costs a few more reads. Points per ledger and ledgers are bounded.
+It has some points per ledger (relative offset of an entry's first message, entry id), ascending. A
+lookup gives the range of entries that can hold the offset; the reader narrows it by batch headers
+and notes the result. Losing the index costs a few more reads. The number of ledgers, and of points
+per ledger, is bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _LEDGERS_MAX = 256
 
 
 class Bounds(NamedTuple):
-    """`entry_low` starts at or before the offset; the entry with it is at most `entry_high`."""
+    """`entry_low` starts at or before the offset; the entry that holds the offset is at most
+    `entry_high`."""
 
     entry_low: int
     offset_low: int
@@ -73,7 +75,6 @@ class EntryIndex:
         return Bounds(points.entries[low], points.offsets[low], last_entry, None)
 
     def forget(self, ledger_id: int) -> None:
-        """Drop a deleted ledger."""
         self._ledgers.pop(ledger_id, None)
 
     def _points(self, ledger_id: int) -> _Points:

@@ -36,7 +36,7 @@ def end_offset(segment: PartitionLedger) -> int:
 
 
 def is_written(segments: Sequence[PartitionLedger]) -> bool:
-    """Whether the newest ledger is open: an owner adds to it, or did when it died."""
+    """Whether the newest ledger is open: an owner writes it, or did when the owner died."""
     return bool(segments) and segments[-1].count is None
 
 
@@ -59,8 +59,8 @@ class RolloverPolicy(NamedTuple):
 class Contents(NamedTuple):
     """The measures of a ledger: messages, payload bytes, oldest and newest timestamp (-1: none).
 
-    `disorder_ms`: as in `PartitionLedger`. Timestamps come from the headers as readers see them:
-    they are the producer's, or append times.
+    `disorder_ms`: as in `PartitionLedger`. Timestamps are those that readers see: the producer's,
+    or append times.
     """
 
     messages: int = 0
@@ -84,7 +84,7 @@ class Contents(NamedTuple):
 
 
 class RetentionPolicy(NamedTuple):
-    """Which messages may be trimmed; None keeps without limit.
+    """Which messages may be trimmed; None: no limit.
 
     `covered_to`: in a compacted topic, the horizon of its view; ledgers that reach beyond it stay.
     `covered_goes`: ledgers below the horizon go without any other reason.
@@ -96,12 +96,13 @@ class RetentionPolicy(NamedTuple):
     covered_goes: bool = False
 
     def is_uncovered(self, segment: PartitionLedger) -> bool:
-        """Whether its messages must be brought into a compacted view first."""
+        """Whether the segment has messages that are in no compacted view yet."""
         return self.covered_to is not None and end_offset(segment) > self.covered_to
 
 
 class Cut(NamedTuple):
-    """The part of a ledger that a fork gets: up to `last_entry`, of which perhaps only a part.
+    """A fork's part of the ledger in which it was forked: up to `last_entry`, perhaps not all of
+    that.
 
     `payload_bytes` is an estimate; `some_ms` is the timestamp of some message in it, −1 if none.
     """
@@ -113,15 +114,18 @@ class Cut(NamedTuple):
 
 
 class ForkPoint(NamedTuple):
-    """Where a partition is forked: before `offset`. `cut` is about the ledger with the message
-    before it; None when that ledger ends there, or there is no such message."""
+    """A partition is forked before `offset`. `cut`: the part of the ledger with the message before
+    it.
+
+    `cut` is None when that ledger ends there, or if there is no such message.
+    """
 
     offset: int
     cut: Cut | None = None
 
 
 def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
-    """Return the segment, with the timestamps that were measured in its ledger."""
+    """Return the segment with the timestamps that were measured in its ledger."""
     return replace(
         segment,
         first_ms=contents.first_ms,
@@ -131,18 +135,17 @@ def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
 
 
 def is_measured(segment: PartitionLedger) -> bool:
-    """Whether every batch of a closed ledger was looked at for the segment's timestamps."""
+    """Whether the segment's timestamps come from every batch of the closed ledger."""
     return segment.disorder_ms >= 0
 
 
 def is_older(segment: PartitionLedger, age_ms: int, now_ms: int) -> bool:
     """Whether all messages of a closed ledger are known to be older than `age_ms`.
 
-    A message's age comes from its timestamp. Messages with a timestamp in the future (which must
-    not keep all messages behind them) or without one (-1) have only their arrival: the date at
-    which the ledger was found closed. If the clock was behind at that date, every message looked as
-    if from the future. So a message with a later timestamp that is not in the future counts by its
-    timestamp.
+    A message's age comes from its timestamp. A timestamp in the future (which must not keep all
+    later messages) or no timestamp (-1) says nothing: then the date counts at which the ledger was
+    found closed. If the clock was behind at that date, every message looked as if from the future.
+    So a timestamp that is later than the date and not in the future counts, too.
     """
     if segment.aging_since_ms is not None:
         stamped_ms = segment.last_ms if segment.last_ms <= now_ms else -1
@@ -154,8 +157,8 @@ def is_older(segment: PartitionLedger, age_ms: int, now_ms: int) -> bool:
 class LedgerList:
     """The segments in order. Immutable.
 
-    `trimmed_to`: no earlier offset is left; it may lie within a segment, because truncation takes
-    any offset.
+    `trimmed_to`: all earlier offsets are gone. It may lie within a segment, because truncation
+    takes any offset.
     """
 
     __slots__ = ("_bases", "hidden", "segments", "trimmed_to")
@@ -171,7 +174,7 @@ class LedgerList:
             )
         self._bases = [segment.base_offset for segment in self.segments]
         self.hidden = _hidden(self.segments)
-        """The offset ranges of pieces, ascending, with messages between any two."""
+        """The offset ranges of pieces, ascending; between any two ranges there are messages."""
 
     def shown_from(self, offset: int) -> int:
         """Return the first offset at or after `offset` that is not a piece."""
@@ -179,7 +182,6 @@ class LedgerList:
         return offset if place < 0 else max(offset, self.hidden[place][1])
 
     def uploaded(self, upload: str) -> PartitionLedger | None:
-        """Return the ledger of the large message with this upload id; None if there is none."""
         return next((one for one in self.segments if one.upload == upload), None)
 
     @property
@@ -190,12 +192,11 @@ class LedgerList:
 
     @property
     def last(self) -> PartitionLedger | None:
-        """The newest segment."""
         return self.segments[-1] if self.segments else None
 
     @property
     def end_offset(self) -> int:
-        """One past the last offset; the newest ledger must be closed."""
+        """One past the last offset. Only if the newest ledger is closed."""
         last_end = end_offset(self.segments[-1]) if self.segments else None
         return partition_end(last_end, self.trimmed_to)
 
@@ -206,7 +207,6 @@ class LedgerList:
 
     @property
     def closed_bytes(self) -> int:
-        """The payload bytes of the closed ledgers."""
         return sum(segment.bytes for segment in self.segments)
 
     def find(self, offset: int) -> PartitionLedger:
@@ -220,16 +220,16 @@ class LedgerList:
         return next((segment for segment in self.segments if segment.ledger_id == ledger_id), None)
 
     def after(self, ledger_id: int) -> PartitionLedger | None:
-        """Return the segment that follows a ledger."""
+        """Return the segment that follows this ledger."""
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if segment.ledger_id == ledger_id:
                 return following
         return None
 
     def closing_last(self, ledger_id: int, contents: Contents, closed_ms: int) -> LedgerList:
-        """Close the newest ledger, which must be `ledger_id`.
+        """Close the newest ledger, which must be `ledger_id`, with these contents.
 
-        A ledger without messages leaves the list, so `contents` must be of this very ledger.
+        A ledger without messages leaves the list.
         """
         last = self.segments[-1]
         assert last.ledger_id == ledger_id, f"ledger {last.ledger_id} is the newest"
@@ -247,7 +247,7 @@ class LedgerList:
 
     @property
     def newest_append_ms(self) -> int:
-        """The append time of the last message in a closed ledger that has one; −1: none.
+        """The last append time of a message in a closed ledger; −1: none.
 
         Append times never go back, so no later message gets an earlier time.
         """
@@ -274,9 +274,9 @@ class LedgerList:
     ) -> LedgerList:
         """Insert closed ledgers that were written beforehand, at the end of the list.
 
-        The newest ledger must be closed: publishers continue in a ledger after these. `upload`: the
-        upload id of a large message's ledger. `appended_ms`: the append time of all their messages,
-        if they have one.
+        The newest ledger must be closed: publishers continue in a ledger after the inserted ones.
+        `upload`: the upload id of a large message's ledger. `appended_ms`: the append time of all
+        inserted messages, if they have one.
         """
         segments = list(self.segments)
         base = self.end_offset
@@ -302,11 +302,11 @@ class LedgerList:
     def trimming(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
     ) -> LedgerList:
-        """Remove the oldest closed ledgers that retention no longer covers.
+        """Remove the oldest closed ledgers that retention does not keep.
 
         By time, a ledger goes when its newest message is known to be too old; by size, while the
-        rest still holds at least the bytes to keep. An open ledger always stays, and so does every
-        offset from `limit` on, to keep messages that a subscription has not acked.
+        remaining ledgers still hold at least the bytes to keep. An open ledger always stays, and so
+        does every offset from `limit` on: a subscription has not acked these.
         """
         keep = self._covered_from(policy, now_ms, open_bytes, limit)
         if not keep:
@@ -317,7 +317,7 @@ class LedgerList:
     def truncating(self, before: int) -> LedgerList:
         """Remove all offsets before `before`, which is not beyond the end. Never goes back.
 
-        An open ledger always stays, and so does a ledger that `before` lies in.
+        An open ledger always stays, and so does the ledger in which `before` lies.
         """
         keep = 0
         for segment in self.closed:
@@ -338,14 +338,14 @@ class LedgerList:
             return None
         if policy.is_uncovered(segment):
             return None
-        # Its true newest message is at least as new as the newest one known.
+        # The newest message is at least as new as the newest known timestamp.
         may_be_old = segment.first_ms >= 0 and now_ms - segment.last_ms > policy.age_ms
         return segment if may_be_old else None
 
     def dating(self, now_ms: int) -> LedgerList:
         """Date the closed ledgers whose messages do not say how old they are.
 
-        `now_ms` must be a trusted time: from then on they age by it.
+        `now_ms` must be a trusted time: from then on these messages age by it.
         """
         segments = tuple(
             replace(segment, aging_since_ms=now_ms)
@@ -395,7 +395,7 @@ class LedgerList:
         if slowest is not None and slowest[1] < end_offset(oldest):
             return f"subscription {slowest[0]!r} has not acked offset {slowest[1]}"
         if self._covered_from(policy, now_ms, open_bytes, None):
-            return "nothing: the next round removes it"
+            return "nothing keeps it: the next round removes it"
         if oldest.pieces and policy.covered_goes:
             return "it holds a large message, whose body no compacted view has"
         why = []
@@ -454,7 +454,7 @@ class LedgerList:
         return LedgerList(found, self.earliest_offset)
 
     def dropped_in(self, newer: LedgerList) -> list[int]:
-        """Return the ledgers that are here but not in `newer`."""
+        """Return the ledgers of this list that `newer` does not have."""
         kept = {segment.ledger_id for segment in newer.segments}
         return [segment.ledger_id for segment in self.segments if segment.ledger_id not in kept]
 

@@ -1,5 +1,4 @@
-"""Ledgers that several partitions name: the driver of their referrers; the rules:
-orphan_ledgers.py.
+"""Drive the reference counts of ledgers that several partitions name (rules: orphan_ledgers.py).
 
 Every ledger that leaves a partition's record must be released here: deleting it directly might
 delete a ledger that a fork reads. A crash leaves outdated referrers, or a record without referrers
@@ -28,7 +27,7 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _AT_ONCE = 16
 _LOOKED_AT_MAX = 2_000
-"""The most shared ledgers that a sweep looks at."""
+"""The most shared ledgers that a sweep examines."""
 _CHANGED = (RecordExists, RecordNotFound, VersionConflict)
 """Another process changed the record first: read it again."""
 
@@ -52,7 +51,7 @@ class SharedLedgers:
         self.released = 0
 
     async def refer(self, ledger_id: int, referrers: Iterable[Referrer]) -> None:
-        """Return when these are stored as referrers of the ledger.
+        """Return when these partitions are stored as referrers of the ledger.
 
         Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, `MetadataUnavailable` (then they may be stored).
         """
@@ -72,13 +71,14 @@ class SharedLedgers:
         return () if record is None else record.referrers
 
     async def is_shared(self, ledger_id: int) -> bool:
-        """Whether other partitions than the first may name it."""
+        """Whether other partitions than the first may name the ledger."""
         return (await self._shares.read(ledger_id))[1] != ABSENT
 
     async def release(self, ledger_id: int, referrer: Referrer) -> bool:
-        """Remove a partition whose record no longer names the ledger; delete it after the last.
+        """Remove a partition whose record no longer names the ledger; delete the ledger after the
+        last.
 
-        True when it is deleted. May be repeated. Raises errors of the metadata store.
+        True when the ledger is deleted. May be repeated. Raises errors of the metadata store.
         """
         while True:
             record, version = await self._shares.read(ledger_id)
@@ -95,7 +95,7 @@ class SharedLedgers:
                 return True
 
     async def release_quietly(self, ledger_id: int, referrer: Referrer) -> None:
-        """Release, and only log a failure: it costs space, not safety."""
+        """Release the ledger, and only log a failure: it costs space, not safety."""
         try:
             await self.release(ledger_id, referrer)
         except OctavoError as error:
@@ -133,7 +133,7 @@ class SharedLedgers:
             with contextlib.suppress(VersionConflict):
                 await self._end(ledger_id, version)
             return
-        # After this, reads are at least as new as the referrers.
+        # Sync, so that the topics and records read next are at least as new as the referrers.
         await self._topics.sync()
         for referrer in record.referrers:
             if mine(TopicName(referrer.namespace, referrer.topic)) and await self._is_gone(

@@ -1,10 +1,10 @@
 """Batches unpacked for readers of single messages, with bounds on memory and time.
 
 The newest few stay unpacked, up to a bound in bytes over all partitions, because consumers take a
-batch in parts. Kept are the unpacked bytes and marks, never record objects: those are made for each
-reader, some at a time (protocol/windows.py). Large batches are unpacked and used one after another,
-so beyond the bound at most one of them is in memory (`RECORDS_BYTES_MAX`). Readers of other batches
-do not wait: the event loop gets control every millisecond.
+batch in parts. Only unpacked bytes and marks are kept; record objects are made for each reader,
+some at a time (protocol/windows.py). Large batches are unpacked and used one after another, so
+beyond the bound at most one of them is in memory (`RECORDS_BYTES_MAX`). Readers of other batches do
+not wait: the event loop gets control every millisecond.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from octavo.protocol.windows import WINDOW_RECORDS, BatchWindows
 OVERHEAD_BYTES = 1024
 """About what a kept small batch costs in addition to its bytes."""
 RECORDS_A_TURN = 500
-"""After this many records, of all calls, the loop turns: two or three milliseconds."""
+"""After this many records, over all calls, the event loop turns: two or three milliseconds."""
 _Key = tuple[int, int, int]
-"""Ledger, entry and checksum: a fork's part of a batch that was cut is a different batch."""
+"""Ledger, entry and checksum: if a fork has only a part of a batch, that is a different batch."""
 
 
 class Turns:
     """Bounds the work on single messages in each turn of the event loop, over all calls.
 
-    Taking messages out of batches and encoding them as JSON takes microseconds each, and a call may
-    ask for thousands. It is not enough that each call yields now and then: sixty such calls share
-    the next turn, and a publish that waits for it waits for all sixty. So all reads and receives of
-    a broker are counted together, and calls beyond a turn's share continue one after another.
+    Taking a message out of its batch and encoding it as JSON takes microseconds, and a call may ask
+    for thousands. If each call only yielded now and then, sixty such calls would share the next
+    turn, and a publish would wait for all sixty. So all reads and receives of a broker are counted
+    together, and calls beyond a turn's share continue one after another.
     """
 
     def __init__(self) -> None:
         self._line = asyncio.Lock()
         self._records = 0
-        """Records worked on since the loop turned."""
+        """Records processed since the loop turned."""
 
     async def take(self, records: int) -> None:
-        """Return when `records` more may be worked on without yielding."""
+        """Return when `records` more may be processed without yielding."""
         if self._records >= RECORDS_A_TURN:
             async with self._line:
                 await asyncio.sleep(0)
@@ -64,11 +64,11 @@ class OpenBatches:
         self.kept_bytes = 0
         self._turn = asyncio.Lock()
         self.turns = Turns()
-        """Shared by all that work on single messages of these batches."""
+        """Shared by all callers that process single messages of these batches."""
 
     @asynccontextmanager
     async def opened(self, batch: StoredBatch) -> AsyncGenerator[BatchWindows]:
-        """Unpack the batch for the duration of the block, which should await nothing but turns.
+        """Unpack the batch for the duration of the block, which should await only `turns`.
 
         Raises `InvalidBatch` when it cannot be unpacked, `UnsupportedCompression`.
         """
@@ -90,7 +90,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def readable(self, batch: StoredBatch) -> AsyncGenerator[ReadableBatch]:
-        """Unpack the batch for a subscription, which gets past damaged batches too."""
+        """Unpack the batch for a subscription, which must get past damaged batches too."""
         async with AsyncExitStack() as stack:
             windows: BatchWindows | _Damaged
             try:
@@ -123,7 +123,7 @@ class OpenBatches:
 
 
 class ReadableBatch:
-    """The messages of a batch by their index in it."""
+    """The messages of a batch, by their index in the batch."""
 
     def __init__(self, windows: BatchWindows | _Damaged, turns: Turns) -> None:
         self._windows = windows
@@ -132,14 +132,14 @@ class ReadableBatch:
         self._records: list[Record] = []
 
     def holds(self, index: int) -> bool:
-        """Whether this message is available; otherwise `turn_to` it."""
+        """Whether this message is available; if not, call `turn_to`."""
         return 0 <= index - self._first < len(self._records)
 
     async def turn_to(self, index: int) -> None:
-        """Unpack this message, and those around it, when it is their turn.
+        """Unpack this message and its neighbours, when it is this call's turn.
 
         A damaged message becomes an empty message with a header that says why: a subscription must
-        not stop there. (The batch's checksum is right, so its producer made it that way.)
+        not stop there. (The batch's checksum is right, so its producer made the damage.)
         """
         span = self._windows.span(index)
         await self._turns.take(len(span))
@@ -153,7 +153,7 @@ class ReadableBatch:
 
 
 class _Damaged:
-    """Replaces the windows of a batch that cannot be unpacked."""
+    """Stands in for the windows of a batch that cannot be unpacked."""
 
     def __init__(self, record_count: int, why: Exception) -> None:
         self._record_count = record_count

@@ -4,55 +4,55 @@ A partition's record says which ledgers make it up. A failed opening, a roll-ove
 outcome, a crash between making a ledger and naming it, an incomplete deletion: each leaves a ledger
 that no record names. That alone proves nothing, because an owner may be about to name it. So every
 ledger made for a partition is labelled, in its custom metadata, with the topic's incarnation and
-the epoch e that the partition's record had when it was made. Only a change of a record of that
-incarnation, at epoch e, may name it:
+the epoch e that the partition's record had when the ledger was made. Only a change of a record of
+that incarnation, at epoch e, may name it:
 
     opening                  made after the record was read at e, named by the change from e to
     (partition/opening.py)   e + 1; if another owner has made it e + 1 first, the change fails
-    roll-over and insertion  made and named by one task of an owner at e. Before the owner opens
-    (partition/rollover.py)  the partition again that task has ended; if another owner opens it,
-                             the change fails. Inserted ledgers belong to a bulk load, without a
+    roll-over and insertion  made and named by one task of an owner at e, which ends before the
+    (partition/rollover.py)  owner opens the partition again; if another owner opens it, the
+                             change fails. Inserted ledgers belong to a bulk load, without a
                              label, or to a large message
     large message            made by an upload at e, named by an insertion of the pipeline that
-    (partition/large.py)     was open when the upload began: it has ended when the epoch moves
-    state ledger             outlives its owner's reopening, so the code checks: made at e, it is
-    (state/log.py)           not named at e + 1 but made again
-    jobs, deletions          name none of these
+    (partition/large.py)     was open when the upload began; the pipeline ends before the epoch
+                             changes
+    state ledger             made at e. If its owner has reopened the partition meanwhile, the
+    (state/log.py)           owner does not name it at e + 1, but makes another ledger
+    jobs, deletions          name no ledger with such a label
 
 A change is a compare-and-set of the whole record, so a late or repeated change of epoch e fails
 once the epoch is above e. Epochs never fall within an incarnation, incarnations never come back,
-and a ledger that left a record is not named again. So a ledger that is not named by a record read
-*after* the ledger was listed may go when that record's epoch is above e, or the topic has another
-incarnation, or is gone. Ledgers of a topic that is being deleted are left to the deletion, until it
-is done.
+and a ledger that left a record is not named again. So if a record that was read *after* the ledger
+was listed does not name the ledger, the ledger may go when that record's epoch is above e, or the
+topic has another incarnation, or is gone. Ledgers of a topic that is being deleted are left to the
+deletion, until it is done.
 
-An unnamed ledger of the record's current epoch stays until the next opening raises the epoch.
-The label of a broker's compaction ledger has its run instead of the epoch, and it was made while
-the record had that run. Only a record that still has the run can come to name the ledger, and a run
-that left the record never comes back (metadata/compactions.py). A ledger that forks share
-(below) is not judged by its label, which names only the first partition. Nor are ledgers
-without these labels (older versions, private ledgers of bulk loads, views that jobs made, other
-users of the bookies): `octavo pipeline gc` handles bulk loads and views.
+An unnamed ledger of the record's current epoch stays until the next opening raises the epoch. A
+broker's compaction ledger is labelled with its run instead of the epoch, and was made while the
+record had that run. Only a record that still has the run can name the ledger, and a run that left
+the record never comes back (metadata/compactions.py). A ledger that forks share (below) is not
+judged by its label, which names only the first partition. Nor are ledgers without these labels
+(older versions, private ledgers of bulk loads, views that jobs made, other users of the bookies):
+`octavo pipeline gc` handles bulk loads and views.
 
 Reference counts say which partitions share a ledger, and when it may be deleted. A fork's
 partitions begin with ledgers of the forked topic. Each shared ledger has a separate record with its
 referrers: all partitions whose records name it. A ledger that only one partition names has no such
 record. Three rules make this safe without a lock:
 
-    joining         add the new partition and the partition it shares with as referrers before the
-                    new partition's record exists; then check that the other's record still names
-                    the ledger
-    leaving         first remove the ledger from the partition's record, only then read the
-                    referrers and remove the partition from them
+    joining         before the new partition's record exists, add the new partition, and the
+                    partition whose ledger it shares, as referrers; then check that this
+                    partition's record still names the ledger
+    leaving         remove the ledger from the partition's record; only then read the referrers
+                    and remove the partition from them
     the last one    leaves a record without referrers, which no partition may join; deletes the
-                    ledger; and then that record
+                    ledger; and then deletes that record
 
 So if a partition joins while another leaves, at least one of them sees the other: the leaving one
 finds the newcomer among the referrers, or the newcomer finds that the record no longer names the
-ledger, and gives up. A partition's record never names a ledger again that it dropped. So any broker
-may remove a referrer that does not name the ledger, unless its topic is still being made.
-
-A crash leaves too many referrers, never too few, and a sweep removes them by `is_gone`.
+ledger, and gives up. Once a partition's record has dropped a ledger, it never names it again. So
+any broker may remove a referrer whose record does not name the ledger, unless its topic is still
+being made. A crash leaves too many referrers, never too few, and a sweep removes them by `is_gone`.
 """
 
 from __future__ import annotations
@@ -71,13 +71,11 @@ _KINDS = (b"data", b"state")
 
 
 class Label(NamedTuple):
-    """The label of a ledger."""
-
     partition: PartitionName
     incarnation: str
     epoch: int
     run: str = ""
-    """The compaction run that made it; then it has no epoch."""
+    """The compaction run that made the ledger; then there is no epoch."""
 
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
@@ -102,7 +100,7 @@ def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dic
 
 
 def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
-    """Return the partition that a broker made a ledger for; None for all other ledgers."""
+    """Return the partition for which a broker made the ledger; None for all other ledgers."""
     if custom.get(_KIND) not in _KINDS:
         return None
     return _named_partition(custom)
@@ -144,9 +142,9 @@ def _number(text: str) -> int:
 def may_go(
     ledger_id: int, label: Label, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """Whether no record names the ledger, nor ever will.
+    """Whether no record names the ledger or ever will.
 
-    `topic` and `record` belong to the label's partition, None if missing, both read after the
+    `topic` and `record` belong to the label's partition, None if missing; both were read after the
     ledger had been listed.
     """
     if record is not None and ledger_id in named_ledgers(record):
@@ -163,16 +161,16 @@ def may_go(
 
 
 def named_ledgers(record: PartitionRecord) -> set[int]:
-    """All ledgers that a partition's record names."""
+    """Return all ledgers that a partition's record names."""
     named = {segment.ledger_id for segment in record.ledgers} | set(compacted_ledgers(record))
     return named if record.state_ledger is None else named | {record.state_ledger}
 
 
 class Suspects:
-    """Ledgers that may go by one check; they are deleted only after a second check, later.
+    """Ledgers that may go by one check; they are deleted only after a second check.
 
-    By the rule above one check is enough; the second protects against a wrong assumption of the
-    rule. Times are seconds of a steady clock.
+    By the rule above one check is enough; the second protects against errors in the rule's
+    assumptions. Times are seconds of a steady clock.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -185,14 +183,15 @@ class Suspects:
         return sorted(self._since_s)
 
     def judged(self, ledger_id: int, now_s: float, *, goes: bool) -> bool:
-        """Note a check at `now_s`; True if it `goes` by two checks at least a grace apart."""
+        """Note a check at `now_s`; True if the ledger may go by two checks at least a grace
+        apart."""
         if not goes:
             self.acquitted(ledger_id)
             return False
         return now_s - self._since_s.setdefault(ledger_id, now_s) >= self._grace_s
 
     def acquitted(self, ledger_id: int) -> None:
-        """Forget a suspect: it is named, or deleted."""
+        """Forget a suspect, because it is named, or deleted."""
         self._since_s.pop(ledger_id, None)
 
 
@@ -218,17 +217,17 @@ def joined(
 
 
 def left(record: ShareRecord, referrer: Referrer) -> ShareRecord:
-    """Remove this referrer. If none is left, the ledger must be deleted: no partition may join."""
+    """Remove this referrer. If none is left, no partition may join: delete the ledger."""
     return ShareRecord(tuple(one for one in record.referrers if one != referrer), record.extra)
 
 
 def is_gone(
     ledger_id: int, referrer: Referrer, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """Whether the referrer's record does not name the ledger, nor ever will.
+    """Whether the referrer's record does not name the ledger and never will.
 
-    `topic` and `record` are the referrer's, None if missing, both read after the record of the
-    ledger's referrers.
+    `topic` and `record` are the referrer's, None if missing; both were read after the ledger's
+    referrers.
     """
     if record is not None and ledger_id in {one.ledger_id for one in record.ledgers}:
         mine = record.incarnation == referrer.incarnation

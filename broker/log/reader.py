@@ -1,10 +1,10 @@
 """Read batches of a partition from its ledgers: by offset, by time, by message id.
 
-Batches that are no longer in the tail cache are read from bookies, or from an offloaded object that
-is the only copy left. An offset is found by the list of ledgers (which ledger), the sparse index
-(between which entries) and, if several entries are left, by the headers of single batches. A reader
-that continues where it stopped finds the next chunk read ahead. Memory is bounded: readers per
-partition, streams read ahead, and bytes read ahead over all partitions.
+Batches that are no longer in the tail cache are read from bookies, or from an offloaded object if
+the bookies do not have them. To find an offset, the list of ledgers gives the ledger, the sparse
+index a range of entries, and the headers of single batches the entry. A reader that continues where
+it stopped finds the next chunk read ahead. Memory is bounded: readers per partition, streams read
+ahead, and bytes read ahead over all partitions.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ _Reader = TypeVar("_Reader", bound=_Closes)
 
 
 class OpenReaders(Generic[_Reader]):
-    """Readers of ledgers that stay open while in use, a bounded number of them.
+    """Readers of ledgers that stay open while in use, at most `readers_max`.
 
-    Beyond `readers_max` the least recently used reader is closed.
+    Beyond that the least recently used reader is closed.
     """
 
     def __init__(self, readers_max: int) -> None:
@@ -103,7 +103,7 @@ class OpenReaders(Generic[_Reader]):
         return reader
 
     async def drop(self, ledger_id: int, reader: _Reader) -> None:
-        """Close it; the next caller opens a new reader."""
+        """Close the reader; the next caller opens a new one."""
         if self._open.get(ledger_id) is reader:
             del self._open[ledger_id]
         await reader.close()
@@ -116,7 +116,7 @@ class OpenReaders(Generic[_Reader]):
 
 
 class ReadAheadBudget:
-    """Bounds the bytes that all partitions together hold read ahead. Pure."""
+    """Bounds the bytes read ahead over all partitions. Pure."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
@@ -134,7 +134,7 @@ class ReadAheadBudget:
 
 
 class LogReader:
-    """Reads an owned partition. `last_entry` returns an open ledger's last confirmed entry."""
+    """Reads an owned partition."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class LogReader:
     ) -> list[StoredBatch]:
         """Read batches from the batch that contains `offset` on, at least one; `offset` < `end`.
 
-        Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
+        Raises `OffsetTrimmed` when retention removes the ledger during the call.
         """
         assert offset < end
         if offset < self._record.ledgers.earliest_offset:
@@ -223,9 +223,10 @@ class LogReader:
         return found[0]
 
     async def offset_at(self, time_ms: int, segment: PartitionLedger, least: int = 0) -> int | None:
-        """Find the ledger's first offset with a message as new as `time_ms`; None: all are older.
+        """Find the ledger's first offset from `least` on with a message as new as `time_ms`, if
+        any.
 
-        `least`: offsets before it do not count. For the cost see `EntrySource.as_new_as`.
+        For the cost see `EntrySource.as_new_as`.
         """
         last = await self._last_entry_of(segment)
         relative = max(0, least - segment.base_offset)
@@ -249,7 +250,7 @@ class LogReader:
 
         found = await self._where_it_lies(segment, await self._reader(segment), search)
         if found is None or (segment.count is not None and found >= segment.count):
-            return None  # messages behind a cut belong to the other topic
+            return None  # messages after a cut belong to the forked topic
         return segment.base_offset + found
 
     async def contents_of(self, segment: PartitionLedger) -> Contents:
@@ -291,7 +292,7 @@ class LogReader:
     async def headers_from(
         self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, BatchHeader]]:
-        """Entry id and header of every batch from `first_entry` on, to rebuild producers."""
+        """Return entry id and header of every batch from `first_entry` on, to rebuild producers."""
         last = await self._last_entry_of(segment)
         if first_entry > last:
             return []
@@ -311,8 +312,8 @@ class LogReader:
     ) -> list[tuple[int, Headers]]:
         """Return the end of every batch from `first_entry` on, and the headers of its first record.
 
-        Offsets are relative to the ledger. Compressed batches are left out: appends to a durable
-        stream, whose writers are rebuilt from this, are never compressed.
+        Offsets are relative to the ledger. Rebuilds the writers of a durable stream; compressed
+        batches are left out, because appends to durable streams are never compressed.
         """
         last = await self._last_entry_of(segment)
         if first_entry > last:
@@ -369,13 +370,11 @@ class LogReader:
         return low
 
     def forget(self, ledger_id: int) -> None:
-        """Drop everything known of a ledger that left the partition."""
+        """Drop everything that was cached about a ledger that left the partition."""
         self._index.forget(ledger_id)
         for offset, (hinted, _) in list(self._hints.items()):
             if hinted == ledger_id:
                 del self._hints[offset]
-
-    # Chunks
 
     async def _chunk(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
         task = self._ahead.pop(offset, None)
@@ -472,8 +471,6 @@ class LogReader:
         if len(self._hints) > _HINTS_MAX:
             self._hints.popitem(last=False)
 
-    # Ledgers
-
     async def _one_header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
         """Return an unchecked header, for a search: a read of the entries checks the continuity."""
         (entry,) = await self._read(segment, entry_id, entry_id)
@@ -482,8 +479,10 @@ class LogReader:
     async def _entries(
         self, segment: PartitionLedger, first: int, last: int, starts: int | None = None
     ) -> list[StoredBatch]:
-        """Read batches and check that they follow one another. `starts`: the offset of the first
-        one, if known; else the entry before it is read as well. Raises `LedgerDamaged`."""
+        """Read batches and check that they follow one another. Raises `LedgerDamaged`.
+
+        `starts`: the offset of the first batch, if known; else the entry before it is read as well.
+        """
         known = starts is not None or first == 0
         entries = await self._read(segment, first if known else first - 1, last)
         order = self._order(segment, await self._reader(segment), starts)
@@ -504,7 +503,8 @@ class LogReader:
     async def _cut(
         self, segment: PartitionLedger, entry: Entry, header: BatchHeader
     ) -> tuple[BatchHeader, bytes]:
-        """Return the batch before a cut, shortened if the cut is in it. Raises `LedgerDamaged`."""
+        """Return the last batch before a cut, shortened if the cut lies in it. Raises
+        `LedgerDamaged`."""
         assert segment.count is not None
         kept = segment.count - header.base_offset
         if not 0 < kept <= header.record_count:
@@ -574,7 +574,8 @@ class LogReader:
         try:
             return await read(reader)
         except KeyMissing:
-            # An object's data key is in the partition's record, perhaps wrapped again by now.
+            # The data key of an offloaded copy is in the partition's record, and may have been
+            # wrapped again.
             if not isinstance(reader, OffloadedReader) or not await self._is_rewrapped(segment):
                 raise
             return await read(await self._reader(segment))
@@ -623,7 +624,7 @@ class LogReader:
         return await open_offloaded(segment.ledger_id, segment.offload, self._ledgers.keys)
 
     async def _moved(self, segment: PartitionLedger) -> PartitionLedger | None:
-        """Return the ledger's segment if an offloaded copy is the only one left; else None."""
+        """Return the ledger's segment if only an offloaded copy is left; else None."""
         await self._record.look()
         moved = self._record.ledgers.segment_of(segment.ledger_id)
         if moved is None or not is_only_copy(moved.offload):
@@ -637,7 +638,7 @@ class LogReader:
         if segment.cut >= 0:
             return segment.cut
         if segment.count is None:
-            # It may have been closed while the caller waited, and other ledgers after it.
+            # The ledger may have been closed while the caller waited, and later ledgers as well.
             now = self._record.ledgers.segment_of(segment.ledger_id)
             if now is not None and now.count is None:
                 return self._last_entry(segment.ledger_id)
@@ -647,7 +648,7 @@ class LogReader:
         reader = await self._reader(segment)
         if reader.is_closed or segment.cut >= 0:
             return reader
-        # It was opened while the ledger was still growing: its end may have moved since.
+        # The reader was opened while the ledger was growing: its end may be outdated.
         await self._readers.drop(segment.ledger_id, reader)
         return await self._reader(segment)
 
@@ -658,13 +659,12 @@ class LogReader:
 
 
 class LedgerTimes:
-    """Measures of closed ledgers by time, where their segments do not have them.
+    """Measures the times of closed ledgers whose segments do not have them.
 
-    If a ledger was closed by recovery, or by a version that looked only at its first and last
-    batch, its segment has an unknown `disorder_ms`: its newest message may be newer than `last_ms`.
-    A caller that needs to know has the ledger read whole, once; the result is kept while the
-    partition is open here. Cost: a ledger's bytes once, one ledger at a time; some numbers in
-    memory per ledger.
+    If a ledger was closed by recovery, or by a version that read only its first and last batch, its
+    segment has an unknown `disorder_ms`: its newest message may be newer than `last_ms`. When a
+    caller needs to know, the whole ledger is read once; the result is kept while the partition is
+    open here. One ledger is read at a time; the result takes some numbers per ledger.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -681,7 +681,6 @@ class LedgerTimes:
             return contents
 
     def forget(self, ledger_id: int) -> None:
-        """Drop a ledger that left the partition."""
         self._known.pop(ledger_id, None)
 
 

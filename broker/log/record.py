@@ -1,8 +1,8 @@
 """A partition's record as its owner last wrote it, changed by compare-and-set, one at a time.
 
 The record says which ledgers make up the partition, so a change decides what is part of the log.
-Promise: a change either took effect on exactly the record that this owner knew, or `OwnershipLost`
-says that another process has changed it since. After a lost reply the record is read again, and
+Promise: a change takes effect on exactly the record that this owner knew, or raises `OwnershipLost`
+because another process has changed the record. After a lost reply the record is read again, and
 tells whether the write was ours: an epoch has one owner, and ledger ids never repeat. A take-over
 that names no new ledger might be another broker's, so it counts as lost and starts again. Besides
 the owner, jobs may change where closed ledgers lie, and the compacted view (metadata/offloads.py).
@@ -32,7 +32,6 @@ _RETRY_DELAY_S = 0.1
 
 
 def with_ledgers(record: PartitionRecord, ledger_list: LedgerList) -> PartitionRecord:
-    """Return `record` with these ledgers."""
     return replace(record, ledgers=ledger_list.segments, trimmed_offset=ledger_list.earliest_offset)
 
 
@@ -58,12 +57,11 @@ class OwnershipLost(BrokerError):
 
 
 def was_refused(error: BaseException) -> bool:
-    """Whether the change certainly never took effect."""
     return isinstance(error, OwnershipLost) and error.refused
 
 
 class PartitionRecordKeeper:
-    """`value` is the record as last read or written, `ledgers` its ledgers; `change` sets both."""
+    """`value`: the record as last read or written; `ledgers`: its ledgers. `change` sets both."""
 
     def __init__(
         self, topics: TopicStore, name: PartitionName, timeout_ms: int, incarnation: str
@@ -79,7 +77,7 @@ class PartitionRecordKeeper:
         self.ledgers = LedgerList()
 
     async def read(self) -> PartitionRecord:
-        """Read the record; its first owner creates it. Call this only with the owner's claim.
+        """Read the record; the first owner creates it. Call this only with the owner's claim.
 
         Raises `TopicNotFound` when this incarnation of the topic is gone.
         """
@@ -95,8 +93,8 @@ class PartitionRecordKeeper:
                 continue
             if value.incarnation == self._incarnation:
                 break
-            # An older version of the software wrote no incarnation. Any other incarnation is dead,
-            # because ours exists: a late opening recreated the record after the deletion.
+            # No incarnation: an older version wrote the record. Another incarnation: that topic is
+            # deleted, because ours exists, and a late opening recreated the record.
             mine = PartitionRecord() if value.incarnation else value
             with contextlib.suppress(VersionConflict):
                 mine = replace(mine, incarnation=self._incarnation)
@@ -109,7 +107,7 @@ class PartitionRecordKeeper:
         return value
 
     async def check_topic(self) -> str | None:
-        """Return the guard of its records. Raises `TopicNotFound` as `read` does."""
+        """Return the guard of the topic's records. Raises `TopicNotFound` as `read` does."""
         topic = self._name.topic_name
         try:
             record, _ = await self._topics.read_topic(*topic)
@@ -139,10 +137,10 @@ class PartitionRecordKeeper:
             ) from error
 
     async def look(self, *, newest: bool = False) -> None:
-        """Learn where closed ledgers are by now. Raises `MetadataUnavailable`.
+        """Learn where closed ledgers are now. Raises `MetadataUnavailable`.
 
-        `newest`: see everything written before this call; else the view may be a moment old. Any
-        other change is another owner's: the next write finds out.
+        `newest`: see everything written before this call; else the view may be a moment old. A
+        change by another owner is ignored here: the next write fails.
         """
         with contextlib.suppress(RecordNotFound):
             async with self._turn:

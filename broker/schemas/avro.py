@@ -33,8 +33,10 @@ _SHOWN_MAX = 10
 
 
 def mistake(given: Avro) -> str | None:
-    """Find an error that the library accepts in a schema as it was given: a record without fields,
-    two fields with the same name, or a type twice in a union. None if there is no such error.
+    """Find an error that the library accepts in a schema as it was given; None if there is none.
+
+    Such errors are a record without fields, two fields with the same name, and a type twice in a
+    union.
     """
     if isinstance(given, list):
         kinds = [one.get("type") if isinstance(one, Mapping) else one for one in given]
@@ -79,7 +81,8 @@ class TooManyPairs(ValueError):
 
 
 def unreadable(reader: Avro, writer: Avro) -> list[str]:
-    """Why `reader` does not read values of `writer`; empty if it does. Raises `TooManyPairs`."""
+    """Return why `reader` does not read values of `writer`; empty if it does. Raises
+    `TooManyPairs`."""
     return _Pairs(names_of(reader), names_of(writer)).problems(reader, writer)
 
 
@@ -103,7 +106,7 @@ class _Pair:
 
 
 class _Pairs:
-    """All pairs of types in a comparison, each looked at once.
+    """All pairs of types in a comparison, each compared once.
 
     A type may contain itself, so a pair may depend on itself: every pair counts as fitting until
     the opposite is shown, and a misfit is passed on to the pairs that need it.
@@ -117,7 +120,6 @@ class _Pairs:
         self._edges = 0
 
     def problems(self, reader: Avro, writer: Avro) -> list[str]:
-        """Why `reader` does not read `writer`."""
         top = self._pair(reader, writer)
         while self._new:
             self._look(self._new.pop())
@@ -242,7 +244,7 @@ def _shown(schema: Avro) -> str:
 
 
 def names_of(schema: Avro) -> dict[str, Avro]:
-    """All named types in a schema, by name."""
+    """Return all named types in a schema, by name."""
     found: dict[str, Avro] = {}
     left: list[Avro] = [schema]
     while left:
@@ -265,9 +267,11 @@ _EMPTY_MAX = 32
 _LONG_BYTES_MAX = 10
 _BYTES_OF = {"boolean": 1, "float": 4, "double": 8}
 PARTS_A_BYTE_MAX = 64
-"""Per byte of a value: 16 KB of records with a boolean and 2,000 nulls took 15 s and 879 MB."""
+"""Bounds the parts of a value for each of its bytes. 16 KB of records with a boolean and 2,000
+nulls took 15 s and 879 MB."""
 BASE_PARTS_MAX = 100_000
-"""Nested records: 30 of them, each with the record before it twice, have 2 to the 30th parts."""
+"""Bounds the parts of a value beside its lists. 30 nested records, each with the record before it
+twice, have 2 to the 30th parts."""
 _PARTS_MAX = 1 << 30
 
 
@@ -281,7 +285,7 @@ class Shape:
     """Bounds on the values of a schema, as far as they matter for reading them safely."""
 
     def __init__(self, schema: Avro) -> None:
-        """`schema` is what the Avro library made of the schema's text."""
+        """`schema`: as the Avro library has parsed it."""
         self._schema = schema
         self._names = names_of(schema)
         self._empty: dict[str, int | None] = {}
@@ -291,7 +295,7 @@ class Shape:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def mistake(self) -> str | None:
-        """Why short values of this schema may have endless parts; None if they cannot."""
+        """Return why short values of this schema may have endless parts; None if they cannot."""
         try:
             for name in self._names:
                 parts = self._empty_parts(name, ())
@@ -302,7 +306,7 @@ class Shape:
                 one = left.pop()
                 is_list = isinstance(one, Mapping) and one.get("type") == "array"
                 if is_list and self._empty_parts(one["items"], ()) is not None:
-                    return "a list of what takes no byte may have any number of elements"
+                    return "a list whose elements take no byte may have any number of them"
                 left += _inside(one)
         except _Endless as error:
             return f"{error} contains itself, always: no value of it ends"
@@ -317,7 +321,7 @@ class Shape:
         return None
 
     def misfit(self, value: bytes) -> str | None:
-        """Why a value nests too deeply, or is invalid; None if the library may read it."""
+        """Return why a value nests too deeply, or is invalid; None if the library may read it."""
         if not self.nests:
             return None
         try:
@@ -390,8 +394,8 @@ class Shape:
     def _size(self, schema: Avro) -> tuple[int, int]:
         """Return the most parts that a value has, and its fewest bytes.
 
-        Elements of lists and maps, and records that contain themselves, are not counted: each has
-        bytes of its own in the value, so `per_byte` bounds them.
+        Does not count elements of lists and maps, nor records that contain themselves: each has at
+        least a byte in the value, so `per_byte` bounds them.
         """
         schema = self._resolved(schema)
         if isinstance(schema, list):
@@ -402,7 +406,7 @@ class Shape:
         if kind in ("record", "error"):
             name = schema["name"]
             if name in self._in_circles:
-                return 1, 1  # it is inside a union, a list or a map, whose byte pays for it
+                return 1, 1  # it is in a union, a list or a map, which has a byte for it
             return self._size_of_named(name) if name else self._size_of_fields(schema)
         if kind == "fixed":
             return 1, int(schema["size"])
@@ -419,7 +423,7 @@ class Shape:
         return min(parts, _PARTS_MAX), min(sum(least for _, least in sizes), _PARTS_MAX)
 
     def _empty_parts(self, schema: Avro, inside: tuple[str, ...]) -> int | None:
-        """How many parts a value has if it never has a byte; None if it has bytes.
+        """Return how many parts a value has if it never has a byte; None if it has bytes.
 
         Raises `_Endless`.
         """
@@ -501,7 +505,7 @@ def _element(schema: Avro, kind: str) -> Avro:
 
 
 def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
-    """Where a simple value ends. Raises `IndexError`, `ValueError`."""
+    """Return where a simple value ends. Raises `IndexError`, `ValueError`."""
     if kind in ("int", "long", "enum"):
         return _long(value, at)[1]
     if kind in ("bytes", "string"):

@@ -24,7 +24,7 @@ def problems_of(
     versions: Sequence[tuple[int, Schema]],
     unreadable: Callable[[Schema, Schema], Sequence[str]],
 ) -> list[str]:
-    """Why `new` may not follow these versions, oldest first; empty if it may.
+    """Return why `new` may not follow these versions, oldest first; empty if it may.
 
     `unreadable(reader, writer)`: why `reader` does not read values of `writer`.
     """

@@ -94,7 +94,7 @@ class Engine(Protocol):
         """
 
     async def aclose(self) -> None:
-        """Answer nothing more."""
+        """Stop answering."""
 
 
 class Answering:
@@ -117,7 +117,7 @@ class Answering:
     def _answer(self, question: Question) -> Answer:
         if isinstance(question, Read):
             schema = parsed(question.kind, msgspec.json.decode(question.given))
-            # Schemas that fail on any check should fail here, not at the first message.
+            # A schema whose checks always fail should fail here, not at the first message.
             for value in (b"1", b'""', b"[]", b"{}"):
                 schema.misfit(value)
             return Text(schema.text)
@@ -157,4 +157,4 @@ class InProcess:
         return self._answering.answer(question)
 
     async def aclose(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing."""

@@ -1,10 +1,9 @@
 """Bound the cost of checking a value by a JSON Schema, computed from the schema alone. Pure.
 
-A value's part is compared with each part of a schema at most once, where references count as their
-targets. So (parts of the schema, with references filled in) × (parts of the value) bounds the
-steps. This holds for the keywords listed here, and if no reference leads back to itself. For any
-other schema the cost is unknown, and values are checked in a process with limits on time and
-memory.
+Each part of a value is compared with each part of a schema at most once, where references count as
+their targets. So (parts of the schema, with references filled in) × (parts of the value) bounds the
+steps. This holds for the keywords listed here, if no reference leads back to itself. For any other
+schema the cost is unknown, and values are checked in a process with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 PARTS_MAX = 1_000_000
-"""The most parts with references filled in: 60 levels of two references each have 2 to the 60th.
-"""
+"""The most parts with references filled in. 60 levels of two references each have 2 to the 60th."""
 _DEPTH_MAX = 80
 """The most nested keywords and references; Python makes six nested calls for each."""
 _SCHEMA = frozenset(
@@ -41,16 +39,15 @@ _FORMATS = frozenset(("date", "date-time", "ipv4", "ipv6", "time", "uuid"))
 
 
 class JsonCost(NamedTuple):
-    """How many parts of a schema a value may be compared with."""
+    """How many parts of a schema a part of a value may be compared with."""
 
     parts: int
     """With all references filled in; counted up to `PARTS_MAX` + 1."""
     known: bool
-    """Whether parts of the schema times parts of the value bounds the steps."""
+    """Whether the parts of the schema times the parts of the value bound the steps."""
 
 
 def cost_of(schema: Any) -> JsonCost:
-    """Compute the cost of a schema given as JSON values."""
     walk = _Walk(schema)
     parts = walk.weigh(schema, 0)
     return JsonCost(parts, walk.known)
@@ -127,7 +124,7 @@ class _Walk:
 
 
 def _parts_of(value: Any) -> int:
-    """Count the parts of a JSON value with which messages are compared."""
+    """Count the parts of a JSON value with which values are compared."""
     parts = 0
     left = [value]
     while left:

@@ -28,7 +28,8 @@ SCHEMA_BYTES_MAX = 64 * 1024
 SHOWN_CHARS = 300
 QUICK_CHARS = 16 * 1024
 QUICK_PARTS = 2_000
-"""A schema with more parts is compiled in a worker process: this many take two milliseconds."""
+"""A schema with more parts is compiled in a worker process. Compiling this many takes two
+milliseconds."""
 STEP_NS = 26
 """About how long comparing a part of a value with a part of a schema takes."""
 _AVRO_STEPS = 40
@@ -43,10 +44,12 @@ class Schema(Protocol):
         """The normalised text."""
 
     def misfit(self, value: bytes) -> str | None:
-        """Why a message's value does not fit, with the path in it; None if it fits."""
+        """Return why a message's value does not fit, with the path in the value; None if it
+        fits."""
 
     def unreadable(self, writer: Any) -> Sequence[str]:
-        """Why it does not read values of another schema of its type; empty if it does."""
+        """Return why this schema does not read values of `writer`, of the same type; empty if it
+        does."""
 
 
 def parsed(kind: str, given: Any) -> Schema:
@@ -88,7 +91,7 @@ class Quick(Protocol):
 
 
 def quick(kind: str, text: str) -> Quick | None:
-    """Return a checker on the event loop for a schema; None if its steps have no known bound."""
+    """Return a checker for the event loop; None if the schema's checks have no known bound."""
     if len(text) > QUICK_CHARS:
         return None
     try:
