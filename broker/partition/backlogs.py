@@ -1,16 +1,15 @@
 """Enforce time to live and backlog quotas on the unacked messages of subscriptions.
 
     quota kept ──▶ exceeded: publishes are held, or refused, or the oldest messages are skipped
-         ▲            │
-         └── acked, skipped, deleted, or a higher quota ──┘
+        ▲            │
+        └── acked, skipped, deleted, or a higher quota ──┘
 
 Promises: a message counts as acked for a subscription only when it has been stored for longer than
 the topic's `ttl`, by the deletion clock; a producer or a single machine's clock cannot cause that.
-The change is durable before it is counted. Neither a time to live nor a quota applies to a
-subscription that was made for dead letters or retries. Relies on the deletion clock, and on
-`policies.py` for the known ages, which are in the state ledger, so that a new owner has them.
-After a crash, skips that were not durable are made again. A quota skips only messages of the
-subscription that exceeds it, and deletes nothing. Held publishes keep their order.
+The change is durable before it is counted. Subscriptions for dead letters or retries have neither
+time to live nor quota. The known ages are in the state ledger, so a new owner has them
+(`policies.py`). After a crash, skips that were not durable are made again. A quota skips only
+messages of the subscription that exceeds it, and deletes nothing. Held publishes keep their order.
 """
 
 from __future__ import annotations
@@ -38,18 +37,16 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _MARKS_A_SPAN = 16
-"""Marks per time to live: a message is found to be old at most a sixteenth of that time late."""
+"""Marks per time to live: a message is skipped at most a sixteenth of that time late."""
 _PASSED_AT_ONCE = 100_000
 """Offsets skipped in one operation, so that other work gets its turn in between."""
 _JUDGED_A_QUOTA = 16
-"""How often backlogs are checked while a quota fills: it may be exceeded by a sixteenth."""
+"""How often backlogs are checked while a quota fills, so it may be exceeded by a sixteenth."""
 
 _NO_QUOTA = Quota(None, None)
 
 
 class Backlogs:
-    """Enforce the limits for a partition."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -60,7 +57,7 @@ class Backlogs:
         stored: Callable[[], list[Stored]],
         ages: Ages,
     ) -> None:
-        """`stored`: returns the confirmed extent of each ledger, in order."""
+        """`stored` returns the confirmed extent of each ledger, in order."""
         self._name = name
         self._context = context
         self._settings = settings
@@ -69,7 +66,7 @@ class Backlogs:
         self._stored = stored
         self.ages = ages
         self._over: tuple[Quota, Backlog] | None = None
-        """The quota and the slowest subscription, while that subscription exceeds it."""
+        """The quota and the slowest subscription, while the subscription exceeds the quota."""
         self._room = asyncio.Event()
         self._room.set()
         self._turns = asyncio.Lock()
@@ -83,16 +80,16 @@ class Backlogs:
         return {"held": self._held}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what is stuck although it could proceed; empty if nothing is."""
         waits = self._held and self._room.is_set() and not self._turns.locked()
-        return "publishes are held, and no backlog is over" if waits else ""
+        return "publishes are held, and no backlog exceeds its quota" if waits else ""
 
     # Publishing
 
     async def admit(self) -> None:
         """Return when a publish may proceed, in the order of the calls.
 
-        Raises `BacklogQuotaExceeded`: nothing was stored.
+        Raises `BacklogQuotaExceeded`: then nothing was stored.
         """
         if self._over is None and not self._held:
             return
@@ -115,7 +112,7 @@ class Backlogs:
 
     @property
     def over(self) -> tuple[str, str] | None:
-        """The subscription that exceeds its quota, and the effect; None if there is no such one."""
+        """Return the subscription that exceeds its quota, and the effect; None if there is none."""
         if self._over is None:
             return None
         quota, slowest = self._over
@@ -123,7 +120,7 @@ class Backlogs:
         then = {
             "hold": f"publishes wait up to {self._context.config.backlog_hold_ms} ms",
             "reject": "publishes are refused",
-        }.get(policy, "its oldest messages are passed over")
+        }.get(policy, "its oldest messages are skipped")
         return slowest.subscription, f"backlog_quota: {quota.said_of(slowest)}; {then}"
 
     def _said(self, then: str) -> tuple[str, str]:
@@ -131,13 +128,13 @@ class Backlogs:
             return f"{self._name}: other publishes waited for a backlog before this one; {then}", ""
         quota, slowest = self._over
         return (
-            f"{self._name} is over its backlog_quota: {quota.said_of(slowest)}. Have it read, "
-            f"skip messages, delete it, or raise the quota; {then}",
+            f"{self._name} is over its backlog_quota: {quota.said_of(slowest)}. Read or skip its "
+            f"messages, delete it, or raise the quota; {then}",
             slowest.subscription,
         )
 
     def confirmed(self, payload_bytes: int) -> None:
-        """Count stored bytes; check the quota after each sixteenth of it."""
+        """Count stored bytes; check the quota after each sixteenth of the quota."""
         self._unjudged_bytes += payload_bytes
         bytes_max = self._settings().policies.backlog_bytes
         if bytes_max is not None and self._unjudged_bytes * _JUDGED_A_QUOTA >= bytes_max:
@@ -163,8 +160,7 @@ class Backlogs:
             self._evicting = asyncio.create_task(self._evict_now(), name=f"evict {self._name}")
 
     def close(self) -> None:
-        """Release held publishes, which then get the partition's error: it is not served here any
-        more."""
+        """Release held publishes, which then get the partition's error `NotOwner`."""
         self._over = None
         self._room.set()
         if self._evicting is not None:
@@ -188,10 +184,11 @@ class Backlogs:
             if offset < end
         ]
 
-    # Now and then
+    # Periodic work
 
     async def keep(self) -> None:
-        """Note the age of messages, skip messages that are too old, and check quotas; periodically.
+        """Note the age of messages, skip messages that are too old, and check quotas; call
+        periodically.
 
         Raises what the metadata store and the state ledger raise: try again later.
         """
@@ -209,7 +206,8 @@ class Backlogs:
             self.judge()
 
     async def _mark(self, span_ms: int) -> None:
-        """Note durably, when due, that all messages up to the present end are stored by now."""
+        """Note durably, when due, that all messages up to the current end have been stored by
+        now."""
         time, stored = self._context.deletion_time(), self._stored()
         end = stored[-1].end if stored else 0
         unacked = min(self._subscriptions.committed().values(), default=end)

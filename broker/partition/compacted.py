@@ -1,12 +1,11 @@
 """Read a partition through its compacted view: the view below the horizon, then the log.
 
 Jobs publish views without the owner (metadata/compactions.py), so the owner's copy of the record
-may be out of date. It reads the record when a read begins, and at most once a second while reads
+may be outdated. It reads the record when a read begins, and at most once a second while reads
 continue. A replaced view is kept for a grace period. If its ledgers are gone after all, the read
 continues in the new view at the same offset: a message that the newer view leaves out has a newer
-message behind it, or was a tombstone. If a ledger is gone while the record still names it, that is
-an error, and not an absence of messages. Memory: a few open readers and some hints for each
-partition that is read in this way.
+message behind it, or was a tombstone. If a ledger is gone while the record still names it, the read
+fails. Memory: a few open readers and some hints for each partition that is read in this way.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ T = TypeVar("T")
 _READERS_MAX = 8
 _ENTRIES_MAX = 1_000
 _LEDGERS_IN_PAGE_MAX = 8
-"""Limit of ledgers read for a page: a view may have many small ledgers, and each costs a call to
+"""The most ledgers read for a page: a view may have many small ledgers, and each costs a call to
 open."""
 _TRIES_MAX = 4
 _LOOK_EVERY_S = 1.0
@@ -46,10 +45,9 @@ _LOOK_S_MAX = 2.0
 
 
 class CompactedPage(NamedTuple):
-    """Batches in the order of offsets: first of the view (`CompactedBatch`), then of the log.
+    """Batches in the order of offsets: first from the view (`CompactedBatch`), then from the log.
 
-    Messages before `start` do not belong to the answer. `following` is the offset to read from
-    next.
+    Messages before `start` do not belong to the answer. Continue reading at `following`.
     """
 
     batches: list[StoredBatch]
@@ -102,8 +100,8 @@ class CompactedLog:
             found, horizon = await self._view.offset_at(time_ms)
             if found is None:
                 found = await self._log.offset_at(time_ms, horizon)
-            # Retention may have passed the horizon meanwhile; a newer view may have the
-            # messages that it removed.
+            # Retention may have removed messages beyond the horizon meanwhile; then a newer view
+            # has them.
             if self._view.now.horizon == horizon or self._log.earliest_offset <= horizon:
                 return found
 
@@ -166,7 +164,7 @@ class CompactedReader:
 
     @property
     def now(self) -> View:
-        """The view, as far as the owner knows. Raises `COMPACTED_VIEW_UNREADABLE`."""
+        """The view, as far as the owner knows it. Raises `COMPACTED_VIEW_UNREADABLE`."""
         known = self._record.value.compaction
         if known is not self._known:
             self._view = View(known)
@@ -191,8 +189,8 @@ class CompactedReader:
             self._looked_s = self._loop.time()
             with contextlib.suppress(MetadataUnavailable, SessionExpired, TimeoutError):
                 async with asyncio.timeout(_LOOK_S_MAX):
-                    # Where a read begins depends on it: for removed messages, the view alone may
-                    # have the newest message of a key, and a metadata server may be behind.
+                    # A read that begins needs the newest record: if retention has removed messages,
+                    # a key may be only in the newest view, and a metadata server may be behind.
                     await self._record.look(newest=at_once)
 
     async def close(self, error: NotOwner) -> None:
@@ -204,8 +202,8 @@ class CompactedReader:
     async def read(self, offset: int, room: Room) -> tuple[list[CompactedBatch], int, int]:
         """Return batches with messages from `offset` on, where to continue, and the view's horizon.
 
-        If the place to continue is the horizon, the view has no more. No batches: it has none from
-        there on. Raises `COMPACTED_VIEW_UNREADABLE`, `NotOwner`.
+        If the place to continue is the horizon, the view has no more. No batches: the view has none
+        from `offset` on. Raises `COMPACTED_VIEW_UNREADABLE`, `NotOwner`.
         """
         return await self._in_view(lambda view: self._read(view, offset, room))
 
@@ -254,7 +252,7 @@ class CompactedReader:
         """Return the first offset in the view with a message as new as `time_ms`, and the horizon.
 
         None: all messages are older. The first call reads each ledger of the view completely, and
-        keeps what it learns.
+        keeps the result.
         """
 
         async def find(view: View) -> tuple[int | None, int]:
@@ -297,7 +295,7 @@ class CompactedReader:
     # Views
 
     async def _in_view(self, work: Callable[[View], Awaitable[T]]) -> T:
-        """Run `work` on the current view; repeat if that was replaced and deleted meanwhile."""
+        """Run `work` on the current view; repeat if the view was replaced and deleted meanwhile."""
         for _ in range(_TRIES_MAX):
             view = self.now
             try:
@@ -319,7 +317,7 @@ class CompactedReader:
     async def _of_ledger(
         self, ledger: CompactedLedger, offset: int, room: Room, *, must: bool
     ) -> list[CompactedBatch]:
-        """Return the ledger's batches from `offset` on, as far as there is room; `must`: at least
+        """Return the ledger's batches from `offset` on, while there is room; `must`: at least
         one."""
         reader = await self._reader(ledger)
         last = reader.last_add_confirmed
@@ -333,7 +331,7 @@ class CompactedReader:
             if (taken and batch.base_offset < following) or batch.next_offset <= following:
                 self._refuse(batch, f"it comes after offset {following - 1}")
             if entry.entry_id == last and batch.next_offset != ledger.last_offset + 1:
-                self._refuse(batch, f"it is the last one; the ledger ends at {ledger.last_offset}")
+                self._refuse(batch, f"it is the last; the ledger ends at {ledger.last_offset}")
             if (taken or not must) and (len(batch.data) > room.bytes or room.messages <= 0):
                 break
             taken.append(batch)
@@ -350,8 +348,8 @@ class CompactedReader:
         )
 
     async def _entry_at(self, ledger: CompactedLedger, offset: int, last: int) -> int:
-        """Return the first entry with a message at `offset` or later; the caller knows there is
-        one."""
+        """Return the first entry with a message at `offset` or later; the caller knows that it
+        exists."""
         if offset <= ledger.first_offset:
             return 0
         hint = self._hints.entry_of(ledger.ledger_id, offset)
@@ -384,7 +382,8 @@ class CompactedReader:
 
 
 async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:
-    """Return the first number from `low` on for which it holds; `high` if there is none below."""
+    """Return the first number from `low` on for which `holds` is true; `high` if there is none
+    below."""
     while low < high:
         middle = (low + high) // 2
         if await holds(middle):

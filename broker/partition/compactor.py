@@ -7,8 +7,8 @@
 
 A run reads only closed ledgers, which never change, and the view that its own `begun` has found.
 While this run may publish, no other run can. So safety does not depend on who owns the partition;
-the owner does it because it knows when a run is due. A crash leaves the previous view, and ledgers
-that no record names or ever will name, because the next run replaces this run in the record
+the owner runs it because the owner knows when a run is due. After a crash the old view is still
+valid, and no record will name the new ledgers, because the next run replaces this run in the record
 (log/orphan_ledgers.py). Memory: the newest offsets of some keys, a byte per message, a batch that
 is read, and a batch that is written.
 
@@ -80,15 +80,15 @@ _log = structlog.get_logger()
 
 _TURN_S = 0.001
 _LATE_S_MAX = 0.05
-"""A busy loop gives turns late; at most this delay is made up for."""
+"""A busy loop gives turns late; at most this delay is caught up."""
 _TURN_STEPS = 50
 """End a turn after `_TURN_S` of work, or this many steps in case the clock stands still."""
 
 
 class Pace:
-    """Pace a run: call `resume` after each wait, and `step` after each piece of work.
+    """Paces a run: call `resume` after each wait, and `step` after each piece of work.
 
-    `share` is the share of the loop's time: more than 0, at most 1.
+    `share`: the share of the loop's time; more than 0, at most 1.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_s: float, share: float) -> None:
@@ -124,15 +124,13 @@ class Pace:
 _READ_BYTES = 1024 * 1024
 _READ_COUNT = 1_000_000
 _BATCH_BYTES = 128 * 1024
-"""Size of the messages in one entry of a view: compressed in about a millisecond."""
+"""Size of the messages in one entry of a view; compressing them takes about a millisecond."""
 _DELTA_MAX = 2**31 - 1
 _Window = list[tuple[int, Record]]
 """Offsets and messages, in order."""
 
 
 class Compactor:
-    """Compact a partition while it is owned here."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -154,8 +152,8 @@ class Compactor:
 
     @property
     def uncompacted(self) -> tuple[int, bool] | None:
-        """The bytes that a run would add to the view, and whether it is due; None: no compaction is
-        set."""
+        """Return the bytes that a run would add to the view, and whether it is due; None: no
+        compaction."""
         view, policy = self._record.value.compaction, self._policy()
         if policy is None:
             return None
@@ -164,7 +162,7 @@ class Compactor:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to do, as far as this owner knows."""
+        """Whether a run or a cleanup is due, as far as this owner knows."""
         record, uncompacted = self._record.value, self.uncompacted
         if uncompacted is not None and uncompacted[1]:
             config = self._context.config
@@ -174,7 +172,7 @@ class Compactor:
         return uncompacted is not None and bool(self._retired(record))
 
     async def work(self) -> None:
-        """Compact if it is due, and remove old views' ledgers; one partition of this broker at a
+        """Compact if it is due, and remove ledgers of old views; one partition of the broker at a
         time.
 
         Raises what ledgers and the metadata store raise: try again later.
@@ -242,7 +240,7 @@ class Compactor:
                 lambda record: published(record, run, horizon, made, self._context.clock())
             )
         except CompactionLost:
-            target.discard()  # after any other error, the record may name them
+            target.discard()  # after any other error, the record may name its ledgers
             raise
         await self._record.look(newest=True)
         _log.info(
@@ -317,7 +315,7 @@ class Compactor:
 
     async def _batches(self, start: int, end: int, pace: Pace) -> AsyncGenerator[StoredBatch]:
         """Yield the batches of the log, from the batch with offset `start` on."""
-        # Pieces of large messages are not in views; their ledgers stay next to it.
+        # Pieces of large messages are not in views; their ledgers stay next to the view.
         at = self._record.ledgers.shown_from(start)
         while at < end:
             read = await self._log.read(at, end, _READ_BYTES, _READ_COUNT)
@@ -388,7 +386,7 @@ class Compactor:
 def begun_by_broker(
     record: PartitionRecord, run: str, now_ms: int, yield_ms: int
 ) -> PartitionRecord:
-    """Return `begun`, unless a person's job is compacting. Raises `CompactionLost`."""
+    """Return `begun`, unless an operator's job is compacting. Raises `CompactionLost`."""
     if not is_ours_to_begin(record.compaction, now_ms, yield_ms):
         raise CompactionLost("a job compacts this partition now")
     return begun(record, run, now_ms)
@@ -404,7 +402,7 @@ def _windows(windows: BatchWindows, base: int, end: int) -> Iterator[tuple[int, 
 
 
 class _Target:
-    """Write the ledgers of a new view, one after the other."""
+    """Writes the ledgers of a new view, one after another."""
 
     def __init__(
         self,
@@ -428,7 +426,7 @@ class _Target:
         self._error: OctavoError | None = None
 
     async def add(self, messages: _Window) -> None:
-        """Add messages, at higher offsets than all before."""
+        """Add messages, at higher offsets than all earlier ones."""
         for offset, record in messages:
             await self._add(offset, record)
 
@@ -462,7 +460,7 @@ class _Target:
         return self._made
 
     def discard(self) -> None:
-        """Delete all ledgers made so far; a sweep finds ledgers that cannot be deleted now."""
+        """Delete all ledgers made so far; a sweep finds those that cannot be deleted now."""
         ledgers = self._context.ledgers
         if self._making is not None:
             ledgers.spawn(_discarded(self._context, self._making))

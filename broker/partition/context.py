@@ -24,15 +24,14 @@ from octavo.protocol.records import Record
 
 
 class SchemaCheck(Protocol):
-    """Checks messages by a schema subject."""
-
     async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
         """Return the first message that does not fit, and why. Raises `SchemaCheckUnavailable`."""
 
 
 @dataclass(slots=True)
 class PassedOver:
-    """Messages that count as acked although no client acked them, since this broker's start."""
+    """How many messages were counted as acked without an ack of a client, since this broker's
+    start."""
 
     expired: int = 0
     """Older than their topic's time to live."""
@@ -42,8 +41,6 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """The parts that all partitions of a broker share."""
-
     config: BrokerConfig
     ledgers: LedgerClient
     topics: TopicStore
@@ -51,7 +48,7 @@ class PartitionContext:
     read_ahead: ReadAheadBudget
     open_batches: OpenBatches
     clock: Callable[[], int]
-    """The clock of this machine; nothing may be deleted by it."""
+    """This machine's clock; nothing may be deleted by it."""
     rng: random.Random
     deletion_time: Callable[[], DeletionTime | None]
     """Returns None while nothing may be deleted by age."""
@@ -69,11 +66,10 @@ class PartitionContext:
     leases_are_read: Callable[[], bool] = lambda: True
     """Whether every broker that may be the successor can read leases in a state ledger."""
     letters: DeadLetterSender | None = None
-    """Sends dead letters to their topic."""
     compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Partitions are compacted one after the other, so memory and pace are limited per broker."""
 
     def reopen_pauses(self) -> Backoff:
-        """Return the pauses between attempts to open a partition."""
+        """Make the pauses between attempts to open a partition."""
         config = self.config
         return Backoff(config.reopen_delay_ms / 1000, config.reopen_delay_ms_max / 1000, self.rng)

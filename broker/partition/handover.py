@@ -1,11 +1,11 @@
 """The end of a partition, as its owner describes it to the successor in a planned hand-over. Pure.
 
-An owner that has stopped serving, and has stored all pending messages, knows all that a recovery
-would find out: the end and contents of the newest ledger, its producers, and the cursors. It sends
-this to the successor while it closes the ledgers; the successor then need not read it from bookies.
-The successor compares it with the metadata: the record's epoch, the ledgers that the record names,
-and the closed ledger's last entry and length. If anything differs, the successor discards the
-description and recovers the partition as after a crash, with fencing.
+When an owner has stopped serving and has stored all pending messages, it knows what a recovery
+would find out: the end and contents of the newest ledger, its producers, and the cursors. The owner
+sends this description to the successor while it closes the ledgers, so that the successor need not
+read from bookies. The successor compares the description with the metadata: the record's epoch, the
+ledgers that the record names, and the closed ledger's last entry and length. If anything differs,
+the successor recovers the partition as after a crash, with fencing.
 
 The owner sends two messages: first that the partition comes, then how it ended.
 
@@ -16,9 +16,8 @@ The owner sends two messages: first that the partition comes, then how it ended.
               ── Handover, with its state ▶  claims, looks, one compare-and-set, serves
               ◀────────────── it serves ──
 
-If the successor does not answer the first message, the owner has not closed anything. If a later
-step fails, it is a take-over like any other: the partition is free, and the broker that claims it
-recovers it.
+If the successor does not answer the first message, the owner continues to serve. If a later step
+fails, the partition is free, and the broker that claims it recovers it as in any take-over.
 """
 
 from __future__ import annotations
@@ -84,19 +83,19 @@ class Handover(NamedTuple):
     incarnation: str
     """The topic's incarnation."""
     placed: bool = False
-    """Whether it is given on purpose: then it stays while the successor lives, whatever the
-    preference.
-    """
+    """Whether an operator or the balance gave it on purpose: then it stays while the successor
+    lives, whatever the preference."""
     end: HandoverState | None = None
-    """How the partition ends; None: the successor has to find out."""
+    """How the partition ends; None: the successor must find out."""
     by: str = ""
-    """The id of the broker that hands it on."""
+    """The id of the owner that hands the partition over."""
     why: str = ""
-    """That broker's reason, in words."""
+    """The owner's reason, in words."""
 
 
 AskSuccessor = Callable[[BrokerInfo, PartitionName, Handover], Awaitable[None]]
-"""Asks another broker to claim and open a partition released for it; returns when it serves. Raises
-what a call to another broker raises."""
+"""Asks another broker to claim and open a partition released for it; returns when that broker
+serves it. Raises what a call to another broker raises."""
 AnnounceToSuccessor = Callable[[BrokerInfo, PartitionName, HandoverNotice], Awaitable[None]]
-"""Asks another broker to prepare for a partition; returns when it has. Raises the same errors."""
+"""Asks another broker to prepare for a partition; returns when it has. Raises what a call to
+another broker raises."""

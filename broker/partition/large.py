@@ -7,12 +7,12 @@
                    which says that all records but the last are pieces (rollover.py)
 
 Promises: before step 3 nothing of the message is visible. After it, all of it is visible and
-durable, at a single offset, which its last record has. Memory: a piece, and the entries that the
-ledger's writer is sending; it waits for the slowest bookie. If an upload breaks off, its ledger is
-deleted. If the owner dies before step 3, a sweep finds the ledger (log/orphan_ledgers.py): no
-record names it, and no offsets were used. A message that was inserted but not answered is found by
-the name that its publisher gave the upload, as long as the message is kept. A copy in another
-topic, as a dead letter or a retry, is an upload as well, filled while the original is read.
+durable, at the offset of its last record. Memory: a piece, and the entries that the ledger's writer
+is sending, until the slowest bookie has them. If an upload breaks off, its ledger is deleted. If
+the owner dies before step 3, a sweep finds the ledger (log/orphan_ledgers.py): no record names it,
+and no offsets were used. If a publisher gave the upload a name, it finds an inserted but unanswered
+message by this name, while the message is kept. A copy in another topic, as a dead letter or a
+retry, is an upload as well, filled while the original is read.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ from octavo.protocol.large import (
 from octavo.protocol.records import Record, build_batch, read_records
 
 PIECES_UNDER_WAY_MAX = 4
-"""Limit of unacked pieces of an upload; at the limit, its socket is not read."""
+"""The most unacked pieces of an upload; at the limit, its socket is not read."""
 _NAME_BYTES = 8
 _REFUSALS = (ExclusiveProducer, StaleProducerAccess, TopicIsStream)
 """Errors that refuse an insertion just before it gets its offsets: nothing is stored."""
 
 
 def placed(segment: PartitionLedger, *, duplicate: bool) -> Published:
-    """Return the place of the large message in this ledger."""
+    """Return the place of this ledger's large message."""
     assert segment.count is not None
     offset = segment.base_offset + segment.count - 1
     return Published(offset, offset, segment.ledger_id, segment.count - 1, 1, duplicate)
 
 
 class LargeUpload:
-    """A large message that is being received. Ends by `finish` or by `discard`."""
+    """A large message that is being received. End it by `finish` or `discard`."""
 
     def __init__(
         self,
@@ -137,11 +137,11 @@ class LargeUpload:
 
         async def plan() -> Insertion | None:
             if self._known_as and self._record.ledgers.uploaded(self._known_as):
-                return None  # a repetition of this call has inserted it
+                return None  # a repetition of this call has inserted the ledger
             return Insertion((ledger,), upload=self._known_as, check=self._check)
 
-        # From now on the record may name the ledger, even if this call is cancelled, because that
-        # does not end an insertion. So `discard` must not delete it, unless it was not inserted.
+        # From now on the record may name the ledger: cancelling this call does not end the
+        # insertion. So `discard` must not delete the ledger, unless it was not inserted.
         self._writer = None
         try:
             await self._rollover.insert(plan)
@@ -202,7 +202,8 @@ class LargeUpload:
 
 
 async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-    """Store a copy whose body comes in parts; `copy` has the original's header with its size.
+    """Store a copy whose body comes in parts; `copy` has the original's header with the body's
+    size.
 
     Raises `BrokenBody` if the parts do not fit that header (nothing is stored), and what `begun`
     raises.
@@ -240,7 +241,6 @@ class BodyReader:
 
     @property
     def size(self) -> int:
-        """The size of the whole body in bytes."""
         return len(self.record.value or b"") if self.large is None else self.large.size
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
@@ -256,7 +256,7 @@ class BodyReader:
             yield assembler.take(await self.piece(number))
 
     async def piece(self, number: int) -> Piece:
-        """Read a piece; of a message that is not large, its value. It is not checked."""
+        """Read a piece, unchecked; of a message that is not large, its value."""
         if self.large is None:
             return Piece("", 0, self.record.value or b"")
         return await read_piece(self._log, self._segment, number)

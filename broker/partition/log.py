@@ -47,7 +47,7 @@ class PartitionLog:
         self.times = LedgerTimes(reader)
         self._publisher = publisher
         self._sealing: Sealing | None = None
-        """For the newest encrypted ledger that the tail may hold batches of."""
+        """The encryption of the newest encrypted ledger with batches in the tail."""
         self._growth: dict[asyncio.Future[None], None] = {}
         self._closed: NotOwner | None = None
         self._leaving = 0
@@ -66,7 +66,7 @@ class PartitionLog:
 
     @property
     def kept_from(self) -> int:
-        """The first offset once a trim under way has taken effect."""
+        """The first offset that is left once a trim that is being written has taken effect."""
         return max(self._leaving, self.earliest_offset)
 
     def leave(self, offset: int) -> None:
@@ -85,12 +85,12 @@ class PartitionLog:
         return self.tail
 
     def follow(self, publisher: Publisher) -> None:
-        """Take the end from this publisher from now on."""
+        """Take the end of the partition from this publisher from now on."""
         self._publisher = publisher
         self.grown()
 
     def grown(self) -> None:
-        """Make readers that wait look again: the end may have moved."""
+        """Wake waiting readers: the end may have moved."""
         writer = self._publisher.writer
         self._sealing = (writer and writer.sealing) or self._sealing
         waiters, self._growth = self._growth, {}
@@ -118,8 +118,8 @@ class PartitionLog:
                 return []
             offset = self._record.ledgers.shown_from(offset)
         found = self.tail.read(offset, bytes_max, count_max)
-        # A cached batch is given away only if its key is readable. Otherwise the ledger's reader
-        # reports the reason, or finds that the key was wrapped again.
+        # Return a cached batch only if its key is readable. Otherwise the ledger's reader reports
+        # the reason, or finds that the key was wrapped again.
         if not found or (self._sealing is not None and not await self._sealing.is_readable()):
             found = await self.reader.read(offset, self.end_offset, bytes_max, count_max)
         for batch in found:
@@ -153,7 +153,7 @@ class PartitionLog:
     async def offset_at(self, time_ms: int, least: int = 0) -> int:
         """See `Partition.offset_at`. `least`: ignore messages before that offset."""
         passed, least = -1, max(least, self.earliest_offset)
-        # Read the list again for each ledger: the next ledger may be newer if one was trimmed.
+        # Read the list again for each ledger: ledgers may be trimmed during the search.
         while (segment := self._after(passed)) is not None:
             passed = segment.base_offset
             end = self.end_offset
@@ -192,7 +192,6 @@ class PartitionLog:
         return await self.reader.offset_at(time_ms, segment, least)
 
     def forget(self, ledger_id: int) -> None:
-        """Forget a ledger that has left the partition."""
         self.reader.forget(ledger_id)
         self.times.forget(ledger_id)
 
@@ -205,7 +204,7 @@ class PartitionLog:
             return (await self.reader.batch_of(message_id)).base_offset + message_id.index
         except MessageNotFound as error:
             if message_id.ledger_id in compacted_ledgers(self._record.value):
-                # Retention may have removed its offset, so a seek to it would go elsewhere.
+                # Retention may have removed the offset, so a seek to it would go elsewhere.
                 raise MessageNotFound(
                     f"{error}: it is in a compacted view, which only compacted=true reads; "
                     "use the message's offset instead"

@@ -24,12 +24,10 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _CHECKPOINT_ENTRIES = 5_000
-"""Limits the batch headers that a take-over scans to about this number."""
+"""About the most batch headers that a take-over scans."""
 
 
 class Maintenance:
-    """Checkpoint the producers of a partition, and trim its ledgers."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -76,7 +74,7 @@ class Maintenance:
         try:
             await self._persist_producers(publisher)
         except Exception as error:
-            # The producers are not lost: the next write begins with a snapshot of all of them.
+            # The producers are not lost: the next write begins with a snapshot of all producers.
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
                 "checkpoint_failed", partition=str(self._name), reason=str(error), exc_info=bug
@@ -85,8 +83,8 @@ class Maintenance:
             self._checkpoint = None
 
     async def note_producers(self, publisher: Publisher) -> None:
-        """Write the producers before a close, if there are any, so that the next owner need not
-        scan."""
+        """Write the producers, if any, before a close, so that the next owner need not scan for
+        them."""
         if len(publisher.stored_producers) or publisher.stored_stream is not None:
             await self._persist_producers(publisher)
 
@@ -134,13 +132,13 @@ class Maintenance:
         except OwnershipLost as error:
             self._on_lost(error)
             raise
-        await self._subscriptions.pass_all_over(before)  # a subscription may have gone back
+        await self._subscriptions.pass_all_over(before)  # one may have gone back meanwhile
         _log.info("partition_truncated", partition=str(self._name), before=before)
         await self._release(held)
         return self._log.earliest_offset
 
     async def follow_subscriptions(self) -> None:
-        """Make a cursor for each subscription of the topic, and drop the other cursors."""
+        """Make a cursor for each subscription of the topic, and drop all other cursors."""
         names = await self._context.topics.list_subscriptions(*self._name.topic_name)
         await self._subscriptions.follow(names)
 
@@ -152,7 +150,7 @@ class Maintenance:
             )
 
     async def _measure(self, segment: PartitionLedger) -> None:
-        """Write into the record how new a ledger's messages are; the next trim uses it."""
+        """Write into the record how new a ledger's messages are, for the next trim."""
         try:
             contents = await self._log.times.of(segment)
             await self._record.change(
@@ -163,7 +161,7 @@ class Maintenance:
         except OwnershipLost as error:
             self._on_lost(error)
         except Exception as error:
-            # It is kept until it can be read: a ledger of unknown age is never trimmed by age.
+            # The ledger is kept until it can be read: one of unknown age is never trimmed by age.
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
                 "ledger_not_measured", ledger_id=segment.ledger_id, reason=str(error), exc_info=bug
@@ -175,8 +173,8 @@ class Maintenance:
         """Return what may be trimmed now. `time`: the deletion clock; None: nothing goes by age."""
         settings = self._settings()
         age_ms = None if time is None else settings.retention_ms
-        # The newest messages may be in no view yet. Taken from the record that a trim changes, or
-        # from an older one.
+        # The newest messages may be in no view yet. The horizon comes from the record that a trim
+        # changes, or from an older version of it.
         compacted = settings.compaction_after_bytes is not None
         covered = covered_to(self._record.value) if compacted else None
         goes = compacted and settings.compaction_delete_raw
@@ -204,14 +202,14 @@ class Maintenance:
             return
         scanned_from: int | None = None
         if len(publisher.stored_producers) or publisher.stored_stream is not None:
-            # A take-over scans the batches since the last checkpoint. It would learn nothing from
-            # trimmed batches, and could store a repeated batch twice.
+            # A take-over scans the batches since the last checkpoint. If these were trimmed, a
+            # repeated batch could be stored twice.
             scanned_from = publisher.confirmed_offset
             await self._persist_producers(publisher)
 
         def trimmed(record: PartitionRecord) -> PartitionRecord:
-            # Take the limit again now: a subscription may have gone back meanwhile. While the
-            # record is being written, none may.
+            # Compute the limit now: a subscription may have gone back meanwhile. While the record
+            # is being written, no subscription may.
             limits = [self._subscriptions.oldest_unacked(), scanned_from]
             limit = min((offset for offset in limits if offset is not None), default=None)
             ledger_list = self._record.ledgers.trimming(policy, now_ms, open_bytes, limit)
@@ -222,7 +220,7 @@ class Maintenance:
         await self._release(before)
 
     async def _release(self, before: LedgerList) -> None:
-        """Release ledgers that the record has named before, and does not name any more."""
+        """Release ledgers that `before` named and the record no longer names."""
         for ledger_id in before.dropped_in(self._record.ledgers):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
             self._log.forget(ledger_id)

@@ -1,10 +1,10 @@
 """Put single messages that arrive while adds are under way into shared batches.
 
-A batch is an entry, and an entry costs its bookies the same for a single message or for fifty.
-While fewer than `UNDER_WAY_MAX` batches of single messages are under way, a message is sent at once
-in its own batch. Otherwise it joins the open batch, which is sent as soon as a batch under way is
-stored, or when it is full. So a message never waits for others to join, and the higher the load,
-the larger the batches.
+A batch is an entry, which costs its bookies the same for a single message or for fifty. While fewer
+than `UNDER_WAY_MAX` batches of single messages are under way, a message is sent at once in its own
+batch. Otherwise it joins the open batch, which is sent as soon as a batch under way is stored, or
+when it is full. So a message never waits for others to join, and the higher the load, the larger
+the batches.
 
 Promises: a message is answered when its batch is durable, with its own offset and number. Messages
 are stored in the order of the calls; a batch is stored as a whole or not at all. Not for producers
@@ -21,10 +21,10 @@ from octavo.broker.types import Published
 from octavo.protocol.records import RECORD_OVERHEAD_BYTES, Record, build_batch, record_bytes
 
 UNDER_WAY_MAX = 4
-"""Measured with 1, 2, 4 and 8 at 7,000 messages a second: 5,600, 5,300, 6,900 and 5,800 were
-stored. At 1,000 a second, messages take as long with 4 as they do unshared."""
+"""Measured at 7,000 messages a second: with 1, 2, 4 and 8 batches, 5,600, 5,300, 6,900 and 5,800
+were stored. At 1,000 a second, messages take as long with 4 as unshared."""
 SHARED_BYTES = 64 * 1024
-"""A batch is sent at once when it has this size, or when the next message does not fit in."""
+"""A batch is sent when it has this size, or when the next message does not fit."""
 SHARED_MESSAGES = 1000
 
 
@@ -33,7 +33,6 @@ class Placed(NamedTuple):
 
     published: Published
     number: int
-    """The number of the message in its batch."""
     batch_bytes: int
 
 
@@ -45,11 +44,11 @@ class Joined(NamedTuple):
     """A message in a batch that is not stored yet."""
 
     stored: Stored
-    """For the whole batch: a caller that waits for it must not cancel it."""
+    """The place of the whole batch: a caller that waits for it must not cancel it."""
     number: int
 
     def placed(self) -> Placed:
-        """Return its place, once `stored` is done. Raises what storing raised."""
+        """Return the message's place, once `stored` is done. Raises what storing raised."""
         published, batch_bytes = self.stored.result()
         offset = published.first_offset + self.number
         one = published._replace(first_offset=offset, last_offset=offset, count=1)
@@ -69,12 +68,11 @@ class _Shared:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batch takes no more messages."""
         return self.bytes >= SHARED_BYTES or len(self.records) >= SHARED_MESSAGES
 
 
 class MessageBatcher:
-    """Gather the single messages of a partition. `publish` stores a checked batch."""
+    """Gathers the single messages of a partition. `publish` stores a checked batch."""
 
     def __init__(self, publish: Callable[[bytes], Awaitable[Published]]) -> None:
         self._publish = publish
@@ -91,7 +89,7 @@ class MessageBatcher:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what is stuck although it could proceed; empty if nothing is."""
         waits = self._open is not None and self._under_way < UNDER_WAY_MAX
         return "messages wait for a batch, and one may go" if waits else ""
 
@@ -148,6 +146,6 @@ class MessageBatcher:
 
 
 def _look(done: Stored) -> None:
-    """Mark an error as seen: all callers may have gone away."""
+    """Mark an error as retrieved: all callers may have gone away."""
     if not done.cancelled():
         done.exception()

@@ -8,11 +8,11 @@
 Fencing comes before reading: after step 2 nothing can be added to what step 3 sees. After step 4
 the old owner cannot name another ledger, so if no ledger was open, this alone keeps it out. New
 ledgers are made when first needed (rollover.py, state/log.py), because few of the partitions that a
-broker takes over are in use. But if a ledger was being written, publishers wait, so new ledgers are
-made during the recovery; the successor of a planned hand-over has made them before. Step 4 then
-names them as well. If another broker changed the record meanwhile, step 4 fails and all steps are
-repeated (LedgerChaining: of two brokers that take over at once, one wins). A crash at any point
-leaves at most ledgers that no record names, and sweeps find these (log/orphan_ledgers.py).
+broker takes over are in use. But if a ledger was being written, publishers wait: then new ledgers
+are made during the recovery (or before it, by the successor of a planned hand-over), and step 4
+names them. If another broker changed the record meanwhile, step 4 fails and all steps are repeated
+(LedgerChaining: of two brokers that take over at once, one wins). A crash at any point leaves at
+most ledgers that no record names, and sweeps find these (log/orphan_ledgers.py).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ R = TypeVar("R")
 _ATTEMPTS_MAX = 5
 _CLOSED_LOOKS = 100
 _CLOSED_PAUSE_S = 0.005
-"""Pause between looks whether the last owner has closed its ledger, which takes it one write."""
+"""How long to wait before looking again whether the last owner has closed its ledger (one
+write)."""
 _LONGER_MAX = 8
 """After timeouts, an opening may take at most this multiple of `open_timeout_ms`."""
 
@@ -75,7 +76,8 @@ class Opened(NamedTuple):
     recovered: LedgerMetadata | None
 
     def let_go(self) -> None:
-        """Drop the writers: the partition is not served here, and its next owner recovers it."""
+        """Drop the writers: the partition is not served here, and its next owner recovers the
+        ledgers."""
         for writer in (self.writer, self.state_writer):
             if writer is not None:
                 let_go(writer)
@@ -85,14 +87,13 @@ class Prepared(NamedTuple):
     """Ledgers made for an opening before its turn."""
 
     epoch: int
-    """The epoch of the record; at another epoch these ledgers are useless (log/orphan_ledgers.py).
-    """
+    """The record's epoch; at any other epoch these ledgers are useless (log/orphan_ledgers.py)."""
     data: asyncio.Future[LedgerWriter]
     state: asyncio.Future[LedgerWriter] | None
 
 
 class PartitionOpener:
-    """Open a partition, at a take-over and again after its ledger has failed."""
+    """Opens a partition, at a take-over and again after its ledger has failed."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class PartitionOpener:
         self._prepared: Prepared | None = None
 
     async def prepare(self, foretold: HandoverNotice) -> None:
-        """Make new ledgers before the present owner lets go. Raises what `take_over` raises."""
+        """Make new ledgers before the current owner lets go. Raises what `take_over` raises."""
         record = PartitionRecord(incarnation=foretold.incarnation, epoch=foretold.epoch)
         state = self._create("state", record) if foretold.has_state else None
         self._prepared = Prepared(foretold.epoch, self._create("data", record), state)
@@ -128,7 +129,6 @@ class PartitionOpener:
             raise
 
     def unprepare(self) -> None:
-        """Discard the prepared ledgers."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             self._spawn(self._discard(prepared.data, prepared.state))
@@ -136,13 +136,12 @@ class PartitionOpener:
     async def take_over(self) -> Opened:
         """Do all four steps. Raises what the ledger client and the metadata store raise.
 
-        Raises `PartitionUnavailable` when it takes too long.
+        Raises `PartitionUnavailable` when the opening takes too long.
         """
         return await self._in_time(self._take_over())
 
     async def take_as_left(self, end: HandoverState) -> Opened | None:
-        """Do steps 1 and 4 only, if all is as the last owner says; else return None and change
-        nothing.
+        """Do steps 1 and 4 only, if `end` fits; else return None and change nothing.
 
         May run in parallel with the claim: if two brokers do this, or take over, one of them wins.
         Raises what `take_over` raises.
@@ -168,7 +167,7 @@ class PartitionOpener:
     ) -> Opened:
         """Do the four steps again as the owner, whose cursors in memory are the newest.
 
-        `producers` and `stream` describe the batches before `confirmed_offset`. Raises
+        `producers` and `stream`: as of the batches before `confirmed_offset`. Raises
         `OwnershipLost` if another broker has taken over meanwhile.
         """
         return await self._in_time(self._open(producers, confirmed_offset, stream))
@@ -222,7 +221,8 @@ class PartitionOpener:
         return Opened(writer, state, table, state_writer, closed)
 
     async def _closed(self, ledger_id: int) -> LedgerMetadata:
-        """Return the ledger's metadata, once its writer, which is closing it now, has closed it."""
+        """Return the ledger's metadata once the previous owner, which is closing the ledger now,
+        has closed it."""
         for _ in range(_CLOSED_LOOKS):
             if (found := await self._ledgers.metadata(ledger_id)).state is LedgerState.CLOSED:
                 break
@@ -301,7 +301,7 @@ class PartitionOpener:
             self._spawn(delete_quietly(self._ledgers, state_ledger))
 
     async def _close_last(self) -> LedgerMetadata | None:
-        """Step 2: recover the newest ledger, so that no owner adds to it any more."""
+        """Step 2: recover the newest ledger, so that no owner can add to it any more."""
         last = self._record.ledgers.last
         if last is None or last.count is not None:
             return None
@@ -324,8 +324,8 @@ class PartitionOpener:
             plain_length(recovered),
             min(first.first_timestamp, last.first_timestamp),
             max(first.max_timestamp, last.max_timestamp),
-            # Between these two batches, append times are known not to go back, and nothing else.
-            # Reading all batches would take too long now; `LedgerTimes` does so when it is needed.
+            # Append times never go back between the first and the last batch. For other times,
+            # `LedgerTimes` reads all batches when needed; now that would take too long.
             0 if recovered.last_entry == 0 or closed.appended is not None else -1,
         )
 
@@ -340,8 +340,8 @@ class PartitionOpener:
     async def _producers(
         self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
     ) -> tuple[ProducerTable, bool]:
-        """Return the producers as of `upto`, updated from later batches; and whether there were
-        any."""
+        """Return the producers as of `upto`, updated from later batches; and whether any batch was
+        scanned."""
         scanned = False
         table = ProducerTable(self._config.producers_max)
         for producer in known.snapshot() if known is not None else state.producers.values():

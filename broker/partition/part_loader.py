@@ -1,8 +1,8 @@
 """Insert a partition's part of a committed bulk load.
 
 The rule and its reasons are in bulkload/rules.py; rollover.py inserts the ledgers. After a crash
-nothing is lost: the bulk load's record says what is still to be inserted, and the partition's
-record what was inserted.
+the bulk load's record says what must still be inserted, and the partition's record what was
+inserted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ _log = structlog.get_logger()
 
 
 class PartLoader:
-    """Insert parts of bulk loads into a partition that is owned here."""
-
     def __init__(
         self, name: PartitionName, context: PartitionContext, record: PartitionRecordKeeper
     ) -> None:
@@ -40,7 +38,7 @@ class PartLoader:
         return await self._first_offset(bulk_load, batch)
 
     async def _plan(self, bulk_load: str, batch: int) -> Insertion | None:
-        """Decide what to insert, now that no other insertion is under way."""
+        """Decide what to insert; called while no other insertion is under way."""
         record = await self._committed(bulk_load, batch)
         part, mark = rules.part_of(record, batch, *self._name), rules.mark_of(bulk_load, record)
         if part is None or rules.is_loaded(self._record.value.bulk_loads, mark, batch):
@@ -73,7 +71,7 @@ class PartLoader:
         return record
 
     async def _is_void(self, part: BulkLoadPart) -> bool:
-        """Whether the part was made for a topic that is deleted; this topic has the same name."""
+        """Whether the part was meant for a deleted topic of this name."""
         try:
             topic, _ = await self._context.topics.read_topic(*self._name.topic_name)
         except RecordNotFound:

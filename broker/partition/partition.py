@@ -1,4 +1,4 @@
-"""Serve one owned partition: publish, read, subscriptions.
+"""An owned partition: publish, read, subscriptions.
 
 Promises: a publish that returned is durable on an ack quorum and keeps its offset for ever; offsets
 have no gaps; a repeated producer sequence is stored once. This relies on fencing: after a take-over
@@ -125,7 +125,7 @@ NEXT_STATES: Mapping[PartitionState, frozenset[PartitionState]] = {
 
 
 class PartitionOpening:
-    """Open a partition that this broker is about to serve, with retries until one attempt succeeds.
+    """Opens a partition that this broker is about to serve.
 
     After an attempt that timed out, the next attempt may take longer.
     """
@@ -140,7 +140,7 @@ class PartitionOpening:
     ) -> None:
         self.name = name
         self.incarnation = incarnation
-        """The topic's incarnation; a later topic of the same name is not served by this object."""
+        """The topic's incarnation; this object does not serve a later topic of the same name."""
         self.context = context
         self.settings = settings
         self.on_lost = on_lost
@@ -202,13 +202,10 @@ def _none_is_written(ledger_id: int) -> int:
 
 
 class Partition:
-    """A partition that this broker owns and has open."""
-
     def __init__(self, opening: PartitionOpening, opened: Opened) -> None:
         name, context = opening.name, opening.context
         self.name = name
         self.incarnation = opening.incarnation
-        """The topic's incarnation; a later topic of the same name is not served by this object."""
         self.state = PartitionState.OPEN
         self._context = context
         self._config = context.config
@@ -221,7 +218,7 @@ class Partition:
         self._reopening: asyncio.Task[None] | None = None
         self._gone: NotOwner | None = None
         self._used_s = self._loop.time()
-        """When a client last asked for anything; at first, when it was opened here."""
+        """When a client last made a call; at first, when the partition was opened here."""
         self._kept_up_s = -math.inf
         """When `maintain` was last due."""
         self._retired_until_s = 0.0
@@ -270,9 +267,9 @@ class Partition:
         self._rollover = self._new_rollover()
         self._gathering = MessageBatcher(partial(self.publish, checked=True, fits=True))
         self._left: list[Op] = []
-        """The leases to write, once it is closed for a successor that can read them."""
+        """The leases to write once the partition is closed for a successor that can read them."""
         self._check_turns = asyncio.Lock()
-        """Keeps the order: batches are checked, then stored, in the order in which they came."""
+        """Keeps the order: batches are stored in the order in which they came to be checked."""
         self._checking = 0
         """How many batches are being checked, or wait for their check."""
 
@@ -289,7 +286,7 @@ class Partition:
 
     @property
     def lease_epoch(self) -> int:
-        """The epoch as ack ids contain it; it differs between incarnations of the topic."""
+        """The epoch in ack ids; it differs between incarnations of the topic."""
         return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
 
     @property
@@ -304,7 +301,7 @@ class Partition:
 
     @property
     def ledger_ids(self) -> tuple[int, ...]:
-        """The ledgers that its record names."""
+        """The ledgers that the partition's record names."""
         return tuple(segment.ledger_id for segment in self._record.ledgers.segments)
 
     @property
@@ -314,7 +311,6 @@ class Partition:
 
     @property
     def settings(self) -> TopicSettings:
-        """The topic's settings as they are now."""
         return self._settings()
 
     @property
@@ -323,7 +319,7 @@ class Partition:
         return self._log.work
 
     def publishing(self) -> Publishing:
-        """Describe what holds publishers back; costs nothing."""
+        """Describe what holds publishers back."""
         publisher, most = self._publisher, self._config.inflight_bytes_max
         why = []
         if publisher.waiting_bytes:
@@ -333,7 +329,7 @@ class Partition:
             )
         holder = self._access.state.producer
         if holder:
-            why.append(f"producer {holder!r} has exclusive access: nobody else may publish")
+            why.append(f"producer {holder!r} has exclusive access: no other client may publish")
         if self.state is not PartitionState.OPEN:
             why.append("its ledger has failed: it is being opened again")
         return Publishing(
@@ -341,11 +337,11 @@ class Partition:
         )
 
     def stats(self) -> PartitionStats:
-        """Return the live figures, all of the same moment."""
+        """Return the live figures, all from the same moment."""
         return self._stats(self._subscriptions.stats())
 
     async def stats_in_turns(self) -> PartitionStats:
-        """Return what `stats` returns; thousands of subscriptions take several turns."""
+        """Like `stats`; thousands of subscriptions take several turns of the loop."""
         return self._stats(await self._subscriptions.stats_in_turns())
 
     def _stats(self, subscriptions: dict[str, SubscriptionStats]) -> PartitionStats:
@@ -416,15 +412,16 @@ class Partition:
     async def store_copy(self, batch: bytes) -> None:
         """Store a dead letter or a retry, as brokers do; skip a copy that is already stored.
 
-        Schema, quotas, exclusive access and `batch_bytes_max` may refuse a publisher, but never a
-        copy: it was admitted as a message, a refusal cannot change it, and its original waits. In
-        all other cases raises what `publish` raises.
+        Schema, quotas, exclusive access and `batch_bytes_max` never refuse a copy: it was admitted
+        as a message, a refusal cannot change it, and its original waits. Raises what `publish`
+        raises otherwise.
         """
         check_not_internal(self.name.topic_name)
         await self._proved(await self._publish(batch, own=True))
 
     async def _proved(self, published: Published) -> Published:
-        """Complete a duplicate's answer: prove ownership, and add its place if it is still kept.
+        """Complete a duplicate's answer: prove ownership, and add the place if it is still
+        remembered.
 
         Raises `PublishOutcomeUnknown`.
         """
@@ -458,8 +455,8 @@ class Partition:
         header = read_header(batch) if checked else check_batch(batch)
         if header.total_bytes != len(batch):
             raise InvalidBatch(
-                f"a publish takes a single record batch: it has {header.total_bytes} bytes, but "
-                f"the call has {len(batch)}"
+                f"a publish takes a single record batch: the batch has {header.total_bytes} bytes, "
+                f"but the call has {len(batch)}"
             )
         most = ENTRY_PAYLOAD_BYTES_MAX if own else self._config.batch_bytes_max
         if len(batch) > most:
@@ -482,11 +479,11 @@ class Partition:
         try:
             return await self._publisher.publish(batch, header, expected_offset, access, append)
         except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
-            await self.prove()  # our successor, if any, may have the missing messages
+            await self.prove()  # if there is a successor, it may have the missing messages
             raise
 
     async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> int | None:
-        """Publish an append to a durable stream; return the stream's end after it, or None for a
+        """Publish an append to a durable stream; return the stream's end after it; None for a
         repeat."""
         published = await self._publish(
             batch, expected_offset=expected, checked=True, append=append
@@ -522,7 +519,7 @@ class Partition:
         """Raise `SchemaMismatch` or `DueAfterExpiry` for the first message that may not be stored.
 
         While other batches are being checked, a batch that needs no check waits as well: otherwise
-        a producer's next batch would overtake its previous one.
+        it could overtake an earlier batch of its producer.
         """
         settings = self._settings()
         is_delayed = header.attributes & ATTRIBUTE_DELAYED
@@ -558,15 +555,14 @@ class Partition:
     def join_single(self, record: Record) -> Joined:
         """Do what `publish_single` does, without waiting.
 
-        The caller has checked that the message has no due time, and that the topic checks no
-        schema.
+        The caller must have checked that the message has no due time and the topic no schema.
         """
         check_not_internal(self.name.topic_name)
         return self._gathering.join(record)
 
     @property
     def access(self) -> AccessState:
-        """The exclusive access of a producer, if one has it."""
+        """The exclusive access, if a producer has it."""
         return self._access.state
 
     async def acquire_access(
@@ -575,9 +571,9 @@ class Partition:
         """Give `producer` exclusive access; return its state with the new epoch, and the next
         offset.
 
-        All that others have published lies before that offset, and is durable. Waits up to `wait_s`
-        until the present holder goes. Raises `TopicIsStream`, `ProducerBusy`; `AckOutcomeUnknown`
-        and `PublishOutcomeUnknown` (call again: it gets another epoch), `NotOwner`.
+        All messages that others have published lie before that offset, and are durable. Waits up to
+        `wait_s` until the present holder goes. Raises `TopicIsStream`, `ProducerBusy`, `NotOwner`;
+        `AckOutcomeUnknown` and `PublishOutcomeUnknown`: call again, for another epoch.
         """
         check_not_internal(self.name.topic_name)
         self._check_is_no_stream()
@@ -620,12 +616,11 @@ class Partition:
         self._access_changed.set()
 
     async def begin_large(self, upload: str, access: int | None = None) -> LargeUpload | Published:
-        """Begin to take a large message in pieces (large.py); if it is stored already, return its
-        place.
+        """Begin to receive a large message (large.py); if it is stored already, return its place.
 
-        `upload` is the publisher's name for it, the same in each repetition, or empty. `access` is
-        as in `publish`; for a copy, as in `store_copy`. Raises `LargeNotTaken`, `TooManyLedgers`,
-        and what `publish` raises.
+        `upload`: the publisher's name for the message, equal in each repetition, or empty.
+        `access`: as in `publish`; for a copy, as in `store_copy`. Raises `LargeNotTaken`,
+        `TooManyLedgers`, and what `publish` raises.
         """
         check_not_internal(self.name.topic_name)
         self._check_open()
@@ -649,7 +644,7 @@ class Partition:
         )  # fmt: skip
 
     async def copy_large(self, upload: str, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-        """Store a copy of a large message, unless a copy with this `upload` is here; return its
+        """Store a copy of a large message, unless one with this `upload` is stored; return its
         place.
 
         Raises what `begin_large` and `take_copy` raise.
@@ -689,16 +684,13 @@ class Partition:
         return await piece_at(self._log, self._record, offset, number)
 
     async def large_body(self, offset: int) -> BodyReader | None:
-        """Open the body of the large message at this offset; None if no large body is stored there.
-
-        Raises what `body` raises.
-        """
+        """Like `body`, but None if no large body is stored at this offset."""
         return await self.body(offset) if self._record.ledgers.find(offset).pieces else None
 
     async def prove(self) -> None:
-        """Return when it is certain that the partition was ours when this was called.
+        """Return when it is certain that this broker owned the partition when this was called.
 
-        An add finds out if we were fenced. But a repeat, or a refusal because something is missing,
+        An add fails if we were fenced. But a repeat, or a refusal because something is missing,
         adds nothing, and must not be answered by an owner that has a successor. Raises `NotOwner`,
         `PartitionUnavailable` (ownership cannot be proved now), `Overloaded`.
         """
@@ -708,7 +700,7 @@ class Partition:
         """Insert this partition's part of a committed bulk load, unless that was done before.
 
         Returns the part's first offset; None if there is no such part (any more). Raises
-        `BULK_LOAD_NOT_FOUND` if the batch is not committed, and `PartitionUnavailable`: then ask
+        `BULK_LOAD_NOT_FOUND` if the batch is not committed, and `PartitionUnavailable`: then call
         again.
         """
         self._check_open()
@@ -717,22 +709,20 @@ class Partition:
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
     ) -> list[StoredBatch]:
-        """Read whole batches, from the batch that contains `offset`; the caller skips earlier
-        records.
+        """Read whole batches from the one that contains `offset`; the caller skips earlier records.
 
         Returns at least one batch if there is any, and otherwise at most `bytes_max` bytes and
-        `count_max` messages. At the end, waits up to `wait_s` for something new, then returns [].
+        `count_max` messages. At the end, waits up to `wait_s` for a new message, then returns [].
         Raises `OffsetTrimmed`, `OffsetBeyondEnd`, `NotOwner`.
         """
         self._check_open()
         return await self._log.read(offset, bytes_max, count_max, wait_s)
 
     async def offset_at(self, time_ms: int) -> int:
-        """Return the first offset whose message is at least as new as `time_ms`; the end if there
-        is none.
+        """Return the first offset with a message at least as new as `time_ms`; the end if there is
+        none.
 
-        This is Kafka's rule; timestamps need not ascend. Batch headers tell which batches must be
-        opened.
+        Timestamps need not ascend (Kafka's rule). Batch headers tell which batches must be opened.
         """
         self._check_open()
         return await self._log.offset_at(time_ms)
@@ -760,9 +750,9 @@ class Partition:
         """Remove all messages before offset `before`, for good; return the first offset that is
         left.
 
-        The beginning never moves back: an earlier `before` changes nothing. Subscriptions skip
-        removed messages. Raises `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable` when the
-        outcome is unknown: call again.
+        An earlier `before` than the last changes nothing. Subscriptions skip removed messages.
+        Raises `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable` when the outcome is
+        unknown: call again.
         """
         self._check_open()
         if before > self.next_offset:
@@ -777,11 +767,9 @@ class Partition:
             raise NotOwner(f"{self.name} is served by another broker now: {error}") from error
 
     async def fork_point(self, offset: int) -> ForkPoint:
-        """Return where the ledgers must be cut for a fork before `offset`. Raises what `read`
-        raises.
+        """Return where to cut the ledgers for a fork before `offset`. Raises what `read` raises.
 
-        The answer is valid for the current `epoch` only: at a later epoch the end may lie
-        elsewhere.
+        Valid for the current `epoch` only: at a later epoch the end may lie elsewhere.
         """
         self._check_open()
         return await self._log.fork_point(offset)
@@ -802,12 +790,12 @@ class Partition:
         return found
 
     async def subscription(self, name: str) -> Subscription:
-        """Return the subscription's part in this partition. Raises `SubscriptionNotFound`."""
+        """Return the subscription here. Raises `SubscriptionNotFound`."""
         self._check_open()
         return await self._subscriptions.get(name)
 
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
-        """Open a batch for as long as the block lasts. For subscriptions."""
+        """Open a batch for the duration of the block. For subscriptions."""
         return self._context.open_batches.readable(batch)
 
     def wall_ms(self) -> int:
@@ -828,7 +816,7 @@ class Partition:
     # Opening and closing
 
     def announce(self) -> HandoverNotice:
-        """Return what a successor needs to know in order to prepare."""
+        """Return what a successor needs to prepare."""
         record = self._record.value
         return HandoverNotice(self.incarnation, record.epoch, record.state_ledger is not None)
 
@@ -880,7 +868,7 @@ class Partition:
         publisher = self._publisher
         if publisher.failed is None:
             await self._rollover.close()
-        # A roll-over that failed meanwhile leaves unknown which ledger the record names last.
+        # If a roll-over failed meanwhile, it is unknown which ledger the record names last.
         if publisher.failed is None:
             with contextlib.suppress(OctavoError):
                 await publisher.confirmed_up_to(publisher.next_offset)
@@ -891,8 +879,8 @@ class Partition:
     async def hand_off(self, on_drained: Callable[[HandoverState | None], None]) -> None:
         """Stop serving, and close the ledgers.
 
-        `on_drained(end)` is called when all pending work is stored, before the ledgers are closed.
-        With None, the successor must find out for itself how the partition ends.
+        Calls `on_drained(end)` when all pending work is stored, before the ledgers are closed. If
+        `end` is None, the successor must find out how the partition ends.
         """
         if self.state is PartitionState.CLOSED:
             on_drained(None)
@@ -924,7 +912,7 @@ class Partition:
             return None
         record, segment = self._record.value, publisher.segment
         if segment.ledger_id is None:
-            return None  # a successor finds that out without reading
+            return None  # without a new ledger, there is nothing that a successor must read
         state: tuple[bytes, ...] = ()
         if record.state_ledger is not None or self._publisher.stored_producers:
             state = tuple(self._snapshot())
@@ -940,7 +928,6 @@ class Partition:
         self._lost(NotOwner(f"{self.name}: {why}"))
 
     def _new_publisher(self, opened: Opened, tail: PartitionTail) -> Publisher:
-        """Make the publisher for the newest ledger."""
         ledgers, clock = self._record.ledgers, self._context.clock
         if opened.writer is None:
             begins, appended_ms = ledgers.end_offset, None
@@ -960,15 +947,14 @@ class Partition:
         return publisher
 
     def _new_rollover(self) -> Rollover:
-        """Make the roll-over that replaces the publisher's ledger."""
         return Rollover(
             self.name, self._publisher, self._record, self._context.ledgers, self._settings,
             self._context.clock, self._context.spawn, self._log.renew_tail,
         )  # fmt: skip
 
     def tell_opened(self, event: str, opened: Opened, started_s: float) -> None:
-        """Log that the partition was opened; `started_s` is when the attempt began, by the loop's
-        clock."""
+        """Log that the partition was opened. `started_s`: the loop's time when the attempt
+        began."""
         recovered = opened.recovered
         _log.info(
             event, partition=str(self.name), broker=self._context.broker_id(), epoch=self.epoch,
@@ -990,7 +976,7 @@ class Partition:
             )
 
     def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether no client has asked for anything for `for_ms`, nor since it was opened here.
+        """Whether no client has made a call for `for_ms`, nor since the partition was opened here.
 
         If so, all calls are refused for the next `retire_s`, because the topic may be deleted in
         that time. A refused client is asked to retry, and its call makes the partition used again.
@@ -1003,8 +989,7 @@ class Partition:
         return unused
 
     def is_subscription_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether the subscription was not used here for `for_ms`; like `is_unused` for the
-        partition."""
+        """Whether the subscription was not used here for `for_ms`; otherwise like `is_unused`."""
         return self._gone is None and self._subscriptions.is_unused(name, for_ms, retire_s)
 
     def unused_subscriptions(self, for_ms: int, durable: bool = True) -> list[str]:
@@ -1018,11 +1003,11 @@ class Partition:
         return self._subscriptions.is_followed
 
     async def know_subscriptions(self) -> None:
-        """Read which subscriptions exist. Raises what the metadata store and the state ledger
-        raise."""
+        """Read which subscriptions exist. Raises errors of the metadata store and the state
+        ledger."""
         await self._maintenance.follow_subscriptions()
 
-    # What happens to it
+    # Events
 
     def _confirmed(self, payload_bytes: int, entries: int) -> None:
         self._log.grown()
@@ -1108,7 +1093,7 @@ class Partition:
                 return
 
     def _lost(self, error: OctavoError) -> None:
-        """Stop serving for good, and log it: another broker serves it, or may do so now."""
+        """Stop serving for good: another broker serves the partition, or may do so now."""
         if self._gone is not None:
             return
         _log.warning("partition_lost", partition=str(self.name), reason=str(error))
@@ -1130,7 +1115,6 @@ class Partition:
         self.state = state
 
     async def _release(self) -> None:
-        """Release tasks, memory and ledgers."""
         assert self._gone is not None
         self._publisher.fail(self._gone)
         self._maintenance.close()
@@ -1141,8 +1125,10 @@ class Partition:
         await self._publisher.abandon()
 
     def upkeep_is_due(self, quiet_s: float) -> bool:
-        """Whether it was used since upkeep was last due, or that was `quiet_s` ago; then marks it
-        as due."""
+        """Whether the partition was used since upkeep was last due, or that was `quiet_s` ago.
+
+        If so, also note that upkeep is due now.
+        """
         now_s = self._loop.time()
         if self._used_s < self._kept_up_s and now_s - self._kept_up_s < quiet_s:
             return False
@@ -1150,7 +1136,7 @@ class Partition:
         return True
 
     async def maintain(self) -> None:
-        """Roll over by age, expire old messages, trim by retention; called periodically."""
+        """Roll over by age, expire old messages, trim by retention. Call periodically."""
         if self.state is PartitionState.OPEN:
             self._rollover.look()
             self._state_log.look()
@@ -1167,7 +1153,7 @@ class Partition:
         return self.state is PartitionState.OPEN and self._compactor.is_due
 
     async def compact(self) -> None:
-        """Make the compacted view that the settings ask for; remove old views; then trim."""
+        """Make the compacted view that the settings ask for, remove old views, and trim."""
         await self._compactor.work()
         if self.state is PartitionState.OPEN:
             await self._maintenance.trim(self._publisher)

@@ -6,8 +6,8 @@ Promises: batches take effect in the order of the calls and are confirmed in tha
 answered only when it, all batches before it, and the record that names its ledger are durable. A
 batch is one entry and is never rebuilt; the ledger writer sends the batches of a loop turn in one
 write. With deferred syncs (the topic's durability), a batch is answered once an ack quorum has
-written it. It is confirmed, and so readable, once it is synced, which is requested
-`deferred_sync_ms` later. So a power failure never takes back what a reader has seen.
+written it. It is readable only once it is synced, which is requested `deferred_sync_ms` later. So a
+power failure never removes what a reader has seen.
 
 A roll-over (rollover.py) does not stop publishing: adds go to the new ledger at once, and their
 answers wait until the partition's record names it. After a failure a publisher is finished: the
@@ -50,12 +50,14 @@ from octavo.protocol.codes import OctavoError
 from octavo.security.keys.errors import KeyMissing
 
 _WAITING_FACTOR = 4
-"""Batches that wait for room have at most this multiple of `inflight_bytes_max`; else refuse."""
+"""Batches that wait for room have at most this multiple of `inflight_bytes_max`; more are
+refused."""
 _LAST_ANSWERS_S = 2.0
 
 
 class OpenSegment:
-    """The publisher's view of a ledger, or of where a ledger begins at the first publish."""
+    """A ledger as the publisher sees it, or the place where the first publish will begin a
+    ledger."""
 
     __slots__ = (
         "added_bytes", "appended_ms", "base_offset", "contents", "created_ms", "entries",
@@ -72,13 +74,14 @@ class OpenSegment:
         appended_ms: int | None = None,
     ) -> None:
         self.writer = writer
-        """None: the ledger is made when it is first needed."""
+        """None until the ledger is first needed."""
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.appended_ms = appended_ms
-        """Base of its batches' append times; None: they have none."""
+        """Base of the batches' append times; None: they have none."""
         self.released = released
-        """Whether the partition's record names it; nothing in it is answered before."""
+        """Whether the partition's record names the ledger; until then no batch in it is
+        answered."""
         self.entries = self.added_bytes = 0
         self.last_entry = -1
         """The last entry that is confirmed and answered."""
@@ -87,7 +90,7 @@ class OpenSegment:
 
     @property
     def ledger_id(self) -> int | None:
-        """The ledger's id; None: there is no ledger yet."""
+        """The ledger's id; None if there is no ledger yet."""
         return None if self.writer is None else self.writer.ledger_id
 
     def roll_due(self, policy: RolloverPolicy, now_ms: int) -> bool:
@@ -149,13 +152,13 @@ class _Job:
         self.sequence = _numbers_of(header)
 
     def fail(self, error: OctavoError) -> None:
-        """Answer with an error, unless the caller has left."""
+        """Answer with an error, if the caller still waits."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class Publisher:
-    """One owner's pipeline into a partition, from its opening to its first failure."""
+    """An owner's pipeline into a partition, from the opening to the first failure."""
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class Publisher:
         self.appended_ms = -1 if segment.appended_ms is None else segment.appended_ms
         """The newest append time; later batches get at least this time."""
         self.stored_stream = stream
-        """The state of the durable stream as confirmed; None: the topic is not a stream."""
+        """The confirmed state of the durable stream; None: the topic is not a stream."""
         self._stream = None if stream is None else stream.copy()
         self.closing: Append | None = None
         """The append that ended the stream without a batch."""
@@ -187,7 +190,7 @@ class Publisher:
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
         self.stored_producers = producers
-        """The producers as confirmed; a snapshot may contain them."""
+        """The confirmed producers; a snapshot may contain them."""
         self._producers = ProducerTable(config.producers_max)
         for state in producers.snapshot():
             self._producers.restore(state)
@@ -224,7 +227,7 @@ class Publisher:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what is stuck although it could proceed; empty if nothing is."""
         if not self._waiting or self._draining is not None or self.failed is not None:
             return ""
         return "publishes wait, and there is room" if self._has_room(self._waiting[0]) else ""
@@ -311,7 +314,7 @@ class Publisher:
     def switch_to(self, segment: OpenSegment) -> None:
         """Send batches to another ledger from now on.
 
-        It starts at `next_offset`, or after the ledgers that are inserted in between.
+        The ledger starts at `next_offset`, or after the ledgers that are inserted in between.
         """
         assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
@@ -340,8 +343,8 @@ class Publisher:
     def _listen_to(self, segment: OpenSegment) -> None:
         """Follow the writer's events, because it may end while nothing is added.
 
-        Its unconfirmed entries then stay unconfirmed, and readers wait for them. So the ledger must
-        be closed and another begun without waiting for an add.
+        Then its unconfirmed entries stay unconfirmed, and readers wait for them. So the ledger must
+        be replaced without waiting for an add.
         """
         if segment.writer is not None:
             segment.writer.on_event.append(partial(self._writer_told, segment))
@@ -361,8 +364,8 @@ class Publisher:
     async def abandon(self) -> None:
         """Drop the ledger without closing it: the next owner recovers it.
 
-        Waits up to two seconds for the bookies' answers to pending adds. They change nothing, but
-        an owner that lost its partition unawares then reads in its log that it was fenced.
+        Waits up to two seconds for the bookies' answers to pending adds, so that an owner that lost
+        its partition unawares can log that it was fenced.
         """
         writer = self.writer
         if self._unanswered and writer is not None and writer.error is None:
@@ -371,16 +374,16 @@ class Publisher:
         self.let_go()
 
     def let_go(self) -> None:
-        """Drop both ledgers, when this pipeline has failed during a roll-over."""
+        """Drop both ledgers, because this pipeline has failed during a roll-over."""
         for segment in (self._previous, self.segment):
             if segment.writer is not None:
                 let_go(segment.writer)
 
     def release(self, segment: OpenSegment, tail: PartitionTail | None = None) -> None:
-        """Answer what this ledger has confirmed: the partition's record names it now.
+        """Answer what this ledger has confirmed: the partition's record names the ledger now.
 
-        `tail` is a new, empty tail if ledgers were inserted before it: the old tail cannot continue
-        after them.
+        `tail`: a new, empty tail, if ledgers were inserted before this one: the old tail cannot
+        continue after them.
         """
         segment.released = True
         if tail is not None:
@@ -392,7 +395,7 @@ class Publisher:
         self._settle()
 
     def fail(self, error: OctavoError) -> None:
-        """End this pipeline: nothing more is confirmed, and the outcome of pending batches is
+        """End this pipeline: nothing more is confirmed; the outcome of pending batches is
         unknown."""
         if self.failed is not None:
             return
@@ -427,8 +430,8 @@ class Publisher:
         self._waiting_bytes = 0
 
     def _not_stored(self, error: OctavoError) -> BrokerError:
-        """Return the error that tells the caller to try again, at the new owner if any: nothing was
-        stored."""
+        """Return the error that says that nothing was stored: the caller may try again, at the new
+        owner if any."""
         why = f"{self._name}: not stored: {error.name}: {error}"
         if isinstance(error, NotOwner | LedgerFenced | OwnershipLost):
             return NotOwner(why)
@@ -441,7 +444,8 @@ class Publisher:
         return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
 
     def _give_up(self, job: _Job) -> bool:
-        """Remove a job that waits for room; jobs behind it may fit now. False: it does not wait."""
+        """Remove a job that waits for room, so that later jobs may fit. False if it does not
+        wait."""
         if job not in self._waiting:
             return False
         self._waiting.remove(job)
@@ -542,9 +546,9 @@ class Publisher:
             self._deferred.append(job)
 
     def _timed(self, header: BatchHeader, segment: OpenSegment) -> BatchHeader:
-        """Return the header with the append time of now, as readers see it.
+        """Return the header with the current append time, as readers see it.
 
-        Append times never go back: an owner whose clock is behind uses the last time again.
+        Append times never go back: if the clock is behind, the last time is used again.
         """
         if segment.appended_ms is None:
             return header._replace(partition_leader_epoch=0)
@@ -552,8 +556,8 @@ class Publisher:
         if time_ms - segment.appended_ms >= SPAN_MS:
             # The ledger was not replaced for weeks, or the clock has jumped: the partition reopens.
             error = PartitionUnavailable(
-                f"{self._name}: not stored: ledger {segment.ledger_id} is too old for "
-                "append times of now; another one is made"
+                f"{self._name}: not stored: ledger {segment.ledger_id} is too old for the "
+                "current append time; another ledger is made"
             )
             self.fail(error)
             raise error
@@ -581,7 +585,7 @@ class Publisher:
             self._forcing = asyncio.create_task(self._force(segment), name=f"force {self._name}")
 
     async def _force(self, segment: OpenSegment) -> None:
-        """Sync what is written after a short wait; repeat while more was written meanwhile."""
+        """Sync what is written after a short wait; repeat while more is written."""
         try:
             await asyncio.sleep(self._config.deferred_sync_ms / 1000)
             assert segment.writer is not None, "something was added"
@@ -683,7 +687,7 @@ class Publisher:
             self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
 
     async def _begun(self, begin: Callable[[], Awaitable[None]]) -> None:
-        """Make a ledger. If that fails, refuse the publishers that wait; readers need no ledger."""
+        """Make a ledger. If that fails, refuse the waiting publishers; readers need no ledger."""
         try:
             await begin()
         except OctavoError as error:

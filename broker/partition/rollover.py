@@ -8,12 +8,12 @@
     5. the partition's record names both    from here a successor would find the new ledger
     6. send the answers of the new ledger
 
-An insertion is the same, with closed ledgers between the old and the new ledger; step 5 names them
-as well. These are the part of a bulk load (bulkload/rules.py), or a large message (large.py). If
-the old ledger is empty, it leaves the list.
+An insertion is a roll-over with closed ledgers between the old and the new ledger; step 5 names
+them as well. They are the part of a bulk load (bulkload/rules.py), or a large message (large.py).
+If the old ledger is empty, it leaves the list.
 
-A partition that has just been opened has no ledger until the first publish, which begins a ledger
-in the same way, without an old one.
+A partition that has just been opened has no ledger until the first publish, which begins one in the
+same steps, without an old ledger.
 
 A crash after step 2 leaves a ledger that no record names (log/orphan_ledgers.py); none of its
 entries was answered. If step 1 fails, the old ledger grows longer. If steps 3 to 5 fail or are
@@ -54,7 +54,7 @@ _RETRY_S = 5.0
 
 
 class Insertion(NamedTuple):
-    """Ledgers to insert between the old and the new ledger, and what the record says of them."""
+    """Ledgers to insert between the old and the new ledger, and what the record says about them."""
 
     ledgers: tuple[PrivateLedger, ...]
     marks: Callable[[Mapping[str, int]], Mapping[str, int]] = dict
@@ -68,7 +68,7 @@ _NOTHING = Insertion(())
 
 
 class Rollover:
-    """Watch a publisher's ledger, and replace it when it is due. One roll-over at a time."""
+    """Watches a publisher's ledger, and replaces it when that is due. One roll-over at a time."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Rollover:
         publisher.begin = self.begin
 
     def look(self) -> None:
-        """Begin a roll-over if one is due; called after each publish and periodically."""
+        """Begin a roll-over if one is due. Called after each publish, and periodically."""
         if self._task is not None or self._closed or self._publisher.failed is not None:
             return
         settings = self._settings()
@@ -116,7 +116,7 @@ class Rollover:
             self._task = asyncio.create_task(self._run(), name=f"roll over {self._name}")
 
     async def close(self) -> None:
-        """Wait for a roll-over under way; cancelling one would leave its outcome unknown."""
+        """Wait for a roll-over under way; if it were cancelled, its outcome would be unknown."""
         self._closed = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -140,9 +140,9 @@ class Rollover:
     async def insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
         """Roll over with prepared ledgers in between, in a single compare-and-set.
 
-        `plan` is called when it is our turn, and returns the insertion, or None if there is nothing
-        to do any more. Raises what `plan` raises, and `NotOwner` or `PartitionUnavailable` if the
-        publisher has ended. The outcome is then unknown, and the caller can ask again to find out.
+        `plan` is called when it is this insertion's turn, and returns what to insert, or None if
+        nothing is left to do. Raises what `plan` raises, and `NotOwner` or `PartitionUnavailable`
+        if the publisher has ended: the outcome is then unknown, and the caller can call again.
         """
         while self._task is not None:
             await asyncio.wait((self._task,))
@@ -177,7 +177,7 @@ class Rollover:
         finally:
             self._task = None
         if (failed := self._publisher.failed) is not None:
-            why = f"{self._name}: not taken in, or not known to be: {failed}"
+            why = f"{self._name}: not inserted, or the outcome is unknown: {failed}"
             lost = isinstance(failed, NotOwner | LedgerFenced | OwnershipLost)
             raise NotOwner(why) if lost else PartitionUnavailable(why)
         self.look()
@@ -271,6 +271,6 @@ class Rollover:
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:
-    """Mark the error as seen: the caller has it, or has gone away."""
+    """Mark the error as retrieved: the caller has it, or has gone away."""
     if not task.cancelled():
         task.exception()

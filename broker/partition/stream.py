@@ -1,11 +1,11 @@
 """Use a partition as a durable stream: make it, append, close it, wait for more.
 
 Promises: what a call has returned is durable. An append is stored together with its effects on its
-producer, on `Stream-Seq` and on the stream's end, or not at all (state/stream.py says how). A
-repeat is stored once, also across take-overs. Readers hear of the end only when it is durable.
-Waiting readers wake when there is a new message, when the stream ends, and when the partition moves
-to another owner. Each owner counts for itself how long a stream has been idle. A take-over begins
-that time again, so a stream that expires when idle may live longer, but never shorter.
+producer, on `Stream-Seq` and on the stream's end, or not at all (state/stream.py). A repeat is
+stored once, also across take-overs. Readers see the end only when it is durable. Waiting readers
+wake when there is a new message, when the stream ends, and when the partition moves to another
+owner. Each owner counts the idle time of a stream from the take-over on, so a stream that expires
+when idle may live longer, but never shorter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from octavo.broker.types import PartitionName
 from octavo.protocol.records import Record, build_batch
 
 Store = Callable[[bytes, Append, int | None], Awaitable[int | None]]
-"""Publishes a batch as an append, at this offset if one is given. Returns where it ends; None: a
+"""Publishes a batch as an append, at this offset if one is given. Returns the append's end; None: a
 repeat."""
 _REFUSALS = (EpochBegun, StaleStreamEpoch, StreamClosed, StreamSequence, StreamSequenceGap)
 
@@ -51,7 +51,8 @@ class Appended(NamedTuple):
 
 
 class PartitionStream:
-    """The stream of an open partition; made for every partition, also if it is not a stream."""
+    """The stream of an open partition; every partition has one, also if its topic is not a
+    stream."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class PartitionStream:
 
     @property
     def state(self) -> StreamState | None:
-        """The stored state; None if the topic is not a stream, or not yet."""
+        """The confirmed state; None if the topic is not a stream, or not yet."""
         return self._publisher().stored_stream
 
     @property
@@ -116,9 +117,9 @@ class PartitionStream:
         return due_ms is not None and time is not None and not time.doubt and due_ms <= time.now_ms
 
     def standing(self, *, used: bool = True) -> StreamState:
-        """Return the state for a caller, which counts as use unless `used` is false.
+        """Return the state for a caller; this counts as use, unless `used` is false.
 
-        Raises `TOPIC_IS_NO_STREAM`, `StreamGone`, and `StreamNotFound` if it has expired.
+        Raises `TOPIC_IS_NO_STREAM`, `StreamGone`, and `StreamNotFound` if the stream has expired.
         """
         state = self.state
         if state is None or not self.is_made:
@@ -146,8 +147,8 @@ class PartitionStream:
     ) -> bool:
         """Turn the log into this stream, with these messages. False: it was this stream already.
 
-        `base`: for a fork, the end of the messages that it inherits. A call that was broken off can
-        be repeated, and continues. Raises `STREAM_CONFLICT` if a different stream exists,
+        `base`: for a fork, the end of the messages that it inherits. A broken-off call can be
+        repeated, and continues. Raises `STREAM_CONFLICT` if a different stream exists,
         `StreamGone`, and what appending raises.
         """
         async with self._changing:
@@ -161,8 +162,8 @@ class PartitionStream:
                 records = []
             if state is None and config.is_json and begins != base:
                 raise STREAM_CONFLICT(
-                    f"{self._name.topic_name} has messages, which may be no JSON: a stream of "
-                    "application/json is made of an empty topic"
+                    f"{self._name.topic_name} has messages, which may not be JSON: a stream of "
+                    "application/json can be made only of an empty topic"
                 )
             revision = 1 if state is None else state.revision + 1
             whole_at = publisher.next_offset + len(records)
@@ -215,15 +216,14 @@ class PartitionStream:
         try:
             end = await self._store(build_batch(records), append, None)
         except _REFUSALS:
-            await self._prove()  # our successor, if any, may have what is missing
+            await self._prove()  # if there is a successor, it may have the missing append
             raise
         if end is None:
             await self._prove()
         return self._appended(append, end)
 
     async def close(self, append: Append) -> Appended:
-        """End the stream without another message; a repeat is harmless. Raises what `append`
-        raises."""
+        """End the stream without a message; a repeat is harmless. Raises what `append` raises."""
         self.standing()
         async with self._changing:
             publisher = self._publisher()
@@ -258,7 +258,7 @@ class PartitionStream:
             self.wake()
 
     async def settle(self) -> None:
-        """Write again a change that may not be durable; called periodically.
+        """Write a change again that may not be durable. Call periodically.
 
         A client whose call had an unknown outcome may not return. Raises what the earlier call
         raised.
@@ -310,7 +310,7 @@ class PartitionStream:
                 self._used_s = self._loop.time()
 
     def wake(self) -> None:
-        """Make all waiting readers look again."""
+        """Wake all waiting readers."""
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             _wake(waiter)

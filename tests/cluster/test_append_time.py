@@ -174,7 +174,7 @@ async def test_a_ledger_ends_before_its_stamps_come_round_also_an_empty_one(
     assert await cold(partition) == wanted
     # The clock has jumped without maintenance: nothing is stored with a wrong time.
     clock.now_ms += SPAN_MS
-    with pytest.raises(PartitionUnavailable, match="too old for append times of now"):
+    with pytest.raises(PartitionUnavailable, match="too old for the current append time"):
         await partition.publish(batch(1))
     await until(lambda: partition._publisher.failed is None, "it opens anew")
     partition = await owned(one.broker, name)
