@@ -4,7 +4,7 @@
 `dispatch` decides which consumer gets a message, and when a lease ends, pure.
 
 Promises: delivery at least once. A message whose lease ended is delivered again; an ack that
-returned is durable, in any order of acks. After a crash leases are forgotten, so unacked messages
-are delivered again; a planned hand-over keeps leases. Relies on `state` and `log`. Others use
+returned is durable, in any order of acks. After a crash leases are void, so unacked messages are
+delivered again; a planned hand-over keeps leases. Relies on `state` and `log`. Others use
 `SubscriptionSet` and `Subscription`.
 """

@@ -3,14 +3,14 @@
 - `shared`: any consumer that asks, unless a consumer of better priority waits for messages too.
 - `key_shared`: the consumers of the best priority that can take messages; they share the slots.
 - `failover`: one consumer at a time. The consumers of the best priority are sorted by name, and the
-  partition's number picks one consumer. If another consumer was active, it keeps its messages until
-  it has acked them or given them back, or until their leases end. Meanwhile no consumer gets more.
+partition's number picks one. If another consumer was active, no consumer gets more messages until
+the formerly active consumer has acked or given back all of its messages, or their leases end.
 
 Consumers have no session. A consumer is *there* while its call waits, while it holds messages, and
 for `timeout_ms` after its last call. It is *able* while its call waits and it may take more
-messages, and for `timeout_ms` after that. So the others do not wait for a consumer that takes no
-more messages, though it may still work on those that it holds. Priorities are as in Pulsar and
-NATS: 0 is the best.
+messages, and for `timeout_ms` after that. So other consumers need not wait for a consumer that
+takes no more messages, though it may still process those that it holds. As in Pulsar and NATS,
+priority 0 is the best.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Consumer:
 
 
 class ConsumerSelection:
-    """The turns of a subscription in partition `number`."""
+    """Whose turn it is in partition `number` of a subscription."""
 
     def __init__(self, type_: SubscriptionType, timeout_ms: int, number: int) -> None:
         self._type = type_
@@ -50,14 +50,15 @@ class ConsumerSelection:
         self.active: Consumer | None = None
         """The active consumer of a failover subscription."""
         self.next: Consumer | None = None
-        """The consumer that takes over once the active one holds nothing; None if none waits."""
+        """The consumer that becomes active once the active one holds no messages; None: no
+        change."""
         self.members: tuple[str, ...] = ()
         """The consumers of a key-shared subscription that share the slots."""
         self.changes_ms: int | None = None
-        """When a consumer stops counting, unless it calls before."""
+        """When a consumer stops counting, unless it calls before then."""
 
     def look(self, consumers: Mapping[str, Consumer], now_ms: int) -> None:
-        """Find the consumers that count now."""
+        """Find the consumers that count at `now_ms`."""
         self.changes_ms = None
         if self._type == "key_shared":
             able = self._best([one for one in consumers.values() if self._is_able(one, now_ms)])
@@ -67,7 +68,7 @@ class ConsumerSelection:
             self._elect(sorted(there, key=lambda one: one.name))
 
     def waits_for(self, mine: Consumer, consumers: Iterable[Consumer]) -> str | None:
-        """Why it is not this consumer's turn, as of the last `look`; None if it is."""
+        """Return why it is not this consumer's turn, as of the last `look`; None if it is."""
         if self._type == "shared" and (better := _better(mine, consumers)) is not None:
             return (
                 f"consumer {better.name!r} of priority {better.priority} waits for messages, and "
@@ -81,7 +82,7 @@ class ConsumerSelection:
                 )
             if mine.full and mine.leased:
                 return f"consumer {mine.name!r} holds as many messages as it may"
-            return f"consumer {mine.name!r} asks for no messages any more, so it has no keys"
+            return f"consumer {mine.name!r} no longer asks for messages, so it has no keys"
         if self._type == "failover" and self.active is not mine:
             assert self.active is not None  # `mine` counts, so one is active
             return f"consumer {self.active.name!r} is the active one; {mine.name!r} stands by" + (

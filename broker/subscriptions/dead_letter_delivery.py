@@ -1,5 +1,4 @@
-"""Copy spent messages into the dead-letter or the retry topic, then ack them: the driver of
-`dead_letters`.
+"""Copy spent messages into the dead-letter or the retry topic, then ack them (dead_letters.py).
 
 Promises: a message is acked only after its copy is durable. While copies cannot be stored (the
 topic is missing, moving, or over its quota), spent messages wait and are retried with growing
@@ -31,7 +30,7 @@ from octavo.protocol.large import large_body_of
 from octavo.protocol.records import Record
 
 _AT_ONCE = 32
-"""How many copies of a subscription and partition are sent at once."""
+"""How many copies are sent at once, for a subscription in a partition."""
 _log = structlog.get_logger()
 
 
@@ -41,16 +40,17 @@ class LargeSource(Protocol):
     @property
     def size(self) -> int:
         """The length of the body in bytes."""
+        ...
 
     def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the whole body, in order. May raise read errors."""
 
 
 class DeadLetterSender(Protocol):
-    """Publishes copies of messages to topics, on whatever broker serves them."""
+    """Publishes copies of messages to topics, at whatever broker serves them."""
 
     def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
-        """Wait for permission to hold messages for a topic in memory during the block."""
+        """Wait for permission; the block may hold messages for the topic in memory."""
 
     async def send(
         self,
@@ -62,12 +62,12 @@ class DeadLetterSender(Protocol):
         info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> str | None:
-        """Return when a copy of a message of `origin` is durable in a topic. Raises the reason when
-        it is not, or may not be.
+        """Return when a copy of a message of `origin` is durable in a topic.
 
         `number` picks the partition for a message without a key (modulo the topic's partitions).
-        `info`: the subscription that sends it. `body`: the body of a large message. Returns None,
-        or a text that says which other topic has the copy, and why.
+        `info`: the subscription that sends the copy. `body`: the body of a large message. Returns
+        None, or a text that says which other topic has the copy, and why. Raises the reason when
+        the copy is not durable, or may not be.
         """
 
 
@@ -87,7 +87,7 @@ class DeadLetterDelivery:
         body: Callable[[int], Awaitable[LargeSource | None]],
     ) -> None:
         """`word` tells the topic from later topics of its name, and copies before a seek from
-        copies after it. `read` returns the first of these messages, with their delivery counts.
+        copies after it. `read` returns the first of the given messages, with their delivery counts.
         `ack` acks durably. `body` returns the body of the large message at an offset, None for any
         other."""
         self._name = name
@@ -129,9 +129,9 @@ class DeadLetterDelivery:
                 try:
                     async with self._office.turn(self._target):
                         await self._bury(offsets)
-                except Exception as error:  # on any error the messages must stay spent, not lost
+                except Exception as error:  # after any error the messages stay spent
                     self._tell(error)
-                    if self._sent > sent:  # some were stored: not the topic is at fault
+                    if self._sent > sent:  # copies were stored, so the topic is not at fault
                         pause_ms = self._config.dead_letter_retry_ms
                     await asyncio.sleep(pause_ms / 1000)
                     pause_ms = min(2 * pause_ms, self._config.dead_letter_retry_ms_max)
@@ -143,10 +143,11 @@ class DeadLetterDelivery:
             self._task = None
 
     async def _bury(self, offsets: list[int]) -> None:
-        """Send these messages and ack the stored messages. Raises the first failure."""
+        """Send copies of these messages, and ack those that were stored. Raises the first
+        failure."""
         try:
             letters = await self._read(offsets)
-        except OffsetTrimmed as error:  # retention removed it: there is nothing left to copy
+        except OffsetTrimmed as error:  # retention removed the messages: nothing is left to copy
             self._spent.acked([offset for offset in offsets if offset < error.earliest])
             return
         fates = await asyncio.gather(*map(self._send, letters), return_exceptions=True)

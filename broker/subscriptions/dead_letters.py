@@ -4,24 +4,23 @@
               ↓ not stored: spent again, after a pause
 
 No consumer gets a spent message, so it blocks no other message, and it stays unacked until its copy
-in the dead-letter topic is durable. At most `waiting_max` wait at once; further messages continue
-to be delivered, which loses nothing.
+in the dead-letter topic is durable. At most `waiting_max` messages wait for a copy at once; beyond
+that, messages are delivered again instead of spent.
 
-With a retry topic (`retry_deliveries`) a message is spent earlier, and its copy goes there. The
-subscription's remaining deliveries happen in the retry topic, which passes the message on to the
-dead-letter topic. A copy in a retry topic is due when the original's redelivery would be.
+With a retry topic (`retry_deliveries`) a message is spent earlier, and its copy goes to the retry
+topic. There the remaining deliveries happen, and then a copy goes to the dead-letter topic. A copy
+in a retry topic is due when the original would have been delivered again.
 
 A copy has the original's key, value and headers, and additional headers that say where it comes
-from. It drops headers that brokers act on, and origin headers of an earlier copy (`_carried`). It
-is a single batch with a separate producer id (`producer_of`) and sequence 0: if it is sent again,
-even by the next owner, it is the same batch, and the dead-letter topic recognises the duplicate.
+from. It drops headers that brokers act on, and origin headers of an earlier copy (`_carried`). Each
+copy is a single batch with its own producer id (`producer_of`) and sequence 0: if it is sent again,
+even by the next owner, the dead-letter topic recognises the duplicate.
 
-A copy also has to fit into an entry (`fitting_batch`, `as_large`). A message may fill a whole
-entry, and its dead letter is longer: by the headers that say where it comes from and, if it was
-compressed, by what decompression adds. A copy that does not fit loses the least important of these
-headers. If it is still too long, it is stored as a large message, with its value in pieces. So a
-message of any length can be copied, unless its key and its original headers fill an entry by
-themselves.
+A copy must fit into an entry (`fitting_batch`, `as_large`). A message may fill a whole entry, and
+its copy is longer: by the additional headers and, if the message was compressed, by what
+decompression adds. A copy that does not fit loses the least important of the additional headers. If
+it is still too long, it is stored as a large message, with its value in pieces. So a message of any
+length can be copied, unless its key and its original headers fill an entry by themselves.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from octavo.protocol.topic_patterns import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 ORIGIN = "Octavo-Origin-"
 """Prefix of the headers that say where a dead letter comes from …"""
 RETRY = "Octavo-Retry-"
-"""… and of a copy in a retry topic; a dead letter from a retry topic has both kinds."""
+"""… and where a copy in a retry topic comes from; a dead letter from a retry topic has both."""
 RETRY_FOR = RETRY + "Subscription"
 
 
@@ -66,7 +65,7 @@ class SpentMessages:
         self._sent: dict[int, None] = {}
         """The newest `waiting_max` messages whose copies are durable."""
         self._due_ms: dict[int, int] = {}
-        """When a spent message would be redelivered, for those with a delay."""
+        """When a spent message would be redelivered, for messages with a delay."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -85,7 +84,7 @@ class SpentMessages:
         return len(self._waiting) + len(self._under_way)
 
     def take(self, offset: int, deliveries: int, due_ms: int | None = None) -> bool:
-        """Whether the message is spent; if so, keep it here, and no consumer gets it any more.
+        """Whether the message is spent; if so, keep it, and no consumer gets it any more.
 
         `due_ms`: when it would be redelivered, in milliseconds since the epoch; None: at once.
         """
@@ -115,7 +114,7 @@ class SpentMessages:
     def sent(self, offsets: Iterable[int]) -> list[int]:
         """Note durable copies; return those of `offsets` that must be acked now.
 
-        Messages that were acked, or sought away from, meanwhile are left out.
+        Leaves out messages that were acked meanwhile, or that are spent no more because of a seek.
         """
         done = [offset for offset in offsets if self._under_way.pop(offset, 0) is None]
         for offset in done:
@@ -126,11 +125,11 @@ class SpentMessages:
         return done
 
     def was_sent(self, offset: int) -> bool:
-        """Whether a copy of it is known to be durable."""
+        """Whether a copy of the message is known to be durable."""
         return offset in self._sent
 
     def not_sent(self, offsets: Iterable[int]) -> None:
-        """Send these again later, after the others: some may never be stored."""
+        """Send these again later, after all others: some may never be stored."""
         for offset in offsets:
             if self._under_way.pop(offset, 0) is None:
                 self._waiting[offset] = None
@@ -161,7 +160,7 @@ class SpentMessages:
 def with_dead_letters(
     topic: TopicName, name: str, settings: SubscriptionSettings
 ) -> SubscriptionSettings:
-    """Fill in the names that the subscription's creator left out, for retries as well.
+    """Fill in the names of topics that the subscription's creator left out.
 
     Raises `InvalidSettings`, `InvalidName`.
     """
@@ -235,7 +234,7 @@ def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
 
 
 def beside(topic: str, *, retries: bool) -> str:
-    """Return the name of the topic for copies that `topic` itself does not take."""
+    """Return the name of the topic for copies that `topic` does not take."""
     suffix = f"-{RETRY_SUFFIX if retries else DEAD_LETTER_SUFFIX}"
     if len(topic) + len(suffix) > NAME_CHARS_MAX:
         short = hashlib.sha256(topic.encode()).hexdigest()[:16]
@@ -244,7 +243,7 @@ def beside(topic: str, *, retries: bool) -> str:
 
 
 def is_retrying(settings: SubscriptionSettings) -> bool:
-    """Whether `retrying` made the subscription: its messages are copies for one subscription."""
+    """Whether `retrying` made the subscription: it reads copies that were made for it alone."""
     return any(name == RETRY_FOR for name, _ in settings.filter_headers)
 
 
@@ -275,11 +274,9 @@ def dead_letter_of(
 def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
     """Return the headers of the original that its copy keeps.
 
-    A due time is dropped: it was the original's, and the copy has another or none. Headers that
-    begin with one of `fronts` are dropped too: they may come from an earlier copy, for example a
-    dead letter that a user published again. Only the headers that are added now may say where the
-    copy comes from, and for which subscription. A message with an inline value has no large body,
-    whatever its header says.
+    Drops the due time, because the copy has another due time or none, and headers that begin with
+    one of `fronts`: they may come from an earlier copy, for example from a dead letter that a user
+    published again. A message with an inline value has no large body, whatever its header says.
     """
     dropped = (DELIVER_AT, LARGE_HEADER) if origin.value else (DELIVER_AT,)
     return [
@@ -308,9 +305,9 @@ def _said_of(
 def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offset: int) -> int:
     """Return the producer id of a copy: unique for this message of this subscription.
 
-    `word` tells its topic from later topics of its name, and copies before a seek from copies
-    after it. The id is below `NO_PRODUCER`. Only brokers may publish with such an id, so no client
-    can make a copy look like a duplicate by publishing first.
+    `word` tells its topic from later topics of its name, and copies before a seek from copies after
+    it. The id is below `NO_PRODUCER`: only brokers may publish with such an id, so no client can
+    make a copy look like a duplicate.
     """
     text = f"{word} {name} {info.name} {info.created_ms} {offset}"
     return (
@@ -319,8 +316,8 @@ def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offse
 
 
 _SAY_LEAST = ("Timestamp", "Id", "Deliveries", "Partition", "Subscription", "Topic", "Offset")
-"""Suffixes of the headers that may be dropped, in the order in which they are. The header that
-names a retry's subscription stays: the retry is addressed by it."""
+"""Suffixes of the headers that may be dropped, the first ones first. The header that names a
+retry's subscription stays, because it addresses the retry."""
 _DROPPED = tuple(
     front + word
     for word in _SAY_LEAST

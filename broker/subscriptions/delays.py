@@ -1,16 +1,16 @@
 """A subscription's messages that are not due yet, in the order of their due times. Pure.
 
-A message itself says when it is due (protocol/due.py), and is in the log like any other. Only its
-offset is kept here, and a scan of the unacked messages finds it again, so a take-over loses
-nothing. Times are milliseconds since the epoch.
+A message says in its header when it is due (protocol/due.py), and is in the log like any other.
+Only its offset is kept here; after a take-over a scan of the unacked messages finds it again. Times
+are milliseconds since the epoch.
 
     newest messages     a heap of at most 4,096 numbers: some 50 bytes a message
     all others          sorted runs of at most 4,096 messages, each a compact array: 8 bytes a
                         message, however far apart their due times are
 
 A run with few messages left is dissolved, and its messages are added again. Every call does a
-bounded amount of work; the rest is left for the next calls (`is_behind`). Memory is bounded too:
-with `pending_max` messages here, the subscription looks at no further messages until some are due.
+bounded amount of work and leaves the rest to later calls (`is_behind`). Memory is bounded: with
+`pending_max` messages here, the subscription reads no more messages until some are due.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _RUN_MESSAGES = 4_096
 _FEW = 4
 """A run is dissolved when fewer than a quarter of its messages are left."""
 _CUT_MESSAGES = 512
-"""The most taken messages that stay at the front of a run."""
+"""The most taken messages that stay in a run's array."""
 _LEFT_SHARE = 16
-"""Look for acked messages when the cursor has passed this part (a sixteenth) of those kept."""
+"""Look for acked messages when the cursor has passed this part (a sixteenth) of the messages
+here."""
 _STEP_MESSAGES = 16_384
-"""How many messages a call looks at, at most, to drop acked messages."""
+"""The most messages that a call examines to drop acked messages."""
 
 
 class _Run:
@@ -53,7 +54,7 @@ class _Run:
             ],
         )
         self.size = len(packed)
-        """How many messages it had when it was made."""
+        """How many messages the run had when it was made."""
         self.at = 0
         """The messages before this index are taken."""
 
@@ -66,7 +67,6 @@ class _Run:
         return self._unpacked(self.words[self.at])
 
     def pop(self) -> None:
-        """Remove the first message."""
         self.at += 1
         if self.at >= _CUT_MESSAGES:
             del self.words[: self.at]
@@ -77,7 +77,7 @@ class _Run:
         return [self._unpacked(self.words[at]) for at in range(self.at, len(self.words))]
 
     def drop_before(self, floor: int) -> int:
-        """Drop offsets before `floor`; return how many."""
+        """Drop messages at offsets before `floor`; return how many."""
         low, first = (1 << self.shift) - 1, floor - self.base_offset
         words = self.words if not self.at else self.words[self.at :]
         kept = array("Q", [word for word in words if word & low >= first])
@@ -137,7 +137,7 @@ class Delays:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last call left work: call `take` again soon, it may find more."""
+        """Whether the last call left work: call `take` again soon."""
         return self._has_unwanted or bool(self._unswept)
 
     def add(self, due_ms: int, offset: int) -> None:
@@ -150,7 +150,7 @@ class Delays:
     def take(self, now_ms: int, count: int, wanted: Callable[[int], bool]) -> list[int]:
         """Take up to `count` offsets that are due, earliest due time first.
 
-        Messages that are not `wanted` any more are dropped, a bounded number of them.
+        Drops messages that are not `wanted` any more, a bounded number per call.
         """
         self._sweep()
         taken: list[int] = []
@@ -173,7 +173,7 @@ class Delays:
         return taken
 
     def next_ms(self) -> int | None:
-        """Return the earliest due time, even if it is over. None: there is no message."""
+        """Return the earliest due time, even if it has passed; None if there is no message."""
         first = self._first()
         return None if first is None else first >> _OFFSET_BITS
 
@@ -201,7 +201,7 @@ class Delays:
         self._has_unwanted = False
 
     def _sweep(self) -> None:
-        """Drop passed messages. One call looks at some `_STEP_MESSAGES` messages."""
+        """Drop passed messages, examining some `_STEP_MESSAGES` messages per call."""
         room = _STEP_MESSAGES
         while self._unswept and room > 0:
             number = self._unswept.pop()
@@ -250,7 +250,7 @@ class Delays:
         self._changed(number, run)
 
     def _changed(self, number: int, run: _Run) -> None:
-        """A run has lost messages: note its new first message, or dissolve it."""
+        """Note a changed run's new first message, or dissolve the run."""
         if len(run) and len(run) * _FEW >= run.size:
             heapq.heappush(self._heads, (run.head, number))
             if len(self._heads) > 2 * len(self._runs) + _RUN_MESSAGES:

@@ -1,23 +1,25 @@
 """Which consumer gets which message: leases, redelivery, delays, for all subscription types. Pure.
 
     fresh → leased → acked
-              ↓ lease ended, or nacked
-            waiting (until its delay is over) → leased again, delivery count + 1
+             ↓ lease ended, or nacked
+           waiting (until its delay is over) → leased again, delivery count + 1
 
 A dispatched batch is the result of a receive: messages leased to one consumer under one lease
-number. An ack id names offset and lease, so any broker accepts it while the lease lasts, and none
-afterwards.
+number. An ack id names offset and lease. It is valid while the lease lasts, at any broker.
+
 Nothing here is durable: after a crash leases are void and unacked messages are fresh again, with
 the delivery counts that the caller has kept (`attempts`). At a planned end `leave` returns all that
-a successor needs to continue the same leases (`resume`).
-Redeliveries come before new messages, lowest offset first. Where a partition is delivered in order
-(exclusive and failover), a message that waits for its delay holds up all messages behind it.
+a successor needs to continue the leases (`resume`).
+
+Redeliveries come before new messages, lowest offset first. In exclusive and failover subscriptions,
+which keep the partition's order, a message that waits for its delay holds up all later messages.
 `leased_max` bounds the messages that are leased or wait for their redelivery; `delayed_max` bounds
 the messages that wait for a delay.
+
 Among several consumers `consumer_selection` decides whose turn it is. In a key-shared subscription
-`key_shared` decides which messages a consumer may get: a message that comes back takes later
-messages of its key with it, and their leases end as if they had never been delivered. Times are
-milliseconds of any steady clock, passed by the caller.
+`key_shared` decides which messages a consumer may get: if a message comes back, the leases of later
+messages of its key end as if these had never been delivered. Times are milliseconds of any steady
+clock, passed by the caller.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from octavo.broker.types import RetryBackoff
 _PUT_OFF_MS = 1_000
 """A due message whose key has no room for it is due again after this time."""
 CONSUMERS_MAX = 10_000
-"""Consumers kept for statistics and turn-taking; idle consumers are dropped first."""
+"""The most consumers kept for statistics and turn-taking; idle consumers are dropped first."""
 
 
 class _Lease:
@@ -64,9 +66,10 @@ class _Lease:
         self.deadline_ms = deadline_ms
         self.offsets = offsets
         self.left = len(offsets)
-        """How many are still leased; at 0 the list of offsets is dropped."""
+        """How many messages are still leased; at 0 the list of offsets is dropped."""
         self.being_read = False
-        """Its messages are still being read from the bookies: it does not end by time."""
+        """Whether the messages are still being read from the bookies: then the lease does not end
+        by time."""
         self.given = False
         """Whether its consumer has the messages, or may have them."""
 
@@ -74,8 +77,8 @@ class _Lease:
 class DispatchedBatch(NamedTuple):
     """The result of a receive: ascending offsets under lease `number`, with delivery counts.
 
-    `counts` holds only offsets that were delivered before. `is_repeat`: its consumer may have the
-    batch from an earlier answer, so it is given whole.
+    `counts` holds only offsets that were delivered before. `is_repeat`: the consumer may have the
+    batch from an earlier answer, so it must be given whole.
     """
 
     number: int
@@ -83,11 +86,12 @@ class DispatchedBatch(NamedTuple):
     counts: dict[int, int]
     is_repeat: bool = False
     was_pending: bool = False
-    """Whether they became due only now: they are given in the order of their due times."""
+    """Whether the messages waited for their due times: then they are given in the order of due
+    times."""
 
 
 class Dispatcher:
-    """Which consumer gets which messages of a subscription in one partition, over its `Cursor`."""
+    """Hands out the messages of a subscription in one partition, over its `Cursor`."""
 
     def __init__(
         self,
@@ -106,12 +110,10 @@ class Dispatcher:
         exclusive: bool = False,
         in_order: bool = False,
     ) -> None:
-        """Shared, unless `exclusive`; `in_order`: no message overtakes a message that waits
-        for its delay. `turns` limits when a consumer may get messages, `keys` which messages.
-        `of_one_max`: the most messages out at one consumer. `attempts`: how often messages were
-        delivered before, as far as known. `spent` takes messages that reached their maximum of
-        deliveries.
-        """
+        """Shared, unless `exclusive`. `in_order`: no message overtakes a message that waits for its
+        delay. `turns` limits when a consumer may get messages, `keys` which messages. `of_one_max`:
+        the most messages leased to one consumer. `attempts`: how often messages were delivered
+        before, as far as known. `spent` takes messages that reached their maximum of deliveries."""
         self.cursor = cursor
         self.consumers: dict[str, Consumer] = {}
         self.turns = turns
@@ -124,7 +126,8 @@ class Dispatcher:
         self._delayed_max = delayed_max
         self._fresh = cursor.committed_offset
         self._resumed: dict[int, None] = {}
-        """Offsets from `_fresh` on that are not fresh: an earlier owner left them out or asleep."""
+        """Offsets from `_fresh` on that are not fresh: an earlier owner left them leased or
+        delayed."""
         self._resumed_end = 0
         self._lease_of: dict[int, _Lease] = {}
         self._deadlines: list[tuple[int, int, _Lease]] = []
@@ -154,12 +157,13 @@ class Dispatcher:
 
     @property
     def limits(self) -> tuple[int, int | None]:
-        """How many messages may be out: at all consumers, and at one (None: no own limit)."""
+        """The most messages that may be leased: in all, and to one consumer (None: no separate
+        limit)."""
         return self._leased_max, self._of_one_max
 
     @property
     def leased(self) -> int:
-        """How many messages are out at consumers."""
+        """How many messages are leased."""
         return len(self._lease_of)
 
     @property
@@ -173,8 +177,9 @@ class Dispatcher:
         return len(self._delayed)
 
     def held_back(self, end: int, consumer: str = "") -> str | None:
-        """Why messages before offset `end` are not handed out, though no consumer has them; None
-        if nothing holds them back. With a consumer's name: why not to this consumer.
+        """Return why messages before `end` are not handed out, though no consumer has them, if so.
+
+        With a consumer's name: why this consumer does not get them.
         """
         mine = self.consumers.get(consumer)
         if self._is_left(end):
@@ -186,12 +191,12 @@ class Dispatcher:
             if mine is not None and most is not None and mine.leased >= most:
                 return (
                     f"{mine.leased} messages are out at consumer {consumer!r}, unacked, and one "
-                    f"has no more than {most} out in one partition: ack them, or give them back"
+                    f"consumer has at most {most} out in a partition: ack them, or give them back"
                 )
         if (first := self._first_asleep()) is not None and self._is_left(end):
             return (
-                f"the message at offset {first} waits for the delay of its redelivery, and those "
-                "behind it wait for it: the subscription keeps the partition's order"
+                f"the message at offset {first} waits for the delay of its redelivery, and later "
+                "messages wait for it: the subscription keeps the partition's order"
             )
         is_bound = self.leased >= self._leased_max or self.delays.is_full
         if not is_bound and self.keys is not None and mine is not None:
@@ -201,7 +206,7 @@ class Dispatcher:
                 return why
             left_ms = max(0, lease.deadline_ms - self._seen_ms)
             return (
-                f"{why}; the first of those that are out is offset {first}, at consumer "
+                f"{why}; the first message that is out is offset {first}, at consumer "
                 f"{lease.consumer.name!r}, whose lease ends in {left_ms} ms"
             )
         if not is_bound or not self._is_left(end) or (self.keys is None and self._ready):
@@ -209,16 +214,16 @@ class Dispatcher:
         if self.delays.is_full:
             return (
                 f"{len(self.delays)} messages are not due yet, and a subscription remembers no "
-                "more in one partition: those behind them wait until some are"
+                "more in one partition: later messages wait until some are due"
             )
         holders = sum(consumer.leased > 0 for consumer in self.consumers.values())
         return (
             f"{self.leased} messages are out at {holders} consumers, unacked, and a subscription "
-            f"has no more than {self._leased_max} out in one partition: ack them, or give them back"
+            f"has at most {self._leased_max} out in one partition: ack them, or give them back"
         )
 
     def all_waits(self) -> Waits:
-        """Which messages are out, and which wait for a time, as of the last `expire`."""
+        """Return which messages are leased, and which wait for a time, as of the last `expire`."""
         held: dict[str, list[int]] = {}
         ends_ms: dict[str, int] = {}
         for offset, lease in self._lease_of.items():
@@ -246,14 +251,15 @@ class Dispatcher:
         )
 
     def is_open_to(self, consumer: str) -> bool:
-        """Whether it would get a suitable message if there was one, as of its last call."""
+        """Whether the consumer would get a suitable message if there was one, as of its last
+        call."""
         mine = self.consumers[consumer]
         if mine.full or self.leased >= self._leased_max:
             return False
         return self.turns is None or self.turns.waits_for(mine, self.consumers.values()) is None
 
     def has_worse(self, consumer: str) -> bool:
-        """Whether waiting consumers of lower priority may take what this consumer leaves."""
+        """Whether consumers of lower priority wait, which may take what this consumer leaves."""
         mine = self.consumers[consumer]
         return any(one.waiting and one.priority > mine.priority for one in self.consumers.values())
 
@@ -296,7 +302,7 @@ class Dispatcher:
         self.consumers[consumer].waiting += 1
 
     def waits_no_more(self, consumer: str, now_ms: int) -> None:
-        """Note that the call has an answer, or its caller has left."""
+        """Note that the call is answered, or its caller has left."""
         one = self.consumers[consumer]
         one.waiting -= 1
         one.seen_ms = now_ms
@@ -305,17 +311,17 @@ class Dispatcher:
         self.look(now_ms)
 
     def alone(self, consumer: str) -> None:
-        """Take all other consumers out of this partition's turns, whenever they called last."""
+        """Remove all other consumers from this partition's turns, whenever they called last."""
         for one in self.consumers.values():
             if one.name != consumer:
                 one.able_ms = None
 
     def deliveries_of(self, offset: int) -> int:
-        """How often it was delivered without an ack."""
+        """Return how often the message was delivered without an ack."""
         return self._attempts.get(offset, 0)
 
     def held_by(self, consumer: str, now_ms: int) -> int:
-        """How many messages are out at a known consumer."""
+        """Return how many messages are leased to this consumer."""
         self.expire(now_ms)
         return self.consumers[consumer].leased
 
@@ -359,9 +365,9 @@ class Dispatcher:
         return DispatchedBatch(self._numbers, offsets, counts, was_pending=was_pending)
 
     def withhold(self, found: DispatchedBatch, due_ms: dict[int, int]) -> DispatchedBatch:
-        """Take messages that are not due out of a batch being read, as if never handed out.
+        """Remove messages that are not due from a batch being read, as if never handed out.
 
-        `due_ms` may also name messages behind the batch that were never handed out; they wait too.
+        `due_ms` may also name later messages that were never handed out; these wait too.
         """
         for offset, when_ms in due_ms.items():
             if self.holds(offset, found.number):
@@ -370,13 +376,14 @@ class Dispatcher:
             elif self.keys is None and offset == self._fresh and offset not in self._resumed:
                 self._fresh = offset + 1
             else:
-                continue  # a consumer has it, or has acked it
+                continue  # a consumer has the message, or has acked it
             if not self.cursor.is_acked(offset):
                 self.delays.add(when_ms, offset)
         return found._replace(offsets=[one for one in found.offsets if one not in due_ms])
 
     def reading(self, found: DispatchedBatch) -> None:
-        """The messages of a batch are being read: no consumer can ack them, so no lease ends.
+        """Note that a batch's messages are being read: no consumer can ack them, so its lease does
+        not end.
 
         End this with `begin` or `give_back`.
         """
@@ -386,15 +393,15 @@ class Dispatcher:
                 self._lease_of[offset].being_read = True
 
     def begin(self, found: DispatchedBatch, now_ms: int) -> None:
-        """Start the ack timeout: the messages go to their consumer now."""
+        """Start the ack timeout, because the messages go to their consumer now."""
         self._reads -= 1
         held = [o for o in found.offsets if self.holds(o, found.number)]
         self.extend(held, now_ms, given=True)
 
     def again(self, found: DispatchedBatch, now_ms: int) -> DispatchedBatch | None:
-        """Renew the leases of an earlier batch that are still out; None if there are none.
+        """Renew the leases of an earlier batch that are not over; None if there are none.
 
-        For a consumer whose answer was lost: not a new delivery, so it is not counted.
+        For a consumer whose answer was lost. This is not a new delivery, so it is not counted.
         """
         self.expire(now_ms)
         left = [offset for offset in found.offsets if self.holds(offset, found.number)]
@@ -409,7 +416,7 @@ class Dispatcher:
         return lease is not None and lease.number == number
 
     def acked(self, offsets: Iterable[int]) -> None:
-        """End leases and counts of acked messages (the caller changes the cursor)."""
+        """End leases and counts of acked messages. The caller changes the cursor."""
         lease_of, attempts = self._lease_of, self._attempts
         if len(self._spent):
             offsets = list(offsets)
@@ -427,11 +434,12 @@ class Dispatcher:
                 self.keys.acked(offset)
 
     def is_buried(self, offset: int) -> bool:
-        """Whether it is known that it was acked because a durable copy is elsewhere."""
+        """Whether the message was acked because of a durable copy in another topic."""
         return self._spent.was_sent(offset)
 
     def spent_up_to(self, offset: int) -> list[int]:
-        """Return the spent messages that are on their way to another topic, ascending."""
+        """Return the spent messages up to `offset`, which are on their way to another topic,
+        ascending."""
         return [one for one in self._spent.offsets() if one <= offset]
 
     def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
@@ -451,9 +459,9 @@ class Dispatcher:
     def nack(self, offset: int, now_ms: int, delay_ms: int | None) -> bool:
         """Give a leased message back, to be delivered again after the delay.
 
-        `delay_ms` None: the subscription's own delay, as far as there is room for it. Does nothing
-        for a message that is not leased: a call may name a message twice. False: too many wait for
-        their delay, and the message stays leased.
+        `delay_ms` None: the subscription's delay, if there is room for a delayed message. Does
+        nothing if the message is not leased: a call may name a message twice. False: too many
+        messages wait for their delay, and the message stays leased.
         """
         if offset not in self._lease_of:
             return True
@@ -471,18 +479,19 @@ class Dispatcher:
     def revoke(self, consumer: str) -> bool:
         """End the leases of all other consumers; return whether there were any.
 
-        The consumers have not failed: delivery counts and delays stay as they are. The messages
-        come again before new messages, in order.
+        Delivery counts and delays do not change, because these consumers have not failed. Their
+        messages come again before new messages, in order.
         """
         held = [o for o, lease in self._lease_of.items() if lease.consumer.name != consumer]
-        # Last message first: each comes back by itself, not because an earlier one of its key did.
+        # Last message first: when a message comes back, the leases of later messages of its key
+        # end.
         for offset in sorted(held, reverse=True):
             self._release_uncounted(offset)
             self._comes_back(offset, asleep=False)
         return bool(held)
 
     def give_back(self, found: DispatchedBatch) -> None:
-        """Undo a delivery: the read failed, or no caller waits for it. It is not counted."""
+        """Undo a delivery, uncounted: the read failed, or no caller waits for it."""
         self._reads -= 1
         self._take_back(found, 0)
 
@@ -494,7 +503,7 @@ class Dispatcher:
     def extend(self, offsets: Iterable[int], now_ms: int, *, given: bool = False) -> None:
         """Restart the ack timeout of these leased messages; their ack ids stay valid.
 
-        `given`: from now on their consumer has them.
+        `given`: the consumer has them from now on.
         """
         parts: dict[_Lease, list[int]] = {}
         for offset in dict.fromkeys(offsets):
@@ -510,7 +519,7 @@ class Dispatcher:
                 self._held_until_ms = max(self._held_until_ms, deadline)
 
     def heard_of(self, offset: int, now_ms: int) -> None:
-        """Note a sign of life of the consumer that holds `offset`: it acks or gives back."""
+        """Note a sign of life of the consumer that holds `offset`: an ack or a nack."""
         lease = self._lease_of.get(offset)
         if lease is None:
             return
@@ -529,7 +538,7 @@ class Dispatcher:
             for offset in lease.offsets:
                 if self._lease_of.get(offset) is lease:
                     ended.append(offset)  # noqa: PERF401 (a line that a planted bug edits)
-        # Last message first: each ends by itself, not because an earlier one of its key did.
+        # Last message first: an ended delivery ends the leases of later messages of its key.
         for offset in ended if self.keys is None else sorted(ended, reverse=True):
             self._end_delivery(offset, now_ms, None)
         while self._delayed and self._delayed[0][0] <= now_ms:
@@ -548,12 +557,13 @@ class Dispatcher:
             self.keys.belong_to(self.turns.members)
 
     def next_event_ms(self) -> int | None:
-        """When `expire` has something to do next; None if nothing is out or delayed."""
+        """Return when `expire` has something to do next; None if no message is leased or
+        delayed."""
         while self._deadlines and not self._deadlines[0][2].left:
             heapq.heappop(self._deadlines)
         times = [queue[0][0] for queue in (self._deadlines, self._delayed) if queue]
         due_ms = self.delays.next_ms()
-        # Messages that are due already wait for room or a consumer, not for time.
+        # Messages that are due do not wait for time, but for room or a consumer.
         if due_ms is not None and due_ms - self.delays.ahead_ms > self._seen_ms:
             times.append(due_ms - self.delays.ahead_ms)
         return min(times, default=None)
@@ -577,8 +587,8 @@ class Dispatcher:
     def leave(self, left: LeftLeases, now_ms: int) -> None:
         """Add to `left` all that a successor needs to continue with these leases.
 
-        A message that no consumer was given is fresh there. Nothing may be handed out here after
-        this call.
+        At the successor, a message that no consumer was given is fresh. Nothing may be handed out
+        here after this call.
         """
         self.expire(now_ms)
         left.numbers = self._numbers
@@ -622,7 +632,7 @@ class Dispatcher:
                 )
 
     def resume(self, left: LeftLeases, now_ms: int) -> None:
-        """Continue with the leases of the last owner. Nothing was handed out here yet."""
+        """Continue with the last owner's leases, before any message is handed out here."""
         self._seen_ms = now_ms
         self._numbers = left.numbers
         for name, priority, seen_ms, able_ms in left.consumers:
@@ -664,11 +674,10 @@ class Dispatcher:
             self._grant(lease)
 
     def left_of(self, number: int) -> list[int]:
-        """Return the offsets that are out under a lease, ascending."""
+        """Return the offsets that are still leased under this number, ascending."""
         return sorted(one for one, lease in self._lease_of.items() if lease.number == number)
 
     def _consumer(self, name: str, seen_ms: int) -> Consumer:
-        """Return the consumer of this name, made at its first call."""
         known = self.consumers.get(name)
         if known is None:
             if len(self.consumers) >= CONSUMERS_MAX:
@@ -677,7 +686,7 @@ class Dispatcher:
         return known
 
     def _comes_back(self, offset: int, *, asleep: bool) -> None:
-        """Make it available again, at once or when its delay is over."""
+        """Make the message available again, at once or when its delay is over."""
         if self.keys is None:
             if not asleep:
                 heapq.heappush(self._ready, offset)
@@ -686,14 +695,14 @@ class Dispatcher:
             self._release_uncounted(later)
 
     def _stands_in_no_way(self, offset: int) -> None:
-        """Let later messages of its key pass, because no consumer gets this message now."""
+        """Let later messages of the key pass, because no consumer gets this message now."""
         if self.keys is not None:
             self.keys.acked(offset)
 
     def _take(
         self, consumer: str, messages_max: int, end: int, now_ms: int
     ) -> tuple[list[int], bool]:
-        """Messages that may be delivered now, and whether they had a due time."""
+        """Return messages that may be delivered now, and whether they had a due time."""
         if self.keys is not None:
             self._tell_due(self.keys, now_ms)
             room = min(messages_max, self._leased_max - self.leased)
@@ -713,16 +722,16 @@ class Dispatcher:
     def _ready_end(self, end: int) -> int:
         """Return the offset before which messages that came back are taken first.
 
-        A message that the last owner left with a consumer may come back while messages before it
-        are still fresh here. It waits for them: a batch names ascending offsets, and in an
-        exclusive or failover subscription no message overtakes another.
+        A message that the last owner had leased may come back while earlier messages are still
+        fresh here. It waits for them: a batch names ascending offsets, and in an exclusive or
+        failover subscription no message overtakes another.
         """
         if not self._resumed or self.delays.is_full:
             return end
         return min(end, self._first_fresh())
 
     def _tell_due(self, keys: KeyOrder, now_ms: int) -> None:
-        """Give due messages to `keys`: there they have their place in the order of their key."""
+        """Give due messages to `keys`, which puts them in the order of their key."""
         for offset in keys.take_put_off():
             self.delays.add(now_ms + self.delays.ahead_ms + _PUT_OFF_MS, offset)
         if self.delays and (room := keys.room_for_due) > 0:
@@ -736,7 +745,8 @@ class Dispatcher:
         return sorted(self.delays.take(now_ms + self.delays.ahead_ms, room, wanted))
 
     def _first_asleep(self) -> int | None:
-        """Return the first message that waits for its delay, where it holds up those behind it."""
+        """Return the first message that waits for its delay, in subscriptions where it holds up
+        later ones."""
         if not self._in_order:
             return None
         return min((offset for _, offset in self._delayed), default=None)
@@ -780,7 +790,8 @@ class Dispatcher:
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
 
     def _end_delivery(self, offset: int, now_ms: int, delay_ms: int | None) -> None:
-        """Count a delivery without an ack; the message goes again after the delay, or is spent."""
+        """Count a delivery without an ack; the message is delivered again after the delay, or is
+        spent."""
         self._release(offset)
         if self._spent.take(offset, self._attempts[offset], self._due_ms(offset, now_ms, delay_ms)):
             self._stands_in_no_way(offset)
@@ -794,7 +805,7 @@ class Dispatcher:
         self._comes_back(offset, asleep=delay_ms > 0)
 
     def _due_ms(self, offset: int, now_ms: int, delay_ms: int | None) -> int | None:
-        """When it would be redelivered, by the clock of due times; None: at once."""
+        """Return when it would be redelivered, by the clock of due times; None: at once."""
         if delay_ms is None:
             backoff = self._retry_backoff
             delay_ms = 0 if backoff is None else backoff.delay_ms(self._attempts[offset])

@@ -1,10 +1,10 @@
 """Which messages of a topic belong to a subscription: by header and by key. Pure.
 
-Each header that the filter names must be present with one of its values, and the key must have the
-prefix. The header by which brokers address a retry to a subscription counts only by its last
-occurrence: others may come from the publisher or from an earlier copy, and must not make the
-message belong to several subscriptions. A filter is only compared, never evaluated as code, so its
-cost is bounded by its length.
+Each header that the filter names must be present with one of the filter's values, and the key must
+have the prefix. Only the last occurrence of the header by which brokers address a retry to a
+subscription counts: earlier ones may come from the publisher or from an earlier copy, and must not
+make the message belong to several subscriptions. A filter is only compared, never evaluated as
+code, so its cost is bounded by its length.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from octavo.broker.subscriptions.dead_letters import RETRY_FOR
 from octavo.broker.types import SubscriptionSettings
 
 ANY_VALUE = "*"
-"""In place of values: the header is present, with any value."""
+"""In place of values: any value of the header."""
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Filter:
-    """The filter of a subscription."""
-
     def __init__(self, settings: SubscriptionSettings) -> None:
         self._headers = [
             (name, None if values == (ANY_VALUE,) else frozenset(v.encode() for v in values))

@@ -2,9 +2,9 @@
 
     wanted → read from the log → learnt: keys to `key_shared`, refused messages to the cursor
 
-One stretch at a time, and only when a consumer asks and no known message is for it; so a
-subscription without consumers costs nothing. Messages that the filter refuses are acked durably.
-After a crash, stretches whose acks were not written are read again.
+It reads one stretch at a time, and only when a consumer asks and no known message is for that
+consumer; so a subscription without consumers costs nothing. Messages that the filter refuses are
+acked durably. After a crash, stretches whose acks were not written are read again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class LookedLog(Protocol):
-    """The part of a partition that look-ahead needs."""
+    """The methods of a partition that look-ahead needs."""
 
     async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
         """Return batches from the batch that contains `offset` on."""
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class KeyLookAhead:
-    """How far a subscription's messages were looked at, and where to look next."""
+    """How far a subscription's messages were examined, and where to continue."""
 
     def __init__(self, cursor: Cursor, filter_: Filter, keys: KeyOrder | None) -> None:
         self._cursor = cursor
@@ -52,13 +52,13 @@ class KeyLookAhead:
         """How many messages the filter refused."""
 
     def end(self, end: int) -> int:
-        """Return the end of the messages that may be handed out: looked at, and before `end`."""
+        """Return the end of the messages that may be handed out: examined, and before `end`."""
         if self._keys is not None or self._filter.passes_all:
             return end
         return min(end, max(self._front, self._cursor.committed_offset))
 
     def wanted(self, consumer: str, end: int) -> Look | None:
-        """Return the stretch to look at next for a consumer; None if there is none."""
+        """Return the stretch to examine next for a consumer; None if there is none."""
         if self._keys is not None:
             return self._keys.wanted(consumer, end)
         if self._filter.passes_all:
@@ -95,7 +95,7 @@ class KeyLookAhead:
         return Seen(known, ranges_of(refused), at)
 
     def learn(self, look: Look, seen: Seen) -> bool:
-        """Use the result. False: a seek came meanwhile, and the result is void."""
+        """Use the result. False: there was a seek meanwhile, and the result is void."""
         if self._keys is not None:
             is_learnt = self._keys.learn(look, seen.known, seen.stop)
         elif is_learnt := look.since == self._resets:

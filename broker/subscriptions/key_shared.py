@@ -4,19 +4,19 @@
                ↑ given back, or its lease ended
 
 The messages of a key that are out are always its first unacked messages, handed out together in one
-answer. Until all of them are acked or given back, no consumer gets more of the key, not even that
-consumer: an answer may be lost on its way, and its messages would then come after later messages. A
-message that comes back takes the later messages of its key back with it, so that they come again
-behind it. Then the key belongs to the consumer that has its slot by now (`Slots`). Other keys are
-not affected, and messages without a key may go to any consumer.
+answer. Until all of them are acked or given back, no consumer gets more of the key, not even the
+consumer that has them: if an answer is lost on its way, its messages would come after later
+messages. When a message comes back, the later messages of its key come back too, and follow it
+again. Then the key belongs to the consumer that has its slot (`Slots`). Other keys are not
+affected, and messages without a key may go to any consumer.
 
 Keys of messages are looked up ahead, on demand (`wanted`, `learn`). For a key that is not consumed,
-only the first messages are remembered, and the offset where further messages begin; these are
-looked up again when it is their turn. A message that was not due when it was looked at is
-forgotten, and looked up again when it is due (`due`): then it has its place among the messages of
-its key. So a key that stands still does not stop others from being found, and memory is bounded:
-about twice `messages_max` messages, and half as many keys. Nothing here is durable: it starts again
-at the cursor.
+only the first messages are remembered, and the offset at which the rest begins; the rest is looked
+up again at its turn. A message that was not due when it was examined is forgotten, and looked up
+again when it is due (`due`), and then takes its place among the messages of its key. So a key that
+stands still does not stop others from being found, and memory is bounded: about twice
+`messages_max` messages, and half as many keys. Nothing here is durable: after a take-over, the
+search starts again at the cursor.
 
 `Slots` says which consumer a key belongs to. A key's hash has 64 bits; the first 16 are its slot,
 one of 65,536. Each consumer stands at `POINTS` slots that follow from its name alone. A slot
@@ -71,14 +71,14 @@ class Slots:
     """The slots of the current consumers."""
 
     def __init__(self, names: Iterable[str] = (), before: Slots | None = None) -> None:
-        """`before`: the slots of the consumers before, to make a small change fast."""
+        """`before`: the slots before a change of the consumers; makes a small change fast."""
         self.names = frozenset(names)
         old = frozenset[str]() if before is None else before.names
         self._points: list[tuple[int, str]] = [] if before is None else before._points
         if gone := old - self.names:
             self._points = [point for point in self._points if point[1] not in gone]
         new = [point for name in self.names - old for point in _points(name)]
-        # If two consumers stand at the same slot, the first by name has it.
+        # If two consumers stand at the same slot, the first by name gets it.
         self._points = sorted(self._points + new) if new else self._points
         self._ends = [slot for slot, _ in self._points]
         self._owners = [name for _, name in self._points]
@@ -108,7 +108,7 @@ class Slots:
 
 
 LOOK_MESSAGES = 1_000
-"""How many messages are looked at in one go."""
+"""How many messages are examined in one go."""
 _OF_ONE_KEY = 16
 """A key may have this part (a sixteenth) of all remembered messages."""
 Known = tuple[int, int | None]
@@ -121,11 +121,11 @@ class Look(NamedTuple):
     start: int
     stop: int
     since: int
-    """The number of resets before it."""
+    """The number of resets before this request."""
     consumer: str = ""
-    """The consumer that it is for."""
+    """The consumer for which it looks."""
     due: bool = False
-    """Whether it is for messages that were not due when they were looked at before."""
+    """Whether to look up messages that were not due when they were examined before."""
 
 
 class _Key:
@@ -139,9 +139,9 @@ class _Key:
         """A heap; a forgotten message stays in it until it comes to the top."""
         self.out: dict[int, None] = {}
         self.more_from: int | None = None
-        """Further messages, not remembered, begin at this offset; None: there are none."""
+        """The offset of the first message of the key that is not remembered; None: all are."""
         self.offered: tuple[str, int] | None = None
-        """The consumer that may take it, and its first message at that time."""
+        """The consumer that may take the key, and the key's first message at that time."""
 
 
 class KeyOrder:
@@ -160,7 +160,7 @@ class KeyOrder:
 
     def _begin(self) -> None:
         self.front = self._cursor.committed_offset
-        """All messages before this offset were looked at."""
+        """All messages before this offset were examined."""
         self._keys: dict[int, _Key] = {}
         self._spilled: dict[int, _Key] = {}
         """Keys with more messages than are remembered."""
@@ -177,11 +177,11 @@ class KeyOrder:
         """Due messages for which their key had no room."""
         self._waiting = 0
         self._resumed_end = 0
-        """One past the last message that an earlier owner has left out, or asleep."""
+        """One past the last message that an earlier owner left leased or delayed."""
 
     @property
     def ready(self) -> int:
-        """How many returned messages may go out again, as far as their keys are free."""
+        """How many returned messages may go out again because their keys are free."""
         return len(self._returned) - len(self._asleep) - len(self._asleep_free)
 
     @property
@@ -191,7 +191,7 @@ class KeyOrder:
 
     @property
     def is_full(self) -> bool:
-        """Whether too many keys have unacked messages to look at new messages."""
+        """Whether so many keys have unacked messages that no new messages are examined."""
         return len(self._keys) >= self._messages_max
 
     def is_left(self, end: int) -> bool:
@@ -201,7 +201,7 @@ class KeyOrder:
         return bool(self._free or self._due) or self._waiting > len(self._asleep)
 
     def held_back(self, consumer: str, end: int) -> str | None:
-        """Why there is nothing for this consumer though messages wait; None if none wait."""
+        """Return why there is nothing for this consumer though messages wait; None if none wait."""
         if self.is_full and self._cursor.next_unacked(self.front) < end:
             return (
                 f"{len(self._keys)} keys have messages that are out or wait for their consumers, "
@@ -219,7 +219,8 @@ class KeyOrder:
 
     @property
     def first_out(self) -> int | None:
-        """The first message that is out while later messages of its key wait; None without any."""
+        """The first message that is out while later messages of its key wait; None if there is
+        none."""
         waits = (key for key in self._keys.values() if key.out and self._head(key) is not None)
         return min((min(key.out) for key in waits), default=None)
 
@@ -228,7 +229,7 @@ class KeyOrder:
         self._resets += 1
         self._begin()
 
-    # ---- messages for later
+    # Messages that were not due
 
     @property
     def has_due(self) -> bool:
@@ -241,11 +242,12 @@ class KeyOrder:
         return LOOK_MESSAGES - len(self._due)
 
     def due(self, offset: int) -> None:
-        """Add a message that has become due: it gets its place in the order of its key."""
+        """Add a message that has become due; it takes its place in the order of its key."""
         heapq.heappush(self._due, offset)
 
     def take_put_off(self) -> list[int]:
-        """Take the due messages without room: the caller makes them due again a moment later."""
+        """Take the due messages for which there was no room; the caller makes them due again
+        soon."""
         put_off, self._put_off = self._put_off, []
         return put_off
 
@@ -267,7 +269,7 @@ class KeyOrder:
             if key is None:
                 key = self._keys[key_hash] = _Key(key_hash)
             if key.more_from is not None and key.more_from <= offset:
-                continue  # the message is found when the key's next messages are looked up
+                continue  # it is found when the key's next messages are looked up
             if len(key.waiting) >= self._most_of(key, look.consumer):
                 self._put_off.append(offset)
                 continue
@@ -276,10 +278,10 @@ class KeyOrder:
         for key in touched.values():
             self._offer(key)
 
-    # ---- looking ahead
+    # Looking ahead
 
     def wanted(self, consumer: str, end: int) -> Look | None:
-        """Where to look for messages that this consumer may have; None: nowhere."""
+        """Return where to look for messages for this consumer; None: nowhere."""
         while self._due and (self._cursor.is_acked(self._due[0]) or self._due[0] in self._known):
             heapq.heappop(self._due)
         if self._due:
@@ -303,7 +305,7 @@ class KeyOrder:
                 return Look(start, stop, self._resets, consumer)
             self._looked_at(start, unacked, {})
         self.front = max(self.front, min(self._cursor.next_unacked(self.front), end))
-        # The last owner knew these keys within the same bound: looking at them adds no more.
+        # Messages before `_resumed_end` have keys that the last owner knew within the bound.
         if self.front >= end or (self.is_full and self.front >= self._resumed_end):
             return None
         return Look(self.front, min(end, self.front + LOOK_MESSAGES), self._resets, consumer)
@@ -311,7 +313,8 @@ class KeyOrder:
     def learn(self, look: Look, found: Iterable[Known], stop: int) -> bool:
         """Take the keys of the messages from `look.start` on before `stop`, ascending.
 
-        Missing offsets do not belong to the subscription. False: a reset came since the request.
+        Missing offsets do not belong to the subscription. False: there was a reset since the
+        request.
         """
         if look.since != self._resets:
             return False
@@ -350,7 +353,7 @@ class KeyOrder:
         return True
 
     def _is_next(self, key: _Key | None, offset: int, start: int) -> bool:
-        """Whether `offset` is the key's next unknown message: all before it are known."""
+        """Whether `offset` is the key's first unknown message."""
         if key is None or key.more_from is None:
             return offset >= self.front
         return start <= key.more_from <= offset < self.front
@@ -358,8 +361,8 @@ class KeyOrder:
     def _most_of(self, key: _Key, asks: str) -> int:
         """Return how many messages of a key to remember.
 
-        The asking consumer takes its messages at once, so a look remembers all that it reads for
-        it. Fewer would mean to read the same entries again after each of its calls.
+        All messages of a key for the asking consumer are remembered, because that consumer takes
+        them at once. Otherwise the same entries would be read again at each of its calls.
         """
         if self._waiting < 2 * self._messages_max and self._may_have(key) == asks:
             return LOOK_MESSAGES
@@ -367,7 +370,7 @@ class KeyOrder:
         return 1 if full else max(1, self._messages_max // _OF_ONE_KEY)
 
     def _looked_at(self, start: int, stop: int, refused: dict[int, None]) -> None:
-        """Note for keys with further messages that those before `stop` are remembered now."""
+        """Note for keys with more messages that those before `stop` are remembered now."""
         for key in list(self._spilled.values()):
             assert key.more_from is not None
             if start <= key.more_from < stop and key.hash not in refused:
@@ -384,7 +387,7 @@ class KeyOrder:
             self._waiting += 1
             heapq.heappush(key.waiting, offset)
 
-    # ---- handing out, and what becomes of it
+    # Handing out, acks, and returns
 
     def belong_to(self, names: Iterable[str]) -> None:
         """Share the slots among these consumers from now on."""
@@ -431,10 +434,10 @@ class KeyOrder:
         return None if key is None else key.hash
 
     def resume(self, offset: int, key_hash: int | None, *, out: bool) -> None:
-        """Take over a message that the last owner had out at a consumer, or asleep.
+        """Take over a message that the last owner had leased or delayed.
 
-        The messages before it are not known yet. So when it comes back, it is not offered to a
-        consumer before those were looked at.
+        The messages before it are not known yet. When it comes back, it is not offered to a
+        consumer before they were examined.
         """
         key = None
         if key_hash is not None and (key := self._keys.get(key_hash)) is None:
@@ -453,8 +456,8 @@ class KeyOrder:
     def back(self, offset: int, *, asleep: bool) -> list[int]:
         """Note that a message is back and waits, `asleep` until `wake`.
 
-        Returns the later messages of its key that were out: they wait behind it, and the caller
-        ends their leases.
+        Returns the later messages of its key that were out; these wait too, and the caller ends
+        their leases.
         """
         key = self._known[offset]
         if asleep:
@@ -478,7 +481,7 @@ class KeyOrder:
             self._offer(key)
 
     def acked(self, offset: int) -> None:
-        """Forget an acked message, wherever it was."""
+        """Forget an acked message, in whatever state it was."""
         if offset not in self._known:
             return
         key = self._known[offset]
@@ -491,7 +494,7 @@ class KeyOrder:
             self._offer(key)
 
     def passed(self) -> None:
-        """Note that the cursor has moved over messages of any state."""
+        """Note that the cursor has passed messages of any state."""
         for offset in [one for one in self._asleep_free if self._cursor.is_acked(one)]:
             self._forget(offset)
         for key in list(self._keys.values()):
@@ -553,7 +556,7 @@ class KeyOrder:
         return None if key.out else self._slots.owner(slot_of(key.hash))
 
     def _offer_more(self, key: _Key, consumer: str) -> None:
-        """After its first message was taken: the next may join the same answer."""
+        """After the key's first message was taken, let its next join the same answer."""
         head = self._head(key)
         key.offered = None
         if head is not None and head not in self._asleep and head < self.front:
@@ -565,7 +568,7 @@ class KeyOrder:
         head = self._head(key)
         if head is None and not key.out and key.more_from is None:
             self._keys.pop(key.hash, None)
-        # Beyond the front there are only messages that an earlier owner has left (`resume`).
+        # Beyond the front, only messages that an earlier owner has left are known (`resume`).
         cannot_go = head is None or head in self._asleep or head >= self.front
         consumer = None if cannot_go else self._may_have(key)
         if head is None or consumer is None:

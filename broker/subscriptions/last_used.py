@@ -3,13 +3,12 @@
     use ──▶ noted here, by a steady clock ──▶ from time to time a mark in the state ledger
     unused for the topic's `subscription_expiry` ──▶ retired for a moment ──▶ deleted
 
-A subscription that is not durable expires after a separate time and has no marks: an owner counts
-from its own start. For durable subscriptions an owner knows the uses that it has seen. Marks tell
-of earlier uses, dated by the clock for deletions (clock/deletion_clock.py); a mark is at most an
-hour older than the last use. Without a mark a subscription counts as used when the owner began, and
-waits a full period. A mark is written to the state ledger before the ack of the same call, so
-answered uses are not forgotten. Without the policy there are no marks: existing marks are removed,
-because they would be outdated when the policy is set again.
+Non-durable subscriptions expire after a separate time and have no marks: each owner counts from the
+take-over on. For durable subscriptions an owner knows the uses since its take-over; marks tell of
+earlier uses, dated by the clock for deletions (clock/deletion_clock.py). A mark is at most an hour
+older than the last use. A subscription without a mark counts as used at the take-over. A mark is
+written to the state ledger before the ack of the same call, so answered uses are not forgotten.
+Without the policy all marks are removed, because they would be outdated when it is set again.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MARK_EVERY_MS = 3_600_000
 
 
 class LastUsed:
-    """The last uses in a partition while it is owned."""
+    """The last uses of the subscriptions of an owned partition."""
 
     def __init__(
         self,
@@ -46,12 +45,12 @@ class LastUsed:
         self._used_s: dict[str, float] = {}
         self._retired_until_s: dict[str, float] = {}
         self._unmarked: set[str] = set()
-        """Used while the date was not known."""
+        """Subscriptions used while the date was not known."""
 
     def use(self, name: str, held: CursorState | None) -> None:
         """Note a use now. `held`: the subscription's state, None if it is not durable.
 
-        Raises `PartitionMoving` if it is about to be deleted: call again.
+        Raises `PartitionMoving` if the subscription is about to be deleted: call again.
         """
         now_s = self._used_s[name] = self._now_s()
         if held is not None:
@@ -73,10 +72,10 @@ class LastUsed:
     def is_unused(
         self, name: str, held: CursorState | None, span_ms: int, retire_s: float = 0.0
     ) -> bool:
-        """Whether it was not used for `span_ms`.
+        """Whether the subscription was not used for `span_ms`.
 
-        If so, refuse uses for `retire_s` from now on: it may be deleted in that time. A caller that
-        tries gets a retryable error, and the subscription counts as used again.
+        If so, uses are refused for the next `retire_s`, because it may be deleted in that time. A
+        refused caller gets a retryable error, and the subscription counts as used again.
         """
         now_s = self._now_s()
         idle_ms = (now_s - self._used_s.get(name, self._began_s)) * 1000
@@ -96,7 +95,6 @@ class LastUsed:
                 self._mark(name, held)
 
     def forget(self, name: str) -> None:
-        """Forget a deleted subscription."""
         self._used_s.pop(name, None)
         self._retired_until_s.pop(name, None)
         self._unmarked.discard(name)

@@ -1,11 +1,11 @@
 """The fence of a consumer group: which member receives from a partition. Pure.
 
-The partition's owner keeps one for each subscription, in memory. The group's generation
-(group.py) fences. A member with a higher generation takes the partition, and all leases of others
-there become void, so that they cannot ack. A member with a lower generation was away, and gets an
-error. Consumers outside a group wait while a member has the partition. After a take-over the first
-member to call has it, until a member with a higher generation calls: after a crash the old leases
-are void anyway, and a planned hand-over passes this fence on with the leases.
+The partition's owner keeps a fence for each subscription, in memory, by the group's generation
+(groups/group.py). A member with a higher generation takes the partition, and all leases of other
+consumers there become void, so that they cannot ack. A member with a lower generation was away, and
+gets an error. Consumers outside a group wait while a member has the partition. A planned hand-over
+passes the fence on with the leases; after a crash the leases are void, and the first member that
+calls has the partition until a member with a higher generation calls.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from octavo.broker.state.leases import LeftHold
 
 
 class MemberFence:
-    """The fence of a subscription in one partition. Times: milliseconds of any steady clock."""
+    """The fence of a subscription in one partition. Times are milliseconds of any steady clock."""
 
     __slots__ = ("generation", "member", "until_ms")
 
     def __init__(self) -> None:
         self.generation = 0
-        """The highest generation that has received here."""
+        """The highest generation of a member that received here."""
         self.member: str | None = None
         self.until_ms = 0
         """Until this time consumers outside a group are refused."""
@@ -40,8 +40,9 @@ class MemberFence:
     def enter(self, consumer: str, generation: int | None, now_ms: int, hold_ms: int) -> bool:
         """Admit a consumer that asks for messages; `generation` is None outside a group.
 
-        True: the partition has a new holder, and all leases of others here must be revoked.
-        Raises `StaleGeneration`, and `SubscriptionBusy` when another consumer has it.
+        True: the partition has a new holder, and the caller must revoke all leases of other
+        consumers. Raises `StaleGeneration`, and `SubscriptionBusy` when another consumer has the
+        partition.
         """
         if generation is None:
             if now_ms < self.until_ms:

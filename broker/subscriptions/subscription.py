@@ -1,10 +1,10 @@
 """The driver of a subscription in one partition: receive, acknowledge, seek.
 
-Promises: an ack that returned is durable, in whatever order acks come and however many holes they
-leave; a message whose lease ended is delivered again, so delivery is at least once. Leases are in
-memory. At a planned end they are written down for the successor, which continues them; after a
-crash they are void, and unacked messages are delivered again. Delivery counts above 1 are durable
-before a consumer gets them.
+Promises: an ack that returned is durable, in any order of acks and with any number of holes. A
+message whose lease ended is delivered again, so delivery is at least once. Leases are in memory. At
+a planned end they are written down for the successor, which continues them; after a crash they are
+void, and unacked messages are delivered again. Delivery counts above 1 are durable before a
+consumer gets them.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ from octavo.protocol.numbers import whole
 from octavo.protocol.records import record_bytes
 
 _MESSAGES_MAX = 10_000
-"""The most messages that a receive gives, whatever it asks for."""
+"""The most messages that a receive returns."""
 _READ_BYTES = 1024 * 1024
 _GIVEN_BYTES_MAX = 4 * 1024 * 1024
-"""The most bytes of keys, values and headers in an answer, except that a single message may have
-more: as JSON they may take six times as much."""
+"""The most bytes of keys, values and headers in an answer (as JSON up to six times as many); a
+single message may have more."""
 _READING_S_MAX = 0.5
 """A receive that has a message stops reading after this time, so that its caller gets an answer."""
 _STORED_FOR_ONE_MAX = 4
 """Whole stored batches are sent only if they hold at most this many messages per given message …"""
 _RUNS_MAX = 64
-"""… and at most this many runs of offsets and of entries: they go into a bounded header."""
+"""… and at most this many ranges of offsets and of entries: these go into a bounded header."""
 _LOOKING_S_MAX = 0.5
 """How long a receive looks for a message for its consumer, even if the caller does not wait."""
 _RANGES_SHOWN_FOR = 64
@@ -91,13 +91,13 @@ Given = TypeVar("Given")
 
 
 class SubscribedLog(Protocol):
-    """The part of a partition that a subscription needs."""
+    """The methods of a partition that a subscription needs."""
 
     name: PartitionName
 
     @property
     def lease_epoch(self) -> int:
-        """Counts the take-overs; differs between incarnations of the topic."""
+        """The number of take-overs; differs between incarnations of the topic."""
 
     async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
         """Return batches from the batch that contains `offset` on."""
@@ -110,11 +110,11 @@ class SubscribedLog(Protocol):
 
     @property
     def earliest_offset(self) -> int:
-        """The first offset left."""
+        """The first offset that is left."""
 
     @property
     def kept_from(self) -> int:
-        """The first offset left once a trim under way has taken effect."""
+        """The first offset that is left once a trim that is being written has taken effect."""
 
     @property
     def next_offset(self) -> int:
@@ -154,7 +154,7 @@ _NO_ANSWER = _Answer("", None)
 
 
 class LeasedBatches(NamedTuple):
-    """Stored batches, and which of their messages go to a consumer: `given` of them."""
+    """Stored batches, and which of their messages are leased to the consumer: `given` of them."""
 
     leased: Leased
     batches: list[StoredBatch]
@@ -174,9 +174,8 @@ class Subscription:
         office: DeadLetterSender | None = None,
         uses: LastUsed | None = None,
     ) -> None:
-        """`held`: the state besides the cursor, kept up to date from now on. `office` copies
-        messages that reached their maximum of deliveries into the dead-letter or the retry topic;
-        `uses` notes each use."""
+        """`held`: the state besides the cursor, kept up to date from now on. `office` copies spent
+        messages into the dead-letter or the retry topic. `uses` notes each use."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -229,13 +228,15 @@ class Subscription:
         self._receiving = 0
         """How many calls have not got a message yet."""
         self._in_order = asyncio.Lock()
-        """Batches are read one after another: the next begins with messages given back by this."""
+        """Held while a batch is read: messages that it gives back must come first in the next
+        batch."""
         self._look: asyncio.TimerHandle | None = None
         self._look_ms = 0
         """When the turns are checked again."""
         self._closed: NotOwner | None = None
         self._era = log.lease_epoch & 0xFFFF_FFFF
-        """The partition's epoch in which these leases began: a part of their ack ids."""
+        """The partition's epoch at which the chain of these leases began: a part of their ack
+        ids."""
         left, self._held.left = self._held.left, None
         if left is not None:
             self._resume(left)
@@ -260,7 +261,7 @@ class Subscription:
     def leave(self, epoch: int) -> LeftLeases:
         """Return the leases for the successor of the owner at this epoch.
 
-        The subscription is closed: no message is handed out or acked after this call.
+        Closes the subscription: no message is handed out or acked after this call.
         """
         assert self._closed is not None
         now_ms = self._now_ms()
@@ -309,8 +310,8 @@ class Subscription:
     ) -> LeasedBatches | list[Delivery]:
         """Return the stored batches that hold the messages; see `receive_as`.
 
-        Messages come one by one if that is shorter: a few messages of large batches, or many that
-        do not follow one another.
+        Returns single messages if that is shorter: for a few messages of large batches, or for many
+        that do not follow one another.
         """
         asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
         found: LeasedBatches | list[Delivery] | None
@@ -325,15 +326,18 @@ class Subscription:
     ) -> Given | None:
         """Lease up to `messages_max` messages to `consumer` for the subscription's ack timeout.
 
-        `out_max` bounds the unacked messages of this partition at this consumer. Waits up to
-        `wait_s` for the first message; None when none came, or when the consumers hold too many
-        unacked messages (`held_back` tells). Redeliveries come first. A call that repeats the
-        `request` of the consumer's last call gets the same messages again, as far as they are
-        unacked: its answer was lost. Later messages instead would leave a gap, which a cumulative
-        ack would ack unseen. For the same reason a late copy of an earlier call to an exclusive
-        subscription gets None.
+        Redeliveries come first. Waits up to `wait_s` for the first message; returns None when none
+        came, or when the consumers hold too many unacked messages (`held_back` says so). `out_max`
+        bounds the unacked messages of this partition at this consumer.
+
+        If the consumer repeats its last `request`, because the answer was lost, it gets those
+        messages again that are unacked. With later messages instead, a cumulative ack would also
+        ack messages that the consumer has not seen. For the same reason a late copy of an earlier
+        call to an exclusive subscription gets None.
+
         A member of a consumer group passes the `generation` that gave it this partition: a higher
         generation takes the partition, and all leases in it, from the member before.
+
         Raises `SubscriptionBusy` when another consumer holds the exclusive subscription, or a group
         member the partition; `StaleGeneration`, `GROUP_NOT_ALLOWED`, `NotOwner`.
         """
@@ -361,7 +365,7 @@ class Subscription:
                         given = await deliver(found)
                         if given is not None:
                             return given
-                        # None of them was due; messages further on may be.
+                        # None of these messages was due; later messages may be.
                         waiting = 1
                         self._receiving += waiting
                         if self._loop.time() < walk_until_s:
@@ -396,16 +400,16 @@ class Subscription:
         extend: Sequence[str] = (),
         release: Sequence[str] = (),
     ) -> int:
-        """Acknowledge, give back, or extend leases; return how many messages became acked.
+        """Acknowledge, give back, or extend leases; return how many messages became acked, durably.
 
         `up_to`: ack every offset up to and including this one (exclusive and failover subscriptions
-        only), except messages on their way to the dead-letter or the retry topic.
-        `nacks`: deliver again, each after its delay. `extend`: restart the ack timeout.
-        `release`: the consumer has not looked at them; deliver again, without counting it.
-        Acking an acked message is no error. Returns when the acks are durable. Raises
-        `INVALID_ACK_ID` (nothing took effect), `StaleLease` and `TooManyDelayed` (everything else
-        took effect, durably), `CUMULATIVE_ACK_NOT_ALLOWED`, `OffsetBeyondEnd`, `AckOutcomeUnknown`,
-        `NotOwner`.
+        only), except messages on their way to the dead-letter or the retry topic. `nacks`: deliver
+        again, each after its delay. `extend`: restart the ack timeout. `release`: the consumer has
+        not seen these; deliver again, without counting the delivery.
+
+        Acking an acked message is no error. Raises `INVALID_ACK_ID` (nothing took effect),
+        `StaleLease` and `TooManyDelayed` (everything else took effect, durably),
+        `CUMULATIVE_ACK_NOT_ALLOWED`, `OffsetBeyondEnd`, `AckOutcomeUnknown`, `NotOwner`.
         """
         if self._closed is not None:
             raise self._closed
@@ -422,7 +426,7 @@ class Subscription:
             for offset in self._claimed([nack.ack_id], stale)
         ]
         if self._keys is not None:
-            # Last first: each is given back by itself, not because an earlier one of its key was.
+            # Last first: a message that is given back ends the leases of later messages of its key.
             given_back.sort(reverse=True)
         extended = self._claimed(extend, stale)
         for offset in self._claimed(release, stale):
@@ -451,9 +455,10 @@ class Subscription:
         return new
 
     async def take_back(self, ack_ids: Sequence[str]) -> None:
-        """Release an answer that its caller does not read: others may have its messages at once.
+        """Release an answer that its caller does not read: other consumers may have its messages at
+        once.
 
-        Except when the same call was repeated and got them: then the repeating caller has them.
+        If the same call was repeated and got the messages, the repeating caller keeps them.
         """
         kept = {
             str(answer.found.number)
@@ -465,30 +470,31 @@ class Subscription:
         )
 
     def held_back(self, consumer: str = "") -> str | None:
-        """Why `receive` gives nothing although there are messages; None if nothing holds it back.
+        """Return why `receive` returns nothing although there are messages, if so.
 
         With a consumer's name: why this consumer gets nothing.
         """
         return self._dispatcher.held_back(self._log.next_offset, consumer)
 
     def waiting(self) -> list[str]:
-        """Say which messages wait for what and until when, and how many a filter refuses."""
+        """Say which messages wait for what and until when, and how many a filter has refused."""
         now_ms = self._now_ms()
         self._dispatcher.expire(now_ms)
         ahead_ms = self._log.wall_ms() - now_ms
         told = told_of(self._dispatcher.all_waits(), self._keys_ahead.refused, now_ms, ahead_ms)
         problem = None if self._dead_letters is None else self._dead_letters.stats().problem
         if problem is not None:
-            told.append(f"copies of messages that were given up: {problem}")
+            told.append(f"copies of dead letters or retries: {problem}")
         return told
 
     def unacked_limits(self) -> tuple[int, int | None]:
-        """How many messages may be out: at all consumers, and at one (None: no own limit)."""
+        """The most messages that may be out: in all, and at one consumer (None: no separate
+        limit)."""
         return self._dispatcher.limits
 
     @property
     def committed_offset(self) -> int:
-        """The first offset that is not acked."""
+        """The first unacked offset."""
         return self._cursor.committed_offset
 
     async def peek(self, messages_max: int) -> list[Delivery]:
@@ -514,9 +520,9 @@ class Subscription:
         return await self.ack_before(self._cursor.after_unacked(count, end))
 
     async def ack_before(self, offset: int) -> int:
-        """Ack all messages before `offset`, leased or not; return how many there were.
+        """Ack all messages before `offset`, leased or not, durably; return how many there were.
 
-        Returns when that is durable. Raises the errors of `acknowledge`.
+        Raises the errors of `acknowledge`.
         """
         if self._closed is not None:
             raise self._closed
@@ -531,10 +537,11 @@ class Subscription:
         return new
 
     async def seek(self, offset: int, *, exactly: bool = False) -> int:
-        """Set the cursor to `offset` (clamped to existing messages) and return it; ends all leases.
+        """Set the cursor to `offset` (clamped to existing messages) and return it; end all leases.
 
-        Messages before it count as acked, messages from it on as unacked. See `Partition.resolve`.
-        `exactly`: raise `OffsetTrimmed` or `OffsetBeyondEnd` instead of clamping.
+        Earlier messages count as acked, messages from `offset` on as unacked. See
+        `Partition.resolve`. `exactly`: raise `OffsetTrimmed` or `OffsetBeyondEnd` instead of
+        clamping.
         """
         if self._closed is not None:
             raise self._closed
@@ -556,7 +563,6 @@ class Subscription:
         return offset
 
     def stats(self) -> SubscriptionStats:
-        """Return current statistics."""
         cursor, dispatcher, now_ms = self._cursor, self._dispatcher, self._now_ms()
         end = self._log.next_offset
         dispatcher.expire(now_ms)
@@ -584,7 +590,8 @@ class Subscription:
         )
 
     def use(self) -> None:
-        """Note a use. Raises `PartitionMoving` if it is about to be deleted: call again."""
+        """Note a use. Raises `PartitionMoving` if the subscription is about to be deleted: call
+        again."""
         if self._last_used is not None:
             self._last_used.use(self.info.name, self._held if self.info.settings.durable else None)
 
@@ -600,7 +607,8 @@ class Subscription:
         self.wake()
 
     def look(self) -> None:
-        """Send the dead letters of messages whose consumers vanished. Call this now and then."""
+        """End overdue leases, and send dead letters of consumers that vanished. Call
+        periodically."""
         if self._dead_letters is not None:
             self._dispatcher.expire(self._now_ms())
             self._dead_letters.look()
@@ -643,7 +651,7 @@ class Subscription:
             self._dead_letters.close()
 
     def _letter_word(self) -> tuple[int, int]:
-        """Return the incarnation of the topic and the number of seeks, to tell copies apart."""
+        """Return the topic's incarnation and the number of seeks, which tell copies apart."""
         return self._log.lease_epoch >> 32, self._held.seeks
 
     async def _read_spent(self, offsets: Sequence[int]) -> list[Delivery]:
@@ -699,15 +707,17 @@ class Subscription:
             asked.consumer, asked.generation, now_ms, settings.ack_timeout_ms
         )
         if changed:
-            # The others are gone, or were told to release it: their messages come again, in order.
+            # The other members are gone, or were told to release the partition: their messages come
+            # again, in order.
             if self._dispatcher.revoke(asked.consumer):
                 self._answered.clear()
             self._dispatcher.alone(asked.consumer)
             self.wake()  # a waiting call of the member before must end
 
     def _plan_a_look(self) -> None:
-        """Plan to check the turns when a consumer stops counting: waiting consumers may then get
-        its share, and its own calls get the reason, even if no consumer waits.
+        """Plan to check the turns when a consumer stops counting.
+
+        Waiting consumers may then get its share, and its own calls get the reason.
         """
         at_ms = self._selection.changes_ms
         if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
@@ -724,7 +734,7 @@ class Subscription:
         self.wake()
 
     async def _look_ahead(self, consumer: str) -> bool:
-        """Look at more messages for a consumer without any; False if there are none."""
+        """Examine more messages for a consumer that has none; False if there are none."""
         has_due = self._keys is not None and self._keys.has_due
         if self._dispatcher.delays.is_behind and not has_due:
             await asyncio.sleep(0)
@@ -747,23 +757,25 @@ class Subscription:
         return True
 
     async def _persist(self, op: Op) -> None:
-        """Return when it is durable; at once if the subscription is not durable."""
+        """Make the operation durable; do nothing if the subscription is not durable."""
         if self.info.settings.durable:
             await self._log.persist(op)
 
     def _has_for_itself(self, consumer: str) -> bool:
-        """Whether all messages now go to this consumer, one call after the other."""
+        """Whether all messages now go to this consumer alone."""
         active = self._selection.active
         is_active = active is not None and active.name == consumer
         return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
     def _is_late(self, call: tuple[str, int] | None) -> bool:
-        """Whether a later call of its consumer has come: so it got the answer from another copy."""
+        """Whether its consumer has called again since: then another copy of this call was
+        answered."""
         newest = self._newest
         return call is not None and newest is not None and call[0] == newest[0] and call < newest
 
     def _is_spent(self, consumer: str, request: str) -> bool:
-        """Whether the newest call was answered and its messages are acked: this is a late copy."""
+        """Whether the newest call was answered and its messages are acked: then this is a late
+        copy."""
         last = self._answered.get(consumer, _NO_ANSWER)
         if request == last.request and last.found is not None:
             return all(map(self._cursor.is_acked, last.found.offsets))
@@ -777,7 +789,7 @@ class Subscription:
                 self._answered.popitem(last=False)
 
     def _share(self, messages_max: int, end: int) -> int:
-        """When several consumers wait for the same messages, give each only a part of them."""
+        """Return a part of `messages_max` if several consumers wait for messages."""
         if self._receiving == 1 or self._one_at_a_time or messages_max <= 0:
             return messages_max
         available = self._cursor.backlog(end) - self._dispatcher.leased
@@ -792,15 +804,15 @@ class Subscription:
         self._pass_pieces()
 
     def _pass_pieces(self) -> None:
-        """Ack pieces of large messages: no consumer gets them.
+        """Ack pieces of large messages, which no consumer gets.
 
-        This is not written: it follows from the partition's record, after a take-over, too.
+        This is not written: the partition's record says it, after a take-over, too.
         """
         hidden, end = self._log.hidden, self._log.next_offset
         first = bisect_right(hidden, self._pieces_passed, key=_stop_of)
         for start, stop in hidden[first:]:
             if stop > end:
-                break  # the record names them before readers can see them, for a moment
+                break  # for a moment the record names pieces that readers cannot see yet
             self._cursor.ack(start, stop)
             self._pieces_passed = stop
 
@@ -819,15 +831,17 @@ class Subscription:
 
     @property
     def _lease_epoch(self) -> int:
-        """The epoch in this subscription's ack ids: that of the first owner in a chain of planned
-        hand-overs, made unique per subscription. So an ack id is never valid for another
-        subscription, or for a later subscription of the same name.
+        """The epoch in this subscription's ack ids.
+
+        It is the epoch of the first owner in a chain of planned hand-overs, made unique per
+        subscription: no ack id is valid for another subscription, or for a later one of the same
+        name.
         """
         word = f"{self.info.name} {self.info.created_ms}"
         return (zlib.crc32(word.encode(), self._log.lease_epoch >> 32) << 32) + self._era
 
     def _lease_of(self, found: DispatchedBatch) -> str:
-        """Return the suffix of its ack ids."""
+        """Return the suffix of the batch's ack ids."""
         return f"{self._lease_epoch}-{found.number}"
 
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery] | None:
@@ -844,7 +858,7 @@ class Subscription:
         async def whole(
             found: DispatchedBatch, look: _Look
         ) -> tuple[LeasedBatches | list[Delivery], int]:
-            # These go in the order of due times; batches can only keep the order of offsets.
+            # Pending messages go in the order of due times; batches can only keep that of offsets.
             pending = found.was_pending
             lease = self._lease_of(found)
             batches = None if pending else await _batches(self._log, found, self._loop, look)
@@ -868,7 +882,7 @@ class Subscription:
         found: DispatchedBatch,
         read: Callable[[DispatchedBatch, _Look], Awaitable[tuple[Given, int]]],
     ) -> Given | None:
-        """Return the result of `read`; messages that it left out may go to other consumers.
+        """Return the result of `read`; messages that `read` left out may go to other consumers.
 
         None: none of the messages is due.
         """
@@ -897,14 +911,15 @@ class Subscription:
         except BaseException:
             # This includes cancellation, when the consumer disconnected meanwhile.
             if found.is_repeat:
-                self._dispatcher.begin(found, self._now_ms())  # the consumer may have them anyway
+                self._dispatcher.begin(found, self._now_ms())  # it may have the messages anyway
             else:
                 self._dispatcher.give_back(found)
                 self.wake()
             raise
 
     async def _keep_counts(self, found: DispatchedBatch) -> None:
-        """Make counts durable before a consumer gets them: no later owner may tell lower counts."""
+        """Make delivery counts durable before a consumer gets them: no later owner may tell lower
+        ones."""
         holds = self._dispatcher.holds  # false after a seek meanwhile
         counts = {
             o: found.counts[o]
@@ -928,7 +943,7 @@ class Subscription:
             del self._told[offset]
 
     def _shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
-        """Make messages that did not fit available again; they are not part of this answer."""
+        """Make messages that did not fit into this answer available again."""
         shorter = self._dispatcher.shorten(found, count)
         self._answer_is(shorter)
         self.wake()
@@ -942,9 +957,10 @@ class Subscription:
     async def _without_early(
         self, found: DispatchedBatch, look: _Look, batch: StoredBatch
     ) -> DispatchedBatch:
-        """Take messages of this batch that are not due out of `found`, and skip those behind it.
+        """Remove messages of this batch that are not due from `found`; skip later ones of the
+        batch, too.
 
-        So a batch of messages that are not due is opened once, however few of it were asked for.
+        So a batch of messages that are not due is opened once, however few of them were asked for.
         """
         look.seen.add(batch[1:3])
         early: dict[int, int] = {}
@@ -967,7 +983,7 @@ class Subscription:
         name, earliest, end = self._log.name, self._log.kept_from, self._log.next_offset
         if offset < earliest:
             raise OffsetTrimmed(
-                f"{name}: cannot seek to {offset}, retention has left {earliest} and what follows; "
+                f"{name}: cannot seek to {offset}, the earliest offset left is {earliest}; "
                 "seek to that, or to earliest",
                 earliest,
             )
@@ -982,7 +998,7 @@ class Subscription:
         if not self._one_at_a_time:
             raise CUMULATIVE_ACK_NOT_ALLOWED(
                 f"subscription {self.info.name!r} is {self.info.settings.type}: up_to would ack "
-                "what other consumers hold; ack each message by its ack id"
+                "messages of other consumers; ack each message by its ack id"
             )
         end = self._log.next_offset
         if up_to >= end:
@@ -1015,10 +1031,9 @@ class Subscription:
             is_ours, may_be_acked = (partition, epoch) == here, or_acked and of == ours
             gone = []
             for offset in range(start, end):
-                # Repeating an ack whose answer was lost is not stale: the message is acked. But an
-                # ack id of another subscription, or of an earlier topic of the name, is for another
-                # message with the same offset. And no consumer holds a message that a broker acked
-                # because of its copy elsewhere: the lease ended before that.
+                # A repeated ack whose answer was lost is not stale: the message is acked. Stale are
+                # ack ids of another subscription, or of an earlier topic of the name. And if a
+                # broker acked a message because of its copy elsewhere, its lease had ended before.
                 is_done = may_be_acked and is_acked(offset) and not is_buried(offset)
                 if (is_ours and holds(offset, lease)) or is_done:
                     offsets.append(offset)
@@ -1032,8 +1047,8 @@ class Subscription:
     def _ack(
         self, acked: list[int], up_to: int | None, but: Sequence[int] = ()
     ) -> tuple[list[Range], int]:
-        """Ack in memory; return the ranges to make durable (acked before or not), and the count of
-        new acks.
+        """Ack in memory; return the ranges to make durable (acked before or not), and how many are
+        new.
 
         `but`: offsets up to `up_to`, ascending, that stay unacked.
         """
@@ -1090,7 +1105,7 @@ class _Look:
     def __init__(self, *, heeds: bool) -> None:
         self._heeds = heeds
         self.seen: set[tuple[int, ...]] = set()
-        """Ledger and entry of the batches that were looked into."""
+        """Ledger and entry of the batches that were examined."""
 
     def at(self, batch: StoredBatch) -> None:
         """Check a batch before it is handed out. Raises `_MayBeEarly`."""
@@ -1115,8 +1130,7 @@ async def _delivered(
     """Read the dispatched messages in order: at least one, and as many as room and time allow.
 
     Batches are unpacked only as far as needed, and an answer is bounded to some megabytes: a
-    compressed batch of a few bytes may hold as many messages of any length as a receive may ask
-    for.
+    compressed batch of a few bytes may hold thousands of long messages.
     """
     offsets = found.offsets
     deliveries: list[Delivery] = []
@@ -1129,7 +1143,7 @@ async def _delivered(
         batches = await log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
         for batch in batches:
             if offsets[len(deliveries)] >= batch.next_offset:
-                continue  # redeliveries lie far apart: open only batches that hold some
+                continue  # redeliveries may lie far apart: skip batches without any
             look.at(batch)
             room = await _open_and_take(log, found, lease, batch, deliveries, room)
             if len(deliveries) == len(offsets) or room < 0:
@@ -1159,7 +1173,7 @@ async def _batches(
                     break
                 batches.append(batch)
             if room < 0 or loop.time() > until_s:
-                break  # give what has been read: otherwise it would have to be read again
+                break  # return what has been read: otherwise it would be read again
     stored = sum(batch.header.record_count for batch in batches)
     given = bisect_left(found.offsets, batches[-1].next_offset)
     entries = joined((one.ledger_id, one.entry_id) for one in batches)
@@ -1169,9 +1183,10 @@ async def _batches(
 
 
 def _read_until_s(found: DispatchedBatch, loop: asyncio.AbstractEventLoop) -> float:
-    """When to stop reading; never for a repeat. It fitted into an answer before, and its consumer
-    may be working on it: taking a part back because disks are slow now would deliver that part to
-    another consumer as well.
+    """Return when to stop reading; never for a repeat.
+
+    A repeat fitted into an answer before, and its consumer may be processing it: a part that is
+    given back because disks are slow now would go to another consumer as well.
     """
     return math.inf if found.is_repeat else loop.time() + _READING_S_MAX
 

@@ -1,7 +1,7 @@
 """All subscriptions of an owned partition, with their cursors, which the state ledger keeps.
 
-The topic's record of a subscription says that it exists and how it works; the cursor in each
-partition is made at its first use there, or by `subscribe`. A cursor belongs to one incarnation of
+The subscription's record in the metadata says that it exists, and has its settings; its cursor in a
+partition is made at the first use there, or by `subscribe`. A cursor belongs to one incarnation of
 the subscription (its `created_ms`): a later subscription with the same name starts afresh. Cursors
 in memory are never behind the state ledger; an ack is answered when it is in both.
 """
@@ -24,11 +24,11 @@ from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
 from octavo.broker.types import SubscriptionInfo, SubscriptionStats
 
 STATS_A_TURN = 100
-"""Subscriptions whose statistics are made in one turn of the loop."""
+"""For how many subscriptions statistics are made in one turn of the loop."""
 
 
 class SubscriptionSet:
-    """The subscriptions of a partition while this broker owns it."""
+    """The subscriptions of an owned partition."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class SubscriptionSet:
         self._last_used = uses
         self._cursors: dict[str, CursorState] = {}
         self._volatile: dict[str, CursorState] = {}
-        """The cursors of subscriptions that are not durable: nothing of them is written."""
+        """The cursors of non-durable subscriptions: nothing of these is written."""
         self._unsaved: dict[str, None] = {}
         """Cursors that were made here, and may not be durable yet."""
         self._for_letters: frozenset[str] = frozenset()
@@ -55,14 +55,14 @@ class SubscriptionSet:
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
         self._restored_s = 0.0
-        """When this owner began: the leases of the last owner run from then on."""
+        """When this owner began: from then on the leases of the last owner run."""
         self.is_followed = False
-        """Whether `follow` was called since the partition is owned."""
+        """Whether `follow` was called since this owner began."""
 
     def restore(self, cursors: dict[str, CursorState]) -> None:
         """Take over the cursors that the last owner left.
 
-        A cursor before the earliest offset (the last owner trimmed just before it ended) moves up.
+        A cursor before the earliest offset moves up: the last owner trimmed just before it ended.
         """
         self._cursors = cursors
         self._restored_s = asyncio.get_running_loop().time()
@@ -80,7 +80,7 @@ class SubscriptionSet:
         return [(name, held.deliveries) for name, held in self._cursors.items()]
 
     def seeks(self) -> dict[str, int]:
-        """For a snapshot: how often each subscription was sought, as far as counted."""
+        """For a snapshot: how many seeks each subscription had, as far as counted."""
         return {name: held.seeks for name, held in self._cursors.items() if held.seeks}
 
     def used_ms(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class SubscriptionSet:
         return {name: held.used_ms for name, held in self._cursors.items() if held.used_ms}
 
     def is_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether the subscription was not used for that long; see `LastUsed.is_unused`."""
+        """Whether the subscription was not used for `for_ms`; see `LastUsed.is_unused`."""
         if self._last_used is None:
             return False
         subscription = self._open.get(name)
@@ -102,14 +102,14 @@ class SubscriptionSet:
         return [name for name in names if self.is_unused(name, for_ms)]
 
     async def drop_gone(self, for_ms: int) -> None:
-        """Forget subscriptions that are not durable, idle here for `for_ms`, and deleted. Call this
-        from time to time."""
+        """Forget non-durable subscriptions that are idle here for `for_ms` and deleted. Call
+        periodically."""
         for name in self.unused(for_ms, durable=False):
             with contextlib.suppress(SubscriptionNotFound):
                 await self.get(name)
 
     def keep_uses(self) -> None:
-        """Keep the durable marks of last uses up to date. Call this from time to time."""
+        """Keep the durable marks of last uses up to date. Call periodically."""
         if self._last_used is not None:
             self._last_used.keep(self._cursors.items())
 
@@ -127,7 +127,7 @@ class SubscriptionSet:
 
     async def make(self, info: SubscriptionInfo) -> Subscription:
         """Return the subscription with a durable cursor. Raises `SubscriptionNotFound` if it was
-        deleted meanwhile."""
+        deleted."""
         async with self._making:
             found = self._open.get(info.name)
             if found is not None:
@@ -158,9 +158,9 @@ class SubscriptionSet:
             return found
 
     async def follow(self, names: Collection[str]) -> None:
-        """Make missing cursors here: `names` are all subscriptions that exist.
+        """Make missing cursors; forget cursors of subscriptions that are not in `names`.
 
-        Cursors of other subscriptions are forgotten.
+        `names`: all subscriptions of the topic that exist.
         """
         self.is_followed = True
         for name in [name for name in (*self._cursors, *self._volatile) if name not in names]:
@@ -171,7 +171,8 @@ class SubscriptionSet:
                     await self.get(name)
 
     def oldest_unacked(self) -> int | None:
-        """Return the first offset that a durable subscription has not acked; None without any."""
+        """Return the first offset that a durable subscription has not acked; None if there is
+        none."""
         return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
 
     def committed(self) -> dict[str, int]:
@@ -193,8 +194,8 @@ class SubscriptionSet:
     def bounded(self) -> dict[str, int]:
         """`committed` of the subscriptions to which a topic's time to live and quota apply.
 
-        Others hold dead letters or retries. Their originals are acked, so an unacked one is the
-        only copy.
+        Leaves out subscriptions for dead letters or retries: their originals are acked, so an
+        unacked copy is the only copy.
         """
         return {
             name: offset
@@ -203,9 +204,10 @@ class SubscriptionSet:
         }
 
     async def pass_over(self, name: str, end: int) -> int:
-        """Ack everything before offset `end`, unprocessed; return how many messages that are.
+        """Ack everything before offset `end`, durably, without a delivery; return how many
+        messages.
 
-        Returns when it is durable. Does nothing if there is no such subscription.
+        Does nothing if there is no such subscription.
         """
         held = self._cursors.get(name)
         if held is None or name in self._unsaved:
@@ -220,7 +222,8 @@ class SubscriptionSet:
         return new
 
     async def pass_all_over(self, end: int) -> None:
-        """Do that for all subscriptions: messages before `end` are trimmed, or about to be."""
+        """Call `pass_over` for all subscriptions: messages before `end` are trimmed, or about to
+        be."""
         for name in tuple(self._cursors):
             await self.pass_over(name, end)
 
@@ -230,7 +233,7 @@ class SubscriptionSet:
             subscription.wake()
 
     def look(self) -> None:
-        """End overdue leases, even if no consumer asks. Call this from time to time."""
+        """End overdue leases, even if no consumer asks. Call periodically."""
         for subscription in tuple(self._open.values()):
             subscription.look()
 
@@ -240,7 +243,8 @@ class SubscriptionSet:
             subscription.close(error)
 
     def leave(self, epoch: int) -> list[Op]:
-        """Return all leases, for the successor of the owner at this epoch. All are closed."""
+        """Close all subscriptions; return their leases for the successor of the owner at this
+        epoch."""
         found = list[list[Op]]()
         for name, held in self._cursors.items():
             subscription = self._open.get(name)
@@ -250,7 +254,8 @@ class SubscriptionSet:
         return bounded(found)
 
     def _left_of(self, held: CursorState) -> LeftLeases | None:
-        """Return the last owner's leases of a subscription not used here yet, as of this moment."""
+        """Return the last owner's leases of a subscription that was not used here yet, as of
+        now."""
         if held.left is None:
             return None
         passed_s = asyncio.get_running_loop().time() - self._restored_s
@@ -261,7 +266,7 @@ class SubscriptionSet:
         return {name: subscription.stats() for name, subscription in self._open.items()}
 
     async def stats_in_turns(self) -> dict[str, SubscriptionStats]:
-        """Return what `stats` returns, a few subscriptions in each turn of the loop."""
+        """Like `stats`, but with a few subscriptions in each turn of the loop."""
         found: dict[str, SubscriptionStats] = {}
         for number, (name, subscription) in enumerate(tuple(self._open.items()), 1):
             if self._open.get(name) is subscription:  # it may have been deleted meanwhile
@@ -271,7 +276,7 @@ class SubscriptionSet:
         return found
 
     def _start_of(self, info: SubscriptionInfo) -> int:
-        # A partition younger than the subscription has only messages that the subscription wants.
+        # The subscription wants all messages of a partition that was added after it was made.
         later = 0 < info.partitions <= self._log.name.partition
         if info.settings.start == "earliest" or later:
             return self._log.kept_from

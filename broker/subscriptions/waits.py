@@ -1,4 +1,4 @@
-"""Say in words which unacked messages of a subscription wait for what, and until when. Pure.
+"""Say which unacked messages of a subscription wait for what, and until when. Pure.
 
 Steady times are milliseconds of the dispatcher's clock; `ahead_ms` turns them into wall clock.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from octavo.protocol.calendar import iso_of
 
 CONSUMERS_TOLD_MAX = 20
-"""How many consumers are named, those with the most messages first; others are only counted."""
+"""How many consumers are named, those with the most messages first; the rest are only counted."""
 
 
 class Leased(NamedTuple):
@@ -20,7 +20,7 @@ class Leased(NamedTuple):
     consumer: str
     messages: int
     first: int
-    """Lowest offset."""
+    """The lowest offset."""
     last: int
     ends_ms: int
     """Steady time at which the first of its leases ends."""
@@ -35,11 +35,11 @@ class Waits(NamedTuple):
     given_back: int = 0
     """How many messages wait for the delay of their redelivery."""
     given_back_first: tuple[int, int] | None = None
-    """Steady time and offset of the first of these."""
+    """Steady time and offset of the first of these messages."""
     not_due: int = 0
     """How many messages have a due time that is not over."""
     not_due_first_ms: int | None = None
-    """Wall-clock time of the first of these."""
+    """Wall-clock time of the first of these messages."""
     moving: int = 0
     """How many messages are on their way to the dead-letter or the retry topic."""
 
