@@ -565,8 +565,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.partition.partition:Partition._publish",
-                "await self.prove()  # our successor",
-                "pass  # our successor",
+                "await self.prove()  # if there is a",
+                "pass  # if there is a",
             ),
         ),
     ),
