@@ -174,8 +174,8 @@ class Subscription:
         office: DeadLetterSender | None = None,
         uses: LastUsed | None = None,
     ) -> None:
-        """`held`: the state besides the cursor, kept up to date from now on. `office` copies spent
-        messages into the dead-letter or the retry topic. `uses` notes each use."""
+        """`held`: the state besides the cursor, kept up to date. `office` copies spent messages
+        into the dead-letter or the retry topic. `uses` notes each use."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
