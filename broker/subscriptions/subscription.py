@@ -174,8 +174,8 @@ class Subscription:
         office: DeadLetterSender | None = None,
         uses: LastUsed | None = None,
     ) -> None:
-        """`held`: the state besides the cursor, kept up to date. `office` copies spent messages
-        into the dead-letter or the retry topic. `uses` notes each use."""
+        """`held`: the state besides the cursor, kept up to date. `office` copies spent messages to
+        their topics. `uses` notes each use."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -226,10 +226,8 @@ class Subscription:
         """In an exclusive subscription: the highest numbered call of its consumer."""
         self._newest_got_none = False
         self._receiving = 0
-        """How many calls have not got a message yet."""
         self._in_order = asyncio.Lock()
-        """Held while a batch is read: messages that it gives back must come first in the next
-        batch."""
+        """Held while a batch is read: messages that it gives back come first in the next batch."""
         self._look: asyncio.TimerHandle | None = None
         self._look_ms = 0
         """When the turns are checked again."""
