@@ -12,12 +12,11 @@ offset to the end count, including acked messages in between, because their ledg
 The bytes of a part of a ledger are estimated from its number of messages. A quota applies to each
 subscription separately; errors name the slowest subscription, which is furthest beyond its bound.
 
-`Ages` has the minimal ages of a partition's messages, by marks of offset and time. A mark says that
+`Ages` knows minimal ages of a partition's messages, by marks of offset and time. A mark says that
 every message before its offset was stored by its time. From time to time the owner adds a mark with
 the time for deletions (clock/deletion_clock.py), and keeps the marks in the state ledger. Neither a
-producer's timestamp nor this machine's clock counts. Known ages are always too low rather than too
-high: if marks are lost, thinned out or late, messages live longer. A message between two marks
-counts as stored at the later mark.
+producer's timestamp nor this machine's clock counts. A message between two marks counts as stored
+at the later mark, so if marks are lost or late, messages live longer, never shorter.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | 
     """Return why a message would expire before it is due; None if it will be delivered.
 
     The time to live counts from the storing of a message, due or not. Both times are milliseconds
-    since 1970; a message without a due time is due at once.
+    since 1970. A message without a due time is due at once.
     """
     ttl_ms = policies.ttl_ms
     if due_ms is None or ttl_ms is None or due_ms - now_ms < ttl_ms:
         return None
     return (
-        f"it is due in {(due_ms - now_ms) / 1000:g} s, and the topic's ttl acks what was stored "
-        f"{ttl_ms / 1000:g} s ago: nothing would ever be delivered. Deliver it sooner, or have the "
-        "topic say a longer ttl, or off"
+        f"it is due in {(due_ms - now_ms) / 1000:g} s, and the topic's ttl acks messages "
+        f"{ttl_ms / 1000:g} s old: it would never be delivered. Deliver it sooner, or set the "
+        "topic's ttl to a longer time, or off"
     )
 
 
@@ -144,7 +143,7 @@ class Quota(NamedTuple):
     age_ms: int | None
 
     def excess(self, backlog: Backlog) -> float:
-        """Return the backlog's share of the bound: 1.0 is the bound itself, more is too much."""
+        """Return the backlog as a multiple of the bound; more than 1.0 exceeds the quota."""
         found = 0.0
         if self.bytes is not None:
             found = backlog.bytes / self.bytes
@@ -158,7 +157,7 @@ class Quota(NamedTuple):
         return max(beyond, key=lambda one: (self.excess(one), one.subscription), default=None)
 
     def said_of(self, backlog: Backlog) -> str:
-        """Describe a backlog over its quota: its subscription, its size, and the quota."""
+        """Describe a backlog that exceeds the quota: its subscription, its size, and the quota."""
         said = []
         if self.bytes is not None and backlog.bytes > self.bytes:
             said.append(f"{backlog.bytes} bytes are kept for it, and the quota is {self.bytes}")
@@ -197,7 +196,7 @@ def room_from(bytes_max: int, stored: Sequence[Stored]) -> int:
 
 
 MARKS_MAX = 64
-"""Marks of a partition. Beyond it, the mark between the closest two is dropped; messages there
+"""The most marks of a partition. Beyond it, one of the two closest marks is dropped; messages there
 count as younger."""
 
 
@@ -224,9 +223,10 @@ class Ages:
         return tuple(self._marks)
 
     def note(self, offset: int, time_ms: int) -> bool:
-        """Note that all messages before `offset` were stored by `time_ms`; False: no news.
+        """Note that all messages before `offset` were stored by `time_ms`; False if that is not
+        news.
 
-        If the time was set back, earlier marks with later times say less, and are dropped.
+        If the time was set back, earlier marks with later times are dropped.
         """
         marks = self._marks
         if marks and offset <= marks[-1].offset:

@@ -1,9 +1,9 @@
 """Run a broker's periodic work in the background, each piece independently of the others.
 
-A piece is a chore and its object: trimming one partition, sweeping bulk loads. A piece that is
-still running is not begun again, and a piece that hangs delays no other. If a piece fails, by a bug
-as well, the failure is counted and logged, and the piece is retried after a pause that doubles.
-Repeated failures are logged once in a while.
+A piece is a chore and its object, for example trimming one partition. A piece that is still running
+is not begun again, and a piece that hangs delays no other. If a piece fails, even by a bug, the
+failure is counted and logged, and the piece is retried after a pause that doubles. Repeated
+failures are logged once in a while.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ _SAID_EVERY_S = 600.0
 
 
 class _Failing(NamedTuple):
-    """A piece that failed last time."""
+    """A piece whose last run failed."""
 
     pauses: Backoff
     pause_s: float
-    """The pause under way."""
     not_before_s: float
     said_s: float
-    """When its failure was logged last."""
 
 
 class BackgroundTasks:
-    """Run all pieces of a broker. `pause_ms` is the first pause after a failure."""
+    """Runs all pieces of a broker. `pause_ms`: the first pause after a failure."""
 
     def __init__(
         self,
@@ -60,7 +58,7 @@ class BackgroundTasks:
             self._under_way[piece] = self._spawn(self._do(piece, work))
 
     def has_failed(self, chore: str, of: Hashable) -> bool:
-        """Whether the piece failed last time."""
+        """Whether the piece's last run failed."""
         return (chore, of) in self._failing
 
     def _may_run(self, piece: tuple[str, Hashable]) -> bool:
@@ -68,7 +66,7 @@ class BackgroundTasks:
         return failing is None or self._loop.time() >= failing.not_before_s
 
     def keep_only(self, chore: str, of: Iterable[Hashable]) -> None:
-        """Forget failures of this chore for all other objects: they are no longer ours."""
+        """Forget failures of this chore for all other objects, which are no longer ours."""
         if any(name == chore for name, _ in self._failing):
             kept = set(of)
             self._failing = {

@@ -19,9 +19,9 @@ Once the spread is even, the most loaded broker gives partitions away for its lo
 `balance_load_pause_ms`, placed on purpose at the least loaded broker (load.py decides). This needs
 all brokers to have settled and to have told their load.
 
-If the successor does not claim a partition in time, this broker takes it back and gives that
-successor nothing for twice `balance_after_ms`. Each further failure doubles that pause, up to ten
-minutes, so that partitions are not closed again and again in vain.
+If the successor does not claim a partition in time, this broker takes the partition back and gives
+that successor nothing for twice `balance_after_ms`. Each failure after that doubles the pause, up
+to ten minutes, so that partitions are not closed again and again in vain.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ _PAUSE_S_MAX = 600.0
 
 
 class _Silence(NamedTuple):
-    """Remember a broker that did not take a partition, and until when it is given nothing."""
+    """A broker that did not take a partition, and until when it is given nothing."""
 
     pauses: Backoff
     ends_s: float
 
 
 class Patience:
-    """Decide which brokers are given nothing for now. Pure; all times are from one steady clock."""
+    """Decides which brokers are given nothing for now. Pure; all times are from one steady
+    clock."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
@@ -92,26 +93,26 @@ class Patience:
         return pause_s
 
     def took(self, broker_id: str) -> None:
-        """Note that the broker took a partition: its pauses start from the beginning again."""
+        """Note that the broker took a partition; its pauses start from the beginning again."""
         self._silent.pop(broker_id, None)
 
     def keep_only(self, broker_ids: Iterable[str]) -> None:
-        """Forget all other brokers; if one of them returns, its pauses start from the beginning."""
+        """Forget all other brokers."""
         self._silent = {one: self._silent[one] for one in broker_ids if one in self._silent}
 
 
 class _InPlace(NamedTuple):
-    """Remember that every partition opened until `upto_s` is where it should be."""
+    """Every partition opened until `upto_s` is where it should be."""
 
     among: tuple[tuple[str, ...], ...]
     """The settled brokers, and the brokers that may be given partitions."""
     upto_s: float
     good_until_s: float
-    """When `upto_s` reaches this, check all again: a topic may have got more partitions."""
+    """When `upto_s` reaches this, check all again: a topic may have more partitions by then."""
 
 
 class Place(NamedTuple):
-    """Explain why a partition is served here."""
+    """Why a partition is served here."""
 
     why: str
     """The reason, in words."""
@@ -123,7 +124,7 @@ class Place(NamedTuple):
 
 
 class Balance:
-    """Move partitions from this broker to the brokers that should have them."""
+    """Moves partitions from this broker to the brokers that should have them."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Balance:
         self._owners = owners
         self._announce_to_successor = announce_to_successor
         self._ask_successor = ask_successor
-        # The partition that was taken back stays for `balance_after_ms` in any case.
+        # A partition that was taken back stays for `balance_after_ms` in any case.
         self._patience = Patience(2 * config.balance_after_ms / 1000)
         self._settled: tuple[str, ...] = ()
         self._in_place: _InPlace | None = None
@@ -159,7 +160,6 @@ class Balance:
         self._told: int | None = None
         self._told_s = -math.inf
         self.moved = 0
-        """Partitions handed on since the start."""
 
     def to_move(self) -> dict[PartitionName, str]:
         """Return the partitions to hand on now, each with its successor."""
@@ -184,7 +184,8 @@ class Balance:
         return asyncio.get_running_loop().time() - self._config.balance_after_ms / 1000
 
     def _newly_to_move(self) -> dict[PartitionName, str]:
-        """Return `to_move` without the partitions found in place before, among the same brokers.
+        """Return `to_move` without the partitions that were found in place before, for the same
+        brokers.
 
         Checking all of them each time would cost too much: there are many partitions, and brokers
         seldom change.
@@ -216,7 +217,8 @@ class Balance:
         return is_asked and self._registry.successor(name, held.partitions, settled) == successor
 
     def _all(self) -> dict[PartitionName, str]:
-        """Return every partition served here that another broker should have after a drain."""
+        """Return every partition served here that another broker should have after a drain, with
+        that broker."""
         now_s = asyncio.get_running_loop().time()
         found = {}
         for name, partitions in self._owners.served_since(now_s):
@@ -241,7 +243,8 @@ class Balance:
         return self._loads.of(name)
 
     def load_to_tell(self) -> int:
-        """Return the load that others are told; a change of a tenth shows within ten seconds."""
+        """Return the load that the others are told; a change of a tenth shows within ten
+        seconds."""
         now_s = self.clock()
         since_s = now_s - self._told_s
         told = worth_telling(self._told, self.load(), self._rules.floor, since_s)
@@ -272,7 +275,7 @@ class Balance:
             )
         if wanted == own:
             return (
-                f"{own} is to have it by the even spread of the topic's partitions "
+                f"{own} should have it by the even spread of the topic's partitions "
                 f"({held.partitions}) over the live brokers ({len(self._registry.live)})"
             )
         after_s = self._config.balance_after_ms / 1000
@@ -281,13 +284,13 @@ class Balance:
         elif wanted not in self._registry.settled():
             wait = f"{own} or {wanted} has not been up for {after_s:g} s, or has no session"
         elif not self._may_be_given(wanted):
-            wait = f"{wanted} did not take what it was given last, and is left alone for a while"
+            wait = f"{wanted} did not take its last partition, and is given none for a while"
         else:
             wait = "its turn comes"
-        return f"by the even spread {wanted} should have it, and is to be given it: {wait}"
+        return f"by the even spread {wanted} should have it, and will be given it: {wait}"
 
     def to_give(self) -> Giving | None:
-        """Return the partition that this broker would give away for its load now; None: none."""
+        """Return the partition that this broker would give away for its load now, if any."""
         now_s, own = self.clock(), self._registry.own.broker_id
         settled = self._registry.settled()
         if (
@@ -331,17 +334,17 @@ class Balance:
         others = [one for one in self._registry.undrained() if one != self._registry.own.broker_id]
         if not others:
             raise NoOtherBroker(
-                f"no other broker could take what {self._registry.own.broker_id} serves: start "
-                "one, or undo the drain of another"
+                "no other broker could take the partitions of "
+                f"{self._registry.own.broker_id}: start one, or undo the drain of another"
             )
 
     async def unload(self, name: PartitionName, to: str) -> BrokerInfo:
-        """Hand on a partition that is open here, and return its new owner.
+        """Hand over a partition that is open here, and return its new owner.
 
         `to` names a broker, which keeps the partition as long as it lives. If `to` is empty, the
-        preferred broker gets it; if that is this broker, it closes and reopens the partition.
-        Raises `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable` (the
-        successor did not take it).
+        preferred broker gets the partition; if that is this broker, it closes and reopens the
+        partition. Raises `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable`
+        (the successor did not take it).
         """
         own, partitions = self._registry.own, self._owners.partitions_of(name)
         if partitions is None:
@@ -364,11 +367,11 @@ class Balance:
         return successor
 
     async def look(self) -> None:
-        """Hand on the partitions that should move; called periodically."""
+        """Hand over the partitions that should move. Called periodically."""
         settled, before = self._registry.settled(), self._settled
         self._settled = settled
         if any(one not in before for one in settled):
-            # Watch the partitions that we should get, and claim those released before we watched.
+            # Watch the partitions that we should get, and claim any that were released before.
             self._owners.reconcile()
         self._patience.keep_only(settled)
         if self._registry.is_draining:
@@ -377,14 +380,14 @@ class Balance:
         found = self._newly_to_move()
         for name, successor in found.items():
             if self._still_goes(name, successor) and self._may_be_given(successor):
-                why = f"by the even spread {successor} was to have it"
+                why = f"by the even spread {successor} should have it"
                 await self._move(name, self._registry.live[successor], why)
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
         if not found:
             await self._give()
 
     async def give_all(self) -> None:
-        """Hand on partitions until no other broker would take any that is left here."""
+        """Hand over partitions until no other broker would take any of the rest."""
         while self._takers():
             before = self.moved
             await self._empty()
@@ -395,7 +398,7 @@ class Balance:
         return {successor for successor in self.to_move().values() if self._may_be_given(successor)}
 
     async def _empty(self) -> None:
-        """Hand on all partitions, several at a time, while this broker is draining."""
+        """Hand over all partitions, several at a time, while this broker is draining."""
         left = iter(self.to_move().items())
 
         async def some() -> None:
@@ -418,7 +421,7 @@ class Balance:
     async def _move(
         self, name: PartitionName, successor: BrokerInfo, why: str, *, placed: bool = False
     ) -> bool:
-        """Hand a partition on to `successor`, for the reason `why`; return whether another broker
+        """Hand a partition over to `successor`, for the reason `why`; return whether another broker
         has it then."""
         if not self._owners.may_be_handed_on(name):
             return False

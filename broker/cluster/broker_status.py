@@ -1,8 +1,8 @@
 """The status of each broker: whether it is drained, its partitions, and its load.
 
-A broker writes this into an ephemeral record next to its registration; the others read it under a
-watch. It is advice, like a preference: brokers that have read it prefer a drained broker for
-nothing. A broker that reads it late may prefer the wrong broker, but is never wrong about an owner.
+A broker writes its status into an ephemeral record next to its registration; the others read it
+under a watch. It is advice: brokers that have read it do not prefer a drained broker. A broker that
+reads it late may prefer the wrong broker, but is never wrong about an owner.
 
 A record counts only for the run of the broker that wrote it, as named by its registration: a broker
 that restarts is not drained, even while the record of its former session stands.
@@ -45,7 +45,7 @@ class BrokerStatus(NamedTuple):
     partitions: int = 0
     """How many partitions it serves."""
     load: int | None = None
-    """Their load (load.py), rounded; None: the broker has not told it."""
+    """The load of its partitions (load.py), rounded; None: not told."""
 
 
 def encode_status(status: BrokerStatus, registered: bytes) -> bytes:
@@ -56,7 +56,8 @@ def encode_status(status: BrokerStatus, registered: bytes) -> bytes:
 
 
 def decode_status(value: bytes, registered: bytes) -> BrokerStatus:
-    """Decode a status; the default if it is for another registration or cannot be decoded."""
+    """Decode a status; return the default if it is for another registration or cannot be
+    decoded."""
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         if fields["of"] == registered:
@@ -81,13 +82,13 @@ class _Other:
         """When its record was read last, by the loop's clock."""
         self.watch: Watch | None = None
         self.trying: asyncio.Task[None] | None = None
-        """Reads the record until that succeeds."""
+        """Reads the record until a reading succeeds."""
 
 
 class BrokerStatuses:
-    """Tell our own status to the other brokers, and read theirs.
+    """Tells our own status to the other brokers, and reads theirs.
 
-    `on_change` is called when the set of drained brokers changed.
+    `on_change` is called when the set of drained brokers has changed.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class BrokerStatuses:
         self._is_there = False
         """Whether a record of this session stands."""
         self._sessions = 0
-        """How many sessions have ended; each took its record with it."""
+        """How many sessions have ended; the record of each is gone."""
         self._turn = asyncio.Lock()
         self._others: dict[str, _Other] = {}
         self._drained: frozenset[str] = frozenset()
@@ -121,7 +122,7 @@ class BrokerStatuses:
 
     @property
     def drained(self) -> frozenset[str]:
-        """The other brokers that are drained, as far as this broker has heard."""
+        """The other brokers that are drained, as far as this broker knows."""
         return self._drained
 
     def of(self, broker_id: str) -> BrokerStatus:
@@ -139,7 +140,7 @@ class BrokerStatuses:
         return asyncio.get_running_loop().time() - other.read_s
 
     async def tell(self, status: BrokerStatus) -> None:
-        """Tell a status to the others; it counts here at once. Raises `MetadataUnavailable`."""
+        """Tell the others a status, which counts here at once. Raises `MetadataUnavailable`."""
         self.own = status
         await self.tell_again()
 
@@ -150,7 +151,7 @@ class BrokerStatuses:
         """
         async with self._turn:
             while self._told != self.own:
-                self._told, told = None, self.own  # even if the write fails, it may be stored
+                self._told, told = None, self.own  # a write that fails may be stored
                 sessions = self._sessions
                 await self._write(told)
                 if sessions == self._sessions:
@@ -225,7 +226,8 @@ class BrokerStatuses:
             other.watch.cancel()
 
     async def _write(self, status: BrokerStatus) -> None:
-        """Write our record. Raises `MetadataUnavailable`, also if it changes during each try."""
+        """Write our record. Raises `MetadataUnavailable`, also if the record changes during each
+        try."""
         value = encode_status(status, self._registered)
         for _ in range(_TRIES):
             if not self._is_there:  # a record there is from an earlier session

@@ -25,25 +25,26 @@ class State(enum.Enum):
     """The state of a partition at a broker."""
 
     AWAY = "away"
-    """Not here: another broker owns it, or no broker does."""
+    """Another broker owns the partition, or no broker does."""
     PREPARED = "prepared"
-    """Its owner is about to hand it to this broker, which has made ledgers for it."""
+    """The owner is about to hand the partition to this broker, which has made ledgers for it."""
     CLAIMING = "claiming"
-    """This broker tries to claim and open it, until it is open or another broker has it."""
+    """This broker tries to claim and open the partition, until it is open or another broker has
+    it."""
     SERVING = "serving"
-    """It is open here."""
+    """The partition is open here."""
     OFFERED = "offered"
-    """It is open here while its successor prepares."""
+    """The partition is open here while its successor prepares."""
     YIELDING = "yielding"
-    """It is being closed for the successor, which is prepared."""
+    """The partition is being closed for its successor, which is prepared."""
     CLOSING = "closing"
-    """It is being closed, for an unload or because this broker stops."""
+    """The partition is being closed, for an unload or because this broker stops."""
     HANDED = "handed"
-    """It is closed, its record is being released, and the successor is to claim it."""
+    """The partition is closed, its record is being released, and the successor should claim it."""
     FREED = "freed"
-    """It is closed, its record has been released, and the successor is to claim it."""
+    """The partition is closed, its record has been released, and the successor should claim it."""
     RELEASING = "releasing"
-    """It is closed, and its record is being released for the preferred broker."""
+    """The partition is closed, and its record is being released for the preferred broker."""
 
 
 class Event(enum.Enum):
@@ -51,18 +52,18 @@ class Event(enum.Enum):
 
     PREPARE = "its owner says that it will hand it to this broker"
     EXPIRE = "its owner did not hand it to this broker in time"
-    CLAIM = "this broker is to serve it"
+    CLAIM = "this broker should serve it"
     TAKEN = "the claim of another broker stands"
     OPENED = "it is open"
     LOST = "the session is over, or its ledger is fenced, or its topic is deleted"
-    OFFER = "another broker is to have it, and is asked to make ready"
-    DECLINED = "that broker will not have it"
-    YIELD = "that broker is ready for it"
-    CLOSE = "it is to be closed for nobody in particular"
-    CLOSED = "nothing is under way in it any more"
-    SETTLED = "the broker that was asked to claim it serves it, or this one stops"
+    OFFER = "another broker should have it, and is asked to prepare"
+    DECLINED = "that broker refuses it"
+    YIELD = "that broker is prepared for it"
+    CLOSE = "it is closed without a successor"
+    CLOSED = "no work is pending in it any more"
+    SETTLED = "the successor serves it, or this broker stops"
     TAKE_BACK = "no broker has claimed it in time"
-    RELEASE = "a record of this broker may stand that a failed release has left"
+    RELEASE = "a failed release may have left a record of this broker"
     RELEASED = "its release is over, with or without success"
 
 
@@ -99,7 +100,7 @@ TABLE: Mapping[tuple[State, Event], State] = {
 HERE = frozenset((S.CLAIMING, S.SERVING, S.OFFERED, S.YIELDING, S.CLOSING))
 """The partition is open here or being opened, and has not been closed yet."""
 ON_ITS_WAY = frozenset((S.OFFERED, S.YIELDING, S.HANDED, S.FREED))
-"""The partition is being handed on to another broker."""
+"""The partition is being handed over to another broker."""
 _RELEASES = frozenset((S.HANDED, S.RELEASING))
 """The record of the partition is being released."""
 
@@ -126,7 +127,7 @@ class Route(enum.Enum):
     """Where a call on a partition goes."""
 
     HERE = "to this broker, which serves the partition or is opening it"
-    SUCCESSOR = "to the broker that is to have it next"
+    SUCCESSOR = "to the broker that will have it next"
     OWNER = "to the broker that the record names"
     PREFERRED = "to the broker that is preferred for it, which then claims it"
     CLAIM = "to this broker, which claims it now"
@@ -166,10 +167,10 @@ def route(
 ) -> Route:
     """Return where a call goes, given the owner that the record names.
 
-    `is_forwarded`: another broker sent the call because it takes this broker for the owner. The
-    partition is then claimed whatever the preference, so that two brokers cannot send a call back
-    and forth. `is_left`: a living broker has just released the record for a successor that it has
-    asked.
+    `is_forwarded`: another broker sent the call because it takes this broker for the owner. Then
+    the partition is claimed whatever the preference, so that two brokers cannot send a call back
+    and forth. `is_left`: a live broker has just released the record for a successor, which it has
+    asked to claim it.
     """
     if owner is not None and owner != own:
         return Route.OWNER

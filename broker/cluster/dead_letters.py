@@ -1,14 +1,13 @@
 """Send this broker's own messages to topics, wherever their partitions are served.
 
-These are dead letters, and copies for retry topics. Each copy is a separate batch with its own
-producer id. So a copy that is sent twice is stored once, while the topic's owner remembers that
+The messages are dead letters, and copies for retry topics. Each copy is a separate batch with its
+own producer id. So a copy that is sent twice is stored once, while the topic's owner remembers that
 producer (`producers_max`). A large message is sent with its body, as an upload named for the
 producer, and is stored once while the copy is kept.
 
-A topic that has become a durable stream takes no copies, and a compacted topic takes no large
-messages. Their copies go to a topic with a similar name, which a broker makes when needed
-(`beside`), so that no message waits for ever. The figures of the subscription and `explain` name
-that topic.
+A durable stream takes no copies, and a compacted topic takes no large messages. Such copies go to
+another topic, which a broker makes when needed (`beside`), so that no message waits for ever. The
+subscription's statistics and `explain` name that topic.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from octavo.protocol.records import Record, partition_for
 _log = structlog.get_logger()
 
 SENDERS_MAX = 16
-"""Limit of partitions with letters in memory at once; each takes about 4 MiB."""
+"""The most partitions with letters in memory at once; each takes about 4 MiB."""
 ATTEMPT_S = 40.0
 """Time limit of a send; longer than a publish takes before its outcome is called unknown."""
 SLOW_S = 1.0
-"""A topic for which an attempt failed after this time is doubtful until one succeeds."""
+"""A topic for which an attempt failed after this time is doubtful until an attempt succeeds."""
 LARGE_AT_ONCE = 2
-"""Limit of large messages copied at once; each takes about 8 MiB of memory."""
+"""The most large messages copied at once; each takes about 8 MiB of memory."""
 DOUBTFUL_MAX = 10_000
-"""Limit of topics remembered as doubtful; beyond it, the oldest is forgotten."""
+"""The most topics remembered as doubtful; the oldest is forgotten first."""
 SLOWEST_BYTES_S = 512 * 1024
-"""A slower copy of a large message is stopped and begun again."""
+"""If a large message is copied more slowly than this, the copy is stopped and begun again."""
 
 PassLetterOn = Callable[[Owner, PartitionName, bytes], Awaitable[None]]
-"""Asks another broker, the partition's owner, to store a batch. Raises what it answers."""
+"""Asks another broker, the partition's owner, to store a batch. Raises the owner's error."""
 
 
 class LargeLetter(NamedTuple):
     """The copy of a large message, and the source of its body."""
 
     upload: str
-    """The name of the upload; no client can use such a name."""
+    """The name of the upload, which no client can use."""
     copy: Record
     body: LargeSource
 
@@ -75,16 +74,16 @@ class ValueSource:
 
 
 PassLargeOn = Callable[[Owner, PartitionName, LargeLetter], Awaitable[None]]
-"""Asks the partition's owner to store a large message. Raises what it answers."""
+"""Asks the partition's owner to store a large message. Raises the owner's error."""
 
 
 class Turns:
-    """Share out turns to have letters in memory, so that a stuck topic delays only its own letters.
+    """Gives out turns to have letters in memory, so that a stuck topic delays only its own letters.
 
     A topic has at most an eighth of the turns, a namespace a quarter. A topic whose last attempt
-    took long and failed is doubtful. All doubtful topics share an extra quarter of turns, and each
-    namespace has one turn of these. So topics that are full or not served, however many a tenant
-    has, delay only that tenant's letters.
+    took long and failed is doubtful. All doubtful topics share an extra quarter of turns, of which
+    a namespace has at most one. So topics that are full or not served, however many a tenant has,
+    delay only that tenant's letters.
     """
 
     def __init__(self, most: int, now_s: Callable[[], float]) -> None:
@@ -93,7 +92,7 @@ class Turns:
         self._all = asyncio.Semaphore(most)
         self._doubtful_all = asyncio.Semaphore(max(1, most // 4))
         self._shares: dict[object, tuple[asyncio.Semaphore, int]] = {}
-        """Semaphores by topic and by namespace, while used, each with the number of its users."""
+        """Semaphores by topic and by namespace while in use, each with the number of its users."""
         self._doubtful: dict[TopicName, None] = {}
 
     @asynccontextmanager
@@ -132,7 +131,7 @@ class Turns:
 
 
 class DeadLetterRouter:
-    """Send letters from this broker."""
+    """Sends letters from this broker."""
 
     def __init__(
         self,
@@ -146,7 +145,7 @@ class DeadLetterRouter:
         self.pass_on: PassLetterOn | None = None
         """Set when brokers are connected with each other."""
         self.pass_large_on: PassLargeOn | None = None
-        """Set at the same time."""
+        """Set when brokers are connected with each other."""
         self._topics = topics
         self._ownership = ownership
         self._clock = clock
@@ -165,13 +164,12 @@ class DeadLetterRouter:
         info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> str | None:
-        """Send a message, with the body of a large one; return when it is durable, stamped with
-        now.
+        """Send a message, with the body of a large one; return when it is durable.
 
-        A key decides the partition; without a key it is `number` modulo the topic's partitions.
-        `info` is the subscription that sends it. Returns None, or which other topic has the message
-        and why. Raises what publishing and reading raise, `TopicNotFound`, `NOT_ENCRYPTED`,
-        `TimeoutError`.
+        The message's timestamp is now. A key decides the partition; without a key it is `number`
+        modulo the topic's partitions. `info`: the subscription that sends it. Returns None, or
+        which other topic has the message and why. Raises what publishing and reading raise,
+        `TopicNotFound`, `NOT_ENCRYPTED`, `TimeoutError`.
         """
         record = record._replace(timestamp_ms=self._clock())
         try:
@@ -182,7 +180,7 @@ class DeadLetterRouter:
             _log.warning(
                 "letter_stored_beside", topic=str(topic), other=str(other), reason=str(error)[:300]
             )
-            return f"copies go to {other}, for {topic} takes none of them: {error}"
+            return f"copies go to {other}, because {topic} refuses them: {error}"
         return None
 
     async def _send(
@@ -197,8 +195,8 @@ class DeadLetterRouter:
         target = await self._topics.mark_letters(topic)
         if not target.settings.encrypted and (await self._topics.get(origin)).settings.encrypted:
             raise NOT_ENCRYPTED(
-                f"topic {origin} is encrypted and {topic} is not: a copy would lie there in clear "
-                f"text; have namespace {topic.namespace} encrypted"
+                f"topic {origin} is encrypted and {topic} is not: a copy would be stored in clear "
+                f"text; encrypt namespace {topic.namespace}"
             )
         partitions = target.settings.partitions
         found = number % partitions if record.key is None else partition_for(record.key, partitions)
@@ -214,8 +212,8 @@ class DeadLetterRouter:
             return
         if batch is None:
             raise BATCH_TOO_LONG(
-                "its key and headers fill an entry, and a copy has to add a header: no topic can "
-                "hold the copy; ack the message, or skip it"
+                "its key and headers fill an entry, and a copy needs another header: no topic can "
+                "store the copy; ack the message, or skip it"
             )
         async with asyncio.timeout(ATTEMPT_S):
             owner = await self._ownership().owner_of(name)

@@ -1,4 +1,4 @@
-"""Delete topics: the topic is gone for all brokers before any client is told so.
+"""Delete topics: the topic is gone for all brokers before the client gets an answer.
 
     1. claim the topic's changes             one broker changes a topic at a time
     2. mark the topic's record               from here on no broker opens a partition of it again
@@ -10,15 +10,14 @@
 
 After step 7 a late writer can still make a record below the topic's path: a subscription, or a
 partition's record by an opener whose session is over. That path then has no topic record. A sweep
-creates a topic record there, by compare-and-set, marked as being deleted; from then on it is a
+creates a topic record there, by compare-and-set, marked as being deleted, and finishes this
 deletion like any other. A fork that its maker left half done is deleted in the same way. Ledgers
 that forks share stay (log/orphan_ledgers.py). The folder of the owner records is removed only while
 it is empty; the store checks that.
 
-Everything concerns one incarnation: a topic that was made since under the same name is not touched.
-A crash at any point leaves a marked topic, and the next broker that meets it finishes the deletion:
-by a repeated deletion, a creation, or a sweep. If a server cannot be reached, the deletion retries
-until it can.
+A deletion concerns one incarnation: a later topic of the same name is not touched. A crash at any
+point leaves a marked topic, and a later deletion, creation or sweep finishes the deletion. If a
+server cannot be reached, the deletion retries until it can.
 """
 
 from __future__ import annotations
@@ -63,16 +62,16 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _AT_ONCE = 64
 _FENCED_AT_ONCE = 16
-"""Partitions whose ledgers are fenced at the same time: a fence has a dozen steps, and the steps of
-all that are under way share the turns of the loop."""
+"""Partitions whose ledgers are fenced at the same time: a fence has a dozen steps, and all that are
+under way share the turns of the loop."""
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
 _LEFTOVER = "leftover"
-"""The incarnation of remains whose topic is unknown. A topic's own incarnation never looks so."""
+"""The incarnation of remains whose topic is unknown. No topic has this incarnation."""
 
 TellAll = Callable[[TopicName, str, frozenset[bytes]], Coroutine[Any, Any, frozenset[int]]]
 """Tells every broker, including the brokers with these claims, to let this incarnation go. Returns
-the partitions whose owners answered that they served them until now. Takes a bounded time."""
+the partitions whose owners answered that they had served them. Takes a bounded time."""
 
 
 class _Job:
@@ -92,7 +91,7 @@ class _Marked(NamedTuple):
 
 
 class Deletions:
-    """Delete topics, and finish deletions that other brokers left half done."""
+    """Deletes topics, and finishes deletions that other brokers left half done."""
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class Deletions:
 
         Without this claim, a topic that is deleted and made again between a read and a write could
         have the same version both times. Call the function that it yields before each write: it
-        raises `SessionExpired` when the claim is gone. Waits without a limit for the claim.
+        raises `SessionExpired` when the claim is gone. The wait for the claim has no limit.
         """
         path = changes_path(*name)
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -150,14 +149,12 @@ class Deletions:
             yield check
         finally:
             # A separate task, so that a cancelled caller does not leave the claim behind, and no
-            # caller waits for the release. The next change of this topic here waits for the lock;
-            # another broker claims again.
+            # caller waits for the release. The next change here waits for the lock.
             self._spawn(self._release(path, lock))
 
     async def _release(self, path: str, lock: asyncio.Lock) -> None:
         try:
-            # A claim whose reply was not awaited may stand, too, although `held` does not know of
-            # it.
+            # A claim whose reply was not awaited may stand, although `held` does not name it.
             if self._ownership.held(path) or (await self._ownership.claim(path, self._value)).held:
                 await self._ownership.release(path)
         except OctavoError as error:
@@ -179,12 +176,12 @@ class Deletions:
         await asyncio.wait((job.task,), timeout=self._config.deletion_wait_ms / 1000)
         if not job.task.done() or job.task.cancelled():
             raise TopicDeleting(
-                f"topic {name} is being deleted, and that goes on by itself; it waits: "
+                f"topic {name} is being deleted, and the deletion continues by itself; it waits: "
                 f"{job.waits_for}"
             )
 
     def take_up(self, name: TopicName) -> None:
-        """Finish in the background an abandoned deletion, or remove an abandoned fork.
+        """Finish an abandoned deletion, or remove an abandoned fork, in the background.
 
         If the fork is still being made, wait for its maker and keep it.
         """
@@ -268,7 +265,7 @@ class Deletions:
             except RecordNotFound:
                 return
             if record.identity != incarnation:
-                return  # another broker finished it, and a new topic was made since
+                return  # another broker finished the deletion, and a new topic was made
             if not record.deleting:
                 check()
                 await self._records.write_topic(*name, replace(record, deleting=True), version)
@@ -296,7 +293,7 @@ class Deletions:
     async def _mark(
         self, name: PartitionName, incarnation: str, check: Callable[[], None]
     ) -> _Marked:
-        """Step 3; also makes missing records, because an opening under way would create them."""
+        """Do step 3; also make missing records, because an opening under way would create them."""
         while True:
             check()
             try:
@@ -315,7 +312,7 @@ class Deletions:
                 )
 
     async def _fence(self, marked: _Marked, served: frozenset[int]) -> None:
-        """Step 5. A failure is ignored if the owner has answered that it no longer serves the
+        """Do step 5. A failure is ignored if the owner has answered that it no longer serves the
         partition."""
         wanted = [segment.ledger_id for segment in marked.record.ledgers if segment.count is None]
         if marked.record.state_ledger is not None:
@@ -333,7 +330,7 @@ class Deletions:
     async def _until_let_go(
         self, name: TopicName, incarnation: str, owners: dict[int, bytes], job: _Job
     ) -> None:
-        """Step 6: tell the owners repeatedly until no claim stands."""
+        """Do step 6: tell the owners repeatedly until no claim stands."""
         pauses = self._pauses()
         while owners := await self._owners(name, owners):
             job.waits_for = f"the owners of its partitions {[*owners][:8]} have not let go yet"
@@ -348,8 +345,7 @@ class Deletions:
         return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
 
     async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:
-        """Do step 7 for a partition. The record goes after the ledgers that it names, so none is
-        forgotten."""
+        """Do step 7 for a partition: first the ledgers that its record names, then the record."""
         name, record, version = marked
         while True:
             mine = referrer_of(name, record.incarnation)

@@ -1,27 +1,27 @@
 """Delete topics, subscriptions and streams that no client uses any more, if their policy says so.
 
-A topic is deleted when all of this holds: `delete_when_inactive` has passed since it was made; it
-has no subscription; and the owner of each partition says that for this time, and since it began to
-serve, no client has published, read or asked for anything. Then the owners are asked twice more,
-and refuse all calls for a moment: a late publish is refused and the client retries, so it is never
-acked into a topic that is about to go. If an answer fails, or a client uses the topic meanwhile,
-nothing is deleted.
+A topic is deleted when all of this holds: `delete_when_inactive` has passed since the topic was
+made; it has no subscription; and the owner of each partition says that for this time, and since the
+owner began to serve, no client has made a call. Then the owners are asked twice more, and refuse
+all calls for a moment: a late publish is refused and the client retries, so it is never acked into
+a topic that is about to go. If an answer fails, or a client uses the topic meanwhile, nothing is
+deleted.
 
-A durable subscription is deleted by `subscription_expiry` in the same way: for this time no owner
-has seen a receive, an ack, a seek or a lease (subscriptions/last_used.py), whatever is unacked. A
-subscription that keeps dead letters or retries of others is never deleted so. A non-durable
-subscription goes after `non_durable_expiry_ms` without use, whatever the topic's policy says. State
-ledgers do not name it, so a new owner of partition 0 first asks which subscriptions exist.
+A durable subscription is deleted by `subscription_expiry` in the same way, if for this time no
+owner has seen a receive, an ack, a seek or a lease (subscriptions/last_used.py), whatever is
+unacked. Subscriptions for dead letters or retries are never deleted so. A non-durable subscription
+goes after `non_durable_expiry_ms` without use, whatever the policy. State ledgers do not name it,
+so a new owner of partition 0 first reads which subscriptions exist.
 
 Promises: a topic is not deleted if it has a subscription, a producer, a reader at a broker, or a
-message younger than its policy's time. Readers that bypass the brokers, such as Spark, are not
-seen.
+message younger than the policy's time. Readers that bypass the brokers, such as Spark, do not
+count.
 
 `ExpiredStreams` deletes durable streams that have expired, or that were deleted while they had
-forks. A fork shares ledgers and needs nothing else of its source (forks.py), so a deleted source
-could go at once. But the protocol keeps its name while it has forks: such a stream is marked
-(state/stream.py), and its topic is deleted after its last fork is gone. The ledgers that are shared
-tell whether there are forks; a fork at the very beginning shares none, and does not count.
+forks. A fork shares ledgers and needs nothing else of its source (forks.py), but the protocol keeps
+the source's name while it has forks: such a stream is marked (state/stream.py), and its topic is
+deleted after its last fork is gone. The shared ledgers tell whether there are forks; a fork at the
+very beginning shares none, and does not count.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RETIRED_S = 10.0
-"""How long owners serve nothing of a topic that is about to be deleted."""
+"""How long owners refuse calls to a topic that is about to be deleted."""
 AskUnused = Callable[[Owner, PartitionName, int, float, str], Awaitable[bool]]
-"""Asks another owner for `Partition.is_unused`; with a subscription's name, whether that is unused.
-"""
+"""Asks another owner for `Partition.is_unused`; with a subscription's name, for
+`Partition.is_subscription_unused`."""
 
 
 class InactiveTopics:
-    """Delete inactive topics and subscriptions whose partition 0 this broker serves."""
+    """Deletes inactive topics and subscriptions whose partition 0 this broker serves."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class InactiveTopics:
         """Set when brokers are connected with each other."""
 
     def is_due(self, partition: Partition) -> bool:
-        """Whether the topic of this partition should be checked. Costs nothing."""
+        """Whether the topic of this partition should be checked."""
         span_ms = self._span_ms(partition)
         return (
             partition.name.partition == 0 and span_ms is not None and partition.is_unused(span_ms)
@@ -80,8 +80,8 @@ class InactiveTopics:
         return partition.settings.policies.inactive_ms
 
     async def look(self, partition: Partition) -> None:
-        """Delete the topic of this partition if no client uses it. Raises what asking owners
-        raises."""
+        """Delete the topic of this partition if no client uses it. Raises errors of asking
+        owners."""
         name, span_ms = partition.name.topic_name, self._span_ms(partition)
         info = await self._topics.newest(name)
         time = self._deletion_time()
@@ -90,27 +90,28 @@ class InactiveTopics:
         if time.doubt or time.now_ms - info.created_ms < span_ms:
             return
         for retire_s in (0.0, _RETIRED_S, _RETIRED_S):
-            # Ask twice more, because a client may have come while other owners were being asked.
+            # Ask again, because a client may have come while other owners were being asked.
             if not await self._is_unused(name, info.settings.partitions, span_ms, retire_s):
                 return
         await self._topics.delete(name, info.incarnation)
         _log.warning("inactive_topic_deleted", topic=str(name), unused_ms=span_ms)
 
     def expires(self, partition: Partition) -> bool:
-        """Whether subscriptions of the topic should be checked. Costs little."""
+        """Whether subscriptions of the topic should be checked."""
         return partition.name.partition == 0 and (
             not partition.knows_subscriptions
             or any(partition.unused_subscriptions(*one) for one in self._spans(partition))
         )
 
     def _spans(self, partition: Partition) -> list[tuple[int, bool]]:
-        """Return each time in ms after which subscriptions expire, with whether durable ones do."""
+        """Return each time in ms after which subscriptions expire, and whether it is for durable
+        ones."""
         span_ms = partition.settings.policies.subscription_expiry_ms
         return [(self._non_durable_ms, False)] + ([] if span_ms is None else [(span_ms, True)])
 
     async def expire(self, partition: Partition) -> None:
-        """Delete the unused subscriptions of this partition's topic. Raises what asking owners
-        raises."""
+        """Delete the unused subscriptions of this partition's topic. Raises errors of asking
+        owners."""
         name = partition.name.topic_name
         info = await self._topics.newest(name)
         if info.incarnation != partition.incarnation:
@@ -164,11 +165,12 @@ class InactiveTopics:
 
 
 _GENERATIONS_MAX = 100
-"""Limit of generations of forks that are followed."""
+"""The most generations of forks that are followed."""
 
 
 class ExpiredStreams:
-    """Delete streams that have to go, for the partitions that this broker serves."""
+    """Deletes streams that have expired or were deleted, for the partitions that this broker
+    serves."""
 
     def __init__(
         self,
@@ -181,12 +183,12 @@ class ExpiredStreams:
         self._spawn = spawn
 
     def is_due(self, partition: Partition) -> bool:
-        """Whether the stream may have to go. Costs nothing."""
+        """Whether the stream should be checked."""
         state = partition.stream.state
         return state is not None and (state.is_gone or partition.stream.is_over)
 
     async def look(self, partition: Partition) -> bool:
-        """Delete the topic of this stream if it has to go; return whether it had to.
+        """Delete the topic of this stream if the stream is over; return whether it was.
 
         Raises what the metadata store raises, `TopicDeleting`.
         """

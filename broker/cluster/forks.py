@@ -4,14 +4,14 @@
     2. make its topic record, not yet `made`    the name is taken; no broker opens its partitions.
                                                 Runs parallel to 1; checked again under the claim
     3. per partition: read the source's record, and refer to each ledger before the fork's point,
-       for the source too                       from here on, deleting either topic keeps them
+    for the source too                       from here on, deleting one topic keeps the ledgers
     4. read the source's record again           the ledgers are there, so the source has seen the
                                                 referrers, or will see them
     5. make the record of the fork's partition
     6. set `made` in the topic's record         from here on it is a topic like any other
 
-Offsets stay the same. Subscriptions, producers' sequences and the compacted view are not taken
-over. A crash before step 6 leaves an incomplete topic: a sweep deletes it (cluster/deletion.py), or
+The fork has the source's offsets, but not its subscriptions, producers' sequences and compacted
+view. A crash before step 6 leaves an incomplete topic: a sweep deletes it (cluster/deletion.py), or
 the next creation under that name does. Another sweep removes its referrers
 (log/ledger_references.py). No message data are read or written.
 """
@@ -51,15 +51,14 @@ _CHANGE_WAIT_S = 10.0
 
 
 class OwnersPoint(NamedTuple):
-    """Where to fork a partition, by its owner's word; valid while its record is at `epoch`."""
+    """Where to fork a partition, as its owner says; valid while the partition's record is at
+    `epoch`."""
 
     epoch: int
     point: ForkPoint
 
 
 class Forks:
-    """Fork topics."""
-
     def __init__(
         self,
         records: TopicStore,
@@ -86,9 +85,9 @@ class Forks:
     ) -> TopicInfo:
         """Fork `source` as `name` at these points, one for each partition.
 
-        `for_stream`: the fork is to become a durable stream. Raises `InvalidSettings`,
+        `for_stream`: the fork will become a durable stream. Raises `InvalidSettings`,
         `TopicExists`, `TOO_MANY_FORKS`, `TopicNotFound` when the source is gone, and
-        `ForkDisturbed`, after which nothing is left of the fork and the client can ask again.
+        `ForkDisturbed`: then nothing is left of the fork, and the client can call again.
         """
         check_not_internal(name)
         if name.namespace != source.name.namespace:
@@ -175,8 +174,7 @@ class Forks:
         return check
 
     async def _check_stands(self, name: TopicName) -> None:
-        """Raise `TopicDeleting` if the topic is being deleted, or is a fork that was left
-        incomplete."""
+        """Raise `TopicDeleting` if the topic is being deleted, or is an incomplete fork."""
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound:
@@ -184,7 +182,7 @@ class Forks:
         if not record.stands:
             self._deletions.take_up(name)
             raise TopicDeleting(
-                f"topic {name} is being deleted, or a fork of that name was left half made; ask "
+                f"topic {name} is being deleted, or a fork of that name is incomplete; ask "
                 "again in a moment"
             )
 

@@ -1,13 +1,12 @@
 """Refuse to recover a ledger for a caller while a live broker writes it.
 
-Recovery fences: the writer of the ledger gets no further ack. For a ledger of a served partition,
-that is an outage of the topic for as long as callers repeat it. A ledger is in use when all of this
-holds: its metadata says for which partition it was made; that partition's record names it, or may
-yet name it (log/orphan_ledgers.py); and an owner's claim stands, which ends with the owner's
-session. Recovering any other ledger only costs reads of all its entries, so the number is limited.
+Recovery fences: the writer of the ledger gets no more acks. If callers recover ledgers of a served
+partition again and again, its topic is not available. A ledger is in use when all of this holds:
+its metadata says for which partition it was made; that partition's record names it, or may yet name
+it (log/orphan_ledgers.py); and an owner's claim stands, which ends with the owner's session.
+Recovering any other ledger only costs reads of all its entries, so the number is limited.
 
-This check only protects the topic's availability. Safety does not depend on it: recovering a ledger
-is correct at any time.
+This check only protects the topic's availability: recovering a ledger is always safe.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from octavo.metadata.topics import PartitionRecord, TopicStore, owner_path
 RECOVERIES_AT_ONCE = 4
 RECOVERIES_A_MINUTE = 60
 FORCED_EVERY_S = 60.0
-"""Recoveries of ledgers that are in use: each costs a topic a second or so."""
+"""One ledger in use may be recovered in this time: each costs a topic a second or so."""
 _MINUTE_S = 60.0
 _UNKNOWN = "a broker that does not say its name"
 
 
 class User(NamedTuple):
-    """The user of a ledger: the partition that it was made for, and its live owner."""
+    """The user of a ledger: the partition for which it was made, and its live owner."""
 
     partition: PartitionName
     owner: str
@@ -71,20 +70,20 @@ async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
 
 
 def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> BrokerError:
-    """Return the error for a caller that wants such a ledger recovered.
+    """Return the error for a caller that wants a ledger in use recovered.
 
     `way_out` tells the caller how to force it.
     """
     return LEDGER_IN_USE(
         f"ledger {ledger.ledger_id} is in use: {user.owner}, which is alive, owns {user.partition} "
-        "and writes it. Recovering it would stop that topic for a moment and mend nothing; when "
-        f"its owner is gone, the next one recovers it by itself. {way_out}",
+        "and writes it. Recovering it would only stop that topic for a moment; when the owner is "
+        f"gone, the next owner recovers it. {way_out}",
         owner=user.owner,
     )
 
 
 class RecoveryDoor:
-    """Limit the recoveries that a broker makes for callers. Times are in seconds, of any clock."""
+    """Limits the recoveries that a broker makes for callers. Times are seconds of any clock."""
 
     def __init__(self) -> None:
         self._inside = 0

@@ -2,8 +2,9 @@
 
 Load is messages per second, published and read, plus KiB per second: a message costs about as much
 as a KiB. Each partition's load is smoothed. A broker's load is the sum over its partitions, so it
-falls at once when one leaves. Every broker knows the loads that the others told (broker_status.py),
-and decides for itself whether it is the broker that gives, which partition, and to which broker.
+falls at once when a partition leaves. Every broker knows the loads that the others told
+(broker_status.py), and decides whether it should give away a partition, which one, and to which
+broker.
 
 Why the moves end: with constant loads, each move lessens the sum of all brokers' distances from the
 mean by at least `GAIN` times the mean, and that sum is at most twice the number of brokers times
@@ -21,7 +22,7 @@ from octavo.broker.types import PartitionName, Work
 MESSAGE_BYTES = 1024
 """Bytes that cost as much as one message."""
 SMOOTHED_OVER_S = 30.0
-"""Time constant: load this old counts about a third of the present load."""
+"""Time constant: load of this age counts about a third of the present load."""
 MEASURED_EVERY_S = 5.0
 IDLE = 0.01
 """Smaller loads count as zero, because a smoothed load never reaches zero."""
@@ -32,7 +33,7 @@ TOLD_STEP = 0.1
 
 
 TOLD_WITHIN_S = 10.0
-"""After this time, even a change by a tenth of a load below the floor is told."""
+"""After this time, even a change of a tenth of a load below the floor is told."""
 
 
 class LoadRules(NamedTuple):
@@ -45,7 +46,7 @@ class LoadRules(NamedTuple):
     pause_s: float
     """Pause between two moves of a broker, and after brokers came or went."""
     rest_s: float
-    """A partition stays this long at the broker that opened it."""
+    """How long a partition stays at the broker that opened it."""
 
 
 class Giving(NamedTuple):
@@ -54,9 +55,7 @@ class Giving(NamedTuple):
     partition: PartitionName
     to: str
     load: float
-    """The load of the partition."""
     own: float
-    """The load of the broker that gives."""
     successors: float
     mean: float
 
@@ -72,15 +71,14 @@ class _Meter:
 
 
 class Loads:
-    """Measure the loads of a broker's partitions. Times are from one steady clock, in seconds."""
+    """Measures the loads of a broker's partitions. Times are seconds of one steady clock."""
 
     def __init__(self) -> None:
         self._meters: dict[PartitionName, _Meter] = {}
         self._busy: dict[PartitionName, float] = {}
 
     def measure(self, work: Iterable[tuple[PartitionName, Work]], now_s: float) -> None:
-        """Take a measurement: all partitions served now, with the work they have done since
-        opening."""
+        """Note the work that each partition served now has done since it was opened."""
         before, self._meters = self._meters, {}
         for name, done in work:
             meter = before.get(name)
@@ -100,7 +98,8 @@ class Loads:
         return self._busy.get(name, 0.0)
 
     def total(self, is_served: Callable[[PartitionName], bool]) -> float:
-        """Return the sum over the partitions that `is_served`. Costs time for busy ones only."""
+        """Return the sum over the partitions that `is_served`. Takes time for busy partitions
+        only."""
         return sum(load for name, load in self._busy.items() if is_served(name))
 
 
@@ -124,8 +123,7 @@ def worth_telling(told: int | None, now: float, floor: float, since_s: float = 0
     """Return the load to tell: the load told `since_s` ago, unless it is wrong by a step.
 
     A step is at least a tenth of the floor, because no broker gives anything away for less. Smaller
-    changes are told at most once each `TOLD_WITHIN_S`, for people who look. A load of zero is told
-    immediately.
+    changes are told at most once each `TOLD_WITHIN_S`, for people. A load of zero is told at once.
     """
     whole = round(now)
     if told is None or not whole:
@@ -140,7 +138,7 @@ def worth_telling(told: int | None, now: float, floor: float, since_s: float = 0
 def choose(
     own: str, loads: Mapping[str, float], movable: Mapping[PartitionName, float], rules: LoadRules
 ) -> Giving | None:
-    """Return the partition that broker `own` should give away, and to which broker; None: none.
+    """Return the partition that broker `own` should give away, and to which broker, if any.
 
     `loads`: the loads of all brokers that may be given partitions, including `own`. `movable`: the
     loads of the partitions of `own` that may move.
@@ -165,7 +163,7 @@ def choose(
 
 
 class LoadTurns:
-    """Decide when a broker may give a partition away. Times are from a steady clock, in seconds."""
+    """Decides when a broker may give a partition away. Times are seconds of a steady clock."""
 
     def __init__(self, rules: LoadRules) -> None:
         self._rules = rules

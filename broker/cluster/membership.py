@@ -1,12 +1,12 @@
 """Which broker should own which partition. Pure: topic, number of partitions, live brokers.
 
 Every broker that sees the same live brokers computes the same answer, so no leader assigns
-anything. Each broker gets as many partitions of a topic as any other, or one fewer or more. Within
-that bound the highest random weight decides (rendezvous hashing, Thaler/Ravishankar 1998), so that
-few partitions move when a broker comes or goes: its own share, and on average half as many again.
-Topics with a single partition are spread at random.
+partitions. The brokers' counts of a topic's partitions differ by at most one. Within that bound the
+highest random weight decides (rendezvous hashing, Thaler/Ravishankar 1998), so that few partitions
+move when a broker comes or goes: its own share, and on average half as many again. Topics with a
+single partition are spread at random.
 
-`GoneBrokers` remembers for an hour which brokers were live and are gone, so that people see them.
+`GoneBrokers` remembers for an hour, for people, which brokers were live and are gone.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ REMEMBERED_MAX = 100
 
 
 class GoneBroker(NamedTuple):
-    """A broker that was live and is missing now."""
+    """A broker that was live and is gone."""
 
     info: BrokerInfo
     since_s: float
-    """Steady time at which it was first missed."""
+    """Steady time at which it was first found missing."""
 
 
 class GoneBrokers:
-    """The brokers that this broker has missed since its start; a broker that returns is dropped."""
+    """The live brokers that went since this broker's start; a broker that returns is dropped."""
 
     def __init__(self) -> None:
         self._gone: dict[str, GoneBroker] = {}
@@ -82,7 +82,7 @@ class GoneBrokers:
     def follow(
         self, before: Mapping[str, BrokerInfo], live: Mapping[str, BrokerInfo], now_s: float
     ) -> None:
-        """Update the missing brokers: `before` were live, and now `live` are."""
+        """Note which brokers have gone or returned: `before` were live, `live` are now."""
         for name in live:
             self._gone.pop(name, None)
         for name, info in sorted(before.items()):
@@ -92,7 +92,7 @@ class GoneBrokers:
             del self._gone[next(iter(self._gone))]
 
     def at(self, now_s: float) -> list[GoneBroker]:
-        """List the brokers missing for less than an hour, by id."""
+        """List the brokers that have been gone for less than an hour, by id."""
         for name, one in tuple(self._gone.items()):
             if now_s - one.since_s > REMEMBERED_S:
                 del self._gone[name]

@@ -1,7 +1,7 @@
 """Open some partitions at a time, first those for which a client waits.
 
-A broker that starts, or survives a large one, opens thousands of partitions, which takes a while. A
-client that needs one of them does not wait for the others.
+A broker that starts, or takes over from a large one, opens thousands of partitions, which takes a
+while.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Hashable
 
 
 class Openings:
-    """Give out `at_once` turns at the same time; other openings wait in line."""
+    """Gives out `at_once` turns at the same time; other openings wait in line."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = self._free = at_once
@@ -28,7 +28,7 @@ class Openings:
         }
 
     def waits_in_vain(self) -> str:
-        """Describe openings that wait although a turn is free; empty if there are none."""
+        """Say what is stuck although it could proceed; empty if nothing is."""
         return (
             "openings wait for a turn, and one is free"
             if self._free and _waiting(self._line, self._hurried)
@@ -37,7 +37,7 @@ class Openings:
 
     @contextlib.asynccontextmanager
     async def turn(self, one: Hashable) -> AsyncIterator[None]:
-        """Hold a turn while the block lasts. `one` may wait in the line only once at a time."""
+        """Hold a turn while the block lasts. `one` may wait only once at a time."""
         if self._free:
             self._free -= 1
         else:
@@ -48,7 +48,7 @@ class Openings:
             self._next()
 
     def hurry(self, one: Hashable) -> None:
-        """Move it before all openings for which no client waits."""
+        """Move this opening before all openings for which no client waits."""
         if (came := self._line.pop(one, None)) is not None:
             self._hurried[one] = came
 

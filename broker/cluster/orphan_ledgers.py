@@ -1,9 +1,9 @@
 """Find ledgers that no record names any more, and remove them; log/orphan_ledgers.py has the rule.
 
-Each sweep checks some of all ledgers, and the next sweep continues after them, so a sweep costs the
-same however many there are. By the label of a ledger, each broker removes ledgers of the topics
-that it is preferred for, including topics that are gone. Only suspicions are kept between sweeps,
-and losing them only costs time. It does no harm if two brokers check the same topic.
+Each sweep checks a bounded number of ledgers, and the next sweep continues after them. By the label
+of a ledger, each broker removes ledgers of the topics for which it is preferred, including topics
+that are gone. Only suspicions are kept between sweeps; if they are lost, removal takes longer. Two
+brokers may check the same topic without harm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 _log = structlog.get_logger()
 _AT_ONCE = 16
 _LOOKED_AT_MAX = 2_000
-"""Limit of ledgers that a sweep checks, besides suspects."""
+"""The most ledgers that a sweep checks, besides suspects."""
 _SUSPECTS_MAX = 1_000
 """With this many suspects, a sweep checks no other ledgers."""
 
@@ -36,7 +36,7 @@ _Records = tuple[TopicRecord | None, PartitionRecord | None]
 
 
 class OrphanLedgers:
-    """Sweep ledgers. `removed` counts the ledgers removed since the start."""
+    """Sweeps ledgers. `removed` counts the ledgers removed since the start."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class OrphanLedgers:
         self.removed = 0
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Check the next ledgers, and remove those found to be left over twice.
+        """Check the next ledgers, and remove those that were found to be orphans twice.
 
         `mine`: which topics' ledgers this broker may remove. Raises what the metadata store raises.
         """

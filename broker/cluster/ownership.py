@@ -1,12 +1,12 @@
-"""Own partitions: claim them, take them over, hand them on.
+"""Own partitions: claim them, take them over, hand them over.
 
-The states of a partition at this broker, and what each event makes of them, are the table of
-claims.py. This module makes the events: it claims and releases the ephemeral records of the
-metadata store, opens partitions and closes them.
+claims.py has the states of a partition at this broker, and how each event changes the state. This
+module makes the events: it claims and releases the ephemeral records of the metadata store, opens
+partitions and closes them.
 
 When a broker vanishes, each survivor takes at once the partitions for which it is now preferred. A
-partition that no client has used so far stays without an owner. Which partition another broker
-should have is decided by balance.py.
+partition that no client has used so far stays without an owner. balance.py decides which partitions
+other brokers should have.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _LOOKUPS_AT_ONCE = 64
 _OPENINGS_AT_ONCE = 8
-"""Limit of openings at once: the survivor of a large broker opens thousands of partitions, each of
-which costs 10 to 20 ms of processor time, so more at a time would only make turns longer."""
+"""The most openings at once. An opening takes 10 to 20 ms of processor time; more at a time would
+only make the loop's turns longer."""
 _ABANDONED_AT_ONCE = 4
 """Partitions of a deleted topic that are abandoned in one turn of the loop."""
 _TOPIC_DELETED = "its topic was deleted"
@@ -77,8 +77,8 @@ _GIVEN_LOOKS = 100
 _GIVEN_PAUSE_S = 0.005
 """Pause between tries to claim a record whose owner is releasing it, which takes one write."""
 _ASKED_WITHIN_S = 1.0
-"""For this long, a partition that a living broker released is left to the successor it has asked.
-"""
+"""For this long, a partition that a live broker has released is left to the successor that it
+asked."""
 _ENDED_WITHIN_S = 10.0
 """If a broker came up at most this long before we took its partition over, it served the partition
 in its previous run."""
@@ -87,7 +87,7 @@ _SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
 
 
 class Held(NamedTuple):
-    """Describe a partition that is open here."""
+    """A partition that is open here."""
 
     partitions: int
     """How many partitions its topic has."""
@@ -95,7 +95,7 @@ class Held(NamedTuple):
     since_s: float
     """When it was opened, by the loop's clock."""
     is_moving: bool
-    """Whether it is being handed on to another broker."""
+    """Whether it is being handed over to another broker."""
     came: str
     """How it came here, in words; empty when no broker served it before."""
 
@@ -116,7 +116,7 @@ class Lookup:
     def __init__(self, owner: WatchedRecord[BrokerInfo | None]) -> None:
         self.owner = owner
         self.released_by: BrokerInfo | None = None
-        """The last owner before the partition was found without one; `released_s` says when."""
+        """The last owner, if the partition was found without an owner at `released_s`."""
         self.released_s = 0.0
         self.changes = 0
         self.changed = asyncio.Event()
@@ -124,12 +124,12 @@ class Lookup:
         self.watch: Watch | None = None
 
     def found_free(self, now_s: float) -> None:
-        """Note that the partition has no owner, and remember its last owner if it is known."""
+        """Note that the partition has no owner, and remember its last owner."""
         if (before := self.owner.last) is not None:
             self.released_by, self.released_s = before, now_s
 
     def alarm(self) -> None:
-        """Mark the owner as possibly changed, and wake callers that wait for another owner."""
+        """Note that the owner may have changed, and wake waiting callers."""
         self.owner.alarm()
         self.changes += 1
         self.changed.set()
@@ -176,8 +176,7 @@ class Lookups:
         return len(self._lookups)
 
     def of(self, name: PartitionName) -> Lookup:
-        """Return the lookup of the partition; the first call makes it and begins to watch the
-        record."""
+        """Return the lookup of the partition; the first call makes it and watches the record."""
         lookup = self._lookups.get(name)
         if lookup is None:
             path = owner_path(*name)
@@ -194,12 +193,13 @@ class Lookups:
         return lookup
 
     def former_owner(self, name: PartitionName) -> BrokerInfo | None:
-        """Return the last owner before it was found without an owner, as far as this broker saw."""
+        """Return the last owner before the partition was found without an owner, as far as this
+        broker saw."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.released_by
 
     def at_hand(self, name: PartitionName) -> BrokerInfo | None:
-        """Return the owner if it is known and no alarm came since it was read."""
+        """Return the owner if it is known and no alarm has come since it was read."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.owner.fresh
 
@@ -230,8 +230,8 @@ class Lookups:
             lookup.owner.note(owner)
 
     def released(self, name: PartitionName) -> None:
-        """Note that we released the partition, before the watch tells: a stale entry must not claim
-        it."""
+        """Note that we released the partition, before the watch does, so that no claim uses a stale
+        owner."""
         lookup = self._lookups.get(name)
         if lookup is not None:
             lookup.owner.note(None)
@@ -280,9 +280,10 @@ class Tenure:
         self.end: HandoverState | None = None
         """How the last owner says it left the partition; used by the first attempt to open it."""
         self.placed = False
-        """Given to this broker on purpose, whatever the preference says."""
+        """Whether the partition was given to this broker on purpose, whatever the preference
+        says."""
         self.came = ""
-        """Which broker handed it on, and why; empty when this broker claimed it by itself."""
+        """Which broker handed it over, and why; empty when this broker claimed it by itself."""
         self.former: BrokerInfo | None = None
         """The owner before this tenure, when the partition was claimed."""
         self.partition: Partition | None = None
@@ -307,7 +308,7 @@ class _Holding:
         self.tenure: Tenure | None = None
         """Set in the states of `HERE`."""
         self.prepared: PartitionOpening | None = None
-        """Set in `PREPARED`; `expiry` then limits how long."""
+        """Set in `PREPARED`; `expiry` limits how long."""
         self.expiry: asyncio.TimerHandle | None = None
         self.successor: BrokerInfo | None = None
         """Set in `HANDED` and `FREED`, if the successor knows how the partition ends."""
@@ -320,7 +321,8 @@ _AWAY = _Holding()
 
 
 class OwnershipManager:
-    """Claim, open, hand on and release the partitions of this broker, and look up other owners."""
+    """Claims, opens, hands over and releases the partitions of this broker, and looks up other
+    owners."""
 
     def __init__(
         self,
@@ -345,7 +347,7 @@ class OwnershipManager:
         self._names: dict[str, PartitionName] = {}
         """Partitions with a tenure, by the path of the ownership record."""
         self._awaited: dict[PartitionName, int] = {}
-        """Partitions released by other brokers a moment ago, left to the successors those have
+        """Partitions that other brokers released a moment ago for successors that they have
         asked."""
         self._outstanding: dict[PartitionName, None] = {}
         """Partitions claimed here whose record may still stand; checked when their topic is
@@ -388,7 +390,7 @@ class OwnershipManager:
         return self._of(name).tenure
 
     def _on(self, name: PartitionName, event: Event) -> _Holding:
-        """Apply an event to a partition (claims.py), and begin the release of its record if it is
+        """Apply an event to a partition (claims.py), and begin the release of its record if that is
         due."""
         holding = self._holdings.get(name) or _Holding()
         before, holding.state = holding.state, after(holding.state, event)
@@ -426,7 +428,7 @@ class OwnershipManager:
         ]
 
     def may_be_handed_on(self, name: PartitionName) -> bool:
-        """Whether the partition is open here and not yet being handed on."""
+        """Whether the partition is open here and not being handed over yet."""
         return self._of(name).state is State.SERVING
 
     def held_here(self, name: PartitionName) -> Held:
@@ -443,13 +445,13 @@ class OwnershipManager:
             return ""
         own, former = self._registry.own.broker_id, tenure.former
         if former is None:
-            return "it was taken over, for the broker that served it before was gone or let it go"
+            return "it was taken over, because its last broker was gone or had released it"
         if former.broker_id == own:
-            return f"{own} served it before, too, lost it or was started anew, and took it again"
+            return f"{own} served it before, lost it or was restarted, and took it again"
         how = "ended or lost its session"
         if self._registry.is_up_since(former.broker_id, tenure.since_s - _ENDED_WITHIN_S):
-            how = "let it go"
-        return f"{own} took it over, for {former.broker_id}, which served it before, {how}"
+            how = "released it"
+        return f"{own} took it over, because {former.broker_id}, which served it before, {how}"
 
     @property
     def is_leaving(self) -> bool:
@@ -470,12 +472,11 @@ class OwnershipManager:
     async def owner_of(
         self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
     ) -> Owner:
-        """Return the owner of the partition; claim and open it here if it is free and we are
-        preferred.
+        """Return the partition's owner; claim and open it here if it is free and we are preferred.
 
-        `forwarded`: another broker sent the request here because it takes us for the owner; claim a
+        `forwarded`: another broker sent the request because it takes us for the owner; then claim a
         free partition whatever the preference (claims.py). `incarnation`: which incarnation of the
-        topic the caller means. In the answer, `local` is true only when `partition` will succeed at
+        topic the caller means. `local` in the answer is true only when `partition` will succeed at
         once. Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`,
         `PartitionUnavailable`, `TopicChanged`.
         """
@@ -516,7 +517,7 @@ class OwnershipManager:
             info = await self._topics.newest(name.topic_name)
             if tenure.opening.incarnation != info.incarnation:
                 self._abandon(tenure, "its topic was deleted")
-            raise PartitionMoving(f"{name} is of another topic than it was; ask again")
+            raise PartitionMoving(f"the topic of {name} was deleted and made again; ask again")
         return await self._wait_until_open(tenure)
 
     def owner_changes(self, name: PartitionName) -> int:
@@ -528,7 +529,8 @@ class OwnershipManager:
         await self._lookups.until_changed(name, seen, timeout_s)
 
     def doubt_owner(self, name: PartitionName) -> None:
-        """Read the owner from the store before the next answer: the supposed owner refused."""
+        """Read the owner from the store before the next answer, because the supposed owner
+        refused."""
         self._lookups.of(name).owner.alarm()
 
     async def partition(self, name: PartitionName) -> Partition:
@@ -539,7 +541,7 @@ class OwnershipManager:
         return tenure.partition
 
     def at_hand(self, name: PartitionName, incarnation: str) -> Partition | None:
-        """Return the partition of this incarnation if it is open here; never waits."""
+        """Return the partition of this incarnation if it is open here. Never waits."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.error is not None or tenure.opening.incarnation != incarnation:
             return None
@@ -553,7 +555,7 @@ class OwnershipManager:
         return Owner(owner.broker_id, owner.url, False, incarnation)
 
     def reconcile(self) -> None:
-        """Claim free partitions we are preferred for, and watch the rest; called when brokers
+        """Claim free partitions for which we are preferred, and watch the rest. Called when brokers
         change."""
         self._lookups.alarm(tuple(self._awaited))
         self._take_free_soon()
@@ -574,8 +576,8 @@ class OwnershipManager:
         self._lookups.forget(topic)
 
     async def _abandon_in_turns(self, held: list[Tenure], why: str, served: list[int]) -> None:
-        """Abandon some partitions in each turn of the loop; add the numbers of those that were
-        served to `served`.
+        """Abandon some partitions in each turn of the loop; add the numbers of served ones to
+        `served`.
 
         A partition takes some milliseconds with its log lines, and a topic may have thousands.
         """
@@ -609,14 +611,14 @@ class OwnershipManager:
         return served
 
     def take_no_more(self) -> None:
-        """Refuse partitions that other brokers would hand to us: this broker is about to stop."""
+        """Refuse partitions from other brokers, because this broker is about to stop."""
         self._leaving = True
 
     async def hand_over(self) -> None:
         """Close every partition and release it, so that the preferred broker can claim it at once.
 
-        Without a session, partitions are dropped as they are: this broker cannot write how they
-        end, and the next owner recovers them.
+        Without a session, partitions are abandoned: this broker cannot write how they end, and the
+        next owner recovers them.
         """
         self._leaving = self._stopping = True
         for name, holding in list(self._holdings.items()):
@@ -647,7 +649,7 @@ class OwnershipManager:
         keeps it.
 
         `announce` lets the successor prepare; if it returns false, the successor refuses and
-        nothing is done. `ask(incarnation, end)` tells the successor to claim the released
+        nothing happens. `ask(incarnation, end)` tells the successor to claim the released
         partition. If no broker owns it within `timeout_s`, this broker takes it back.
         """
         tenure = self._tenure_of(name)
@@ -715,7 +717,7 @@ class OwnershipManager:
         """Prepare for a partition that its owner is about to hand to this broker.
 
         Raises `PartitionMoving` when this broker stops or already serves it, `TopicNotFound`,
-        `TopicChanged`, and what creating ledgers raises.
+        `TopicChanged`, and errors of creating ledgers.
         """
         info = await self._known(name, foretold.incarnation)
         self._check_may_be_given(name)
@@ -726,7 +728,7 @@ class OwnershipManager:
         except PartitionMoving:
             await opening.close()
             raise
-        holding = self._on(name, Event.PREPARE)  # closes what was prepared for an earlier promise
+        holding = self._on(name, Event.PREPARE)  # closes ledgers of an earlier preparation
         holding.prepared = opening
         holding.expiry = asyncio.get_running_loop().call_later(
             self._config.handover_timeout_ms / 1000, self._on, name, Event.EXPIRE
@@ -740,15 +742,14 @@ class OwnershipManager:
     async def take(self, name: PartitionName, handed: Handover) -> None:
         """Claim a partition that its owner has released for us; return when it is open.
 
-        Raises `PartitionMoving` when another broker has it, and what `owner_of` raises.
+        Raises `PartitionMoving` when another broker has it, and the errors of `owner_of`.
         """
         info = await self._known(name, handed.incarnation)
         state = self._of(name).state
         is_expected = state is State.PREPARED or state in HERE
         if self._stopping or (self._leaving and not is_expected):
             raise PartitionMoving(f"{name} cannot be given to this broker: it stops")
-        # The record's owner is not read first: the claim itself tells, and does not depend on a
-        # watch.
+        # Do not read the record's owner first: the claim tells, and does not depend on a watch.
         if state not in HERE and not may(state, Event.CLAIM):
             raise PartitionMoving(f"{name} is on its way from this broker; ask again")
         tenure = self._claim(name, info.incarnation, info.settings)
@@ -757,10 +758,11 @@ class OwnershipManager:
         await self._wait_until_open(tenure)
         tenure.placed = handed.placed
         if handed.by:
-            tenure.came = f"{handed.by} handed it on: {handed.why}"
+            tenure.came = f"{handed.by} handed it over: {handed.why}"
 
     async def _known(self, name: PartitionName, incarnation: str) -> TopicInfo:
-        """Return the topic of that incarnation, even if this broker knew only an earlier one."""
+        """Return the topic of that incarnation, even if this broker knew only an earlier
+        incarnation."""
         try:
             return await self._check_exists(name, incarnation)
         except TopicChanged as error:
@@ -780,7 +782,7 @@ class OwnershipManager:
             raise PartitionMoving(f"{name} is being released by this broker; ask again")
         again = self._claim(name, tenure.opening.incarnation, tenure.opening.settings())
         again.placed = placed
-        again.came = f"{self._registry.own.broker_id} closed and opened it anew, for an unload"
+        again.came = f"{self._registry.own.broker_id} closed and reopened it, for an unload"
         await self._wait_until_open(again)
 
     # Claims
@@ -841,7 +843,7 @@ class OwnershipManager:
                 self._lookups.note(name, decode_broker(claimed.owner))
                 return
             except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
-                self._topics.forget(name.topic_name)  # we may not have heard of its deletion
+                self._topics.forget(name.topic_name)  # it may be deleted without our knowledge
                 if self._tenure_of(name) is tenure:
                     self._leave(tenure, Event.LOST, f"cannot be opened: {error}")
                 return
@@ -948,7 +950,7 @@ class OwnershipManager:
             tenure.task.cancel()
 
     async def _release(self, name: PartitionName, *, is_leftover: bool) -> None:
-        """Release the record; afterwards a claim is possible, whether or not the release succeeded.
+        """Release the record; afterwards a claim is possible, even if the release failed.
 
         `is_leftover`: a record of ours may stand although this process does not know of it.
         """
@@ -1024,9 +1026,9 @@ class OwnershipManager:
             self._spawn(self._take_released(name))
 
     async def _take_released(self, name: PartitionName) -> None:
-        # The broker that released this partition lives, so it has asked some successor, perhaps not
-        # us. If that fails, it takes the partition back. If it dies meanwhile, `reconcile` is
-        # called.
+        # The broker that released this partition lives, so it has asked a successor, perhaps not
+        # us. If the hand-over fails, that broker takes the partition back. If it dies, `reconcile`
+        # is called.
         self._awaited[name] = self._awaited.get(name, 0) + 1
         try:
             with contextlib.suppress(TimeoutError, OctavoError):
@@ -1039,7 +1041,7 @@ class OwnershipManager:
         await self._take_if_free(name, used=True)
 
     def _is_left(self, name: PartitionName) -> bool:
-        """Whether a living broker has just released the partition for a successor that it has
+        """Whether a live broker has just released the partition for a successor that it has
         asked."""
         if self._of(name).state is State.PREPARED:  # this broker is the successor
             return True
@@ -1047,8 +1049,8 @@ class OwnershipManager:
         return before is not None and self._registry.is_other(before)
 
     async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
-        """Claim a free partition that we are preferred for; if not `used`, only if it was ever
-        opened."""
+        """Claim a free partition for which we are preferred; unless `used`, only if it was opened
+        before."""
         try:
             state = self._of(name).state
             if state in HERE or self._stopping:
@@ -1071,11 +1073,12 @@ class OwnershipManager:
         except OctavoError as error:
             _log.warning("owner_not_read", partition=str(name), reason=str(error))
             # Not `reconcile`: the end of a session changes thousands of records at once, and each
-            # change would make all the others read again.
+            # change would cause a read of all the others.
             self._take_free_soon()
 
     async def _verify_own(self, name: PartitionName) -> None:
-        """Abandon a partition served here if its record, which has changed, is no longer ours."""
+        """Abandon a partition that is served here if its record, which has changed, is no longer
+        ours."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             return

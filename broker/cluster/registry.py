@@ -1,11 +1,11 @@
 """The live brokers: our own registration, the other brokers under a watch, and preferences.
 
 A broker is alive as long as its ephemeral record stands. `membership.py` computes which live broker
-should own a partition; all brokers compute the same answer. It is only a preference. A free
-partition is claimed by preference among all live brokers. A served partition is handed on only to a
-broker that has settled: both it and this broker have been up for a while, and our own session had
-no break. So short-lived brokers do not move partitions back and forth. A drained broker
-(broker_status.py) is preferred for nothing as long as another live broker is not drained.
+is preferred for a partition; all brokers compute the same answer. A free partition is claimed by
+the preferred one of all live brokers. A served partition is handed over only to a broker that has
+settled: both this and that broker have been up for a while, and our own session had no break. So
+short-lived brokers do not move partitions back and forth. A drained broker (broker_status.py) is
+not preferred for any partition as long as another live broker is not drained.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from octavo.protocol.tally import Tally
 _log = structlog.get_logger()
 _RETRY_S = 0.2
 _TOPICS_REMEMBERED = 32_768
-"""Size of the cache of preferences. They are computed each second for every topic served here, so
-it is larger than the number of topics that a broker is meant to serve."""
+"""Size of the cache of preferences. They are computed each second for every topic served here, and
+a broker should serve fewer topics than this."""
 _TAKEN_SESSIONS_MAX = 2
-"""After this many session timeouts, a record that still stands is not left over from our last run.
-"""
+"""If a record stands after this many session timeouts, it does not come from our last run."""
 
 
 def encode_broker(info: BrokerInfo, run: str) -> bytes:
-    """Encode a broker's registration, also used as the value of owner records.
+    """Encode a broker's registration, which is also the value of owner records.
 
     `run` differs at every start of a broker.
     """
@@ -54,7 +53,7 @@ def encode_broker(info: BrokerInfo, run: str) -> bytes:
 def reads_leases(value: bytes) -> bool:
     """Whether the broker of this record reads leases in state ledgers.
 
-    Brokers of version 0.1 do not, and cannot open a partition whose state ledger holds leases.
+    Brokers of version 0.1 do not, and cannot open a partition whose state ledger has leases.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         return bool(msgpack.unpackb(value)["leases"])
@@ -90,7 +89,7 @@ class BrokerRegistry:
         self._spawn = spawn
         self._value = b""
         self._values: dict[str, bytes] = {}
-        """The records as last read; a broker's record differs from one start to the next."""
+        """The records as last read; a broker's record differs after each start."""
         self._up_since_s: dict[str, float] = {}
         """When this broker first saw each record."""
         self._undisturbed_since_s = self._changed_s = 0.0
@@ -104,13 +103,12 @@ class BrokerRegistry:
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.statuses = BrokerStatuses(store, on_gone, spawn)
-        """The status of this broker and of the others."""
         self.own = BrokerInfo("", "")
         self.live: dict[str, BrokerInfo] = {}
         self._gone = GoneBrokers()
 
     async def start(self, own: BrokerInfo, value: bytes) -> None:
-        """Register this broker and read which others are live."""
+        """Register this broker and read which other brokers are live."""
         self.own, self._value = own, value
         self.statuses.start(own.broker_id, value)
         self._registered = True
@@ -122,7 +120,7 @@ class BrokerRegistry:
         self._following = asyncio.create_task(self._follow(), name="broker registry")
 
     async def leave(self) -> None:
-        """Withdraw the registration: from now on other brokers are preferred."""
+        """Withdraw the registration, so that other brokers are preferred."""
         self._registered = False
         await self._ownership.release(broker_path(self.own.broker_id))
 
@@ -149,7 +147,7 @@ class BrokerRegistry:
         return tuple(live[one] for one in self._preferred(topic, partitions, able))
 
     def preferred_of(self, name: PartitionName, partitions: int) -> BrokerInfo:
-        """Return the broker that should own one partition. The others cost no step."""
+        """Return the broker that should own one partition, without computing the others."""
         live, able = self._able()
         return live[self._preferred(name.topic_name, partitions, able)[name.partition]]
 
@@ -171,7 +169,7 @@ class BrokerRegistry:
 
     @property
     def has_session(self) -> bool:
-        """Whether the metadata store has vouched for this broker's session in time."""
+        """Whether the metadata store has confirmed this broker's session in time."""
         return self._store.session_state is SessionState.CONNECTED
 
     @property
@@ -181,7 +179,7 @@ class BrokerRegistry:
 
     @property
     def is_draining(self) -> bool:
-        """Whether this broker is being emptied."""
+        """Whether this broker is being drained."""
         return self.statuses.own.draining
 
     def undrained(self) -> tuple[str, ...]:
@@ -201,13 +199,13 @@ class BrokerRegistry:
         return broker_id in self.live and self._up_since_s.get(broker_id, math.inf) <= since_s
 
     def is_other(self, owner: BrokerInfo) -> bool:
-        """Whether this is another broker that is registered, as far as we have heard."""
+        """Whether this is another registered broker, as far as this broker knows."""
         return owner.broker_id != self.own.broker_id and self.live.get(owner.broker_id) == owner
 
     async def check_registered(self, owner: BrokerInfo) -> None:
         """Check that an owner is a registered broker: calls go to no other address.
 
-        Raises `OWNER_NOT_REGISTERED`, and what reading records raises.
+        Raises `OWNER_NOT_REGISTERED`, and errors of reading records.
         """
         if self.live.get(owner.broker_id) == owner:
             return
@@ -225,8 +223,8 @@ class BrokerRegistry:
             )
         raise OWNER_NOT_REGISTERED(
             f"the metadata names broker {owner.broker_id} as the owner, but no live broker is "
-            "registered by that name at the address given there; nothing is sent to it. It is "
-            "served again when that record goes, which is when its session ends"
+            "registered by that name at that address; nothing is sent to it. The partition is "
+            "served again when that record goes, at the end of its session"
         )
 
     def no_such_broker(self, broker_id: str) -> BrokerError:
@@ -238,7 +236,7 @@ class BrokerRegistry:
     def settled(self) -> tuple[str, ...]:
         """Return the brokers that have been up long enough to be given served partitions; sorted.
 
-        Empty if this broker has not settled or has no session. Drained brokers are left out.
+        Without drained brokers. Empty if this broker has not settled or has no session.
         """
         settled_since_s = asyncio.get_running_loop().time() - self._settle_s
         if not self.is_connected or self._undisturbed_since_s > settled_since_s:
@@ -248,12 +246,11 @@ class BrokerRegistry:
     def successor(
         self, name: PartitionName, partitions: int, settled: tuple[str, ...]
     ) -> str | None:
-        """Return which settled broker should be given a served partition; None: none for now.
+        """Return the settled broker that should be given a served partition, if any.
 
         A successor must be preferred among all live brokers, because calls are sent there after the
         move, and also among the settled brokers alone, so that the partition stays if the unsettled
-        brokers leave. A broker asks for each partition that it serves, so the other partitions of
-        the topic cost no step.
+        brokers leave. Computes one partition, not all of the topic.
         """
         if not settled:
             return None
@@ -293,7 +290,7 @@ class BrokerRegistry:
         self._namesake = None
 
     def _is_taken(self, owner: bytes) -> None:
-        """Handle a taken broker id: by our last run, whose session has not ended, or by another
+        """Handle a taken broker id: our last run has it, whose session has not ended, or another
         broker."""
         now_s = asyncio.get_running_loop().time()
         if owner != self._namesake:
@@ -307,8 +304,8 @@ class BrokerRegistry:
             where = other.url if other is not None else "an unknown address"
             self._on_taken(
                 BrokerIdTaken(
-                    f"broker id {self.own.broker_id} belongs to a living broker at {where}: "
-                    "give this one another broker_id, or stop that one"
+                    f"broker id {self.own.broker_id} belongs to a live broker at {where}: "
+                    "give this broker another broker_id, or stop the other broker"
                 )
             )
         else:

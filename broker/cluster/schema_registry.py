@@ -4,8 +4,8 @@ The owner of a partition whose topic checks messages keeps the subject's record 
 (watched_record.py), and compiles its schemas once. So publishing continues while the metadata store
 is away. A version never changes, and is removed only with its whole subject.
 
-The libraries that parse, compare and check schemas have no bound on their time, so an `Engine` runs
-them elsewhere. Messages whose check is known to take few steps are checked on the loop.
+The libraries that parse, compare and check schemas may take any time, so an `Engine` runs them
+outside the loop. Messages whose check is known to take few steps are checked on the loop.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict,
 from octavo.protocol.records import Record
 
 SCHEMA_HEADER = "octavo-schema"
-"""Message header that names the version of its schema, by id or number. Without it: the newest."""
+"""Message header that names the version of the message's schema, by id or number. Without it: the
+newest."""
 VERSIONS_MAX = 1_000
 RECORD_CHARS_MAX = 400_000
-"""Limit of all versions' texts together: the metadata store takes records of 1 MB."""
+"""The most characters in all versions' texts together: the metadata store takes records of 1 MB."""
 SUBJECTS_KEPT = 10_000
-"""Limit of subjects in memory; further subjects are read each time."""
+"""The most subjects in memory; all others are read each time."""
 GIVEN_BYTES_MAX = 4 * SCHEMA_BYTES_MAX
-"""Limit of a schema as sent, with spaces, escapes and line ends."""
+"""The most bytes of a schema as sent, with spaces, escapes and line ends."""
 QUICK_STEPS_MAX = 400_000
-"""Limit of steps in one turn of the loop: ten milliseconds at most, usually far less."""
+"""The most steps in one turn of the loop: ten milliseconds, usually far less."""
 _CHANGES_TRIED_MAX = 8
 SubjectName = tuple[str, str]
 
@@ -93,10 +94,10 @@ class _Subject:
 
 
 class MessageCheck:
-    """Check the messages of a topic by its subject as it is now.
+    """Checks the messages of a topic by its subject as it is now.
 
-    Most messages are checked here, because their number of steps is known and small. All others go
-    to the engine together.
+    Messages with a known, small number of steps are checked here; all others go to the engine
+    together.
     """
 
     def __init__(self, name: SubjectName, subject: _Subject, engine: Engine, turns: Turns) -> None:
@@ -162,7 +163,7 @@ class MessageCheck:
 
 
 class SchemaRegistry:
-    """Register, list and delete the schema subjects of the cluster."""
+    """Registers, lists and deletes the schema subjects of the cluster."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class SchemaRegistry:
         engine: Engine | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`engine`: runs the libraries; None: on the loop. `turns`: turns of the loop."""
+        """`engine` runs the libraries; None: on the loop. `turns`: turns of the loop."""
         self._records = records
         self._clock = clock
         self._spawn = spawn
@@ -281,7 +282,7 @@ class SchemaRegistry:
         except RecordNotFound:
             raise _no_subject(name) from None
 
-    # ---- messages
+    # Messages
 
     async def checker(self, name: SubjectName) -> MessageCheck:
         """Return the check for messages of a topic with this subject.
@@ -310,7 +311,7 @@ class SchemaRegistry:
             )
         return MessageCheck(name, subject, self._engine, self._turns)
 
-    # ---- schemas
+    # Schemas
 
     async def _text(self, kind: str, given: Any, caller: Hashable) -> str:
         """Return the schema's text in canonical form. Raises `InvalidSchema`."""
@@ -322,7 +323,7 @@ class SchemaRegistry:
             raise InvalidSchema("the schema is nested too deeply") from None
         if len(sent) > GIVEN_BYTES_MAX:
             raise InvalidSchema(
-                f"the schema has {len(sent)} bytes as it was given; the most are {GIVEN_BYTES_MAX}"
+                f"the schema has {len(sent)} bytes as it was sent; at most {GIVEN_BYTES_MAX}"
             )
         answer = await self._engine.ask(("registrations", caller), Read(kind, sent))
         if isinstance(answer, TooCostly):

@@ -1,9 +1,8 @@
 """Namespaces, topics and subscriptions: their records, cached in memory and kept fresh by watches.
 
 The topic's record is authoritative; the first owner of a partition makes that partition's record. A
-lookup costs nothing once the record is in memory; a watch tells when it changes
-(watched_record.py). Every change is a compare-and-set: if two brokers change a topic at once, one
-of them reads again.
+watch tells when a record in memory changes (watched_record.py). Every change is a compare-and-set:
+if two brokers change a topic at once, one of them reads again.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 8
 _CHANGE_WAIT_S = 10.0
 _STALE_SUBSCRIPTIONS_MAX = 1_000
-"""With more subscriptions in memory than this, an alarm drops all that were not read since the
-last."""
+"""With more subscriptions in memory than this, an alarm drops all that were not read since the last
+alarm."""
 _PARTITIONS_KEY = "partitions"
 """Field of a subscription's record: how many partitions the topic had when it was made."""
 _LETTERS_KEY = "letters"
@@ -107,7 +106,7 @@ class _KnownNamespace:
 
 
 class Topics:
-    """Create, read, change and delete namespaces, topics and subscriptions."""
+    """Creates, reads, changes and deletes namespaces, topics and subscriptions."""
 
     def __init__(
         self,
@@ -189,7 +188,7 @@ class Topics:
     async def set_policies(
         self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
     ) -> NamespaceRecord:
-        """Apply `change` to the namespace's record; the owners of its topics hear of it by a watch.
+        """Apply `change` to the namespace's record; a watch tells the owners of its topics.
 
         Raises `NamespaceNotFound`, `SettingsConflict`, and what `change` raises.
         """
@@ -210,7 +209,7 @@ class Topics:
         """Delete an empty namespace. Raises `NamespaceNotFound`, `NAMESPACE_NOT_EMPTY`."""
         await self._namespace(name)
         if name == DEFAULT_NAMESPACE:
-            raise NAMESPACE_NOT_EMPTY(f"namespace {name!r} is always there")
+            raise NAMESPACE_NOT_EMPTY(f"namespace {name!r} always exists")
         try:
             await self._records.delete_namespace(name)
         except RecordExists as error:
@@ -242,7 +241,7 @@ class Topics:
     ) -> tuple[TopicInfo, bool]:
         """Make a topic, or find it with equal settings; return it, and whether it is new.
 
-        `own`: a broker makes it for itself. `for_stream`: it is to become a durable stream. Raises
+        `own`: a broker makes it for itself. `for_stream`: it will become a durable stream. Raises
         `SettingsConflict`, `NamespaceNotFound`, `AUDIT_TOPIC_CLOSED`.
         """
         if not own:
@@ -260,8 +259,7 @@ class Topics:
             except RecordExists:
                 if (found := await self._standing(name)) is None:
                     continue
-                # A topic made before its namespace was encrypted may not be marked as encrypted
-                # yet.
+                # A topic older than its namespace's encryption may not be marked as encrypted.
                 if replace(found.settings, encrypted=settings.encrypted) != settings:
                     raise SettingsConflict(
                         f"topic {name} exists with other settings", found.settings, settings
@@ -293,7 +291,7 @@ class Topics:
     async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
         """Return the topic, from memory where possible. Raises `TopicNotFound`.
 
-        With an `incarnation`, raises `TopicChanged` if the topic of that name is another one.
+        With an `incarnation`, raises `TopicChanged` if the topic of that name has another one.
         """
         info = self.fresh(name)
         if info is None:
@@ -317,7 +315,7 @@ class Topics:
             return await self._known_or_read(name, newest=newest)
         except TopicNotFound:
             # A shared reading may have begun before this call, and a server of the store may be
-            # behind. A topic that was made before the call must not be reported as absent.
+            # behind. But a topic that was made before the call must be found.
             await self._records.sync()
             found = await self._read(name)
             await self.policies_of(name.namespace)
@@ -363,7 +361,7 @@ class Topics:
         try:
             await known.record.value()
         except OctavoError as error:
-            # The topic must open all the same: without the policies more is kept, never less.
+            # The topic must open all the same: without the policies more is kept.
             _log.warning("namespace_not_read", namespace=namespace, reason=str(error))
         return known.policies
 
@@ -383,8 +381,10 @@ class Topics:
         await self.policies_of(namespace)
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """Change a topic's settings; partitions may only grow. Raises `TopicNotFound`,
-        `InvalidSettings`."""
+        """Change a topic's settings; partitions may only grow.
+
+        Raises `TopicNotFound`, `InvalidSettings`, `TopicDeleting`, `SettingsConflict`.
+        """
         try:
             async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
                 await self._update(name, settings, check)
@@ -422,10 +422,9 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
-        """Delete the topic, its ledgers and cursors; when this returns, no broker serves it any
-        more.
+        """Delete the topic, its ledgers and cursors; afterwards no broker serves it any more.
 
-        With an `incarnation`, raises `TopicChanged` if the topic of that name is another one.
+        With an `incarnation`, raises `TopicChanged` if the topic of that name has another one.
         Raises `TopicNotFound`, and `TopicDeleting` when it takes long: the deletion then continues
         by itself.
         """
@@ -435,7 +434,7 @@ class Topics:
         except RecordNotFound as error:
             raise _no_topic(name) from error
         if incarnation and record.identity != incarnation:
-            raise TopicChanged(f"topic {name} is another one, made after it", looked=True)
+            raise TopicChanged(f"topic {name} was deleted and made again", looked=True)
         await self._deletions.finish(name, record.identity)
         self.forget(name)
 
@@ -453,7 +452,7 @@ class Topics:
                     found.append(await self.get(TopicName(namespace, topic)))
         return found
 
-    # Subscriptions of a topic (each partition has a cursor of its own, see Partition.subscribe)
+    # Subscriptions of a topic (each partition has a separate cursor, see Partition.subscribe)
 
     async def create_subscription(
         self,
@@ -467,7 +466,7 @@ class Topics:
 
         Then call `Partition.subscribe` at every owner; a partition that is missed makes its cursor
         when it is first used. The dead-letter topic and the retry topic, each with its
-        subscription, are made before this subscription. Raises `SettingsConflict`, `TopicNotFound`,
+        subscription, are made before. Raises `SettingsConflict`, `TopicNotFound`,
         `NamespaceNotFound`, `InvalidName`, `InvalidSettings`, `TOO_MANY_SUBSCRIPTIONS`.
         """
         checked_name("subscription", name)
@@ -518,8 +517,8 @@ class Topics:
         """Make the topics for a new subscription's dead letters and retries, each with a
         subscription.
 
-        Copies are stored on as many bookies as messages of the subscription's own topic. Without a
-        subscription, retention would delete them.
+        They get as many copies as messages of the subscription's own topic. Without a subscription,
+        retention would delete them.
         """
         if not settings.dead_letter_topic and not settings.retry_topic:
             return
@@ -566,7 +565,7 @@ class Topics:
             with contextlib.suppress(SettingsConflict):  # another call made it meanwhile
                 await self.create(target, quorums)
         await self.mark_letters(target)
-        with contextlib.suppress(SettingsConflict):  # an existing one keeps copies, too
+        with contextlib.suppress(SettingsConflict):  # an existing subscription keeps copies, too
             await self.create_subscription(target, subscription, settings, for_letters=True)
 
     async def letters_beside(
@@ -574,7 +573,7 @@ class Topics:
     ) -> TopicName:
         """Return the topic for copies of `info`'s messages that `topic` does not take.
 
-        `info` is a subscription of `origin`. The topic and its subscription are made if they do not
+        `info` is a subscription of `origin`. Makes the topic and its subscription if they do not
         exist. Raises what `create_subscription` raises.
         """
         settings = info.settings
@@ -593,7 +592,7 @@ class Topics:
     async def mark_letters(self, name: TopicName) -> TopicInfo:
         """Note in the topic's record that it gets dead letters or retries; return the topic.
 
-        Costs nothing if the record says so already. Raises `TopicNotFound`, `SettingsConflict`.
+        Raises `TopicNotFound`, `SettingsConflict`.
         """
         info = await self.get(name)
         for _ in range(_CHANGES_TRIED_MAX):
@@ -607,10 +606,9 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def _check_letters(self, origin: TopicInfo, target: TopicName, subscription: str) -> None:
-        """Raise `InvalidSettings` if copies would be stored in clear text, or would not be kept.
+        """Raise `InvalidSettings` if copies would be stored in clear text, or might be removed.
 
-        A subscription that exists already, and was not made for letters, loses messages by the
-        topic's policies.
+        The topic's policies may remove messages of a subscription that was not made for letters.
         """
         try:
             info = await self.newest(target)
@@ -620,7 +618,7 @@ class Topics:
         if origin.settings.encrypted and not encrypted:
             raise InvalidSettings(
                 f"topic {origin.name} is encrypted, and {target} is not, or would not be: copies "
-                "of its messages would lie there in clear text; name a topic of an encrypted "
+                "of its messages would be stored in clear text; name a topic of an encrypted "
                 "namespace"
             )
         if info is None:
@@ -642,7 +640,7 @@ class Topics:
             if takes and not found.has_letters:
                 raise InvalidSettings(
                     f"subscription {subscription!r} of {target} was not made for copies of "
-                    f"messages, and that topic's {' and '.join(takes)} would take them from it: "
+                    f"messages, and that topic's {' and '.join(takes)} would remove them: "
                     "name another subscription there, which is then made, or set the policy to off"
                 )
 
@@ -654,8 +652,10 @@ class Topics:
                 await self._records.delete_subscription(*topic, name, version)
 
     async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
-        """Return a subscription, from memory if possible. Raises `SubscriptionNotFound`,
-        `TopicNotFound`."""
+        """Return a subscription, from memory if possible.
+
+        Raises `SubscriptionNotFound`, `TopicNotFound`.
+        """
         known = self._known.get(topic)
         found = None if known is None else known.subscriptions.get(name)
         if known is None or found is None:
@@ -696,7 +696,7 @@ class Topics:
     ) -> None:
         """Delete a subscription and its cursors. Raises `SubscriptionNotFound`, `TopicNotFound`.
 
-        With `created_ms`, only the subscription that was made at that time is deleted.
+        With `created_ms`, delete it only if it was made at that time.
         """
         await self.get(topic)
         checked_name("subscription", name)
@@ -764,13 +764,14 @@ class Topics:
             raise TopicNotFound(f"topic {name} is being forked; ask again in a moment")
         if record.deleting:
             raise TopicNotFound(
-                f"topic {name} is being deleted; PUT /v1/topics/{name} waits for "
-                "that and makes it anew"
+                f"topic {name} is being deleted; PUT /v1/topics/{name} waits for that and "
+                "makes it again"
             )
         return _info_of(name, record)
 
     def _reading_of(self, name: TopicName) -> Callable[[], Coroutine[Any, Any, TopicInfo]]:
-        """Return a function that reads the topic and notices when a namesake replaced it."""
+        """Return a function that reads the topic, and notices when it was deleted and made
+        again."""
         before: TopicInfo | None = None
 
         async def read() -> TopicInfo:
@@ -804,7 +805,8 @@ class Topics:
             self._spawn(self._reread(name))
 
     async def _reread(self, name: TopicName) -> None:
-        """Read a changed topic, so that partitions open here hear of new settings or a deletion."""
+        """Read a changed topic, so that partitions open here learn of new settings or a
+        deletion."""
         try:
             await self._found(name, newest=True)
         except TopicNotFound:

@@ -2,10 +2,9 @@
 
 Every reconnect raises the alarm of every watch, and an outage of the store may follow. Work that
 needs no change must then continue with the known value, so an alarm forgets nothing. A caller of
-`value` waits for the new reading, but at most until `FRESH_WITHIN_S` after the alarm. From then on
-the last known value is returned until a reading succeeds. That is as safe as before the alarm, when
-the same value was returned: decisions that a cut-off broker must not make are protected by
-compare-and-set and by fencing, never by this value.
+`value` waits for the new reading, but at most until `FRESH_WITHIN_S` after the alarm; after that
+callers get the last known value until a reading succeeds. This is safe: decisions that a cut-off
+broker must not make are protected by compare-and-set and by fencing, never by this value.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from octavo.metadata.store import MetadataUnavailable, SessionExpired
 
 Value = TypeVar("Value")
 FRESH_WITHIN_S = 0.3
-"""A healthy store answers within milliseconds; an unhealthy store costs a call no more than this.
-"""
+"""A healthy store answers within milliseconds; an unhealthy store delays a call by at most this
+time."""
 
 
 class WatchedRecord(Generic[Value]):
-    """Keep the record that `read` returns; `spawn` runs readings, which callers share."""
+    """Keeps the record that `read` returns; `spawn` runs readings, which callers share."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class WatchedRecord(Generic[Value]):
             self._fresh_until = self._loop.time() + FRESH_WITHIN_S
 
     def note(self, value: Value) -> None:
-        """Set the value, learned without a reading. It does not cancel an earlier alarm."""
+        """Set the value, learned without a reading. An earlier alarm remains."""
         self._last = (value,)
 
     async def newest(self) -> Value:
@@ -74,8 +73,8 @@ class WatchedRecord(Generic[Value]):
     async def value(self) -> Value:
         """Return the newest value, or the last known value while the store does not answer.
 
-        Raises what reading raises if no value is known, or if the failure is not that the store is
-        away.
+        Raises what reading raises if no value is known, or if the failure is not an outage of the
+        store.
         """
         if self._last is None:
             return await self.newest()

@@ -203,11 +203,11 @@ async def test_a_drain_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None
     one, two = await spread(cluster)
     mine = one.broker.ownership.open_partitions()[0].name
     first = one.broker.balance.place_of(mine).why
-    assert first.startswith("A is to have it by the even spread"), first
+    assert first.startswith("A should have it by the even spread"), first
     await one.broker.drain()
     await until(lambda: share(two.broker) == 6, "A is empty")
     why = two.broker.balance.place_of(mine).why
-    assert why.startswith("A handed it on: A is being drained; "), why
+    assert why.startswith("A handed it over: A is being drained; "), why
 
 
 async def test_a_stop_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None:
@@ -216,7 +216,7 @@ async def test_a_stop_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None:
     await one.broker.give_away()
     await until(lambda: share(two.broker) == 6, "A is empty")
     why = two.broker.balance.place_of(mine).why
-    assert why.startswith("A handed it on: A stops; "), why
+    assert why.startswith("A handed it over: A stops; "), why
 
 
 async def test_a_killed_broker_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None:
@@ -228,7 +228,7 @@ async def test_a_killed_broker_is_told_as_the_reason_of_a_move(cluster: Cluster)
         while not (await two.broker.ownership.owner_of(mine)).local:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # A's session has to end
     why = two.broker.balance.place_of(mine).why
-    told = "B took it over, for A, which served it before, ended or lost its session; "
+    told = "B took it over, because A, which served it before, ended or lost its session; "
     assert why.startswith(told), why
     again = await cluster.start("A", **SLOW)
     await until(lambda: "A" in two.broker.registry.live, "A is back")

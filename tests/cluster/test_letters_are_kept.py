@@ -204,7 +204,7 @@ async def test_a_subscription_that_stands_there_is_not_taken_where_it_would_lose
     await one.broker.topics.create(DEAD, TopicSettings(policies=Policies(ttl_ms=1_000)))
     await one.broker.topics.create_subscription(DEAD, "s", SubscriptionSettings(type="shared"))
     made = SubscriptionSettings(type="shared", max_deliveries=1)
-    with pytest.raises(InvalidSettings, match="ttl would take them"):
+    with pytest.raises(InvalidSettings, match="ttl would remove them"):
         await one.broker.topics.create_subscription(NAME, "s", made)
     named = replace(made, dead_letter_subscription="letters")
     await one.broker.topics.create_subscription(NAME, "s", named)
