@@ -13,7 +13,7 @@ because a bound for each connection is worth nothing with ten thousand of them:
 - `FrameRoom`: frames that have arrived in part.
 - `Turns`: requests handled in a turn of the loop.
 
-`AddCrowd` pauses no client that adds: during a burst of adds it makes cold reads wait.
+`AddBurst` pauses no client that adds: during a burst of adds it makes cold reads wait.
 
 So memory is bounded whatever the number of clients, and a client that sends little is served while
 others flood the bookie. A peer that takes no answer for long, or leaves half a frame here while
@@ -55,11 +55,11 @@ REQUESTS_PER_CHUNK = 250
 """What a socket should bring at once, estimated from its last chunk."""
 _READ_PER_TURN = 16
 """Sockets from the queue that are read in the next turn."""
-CROWD_BYTES = 128 * 1024
-"""A burst: this many bytes of adds within a millisecond or in one chunk."""
+PEAK_BYTES = 128 * 1024
+"""A peak: this many bytes of adds within a millisecond or in one chunk."""
 _AT_ONCE_S = 0.001
-CROWD_S = 0.02
-"""Two bursts within this time make a crowd, which lasts this long after the last burst."""
+BURST_S = 0.02
+"""Two peaks within this time make a burst, which lasts this long after the last peak."""
 _HELD_BYTES_MIN = 4096
 """A connection that holds less of a frame is no burden."""
 
@@ -334,11 +334,11 @@ class AddPressure:
                 listener(level)
 
 
-class AddCrowd:
+class AddBurst:
     """Detects that adds come as fast as the loop takes them, so that other work delays them.
 
     A loop that keeps up finds little data on each socket, whatever the rate is. A loop that was
-    delayed for a moment finds a burst once; a loop that does not keep up finds bursts again and
+    delayed for a moment finds a peak once; a loop that does not keep up finds peaks again and
     again.
     """
 
@@ -355,15 +355,15 @@ class AddCrowd:
         if now - self._since > _AT_ONCE_S:
             self._since, self._bytes = now, 0
         self._bytes += size
-        if self._bytes >= CROWD_BYTES:
+        if self._bytes >= PEAK_BYTES:
             self._bytes = 0
-            if now - self._much_at <= CROWD_S:
-                self._there_until = now + CROWD_S
+            if now - self._much_at <= BURST_S:
+                self._there_until = now + BURST_S
             self._much_at = now
 
     @property
     def is_there(self) -> bool:
-        """Whether two bursts came close together, and the last of them a moment ago."""
+        """Whether two peaks came close together, and the last of them a moment ago."""
         return self._loop.time() < self._there_until
 
 

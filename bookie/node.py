@@ -225,7 +225,7 @@ class BookieNode:
 
     def _new_collector(self, storage: Storage, instance_id: str) -> Collector:
         ledgers = LedgerStore(self._store, rng=self._rng)
-        storage.control.newcomers.ask(ledgers.list)
+        storage.control.ledger_admission.ask(ledgers.list)
         return Collector(
             self.config,
             storage,
@@ -325,7 +325,7 @@ class BookieNode:
         self._serving = _Serving(storage, server, collector)
         self._judge_space(room, collect=False)
         self._show(storage, server, collector)
-        storage.control.newcomers.on_begin = self._rise_due.set
+        storage.control.ledger_admission.on_begin = self._rise_due.set
         limbo = storage.limbo
         if limbo.record is not None and not limbo.is_over:
             log.warning(
@@ -405,7 +405,7 @@ class BookieNode:
             if self._serving is not None:
                 storage = self._serving.storage
                 self._serving.server.abort()
-                await storage.control.newcomers.close()
+                await storage.control.ledger_admission.close()
                 await storage.close()
         except OctavoError as error:
             log.warning("storage_not_flushed", bookie=self.bookie_id, reason=str(error))

@@ -32,7 +32,7 @@ from functools import partial
 import structlog
 
 from octavo.bookie.adds import AddBatch
-from octavo.bookie.back_pressure import AddCrowd, AddPressure, Budget
+from octavo.bookie.back_pressure import AddBurst, AddPressure, Budget
 from octavo.bookie.check.consistency import check_at_start
 from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.config import BookieConfig
@@ -53,8 +53,8 @@ from octavo.bookie.startup.opening import Opened, begin_journals, open_files, re
 from octavo.bookie.stats import ReadStats, WriteStats
 from octavo.bookie.write.cache import Memtable, WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
+from octavo.bookie.write.duplicate_adds import Done, DuplicateAdds, Results
 from octavo.bookie.write.flushing import Flushing
-from octavo.bookie.write.repeats import Done, Repeats, Results
 from octavo.protocol.codes import Code, OctavoError
 
 _OK = Code.OK
@@ -153,7 +153,7 @@ class Storage:
             restored.unsure_deletions,
         )
         """Fences, LACs, and the state of each ledger."""
-        self._crowd = AddCrowd()
+        self._burst = AddBurst()
         self._cold = self._new_cold_reads()
         caches, lookups = (self._cache, self._read_cache), self.read_stats.lookups
         self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
@@ -165,7 +165,7 @@ class Storage:
             self._cache, config.journal_queue_bytes_max, config.add_bytes_max
         )
         """How far the disk is behind the adds, and which clients have to wait for it."""
-        self.repeats = Repeats(
+        self.duplicate_adds = DuplicateAdds(
             self.reads,
             lambda batch: self.control.admission(batch, read_only=self.disk_full),
             self._journals,
@@ -229,7 +229,7 @@ class Storage:
             cache=self._read_cache,
             damages=self.damages,
             stats=self.read_stats,
-            crowd=self._crowd,
+            burst=self._burst,
         )
 
     def _new_compactor(self) -> Compactor:
@@ -272,7 +272,7 @@ class Storage:
         if not await self._flushing.stop():
             return  # the storage was closed before
         self.control.close()
-        await self.repeats.close()
+        await self.duplicate_adds.close()
         try:
             if self._failed is None:
                 await self._journals.drain()
@@ -315,10 +315,10 @@ class Storage:
         """Admit `batches` in order; `done` gets each with its code when its group is durable.
 
         A batch is taken or refused whole. `done` is called for the batches of each journal
-        together, and for each batch that may be here already separately (write/repeats.py). Lanes
-        take turns at a journal. With `deferred`, `done` is called when batches are written: until
-        `force` a power failure may lose them. Batches that may be here already are durable even
-        then.
+        together, and for each batch that may be here already separately
+        (write/duplicate_adds.py). Lanes take turns at a journal. With `deferred`, `done` is called
+        when batches are written: until `force` a power failure may lose them. Batches that may be
+        here already are durable even then.
         """
         if (only := self._journals.only) is not None:
             self._add_to(only, batches, done, lane, deferred=deferred)
@@ -340,7 +340,7 @@ class Storage:
         for batch in batches:
             code = admit(batch, read_only=read_only)
             if code is None:
-                self.repeats.take(batch, done, lane)
+                self.duplicate_adds.take(batch, done, lane)
             else:
                 results.append((batch, code))
         if results:
@@ -361,7 +361,7 @@ class Storage:
         if buffers:
             added = partial(self._added, journal, results, done)
             size = sum(map(len, buffers))
-            self._crowd.came(size)
+            self._burst.came(size)
             journal.append(buffers, size, added, lane, deferred=deferred)
             self._update_pressure()
         else:
@@ -397,9 +397,9 @@ class Storage:
         return self._journals.pending_bytes
 
     def _update_pressure(self) -> None:
-        journals, repeats = self._journals, self.repeats
-        used = journals.pending_bytes + repeats.bytes
-        self.pressure.update(used, journals.pending_buffers + repeats.count)
+        journals, waiting = self._journals, self.duplicate_adds
+        used = journals.pending_bytes + waiting.bytes
+        self.pressure.update(used, journals.pending_buffers + waiting.count)
 
     # Ledgers
 

@@ -1,9 +1,9 @@
 """A bookie's state of each ledger besides its entries, and the bookie's identity.
 
 `control` admits adds, fences, takes explicit LACs and deletes, and journals all of these. `rules`
-holds its pure rules, `state` the state of each ledger and its file. `newcomers` limits new ledgers
-that metadata may not know. `cookies` and `identity` check which bookie owns the folders, and
-`limbo` remembers what this bookie may have lost.
+holds its pure rules, `state` the state of each ledger and its file. `ledger_admission` limits new
+ledgers that metadata may not know. `cookies` and `identity` check which bookie owns the folders,
+and `limbo` remembers what this bookie may have lost.
 
 Promises: adds that were admitted before a fence are before it in the journal, and a fence is
 answered when it is durable. A bookie that lost data never denies an entry that it may have had.

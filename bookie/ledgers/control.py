@@ -24,8 +24,8 @@ from octavo.bookie.disk.files import DiskFull
 from octavo.bookie.journal.format import Meta, MetaOp, encode_meta
 from octavo.bookie.journal.journal import Journals
 from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.bookie.ledgers.ledger_admission import LedgerAdmission
 from octavo.bookie.ledgers.limbo import Limbo
-from octavo.bookie.ledgers.newcomers import Newcomers
 from octavo.bookie.ledgers.rules import Fate, FenceStep
 from octavo.bookie.ledgers.state import LedgerState, LedgerStates
 from octavo.protocol.codes import (
@@ -60,7 +60,7 @@ class LedgerControl:
     ) -> None:
         """`journals` takes the changes. `unsure_deletions` comes from `LedgerReplay`."""
         self._states = states
-        self.newcomers = Newcomers(states, unlisted_max)
+        self.ledger_admission = LedgerAdmission(states, unlisted_max)
         """Decides whether a ledger that is new here may begin."""
         self.limbo = limbo or Limbo()
         """The ledgers of which this bookie may have lost data; it must deny nothing about them."""
@@ -89,7 +89,7 @@ class LedgerControl:
     def admit(self, batch: AddBatch, *, read_only: bool) -> Code | None:
         """Decide whether a batch may be journaled; if so, create the ledger's state if needed.
 
-        None means yes, but some entries may be here already: see write/repeats.py.
+        None means yes, but some entries may be here already: see write/duplicate_adds.py.
         """
         code = self.admission(batch, read_only=read_only)
         if code is not _OK:
@@ -98,7 +98,7 @@ class LedgerControl:
         last = first + batch.count - 1
         state = self._states.get(batch.ledger_id)
         if state is None:
-            if not self.newcomers.may_begin(batch.ledger_id):
+            if not self.ledger_admission.may_begin(batch.ledger_id):
                 return Code.TOO_MANY_REQUESTS
             state = self._states.create(batch.ledger_id, batch.key)
         reached = state.reached
@@ -134,12 +134,12 @@ class LedgerControl:
         `UnknownState`."""
         state = self._states.get(ledger_id)
         if state is None:
-            self.deny(ledger_id, "knows the ledger")
+            self.require_certain(ledger_id, "knows the ledger")
         if state is None or state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} is not known to this bookie")
         return state
 
-    def deny(self, ledger_id: int, what: str) -> None:
+    def require_certain(self, ledger_id: int, what: str) -> None:
         """Raise `UnknownState` if this bookie must not deny anything about the ledger.
 
         Call it before every negative answer. `what` completes "cannot tell whether it …".
@@ -153,7 +153,7 @@ class LedgerControl:
         """Like `known`, for answers that lost data could make too low: also raises `UnknownState`
         in limbo."""
         state = self.known(ledger_id)
-        self.deny(ledger_id, what)
+        self.require_certain(ledger_id, what)
         return state
 
     def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
@@ -163,7 +163,7 @@ class LedgerControl:
         """
         lac = self.known(ledger_id).last_add_confirmed
         if after is None or lac <= after:
-            self.deny(ledger_id, "knew of a later LAC")
+            self.require_certain(ledger_id, "knew of a later LAC")
         return lac
 
     def last_entry(self, ledger_id: int) -> int:
@@ -194,14 +194,14 @@ class LedgerControl:
             raise Unauthorized(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(key)}")
         state = self._states.get(ledger_id)
         if state is None:
-            if not self.newcomers.may_begin(ledger_id):
+            if not self.ledger_admission.may_begin(ledger_id):
                 raise TooManyRequests(f"ledger {ledger_id} is new here: looking for its record")
             return self._states.create(ledger_id, key)
         if state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
         if state.key != key:
             # After a loss, another caller may have come first with a wrong key.
-            self.deny(ledger_id, "had it under this key")
+            self.require_certain(ledger_id, "had it under this key")
             raise Unauthorized(f"ledger {ledger_id}: this is not the ledger's master key")
         return state
 

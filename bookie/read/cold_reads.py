@@ -6,7 +6,7 @@ callers want at once is read once: a caller that asks for an entry being read wa
 When a queued read gets its turn, it first looks in the cache, because another read may have brought
 the entry. read_ahead.py decides how far to read ahead.
 
-During a burst of adds (`AddCrowd`), only one thread reads, and it rests `_REST_RATIO` times as long
+During a burst of adds (`AddBurst`), only one thread reads, and it rests `_REST_RATIO` times as long
 as it has read. Readers that catch up share processors, memory and the interpreter with the adds,
 and can wait. A read waits for adds at most half of its time-out; urgent reads (of a recovery, or to
 compare a repeated add) do not wait at all.
@@ -22,7 +22,7 @@ import asyncio
 import struct
 from concurrent.futures import Executor
 
-from octavo.bookie.back_pressure import AddCrowd
+from octavo.bookie.back_pressure import AddBurst
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageRegistry
 from octavo.bookie.entrylog.log import EntryLogs
@@ -83,7 +83,7 @@ class ColdReads:
         cache: ReadCache,
         damages: DamageRegistry,
         stats: ReadStats,
-        crowd: AddCrowd,
+        burst: AddBurst,
     ) -> None:
         self._executor = executor
         self._threads = config.read_threads
@@ -95,7 +95,7 @@ class ColdReads:
         self.wait_s_max = config.read_wait_ms_max / 1000
         self._damages = damages
         self._stats = stats
-        self._crowd = crowd
+        self._burst = burst
         self._ahead = ReadAhead(config.read_ahead_bytes_max, cache.bytes_max)
         self._loop = asyncio.get_running_loop()
         self._queue: FairQueue[int, _Wanted] = FairQueue()
@@ -113,7 +113,7 @@ class ColdReads:
         """Name work that waits although it could run; empty when there is none."""
         if not self._queue or len(self._flights) >= self._threads or self._rest is not None:
             return ""
-        return "" if self._flights and self._crowd.is_there else "reads wait, and a thread is free"
+        return "" if self._flights and self._burst.is_there else "reads wait, and a thread is free"
 
     def index_changed(self) -> None:
         """A flush ended: what an earlier read found may no longer be the newest copy."""
@@ -164,7 +164,7 @@ class ColdReads:
 
     def _makes_room(self, waited_s: float) -> bool:
         """Whether this read must yield to adds. If so, `_start` runs again later."""
-        if not self._crowd.is_there or waited_s > self.wait_s_max / 2:
+        if not self._burst.is_there or waited_s > self.wait_s_max / 2:
             return False
         if self._flights:
             return True

@@ -170,7 +170,7 @@ class ReadPath:
                 break
         if not sought.entries:
             self._control.known(ledger_id)
-            self._control.deny(ledger_id, f"had entry {first}")
+            self._control.require_certain(ledger_id, f"had entry {first}")
             raise NoSuchEntry(f"ledger {ledger_id} entry {first} is not on this bookie")
         return sought.entries
 

@@ -61,7 +61,7 @@ from octavo.protocol.tally import host_of
 if TYPE_CHECKING:
     from octavo.bookie.wire.rights import Asked, Rights
     from octavo.bookie.wire.server import BookieServer
-    from octavo.bookie.write.repeats import Done
+    from octavo.bookie.write.duplicate_adds import Done
 
 log = structlog.get_logger()
 

@@ -90,7 +90,7 @@ class NodeCopies:
         frame = add_prefix(key, len(entry), int(Flag.RECOVERY_ADD)) + entry
         offsets = range(0, len(frame), len(frame))
         run = AddBatch(ledger_id, entry_id, 1, key, recovery=True, frames=frame, offsets=offsets)
-        await self._storage.repeats.replace(run)
+        await self._storage.duplicate_adds.replace(run)
 
 
 async def is_owned_by_a_broker(store: MetadataStore, metadata: LedgerMetadata) -> bool:

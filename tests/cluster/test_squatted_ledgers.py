@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.ledger_admission import LedgerAdmission
 from octavo.bookie.ledgers.limbo import LimboRecord
-from octavo.bookie.ledgers.newcomers import Newcomers
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.broker.errors import PartitionUnavailable, PublishOutcomeUnknown
 from octavo.broker.partition.partition import Partition
@@ -200,11 +200,11 @@ async def test_who_makes_ledgers_in_metadata_goes_on(squatter_cluster: Cluster) 
 
 async def test_what_has_a_record_does_not_count() -> None:
     states = LedgerStates()
-    newcomers = Newcomers(states, BOUND)
+    admission = LedgerAdmission(states, BOUND)
     for one in range(BOUND):
-        assert newcomers.may_begin(one)
+        assert admission.may_begin(one)
         states.create(one, KEY)
-    assert newcomers.may_begin(BOUND), "nobody can be asked yet"
+    assert admission.may_begin(BOUND), "nobody can be asked yet"
     listings = 0
     away = True
 
@@ -215,20 +215,20 @@ async def test_what_has_a_record_does_not_count() -> None:
             raise MetadataUnavailable("away")
         return list(range(10, 2 * BOUND))
 
-    newcomers.ask(listing)
-    assert not newcomers.may_begin(BOUND)
+    admission.ask(listing)
+    assert not admission.may_begin(BOUND)
     await until(lambda: listings == 1)
-    assert not newcomers.may_begin(BOUND), "without an answer nothing begins"
+    assert not admission.may_begin(BOUND), "without an answer nothing begins"
     away = False
-    while not newcomers.may_begin(BOUND):  # noqa: ASYNC110
+    while not admission.may_begin(BOUND):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     assert listings == 2
     states.create(BOUND, KEY)
     for one in range(1_000, 1_000 + BOUND - 10):
-        assert newcomers.may_begin(one), "ten were not listed"
+        assert admission.may_begin(one), "ten were not listed"
         states.create(one, KEY)
-    assert not newcomers.may_begin(2_000)
-    await newcomers.close()
+    assert not admission.may_begin(2_000)
+    await admission.close()
 
 
 async def test_a_fence_waits_as_well() -> None:
@@ -239,7 +239,7 @@ async def test_a_fence_waits_as_well() -> None:
     async def listing() -> list[int]:
         return []
 
-    control.newcomers.ask(listing)
+    control.ledger_admission.ask(listing)
     with pytest.raises(TooManyRequests):
         await control.fence(7, KEY)
-    await control.newcomers.close()
+    await control.ledger_admission.close()

@@ -23,7 +23,7 @@ from octavo.bookie.ledgers.high_water import MetadataOlder
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.node import BookieNode, BookieStartTimeout
 from octavo.bookie.storage import Storage
-from octavo.bookie.write.repeats import Done
+from octavo.bookie.write.duplicate_adds import Done
 from octavo.broker.operations.kinds import AnyAnswer, PartitionOperation
 from octavo.broker.partition.partition import Partition
 from octavo.ledger.rereplication.keeper import CopyKeeper

@@ -136,7 +136,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.clock.deletion_clock:_WANDERING
     """,
     "one read is compared entry by entry, however long; test_holes_below_the_highest_entry": """
-        octavo.bookie.write.repeats:_READ_BYTES
+        octavo.bookie.write.duplicate_adds:_READ_BYTES
     """,
     "of the process's limit of open files; what it bounds is drawn (open_entry_logs_max)": """
         octavo.bookie.entrylog.open_logs:_SHARE_OF_DESCRIPTORS
@@ -193,7 +193,8 @@ KEPT: Mapping[str, str] = {
     """,
     "nobody in the simulator takes the ids of others: cluster/test_squatted_ledgers does": """
         octavo.ledger.client:_ASK_FOR_ID_S octavo.ledger.write.taken_ids:*
-        octavo.metadata.ledger_ids:_HIGH_END octavo.bookie.ledgers.newcomers:_BETWEEN_LISTINGS_S
+        octavo.metadata.ledger_ids:_HIGH_END
+        octavo.bookie.ledgers.ledger_admission:_BETWEEN_LISTINGS_S
     """,
     "nobody in the simulator forges entries: cluster/test_comparing_copies does": """
         octavo.bookie.wire.requests:_COMPARED_MAX octavo.ledger.rereplication.comparing:*

@@ -71,7 +71,7 @@ def is_fenced(storage: Storage, ledger_id: int) -> bool:
     """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""
     state = storage.control.known(ledger_id)
     if not state.fenced:
-        storage.control.deny(ledger_id, "was fenced")
+        storage.control.require_certain(ledger_id, "was fenced")
     return state.fenced
 
 

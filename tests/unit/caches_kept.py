@@ -63,7 +63,8 @@ KEPT: Mapping[str, str] = {
         bookie.ledgers.state:LedgerStates._all bookie.read.cache:ReadCache._firsts
         bookie.read.cache:ReadCache._runs
         bookie.write.cache:Memtable.ledgers bookie.write.flushing:Flushing._written_at
-        bookie.write.repeats:Repeats._lines bookie.write.repeats:Repeats._tasks
+        bookie.write.duplicate_adds:DuplicateAdds._lines
+        bookie.write.duplicate_adds:DuplicateAdds._tasks
         broker.log.entry_index:EntryIndex._ledgers broker.log.orphan_ledgers:Suspects._since_s
         broker.log.reader:LogReader._hints broker.partition.compacted:CompactedReader._times
         inspect.entry_log:EntryLogWalk.sums ledger.bookies.connection:BookieConnection._sinks

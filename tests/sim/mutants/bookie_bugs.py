@@ -304,7 +304,7 @@ MUTANTS = (
         "a disk that is replaced by an empty one, the loss accepted, then reads or a recovery",
         (
             Edit(
-                "octavo.bookie.ledgers.control:LedgerControl.deny",
+                "octavo.bookie.ledgers.control:LedgerControl.require_certain",
                 "if self.limbo.covers(ledger_id):",
                 "if False:",
             ),

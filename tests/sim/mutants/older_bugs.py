@@ -33,7 +33,7 @@ MUTANTS = (
         "The mark rises once a minute alone: the ledgers of that minute are lost in silence.",
         (
             f"{_NODE}._start",
-            "storage.control.newcomers.on_begin = self._rise_due.set",
+            "storage.control.ledger_admission.on_begin = self._rise_due.set",
             "pass",
         ),
     ),

@@ -406,7 +406,7 @@ BUGS = (
         (
             Edit(
                 "octavo.bookie.ledgers.control:LedgerControl._authorized",
-                "if not self.newcomers.may_begin(ledger_id):",
+                "if not self.ledger_admission.may_begin(ledger_id):",
                 "if False:",
             ),
         ),
@@ -420,7 +420,7 @@ BUGS = (
         "cluster/test_squatted_ledgers.py",
         (
             Edit(
-                "octavo.bookie.ledgers.newcomers:Newcomers._renew",
+                "octavo.bookie.ledgers.ledger_admission:LedgerAdmission._renew",
                 "    self._listing = None\n",
                 "",
             ),

@@ -361,7 +361,7 @@ BUGS = (
         (
             Edit(
                 "octavo.bookie.ledgers.control:LedgerControl._authorized",
-                '        self.deny(ledger_id, "had it under this key")\n',
+                '        self.require_certain(ledger_id, "had it under this key")\n',
                 "",
             ),
         ),

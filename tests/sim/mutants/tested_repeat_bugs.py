@@ -32,7 +32,7 @@ BUGS = (
         "cluster/test_secured_ledgers.py",
         (
             Edit(
-                "octavo.bookie.write.repeats:Repeats._work_off",
+                "octavo.bookie.write.duplicate_adds:DuplicateAdds._work_off",
                 "await self._journals.settled(ledger_id)",
                 "pass",
             ),
@@ -46,7 +46,7 @@ BUGS = (
         "cluster/test_secured_ledgers.py",
         (
             Edit(
-                "octavo.bookie.write.repeats:Repeats._store",
+                "octavo.bookie.write.duplicate_adds:DuplicateAdds._store",
                 "code = self._admission(batch)",
                 "code = Code.OK",
             ),
@@ -61,7 +61,7 @@ BUGS = (
         "unit/bookie/test_failed_sync.py",
         (
             Edit(
-                "octavo.bookie.write.repeats:_kept",
+                "octavo.bookie.write.duplicate_adds:_kept",
                 "Code.IO if journal.is_stopped else Code.OK",
                 "Code.OK",
             ),
@@ -76,7 +76,7 @@ BUGS = (
         "unit/bookie/test_failed_sync.py",
         (
             Edit(
-                "octavo.bookie.write.repeats:Repeats._store",
+                "octavo.bookie.write.duplicate_adds:DuplicateAdds._store",
                 "journal.append([], 0, partial(_kept, journal, batch, done), lane)",
                 "_kept(journal, batch, done, None)",
             ),

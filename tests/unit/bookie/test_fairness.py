@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.bookie.back_pressure import (
-    CROWD_BYTES,
-    CROWD_S,
+    BURST_S,
+    PEAK_BYTES,
     RUN_BYTES,
-    AddCrowd,
+    AddBurst,
     AddPressure,
     Budget,
     Pressure,
@@ -231,7 +231,7 @@ class _OneByOne(Executor):
 
 
 def cold_reads(
-    executor: Executor, crowd: Any = None, *, read_threads: int = 1, **how: int
+    executor: Executor, burst: Any = None, *, read_threads: int = 1, **how: int
 ) -> ColdReads:
     config = config_in(Path("/nowhere"), read_threads=read_threads, **how)
     nothing: Any = None
@@ -244,7 +244,7 @@ def cold_reads(
         cache=ReadCache(1 << 20, stats),
         damages=nothing,
         stats=stats,
-        crowd=crowd or AddCrowd(),
+        burst=burst or AddBurst(),
     )
 
 
@@ -272,30 +272,30 @@ async def test_one_cold_read_too_many_is_refused_while_the_disk_still_hangs() ->
         task.cancel()
 
 
-class _Crowd:
-    """A crowd of adds, or none, as the test says."""
+class _Burst:
+    """A burst of adds, or none, as the test says."""
 
     is_there = True
 
 
-async def test_while_adds_crowd_in_one_thread_reads_and_rests(
+async def test_during_a_burst_of_adds_one_thread_reads_and_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("_REST_RATIO", "_REST_S_MAX"):
         monkeypatch.setattr(f"octavo.bookie.read.cold_reads.{name}", 10**9)
-    executor, crowd = _OneByOne(), _Crowd()
-    cold = cold_reads(executor, crowd, read_threads=2, read_wait_ms_max=60_000)
-    crowd.is_there = False
+    executor, burst = _OneByOne(), _Burst()
+    cold = cold_reads(executor, burst, read_threads=2, read_wait_ms_max=60_000)
+    burst.is_there = False
     tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(5)]
     await until(lambda: len(executor.under_way) == 2)
-    crowd.is_there = True
+    burst.is_there = True
     executor.under_way[0].set_result([])
     await asyncio.sleep(0.01)
     assert len(executor.under_way) == 2, "a second thread begins nothing more"
     executor.under_way[1].set_result([])
     await asyncio.sleep(0.01)
     assert len(executor.under_way) == 2, "and the first one rests"
-    crowd.is_there = False
+    burst.is_there = False
     tasks.append(asyncio.create_task(cold.run_with(9, 0)))
     await until(lambda: len(executor.under_way) == 4)  # both read
     for task in tasks:
@@ -304,7 +304,7 @@ async def test_while_adds_crowd_in_one_thread_reads_and_rests(
 
 async def test_it_rests_four_times_as_long_as_it_has_read() -> None:
     executor = _OneByOne()
-    cold = cold_reads(executor, _Crowd(), read_wait_ms_max=60_000)
+    cold = cold_reads(executor, _Burst(), read_wait_ms_max=60_000)
     tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(2)]
     await until(lambda: len(executor.under_way) == 1)
     await asyncio.sleep(0.02)
@@ -322,7 +322,7 @@ async def test_urgent_reads_make_no_room_and_nobody_does_for_ever(
     for name in ("_REST_RATIO", "_REST_S_MAX"):
         monkeypatch.setattr(f"octavo.bookie.read.cold_reads.{name}", 10**9)
     executor = _OneByOne()
-    cold = cold_reads(executor, _Crowd(), read_threads=2, read_wait_ms_max=4_000)
+    cold = cold_reads(executor, _Burst(), read_threads=2, read_wait_ms_max=4_000)
     tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(2)]
     await asyncio.sleep(0.01)
     assert executor.ledgers == [0]
@@ -338,23 +338,23 @@ async def test_urgent_reads_make_no_room_and_nobody_does_for_ever(
         task.cancel()
 
 
-async def test_a_crowd_is_much_at_once_twice_and_not_much_in_a_second() -> None:
-    crowd, now = AddCrowd(), 0.0
-    crowd._loop = SimpleNamespace(time=lambda: now)  # type: ignore[assignment]
+async def test_a_burst_is_much_at_once_twice_and_not_much_in_a_second() -> None:
+    burst, now = AddBurst(), 0.0
+    burst._loop = SimpleNamespace(time=lambda: now)  # type: ignore[assignment]
     for _ in range(20):
-        crowd.came(CROWD_BYTES // 2 - 1)
+        burst.came(PEAK_BYTES // 2 - 1)
         now += 0.002
-    assert not crowd.is_there
-    crowd.came(CROWD_BYTES)
-    assert not crowd.is_there, "the loop was kept from it for a moment"
-    now += CROWD_S * 1.5
+    assert not burst.is_there
+    burst.came(PEAK_BYTES)
+    assert not burst.is_there, "the loop was kept from it for a moment"
+    now += BURST_S * 1.5
     for _ in range(2):
-        assert not crowd.is_there
+        assert not burst.is_there
         for _ in range(64):  # from many sockets, in one turn of the loop
-            crowd.came(CROWD_BYTES // 64)
-    assert crowd.is_there
-    now += CROWD_S * 1.5
-    assert not crowd.is_there
+            burst.came(PEAK_BYTES // 64)
+    assert burst.is_there
+    now += BURST_S * 1.5
+    assert not burst.is_there
 
 
 # The level of pressure

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from octavo.bookie.back_pressure import AddCrowd, Budget
+from octavo.bookie.back_pressure import AddBurst, Budget
 from octavo.bookie.read.cache import CachedExtent, ReadCache
 from octavo.bookie.read.cold_reads import ColdReads
 from octavo.bookie.read.path import ReadPath
@@ -55,7 +55,7 @@ async def test_a_flush_ends_what_older_reads_may_answer() -> None:
         cache=cache,
         damages=unused,  # type: ignore[arg-type]
         stats=ReadStats(),
-        crowd=AddCrowd(),
+        burst=AddBurst(),
     )
     before = asyncio.create_task(cold.run_with(LEDGER, 0))
     joined = asyncio.create_task(cold.run_with(LEDGER, 0))

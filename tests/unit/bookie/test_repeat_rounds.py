@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from octavo.bookie.write.repeats import next_round
+from octavo.bookie.write.duplicate_adds import next_round
 from octavo.protocol.codes import Code
 from tests.support.raw_bookie import RawClient, add_of, running_bookie
 
@@ -58,7 +58,7 @@ async def test_adds_in_disorder_share_their_syncs(tmp_path: Path, order: str) ->
         assert sorted(acked) == [(1, entry_id) for entry_id in range(300)]
         assert len(groups) < 60
         assert await bookie.storage.reads.entries(1) == [(0, 299)]
-        assert bookie.storage.repeats.describe() == dict.fromkeys(
+        assert bookie.storage.duplicate_adds.describe() == dict.fromkeys(
             ("batches", "bytes", "lines", "tasks"), 0
         )
         client.close()

@@ -63,13 +63,13 @@ class Held(Protocol):
         """Return (first, last) of each range of entries that the bookie has, ascending."""
 
 
-class _Repeat(NamedTuple):
+class _DuplicateAdd(NamedTuple):
     batch: AddBatch
     done: Done
     lane: Hashable
 
 
-class Repeats:
+class DuplicateAdds:
     """The repeated adds of a storage."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Repeats:
         self._commit = commit
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._lines: dict[int, deque[_Repeat]] = {}
+        self._lines: dict[int, deque[_DuplicateAdd]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.bytes = 0
         """Bytes of the batches that wait here."""
@@ -111,9 +111,9 @@ class Repeats:
         self._changed()
         line = self._lines.get(batch.ledger_id)
         if line is not None:
-            line.append(_Repeat(batch, done, lane))
+            line.append(_DuplicateAdd(batch, done, lane))
             return
-        line = self._lines[batch.ledger_id] = deque([_Repeat(batch, done, lane)])
+        line = self._lines[batch.ledger_id] = deque([_DuplicateAdd(batch, done, lane)])
         task = self._loop.create_task(self._work_off(batch.ledger_id, line))
         self._tasks[task] = None
         task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
@@ -144,8 +144,8 @@ class Repeats:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work_off(self, ledger_id: int, line: deque[_Repeat]) -> None:
-        together: deque[_Repeat] = deque()
+    async def _work_off(self, ledger_id: int, line: deque[_DuplicateAdd]) -> None:
+        together: deque[_DuplicateAdd] = deque()
         try:
             while line:
                 together = next_round(line)
@@ -168,7 +168,7 @@ class Repeats:
         except Exception as error:
             return error
 
-    def _store(self, repeat: _Repeat, found: bool | Exception) -> None:
+    def _store(self, repeat: _DuplicateAdd, found: bool | Exception) -> None:
         batch, done, lane = repeat
         try:
             if isinstance(found, Exception):
@@ -185,7 +185,7 @@ class Repeats:
                 log.warning("add_refused", ledger=ledger_id, entry=first, reason=str(error))
             done([(batch, code_of(error, "add", ledger_id, first))])
 
-    def _leaves(self, repeat: _Repeat) -> None:
+    def _leaves(self, repeat: _DuplicateAdd) -> None:
         self.count -= 1
         self.bytes -= len(repeat.batch.frames)
         self._changed()
@@ -221,13 +221,13 @@ class Repeats:
         return is_here
 
 
-def next_round(line: deque[_Repeat]) -> deque[_Repeat]:
+def next_round(line: deque[_DuplicateAdd]) -> deque[_DuplicateAdd]:
     """Take batches from the front of `line` as long as they have no entry in common.
 
     A batch that shares an entry with the round must be compared with what the round stores, so it
     waits for the next round.
     """
-    found: deque[_Repeat] = deque()
+    found: deque[_DuplicateAdd] = deque()
     spans: list[tuple[int, int]] = []
     while line and len(found) < _ROUND_MAX:
         first, last = line[0].batch.first_entry, line[0].batch.last_entry

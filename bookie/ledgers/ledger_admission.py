@@ -24,7 +24,7 @@ Listing = Callable[[], Awaitable[Sequence[int]]]
 """Returns all ledgers that have a record. Raises a `MetadataError`."""
 
 
-class Newcomers:
+class LedgerAdmission:
     """Counts the ledgers of a bookie that may have no record. Used on the loop."""
 
     def __init__(self, states: LedgerStates, unlisted_max: int) -> None:
