@@ -24,6 +24,7 @@ from octavo.clock import wall_clock_ms
 from octavo.examples.following import LogEvent, LogFollower
 from octavo.examples.screen import Screen
 from octavo.ledger.client import LedgerClient
+from octavo.log_messages import in_words, recovery_step_in_words
 from octavo.logs import configure_logging
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.opening import open_store
@@ -33,7 +34,6 @@ from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import ANONYMOUS
 from octavo.standalone.cluster_file import Member
 from octavo.standalone.supervisor import Plan, Supervisor
-from octavo.words import in_words, recovery_step_in_words
 
 TOPIC = "public/accounts"
 BEFORE, AFTER = 50, 10

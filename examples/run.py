@@ -26,9 +26,9 @@ from octavo.examples.flights import Flights, load_flights
 from octavo.examples.following import LogEvent, LogFollower
 from octavo.examples.screen import Screen
 from octavo.examples.sharing import Sharing
+from octavo.log_messages import in_words
 from octavo.logs import configure_logging
 from octavo.standalone.supervisor import Plan, Supervisor
-from octavo.words import in_words
 
 TOPIC = "public/flights"
 PARTITIONS = 4

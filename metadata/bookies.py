@@ -19,6 +19,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.high_water import HighWaterStore
 from octavo.metadata.ledgers import LEDGERS_ROOT
 from octavo.metadata.paths import join
@@ -34,7 +35,6 @@ from octavo.metadata.store import (
     VersionConflict,
     Watch,
 )
-from octavo.metadata.together import all_of
 
 __all__ = ["BookieIdTaken", "BookieInfo", "BookieRegistry", "Cookie"]
 
@@ -252,7 +252,7 @@ class BookieRegistry:
         for read_only in (False, True):
             folder = f"{self._available}/{_READ_ONLY}" if read_only else self._available
             names = [name for name in await self._store.children(folder) if name != _READ_ONLY]
-            infos = await all_of(self._info(name, read_only=read_only) for name in names)
+            infos = await gather_all(self._info(name, read_only=read_only) for name in names)
             # A bookie that is turning read-only stands in both folders: the read-only record wins.
             found.update({info.bookie_id: info for info in infos if info is not None})
         return found
@@ -261,7 +261,7 @@ class BookieRegistry:
         """Return the ids of all bookies of the cluster: registered, or down."""
         available = self._available
         folders = (available, f"{available}/{_READ_ONLY}", self._cookies)
-        listed = await all_of(self._store.children(folder) for folder in folders)
+        listed = await gather_all(self._store.children(folder) for folder in folders)
         return set().union(*listed) - {_READ_ONLY}
 
     async def _info(self, bookie_id: str, *, read_only: bool) -> BookieInfo | None:

@@ -6,7 +6,7 @@ share is refused or unsafe; use ZooKeeper for several machines.
 All SQL runs on a separate thread (`RecordFile`); this module is its asyncio side. A short poll (20
 ms) of SQLite's data version triggers watches after changes by other processes, and ends the
 sessions of processes that fell silent. Heartbeats from the event loop keep our own session alive,
-in a file next to the database (beats.py).
+in a file next to the database (session_heartbeat.py).
 
 The clock alone decides whether the session lives. So a process that was stopped for longer than its
 session learns it from its first call: listeners get EXPIRED, every call begun before raises

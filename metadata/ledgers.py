@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from octavo.metadata import underreplication
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
 from octavo.metadata.ledger_ids import LedgerIds, ledger_path, step_widths
 from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
@@ -31,7 +32,6 @@ from octavo.metadata.store import (
     SessionExpired,
     Watch,
 )
-from octavo.metadata.together import all_of
 
 __all__ = ["LEDGERS_ROOT", "Fragment", "LedgerMetadata", "LedgerState", "LedgerStore"]
 
@@ -207,7 +207,7 @@ class LedgerStore:
                 step = name.removeprefix("L") if last else name
                 if len(step) == widths[0] and step.isdigit() and name.startswith("L") == last:
                     reads.append(below(f"{path}/{name}", digits + step, widths[1:]))
-            return [number for found in await all_of(reads) for number in found]
+            return [number for found in await gather_all(reads) for number in found]
 
         found: list[int] = []
         for first in await names(self._root):

@@ -11,8 +11,9 @@ transaction:
 
 Sessions are measured by CLOCK_BOOTTIME, the only clock that all processes of a machine share and
 that cannot be set. The boot id ends sessions from before a reboot. So a stopped process that wakes
-sees by the clock alone that its session is over, even if no other process has noticed yet. The ends
-of sessions are in a separate file (beats.py): no session needs the write lock to live on.
+sees by the clock alone that its session is over, even if no other process has noticed yet. The
+ends of sessions are in a separate file (session_heartbeat.py): a session does not need the write
+lock to live on.
 
 This module does not wait for the write lock, because a process that is stopped inside a transaction
 keeps it until it wakes. `FileLocked` says that nothing was begun; `embedded.py` tries again.
@@ -30,9 +31,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from octavo.metadata.beats import Beats, Lease
 from octavo.metadata.paths import check_folder, check_path, parent_of, parents_of
 from octavo.metadata.record_schema import ENDS_IN_BEATS, is_locked, open_database
+from octavo.metadata.session_heartbeat import Lease, SessionHeartbeats
 from octavo.metadata.store import (
     ANY_VERSION,
     MetadataError,
@@ -107,7 +108,7 @@ class RecordFile:
         """Open or create the files. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
         self._db = open_database(self._path, BUSY_TIMEOUT_MS)
         try:
-            self._beats = Beats(f"{self._path}-beats")
+            self._beats = SessionHeartbeats(f"{self._path}-beats")
         except OSError as error:
             self._db.close()
             raise MetadataUnusable(f"metadata file {self._path}: {error}") from error

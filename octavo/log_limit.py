@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from octavo.protocol.tally import host_of
+from octavo.protocol.log_limiter import host_of
 
 WINDOW_S = 10.0
 SAME_MAX = 5

@@ -16,9 +16,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import BadRecord, MetadataStore, RecordNotFound
-from octavo.metadata.together import all_of
 from octavo.protocol.codes import OctavoError
 
 _LOOKUPS_AT_ONCE = 16
@@ -72,7 +72,7 @@ class DeletionProof:
                 return False
 
         asked = missing[:_LOOKUPS_MAX]
-        answers = await all_of([is_gone(found) for found in asked])
+        answers = await gather_all([is_gone(found) for found in asked])
         await self._check_cluster()
         gone = [found for found, answer in zip(asked, answers, strict=True) if answer is True]
         present += [found for found, answer in zip(asked, answers, strict=True) if answer is False]

@@ -16,7 +16,7 @@ import structlog
 from octavo.bookie.wire.rights import STRANGER, Need, Rights
 from octavo.protocol.auth import AUTH_DISABLED, OCTAVO, AuthMessage
 from octavo.protocol.codes import Code
-from octavo.protocol.tally import Tally, host_of
+from octavo.protocol.log_limiter import LogLimiter, host_of
 from octavo.security.principal import Shown, Unauthenticated
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Caller:
     def __init__(
         self,
         guard: Guard,
-        refusals: Tally,
+        refusals: LogLimiter,
         counted: Counter,
         on_rights: Callable[[Rights | None], None],
     ) -> None:

@@ -56,7 +56,7 @@ from octavo.protocol.frames import (
     parse_batch_read,
     parse_read,
 )
-from octavo.protocol.tally import host_of
+from octavo.protocol.log_limiter import host_of
 
 if TYPE_CHECKING:
     from octavo.bookie.wire.rights import Asked, Rights

@@ -22,7 +22,7 @@ from octavo.bookie.wire.listener import Listener, SecureListener
 from octavo.bookie.wire.read_scheduler import ReadScheduler
 from octavo.bookie.wire.requests import Requests
 from octavo.bookie.wire.v3_calls import V3Calls
-from octavo.protocol.tally import Tally
+from octavo.protocol.log_limiter import LogLimiter
 
 if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig
@@ -74,9 +74,9 @@ class BookieServer:
         """Room for frames that have arrived in part, of all connections."""
         self.turns = Turns()
         """Requests handled in a turn of the loop, of all connections."""
-        self.refusals = Tally()
+        self.refusals = LogLimiter()
         """Counts connections closed for breaking the protocol, by host."""
-        self.strangers = Tally()
+        self.strangers = LogLimiter()
         """Counts requests refused for lack of rights, by host."""
         self._lanes = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None

@@ -40,6 +40,7 @@ from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.compactions import compacted_ledgers
 from octavo.metadata.election import Ownership
+from octavo.metadata.gather_all import gather_each
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.store import (
     RecordExists,
@@ -47,7 +48,6 @@ from octavo.metadata.store import (
     SessionExpired,
     VersionConflict,
 )
-from octavo.metadata.together import each_of
 from octavo.metadata.topics import (
     PartitionRecord,
     TopicRecord,
@@ -272,7 +272,7 @@ class Deletions:
             job.waits_for = "its partitions are being closed"
             numbers = {*range(record.settings.partitions)}
             numbers |= {*await self._records.list_partitions(*name)}
-            marked = await each_of(
+            marked = await gather_each(
                 sorted(numbers),
                 lambda n: self._mark(name.partition(n), incarnation, check),
                 _AT_ONCE,
@@ -281,9 +281,9 @@ class Deletions:
             await self._records.sync()
             owners = await self._owners(name, numbers)
             served = await self._tell_all(name, incarnation, frozenset(owners.values()))
-            await each_of(marked, lambda one: self._fence(one, served), _FENCED_AT_ONCE)
+            await gather_each(marked, lambda one: self._fence(one, served), _FENCED_AT_ONCE)
             await self._until_let_go(name, incarnation, owners, job)
-            await each_of(marked, lambda one: self._remove(one, check), _AT_ONCE)
+            await gather_each(marked, lambda one: self._remove(one, check), _AT_ONCE)
             check()
             await self._records.remove_owners_folder(*name)
             with contextlib.suppress(RecordNotFound):
@@ -341,7 +341,7 @@ class Deletions:
         """Return the owners' claims that stand, by partition."""
         asked = sorted(numbers)
         paths = [owner_path(*name.partition(number)) for number in asked]
-        found = await each_of(paths, self._ownership.owner, _AT_ONCE)
+        found = await gather_each(paths, self._ownership.owner, _AT_ONCE)
         return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
 
     async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:

@@ -39,9 +39,9 @@ from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import ForkPoint, LedgerList
 from octavo.broker.log.ledger_references import SharedLedgers, referrer_of
 from octavo.broker.types import TopicInfo, TopicName
+from octavo.metadata.gather_all import gather_all, gather_each
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict
-from octavo.metadata.together import all_of, each_of
 from octavo.metadata.topics import ForkRecord, PartitionRecord, TopicRecord, TopicStore
 from octavo.protocol.codes import OctavoError
 
@@ -125,7 +125,7 @@ class Forks:
         )  # fmt: skip
         try:
             check = await self._begin(name, record, stack)
-            await each_of(
+            await gather_each(
                 points,
                 lambda number: self._share(source, name, incarnation, number, points[number]),
                 _AT_ONCE,
@@ -162,7 +162,7 @@ class Forks:
         claimed = stack.enter_async_context(self._deletions.alone(name))
         works: tuple[Coroutine[Any, Any, Any], ...] = claimed, created()
         check: Callable[[], None]
-        check, is_new = await all_of(works)
+        check, is_new = await gather_all(works)
         check()
         # The record was made without the claim, so another broker may have deleted it since, or may
         # have been deleting an earlier topic.
@@ -213,7 +213,7 @@ class Forks:
             referrer_of(name.partition(number), incarnation),
         )
         ids = [segment.ledger_id for segment in ledger_list.segments]
-        await each_of(ids, lambda ledger_id: self._shared.refer(ledger_id, pair), _AT_ONCE)
+        await gather_each(ids, lambda ledger_id: self._shared.refer(ledger_id, pair), _AT_ONCE)
         await self._records.sync()
         again = await self._source(source, number, at)
         if [segment.ledger_id for segment in again.segments] != ids:

@@ -21,8 +21,8 @@ from octavo.broker.log.orphan_ledgers import Label, Suspects, label_of, may_go
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.gather_all import gather_each
 from octavo.metadata.store import BadRecord, RecordNotFound
-from octavo.metadata.together import each_of
 from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 
 _log = structlog.get_logger()
@@ -58,7 +58,7 @@ class OrphanLedgers:
         `mine`: which topics' ledgers this broker may remove. Raises what the metadata store raises.
         """
         asked = await self._next()
-        labels = zip(asked, await each_of(asked, self._label, _AT_ONCE), strict=True)
+        labels = zip(asked, await gather_each(asked, self._label, _AT_ONCE), strict=True)
         ours = {one: of for one, of in labels if of is not None and mine(of.partition.topic_name)}
         for other in asked:
             if other not in ours:
@@ -69,14 +69,14 @@ class OrphanLedgers:
         by_partition: dict[PartitionName, list[int]] = {}
         for ledger_id, label in ours.items():
             by_partition.setdefault(label.partition, []).append(ledger_id)
-        found = await each_of(by_partition, self._read, _AT_ONCE)
+        found = await gather_each(by_partition, self._read, _AT_ONCE)
         going = []
         for records, ids in zip(found, by_partition.values(), strict=True):
             for ledger_id in ids:
                 goes = records is not None and may_go(ledger_id, ours[ledger_id], *records)
                 if self._suspects.judged(ledger_id, now_s, goes=goes):
                     going.append(ledger_id)
-        await each_of(going, partial(self._remove, ours), _AT_ONCE)
+        await gather_each(going, partial(self._remove, ours), _AT_ONCE)
 
     async def _next(self) -> list[int]:
         """Return the suspects, and the ledgers whose turn it is."""

@@ -29,7 +29,7 @@ from octavo.metadata.paths import is_safe_name
 from octavo.metadata.store import MetadataStore, RecordNotFound, SessionState, Watch
 from octavo.metadata.topics import BROKERS_ROOT, broker_path
 from octavo.protocol.codes import OctavoError
-from octavo.protocol.tally import Tally
+from octavo.protocol.log_limiter import LogLimiter
 
 _log = structlog.get_logger()
 _RETRY_S = 0.2
@@ -98,7 +98,7 @@ class BrokerRegistry:
         self._namesake: bytes | None = None
         self._namesake_seen_s = 0.0
         self._namesake_for_s = 0.0
-        self._strangers = Tally()
+        self._strangers = LogLimiter()
         """Counts owners that are not live brokers."""
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None

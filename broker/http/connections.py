@@ -23,7 +23,7 @@ from aiohttp import web
 
 from octavo.broker.http.connection_bytes import REFUSED_HEAD, Masks, RequestEdges
 from octavo.broker.http.problems import Problem
-from octavo.protocol.tally import Tally
+from octavo.protocol.log_limiter import LogLimiter
 
 _TLS_BEGINS = "\\x16\\x03"
 """The first bytes of a TLS handshake, as aiohttp shows bytes that are not a request."""
@@ -293,7 +293,7 @@ class ConnectionServer(web.Server):
         self._short_way = short_way
         self._reserved: dict[Connection, None] = {}
         """Reserved connections in the order in which they came."""
-        self._refusals = Tally()
+        self._refusals = LogLimiter()
 
     def __call__(self) -> web.RequestHandler:
         """Make a connection."""

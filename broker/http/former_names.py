@@ -23,7 +23,7 @@ from multidict import CIMultiDict
 from octavo.broker.http.call import Call
 from octavo.broker.http.problems import problem_of
 from octavo.broker.http.router import Handler, Route
-from octavo.protocol.tally import Tally
+from octavo.protocol.log_limiter import LogLimiter
 
 PATHS = {"/v1/bulk-loads/": "/v1/transactions/"}
 HEADERS = {"Bulk-Load-Token": "Transaction-Token"}
@@ -46,7 +46,7 @@ class FormerNames:
     """Make routes that understand former names, for one server."""
 
     def __init__(self) -> None:
-        self._calls = Tally()
+        self._calls = LogLimiter()
 
     def routes(self, routes: Iterable[Route]) -> tuple[Route, ...]:
         """Return these routes, and for each renamed route a route at its former path."""

@@ -16,10 +16,10 @@ from octavo.broker.log.orphan_ledgers import is_gone, joined, left
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.gather_all import gather_each
 from octavo.metadata.one_record import ABSENT
 from octavo.metadata.shares import ShareStore
 from octavo.metadata.store import BadRecord, RecordExists, RecordNotFound, VersionConflict
-from octavo.metadata.together import each_of
 from octavo.metadata.topic_records import PartitionRecord, Referrer, TopicRecord
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.codes import OctavoError
@@ -120,7 +120,7 @@ class SharedLedgers:
             self._to_look_at = await self._shares.list()
         turn = self._to_look_at[:_LOOKED_AT_MAX]
         del self._to_look_at[:_LOOKED_AT_MAX]
-        await each_of(turn, lambda ledger_id: self._look_at(ledger_id, mine), _AT_ONCE)
+        await gather_each(turn, lambda ledger_id: self._look_at(ledger_id, mine), _AT_ONCE)
 
     async def _look_at(self, ledger_id: int, mine: Callable[[TopicName], bool]) -> None:
         try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from octavo.broker.internal_topics import Door, door_of, shut
-from octavo.protocol.tally import Tally
+from octavo.protocol.log_limiter import LogLimiter
 from octavo.security.audit import Decided
 from octavo.security.principal import ANONYMOUS, Forbidden, Identity, Unauthenticated
 from octavo.security.rules import CLUSTER, Operation, Resource
@@ -45,7 +45,7 @@ class Authorizer:
         self._authority = authority
         self._clock = clock
         self._count_denied = count_denied
-        self._denials = Tally()
+        self._denials = LogLimiter()
 
     @property
     def secured(self) -> bool:

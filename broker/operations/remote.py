@@ -57,7 +57,7 @@ from octavo.broker.operations.stream_kinds import AwaitStream, ReadStream, Strea
 from octavo.broker.operations.upgrade import PROTOCOL, Accepted, read_answer, request_head
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.codes import OctavoError
-from octavo.protocol.tally import Tally
+from octavo.protocol.log_limiter import LogLimiter
 from octavo.security.principal import Identity
 
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
@@ -135,7 +135,7 @@ class Remote:
         self._dial = dial
         self._links: dict[tuple[str, str], AskingLink] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[AskingLink]] = {}
-        self._strangers = Tally()
+        self._strangers = LogLimiter()
         self.own = own
         """This broker's identity."""
         self._count = count

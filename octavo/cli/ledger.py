@@ -205,8 +205,8 @@ def recover(
     """
 
     from octavo.broker.cluster.in_use import in_use, user_of
+    from octavo.log_messages import recovery_step_in_words
     from octavo.process.recovery_log import step_fields
-    from octavo.words import recovery_step_in_words
 
     def told(event: RecoveryEvent) -> None:
         say("  " + recovery_step_in_words(step_fields(ledger, event)))

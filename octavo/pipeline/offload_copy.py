@@ -20,8 +20,8 @@ from octavo.ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
 from octavo.ledger.offload.format import About, Checksum, ObjectWriter, Written
 from octavo.ledger.offload.object_store import file_system, joined
 from octavo.ledger.offload.offloaded import open_offloaded
-from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.offloads import OFFLOADED
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.metadata.topics import OffloadRecord
 from octavo.pipeline.offload_rules import pause_s
 from octavo.protocol.append_time import Appended, shown
@@ -79,7 +79,7 @@ async def copy(task: CopyTask) -> Copied:
 
 
 async def _copy(task: CopyTask, url: str) -> tuple[Written, str]:
-    cluster = Cluster(FrozenStore(task.records, task.service))
+    cluster = Cluster(SnapshotStore(task.records, task.service))
     await cluster.start()
     try:
         written, encryption = await _write(cluster, task, url)

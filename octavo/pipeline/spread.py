@@ -1,7 +1,7 @@
 """Spreads work on ledgers over Spark tasks.
 
-A task gets some ledgers and a copy of their records (metadata/frozen.py), so it needs no metadata
-store. It returns little: counts, and the first findings of each kind.
+A task gets some ledgers and a copy of their records (metadata/snapshot_store.py), so it needs no
+metadata store. It returns little: counts, and the first findings of each kind.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from octavo.ledger.errors import LedgerNotFound
-from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import Run
 from octavo.spark.cluster import Cluster, connected
@@ -116,7 +116,7 @@ def spread(run: Run, outcome: Outcome, parts: list[Part], work: Work) -> dict[st
 
 def _do(task: Task, work: Work) -> Found:
     async def run() -> Found:
-        cluster = Cluster(FrozenStore(task.records, task.service))
+        cluster = Cluster(SnapshotStore(task.records, task.service))
         await cluster.start()
         try:
             return await work(cluster, task.parts)

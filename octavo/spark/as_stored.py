@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from octavo.ledger.errors import LedgerDamaged, LedgerError, OffloadDamaged
 from octavo.ledger.read.continuity import Continuity
-from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.protocol.codes import NoSuchEntry
 from octavo.protocol.entry import Entry
 from octavo.spark.cluster import Cluster, connected
@@ -85,7 +85,7 @@ class WholeReader(SplitReader):
     async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Yield the batches of whole ledgers, with a piece that has the offsets to keep."""
         assert isinstance(split, WholeSplit)
-        cluster = Cluster(FrozenStore(split.records, self._service))
+        cluster = Cluster(SnapshotStore(split.records, self._service))
         await cluster.start()
         try:
             rest = list(split.parts)

@@ -3,7 +3,7 @@
 Names and ledger lists come from the metadata store. Entries come from the bookies, through the
 ledger client; nothing is fenced. An open ledger is read up to its last confirmed entry. The driver
 uses this with the real metadata store, tasks with a copy of the few records that they need
-(metadata/frozen.py).
+(metadata/snapshot_store.py).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.read.time_search import offset_as_new_as
 from octavo.metadata.bookies import encode_service_info
 from octavo.metadata.compactions import compacted_ledgers
-from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.ledger_codec import encode_ledger_metadata
 from octavo.metadata.ledger_ids import ledger_path
 from octavo.metadata.ledgers import LEDGERS_ROOT
 from octavo.metadata.opening import open_store
 from octavo.metadata.paths import join
 from octavo.metadata.secret import cluster_secret
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.metadata.store import MetadataError, MetadataStore, RecordNotFound
-from octavo.metadata.together import all_of
 from octavo.metadata.topic_settings import resolved
 from octavo.metadata.topics import (
     BROKERS_ROOT,
@@ -140,7 +140,7 @@ class Cluster:
     async def _trust(self) -> None:
         """Choose the proof for bookies: as a node, by the cluster's secret, or the reader token
         that came with a copy of records."""
-        if isinstance(self.store, FrozenStore):
+        if isinstance(self.store, SnapshotStore):
             with contextlib.suppress(RecordNotFound):
                 token = (await self.store.get(_READER_TOKEN)).value
                 self.ledgers.bookies.prove = lambda _: token
@@ -369,7 +369,7 @@ class Cluster:
                     found = await self.ledgers.metadata(ledger_id)
                     records[ledger_path(LEDGERS_ROOT, ledger_id)] = encode_ledger_metadata(found)
 
-        await all_of(one(ledger_id) for ledger_id in wanted)
+        await gather_all(one(ledger_id) for ledger_id in wanted)
         return records
 
     # ------------------------------------------------------------------ entries

@@ -18,8 +18,8 @@ import msgspec
 from octavo.client.trust import connector
 from octavo.client.wire import CONNECT_TIMEOUT_S
 from octavo.credentials import bearer
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.secret import cluster_secret
-from octavo.metadata.together import all_of
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
@@ -113,7 +113,7 @@ async def publish(
                 path = f"topics/{target.topic}/partitions/{target.partition}/messages"
                 await brokers.ask(path, data, _RECORD_BATCH)
 
-        await all_of(one(target, data) for target, (_, data) in content.items())
+        await gather_all(one(target, data) for target, (_, data) in content.items())
         body = {"parts": [], "published": True}
         done = await brokers.call(_path(bulk_load, batch, "commit"), body)
     _log.info(

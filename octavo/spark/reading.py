@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from octavo.ledger.errors import LedgerError, LedgerNotFound, OffloadDamaged
 from octavo.loop_thread import LoopThread
-from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.protocol.append_time import readable, shown
 from octavo.protocol.batch import read_header
 from octavo.protocol.codes import NoSuchEntry
@@ -75,7 +75,7 @@ class SplitReader:
 
     async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Return the stored batches that hold the split's pieces, about a megabyte at a time."""
-        cluster = Cluster(FrozenStore(split.records, self._service))
+        cluster = Cluster(SnapshotStore(split.records, self._service))
         await cluster.start()
         try:
             for piece in split.parts:
@@ -144,7 +144,7 @@ class SplitReader:
                 again = pieces(view, start, end)
             records = await service.records_for(one.ledger_id for one in (*again, *rest))
         await old.close()
-        cluster = Cluster(FrozenStore(records, self._service))
+        cluster = Cluster(SnapshotStore(records, self._service))
         await cluster.start()
         return cluster, [*again, *rest]
 

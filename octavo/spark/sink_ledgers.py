@@ -25,7 +25,7 @@ from octavo.clock import wall_clock_ms
 from octavo.ledger.encryption import plain_length
 from octavo.ledger.errors import LedgerError
 from octavo.ledger.write.writer import LedgerWriter
-from octavo.metadata.together import all_of
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.topics import TopicSettings
 from octavo.protocol.batch import ATTRIBUTE_DELAYED, read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
@@ -111,7 +111,7 @@ class TaskLedgers:
         first: dict[Target, bytes | LargeRow] = {}
         for target, batch in batches:
             first.setdefault(target, batch)
-        await all_of(
+        await gather_all(
             self._opened(target) for target, batch in first.items() if isinstance(batch, bytes)
         )
         for target, batch in batches:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import structlog
 
-from octavo.metadata.together import all_of
+from octavo.metadata.gather_all import gather_all
 from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX, SESSION_TIMEOUT_MS, ProcessSpec
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError, Scope
@@ -133,7 +133,7 @@ class Supervisor:
             ports.check_ports(self.plan.host, self._fixed_ports(members))
             children = [self._plan_child(kind, number) for kind, number in members]
             await self._prepare_metadata()
-            await all_of(self._start_child(child) for child in children)
+            await gather_all(self._start_child(child) for child in children)
         except BaseException:
             await self.stop()
             raise

@@ -16,8 +16,8 @@ from octavo.bookie.node import BookieNode
 from octavo.cli.main import app
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerError
-from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.secret import cluster_secret
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.protocol.answers import AddRefused
 from octavo.protocol.codes import Code, OctavoError, Unauthorized
 from octavo.protocol.entry import (
@@ -100,7 +100,7 @@ async def test_a_task_reads_the_ledgers_of_its_records_and_no_others(cluster: Cl
         only_first = await service.records_for(ledgers[:1])
 
     async def read(of: dict[str, bytes], ledger_id: int) -> int:
-        spark = SparkCluster(FrozenStore(of, "test"))
+        spark = SparkCluster(SnapshotStore(of, "test"))
         await spark.start()
         try:
             reader = await spark.reader(ledger_id)
@@ -120,7 +120,7 @@ async def test_a_task_reads_the_ledgers_of_its_records_and_no_others(cluster: Cl
 async def test_a_task_cannot_write_by_its_token(cluster: Cluster) -> None:
     async with connected(cluster.store.url) as service:
         records = await service.records_for([1])
-    spark = SparkCluster(FrozenStore(records, "test"))
+    spark = SparkCluster(SnapshotStore(records, "test"))
     await spark.start()
     with pytest.raises(Unauthorized):
         await spark.ledgers.request("b1", Op.WRITE_LAC, {"ledger": 1, "key": b"k" * 20, "lac": 0})

@@ -33,7 +33,7 @@ from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName, Published, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
-from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.metadata.store import MetadataStore
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.codes import OctavoError
@@ -132,7 +132,7 @@ class Tools:
         finally:
             await made.close()
 
-    def _frozen(self, store: FrozenStore) -> ToolCluster:
+    def _frozen(self, store: SnapshotStore) -> ToolCluster:
         return self._made(store, _here(), "auto")
 
     def _made(self, store: MetadataStore, process: Process, read_from: str) -> ToolCluster:

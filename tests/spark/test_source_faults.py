@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 
 from octavo import Client
 from octavo.broker.types import TopicSettings
-from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.ledger_codec import encode_ledger_metadata
 from octavo.metadata.ledger_ids import ledger_path
 from octavo.metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.metadata.topic_records import encode_record
 from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicStore
 from octavo.metadata.topics import TopicSettings as StoredSettings
@@ -298,7 +298,7 @@ async def test_ten_thousand_small_ledgers_are_planned_in_seconds(
     assert store.at_once_max <= 64, "but not all at once"
 
 
-class FarStore(FrozenStore):
+class FarStore(SnapshotStore):
     """Records some milliseconds away. Counts the reads in flight."""
 
     at_once = at_once_max = 0

@@ -163,7 +163,7 @@ KEPT: Mapping[str, str] = {
         broker.metrics:Metrics._timed broker.metrics:_PartitionFigures._texts
         process.recovery_log:RecoveryLog._in_full
         process.schema_workers:_Lane._pauses protocol.fair_queue:FairQueue._lanes
-        protocol.tally:Tally._told security.audit:AuditBook._counted""",
+        protocol.log_limiter:LogLimiter._told security.audit:AuditBook._counted""",
     "by broker and address: a connection is of no caller and of no topic, requests say theirs": """
         broker.operations.remote:Remote._links broker.operations.remote:Remote._opening
     """,

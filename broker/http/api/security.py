@@ -34,9 +34,9 @@ from octavo.broker.types import PartitionName
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.read.entry_source import first_entry
 from octavo.metadata.compactions import compacted_ledgers
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import RecordNotFound
-from octavo.metadata.together import all_of
 from octavo.metadata.topics import PartitionLedger, TopicStore
 from octavo.protocol.entry import ENTRY_MAX, WHOLE, EntryRange
 from octavo.security.bookie_tokens import BookieTokens, TooManyLedgers
@@ -307,7 +307,7 @@ async def issue(call: Call) -> web.StreamResponse:
         return found
 
     found: dict[int, EntryRange] = {}
-    for some in await all_of(of(call.topic.partition(number)) for number in numbers):
+    for some in await gather_all(of(call.topic.partition(number)) for number in numbers):
         found.update(some)
     parts = {one: entries for one, entries in found.items() if entries != WHOLE}
     tokens = BookieTokens(await cluster_secret(call.services.store), call.services.clock)

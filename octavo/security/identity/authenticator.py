@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import structlog
 
-from octavo.protocol.tally import Tally
+from octavo.protocol.log_limiter import LogLimiter
 from octavo.security.identity import tokens
 from octavo.security.identity.api_keys import KEY_MARK, KEY_PREFIX, ApiKeys, identity_of_key
 from octavo.security.identity.certificates import CERTIFICATE_MARK, identity_of
@@ -127,7 +127,7 @@ class Authenticator:
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
         self._checking: dict[bytes, asyncio.Task[Identity]] = {}
         self._generation = 0
-        self._refused = Tally()
+        self._refused = LogLimiter()
         self._listeners: list[Callable[[], None]] = []
         self._moved = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

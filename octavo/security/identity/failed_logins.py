@@ -12,7 +12,7 @@ import ipaddress
 from collections import OrderedDict
 from typing import NamedTuple
 
-from octavo.protocol.tally import host_of
+from octavo.protocol.log_limiter import host_of
 from octavo.security.principal import Unauthenticated
 
 FREE_TRIES = 5

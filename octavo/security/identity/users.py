@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 
 import structlog
 
+from octavo.metadata.gather_all import gather_each
 from octavo.metadata.paths import join
 from octavo.metadata.store import (
     BadRecord,
@@ -31,7 +32,6 @@ from octavo.metadata.store import (
     RecordNotFound,
     VersionConflict,
 )
-from octavo.metadata.together import each_of
 from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.protocol.codes import OctavoError
 from octavo.security.identity.passwords import (
@@ -165,7 +165,7 @@ class UserStore:
         """Return the users by name, without deleted users."""
         await self._store.sync()
         names = await self.names()
-        records = await each_of(names, self.read, _AT_ONCE)
+        records = await gather_each(names, self.read, _AT_ONCE)
         return {
             name: record
             for name, record in zip(names, records, strict=True)
@@ -384,7 +384,7 @@ class Users:
         changes = await self._records.changes()
         everyone = not 0 <= changes.count - self._count <= RECENT
         names = await self._records.names() if everyone else changes.recent
-        records = await each_of(names, self._readable, _AT_ONCE)
+        records = await gather_each(names, self._readable, _AT_ONCE)
         users = {} if everyone else dict(self._users)
         for name, record in zip(names, records, strict=True):
             users.pop(name, None)

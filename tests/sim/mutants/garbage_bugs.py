@@ -58,7 +58,7 @@ MUTANTS = (
             ),
             Edit(
                 "octavo.bookie.gc.deletion_proof:DeletionProof.prove",
-                "answers = await all_of([is_gone(found) for found in asked])",
+                "answers = await gather_all([is_gone(found) for found in asked])",
                 "answers = [True for _ in asked]",
             ),
             Edit(

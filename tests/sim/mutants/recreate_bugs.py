@@ -57,7 +57,7 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.cluster.deletion:Deletions._delete",
-                "await each_of(marked, lambda one: self._fence(one, served), _FENCED_AT_ONCE)",
+                "await gather_each(marked, lambda one: self._fence(one, served), _FENCED_AT_ONCE)",
                 "pass",
             ),
         ),

@@ -18,7 +18,7 @@ from octavo.broker.partition.opening import PartitionOpener
 from octavo.broker.state.producers import ProducerTable
 from octavo.broker.types import TopicSettings
 from octavo.ledger.client import LedgerClient
-from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.metadata.store import MetadataUnavailable
 from tests.unit.broker.test_partition_record import NAME, FakeTopics, opened
 
@@ -86,7 +86,7 @@ async def test_a_ledger_whose_making_fails_when_nobody_waits_any_more(
     opener = PartitionOpener(
         NAME,
         BrokerConfig(broker_id="A"),
-        LedgerClient(FrozenStore({}, "none"), rng=random.Random(1)),
+        LedgerClient(SnapshotStore({}, "none"), rng=random.Random(1)),
         await opened(FakeTopics()),
         unused,
         TopicSettings,

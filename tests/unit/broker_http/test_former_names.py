@@ -13,7 +13,7 @@ from octavo.broker import errors
 from octavo.broker.bulkload.rules import digest_of
 from octavo.broker.http import former_names
 from octavo.broker.http.api.bulk_loads import TOKEN_HEADER
-from octavo.protocol import tally
+from octavo.protocol import log_limiter
 from tests.support.fake_broker import FakeBulkLoads, Running, running
 
 FORMER_TOKEN = former_names.HEADERS[TOKEN_HEADER]
@@ -140,7 +140,7 @@ async def test_the_log_says_so_once_a_minute(one: Running, monkeypatch: pytest.M
             await one.api.get(FORMER)
     get = "GET /v1/transactions/{bulk_load}"
     assert told(lines) == [(get, 1)]
-    monkeypatch.setattr(tally, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(log_limiter, "TOLD_EVERY_S", 0.0)
     with capture_logs() as lines:
         await one.api.get(FORMER)
     assert told(lines) == [(get, 3)], "the two that it did not tell of, and this one"

@@ -23,6 +23,7 @@ from octavo.ledger.rereplication.forgetting import BookieStillNeeded, BookieUnkn
 from octavo.metadata import embedded, record_file, record_schema
 from octavo.metadata.bookies import BookieInfo, BookieRegistry, Cookie
 from octavo.metadata.embedded import TOGETHER_MAX, EmbeddedStore
+from octavo.metadata.gather_all import gather_all
 from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.record_file import SWEEP_INTERVAL_MS, FileLocked, RecordFile
@@ -35,7 +36,6 @@ from octavo.metadata.store import (
     SessionState,
     VersionConflict,
 )
-from octavo.metadata.together import all_of
 from octavo.metadata.watching import WatchKey
 from octavo.protocol.entry import DigestType
 
@@ -817,7 +817,7 @@ async def _fails() -> None:
 async def _reads_then_waits() -> None:
     async with asyncio.timeout(0.5):
         with pytest.raises(MetadataUnavailable):
-            await all_of([_fails(), asyncio.sleep(60)])
+            await gather_all([_fails(), asyncio.sleep(60)])
         await asyncio.sleep(60)
 
 
@@ -837,7 +837,7 @@ async def test_the_first_error_ends_the_other_reads() -> None:
             ended.append("waits")
 
     with pytest.raises(MetadataUnavailable):
-        await all_of([waits(), _fails()])
+        await gather_all([waits(), _fails()])
     assert ended == ["waits"]
 
 
@@ -850,7 +850,7 @@ async def test_cancelled_it_ends_the_reads() -> None:
         finally:
             ended.append("waits")
 
-    task = asyncio.ensure_future(all_of([waits(), waits()]))
+    task = asyncio.ensure_future(gather_all([waits(), waits()]))
     for _ in range(3):
         await asyncio.sleep(0)
     task.cancel()
@@ -864,8 +864,8 @@ async def test_results_come_in_order() -> None:
         await asyncio.sleep(0.001 * (3 - number))
         return number
 
-    assert await all_of(one(n) for n in range(3)) == [0, 1, 2]
-    assert await all_of([]) == []
+    assert await gather_all(one(n) for n in range(3)) == [0, 1, 2]
+    assert await gather_all([]) == []
 
 
 # A drained bookie stayed "down" for ever: no command removed it from the list.

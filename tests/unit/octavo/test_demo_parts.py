@@ -13,7 +13,7 @@ import pytest
 from octavo.examples.checking import FlightCheck
 from octavo.examples.flights import Flights, load_flights
 from octavo.examples.following import LogFollower
-from octavo.words import in_words, recovery_step_in_words
+from octavo.log_messages import in_words, recovery_step_in_words
 
 HEADER = "year,dep_time,tailnum,origin,time_hour"
 LINES = [

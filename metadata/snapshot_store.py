@@ -26,7 +26,7 @@ class _NoWatch:
         """Do nothing."""
 
 
-class FrozenStore:
+class SnapshotStore:
     """Implements `octavo.metadata.store.MetadataStore` over `records`, a map of paths to values."""
 
     session_state = SessionState.CONNECTED

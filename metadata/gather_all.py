@@ -14,7 +14,7 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return their results in order. The first error ends the others and is raised unchanged."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
@@ -26,7 +26,7 @@ async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         raise
 
 
-async def each_of(
+async def gather_each(
     items: Iterable[Item], work: Callable[[Item], Coroutine[Any, Any, T]], at_once: int
 ) -> list[T]:
     """Return the result of `work` for each item, in order; at most `at_once` run at a time."""
@@ -36,4 +36,4 @@ async def each_of(
         async with turn:
             return await work(item)
 
-    return await all_of([one(item) for item in items])
+    return await gather_all([one(item) for item in items])

@@ -11,7 +11,7 @@ _SUBJECTS_MAX = 1000
 """Subjects remembered; beyond it, the subject logged longest ago is forgotten."""
 
 
-class Tally:
+class LogLimiter:
     """Counts events of a kind, by subject."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 _SLOT = struct.Struct(">q")
 
 
-class Beats:
+class SessionHeartbeats:
     """The open file. Its methods may be called on any thread."""
 
     def __init__(self, path: str) -> None:
@@ -52,7 +52,7 @@ class Lease:
     __slots__ = ("_beats", "_clock", "_timeout_ms", "ends_ms", "session_id")
 
     def __init__(
-        self, beats: Beats, session_id: int, timeout_ms: int, clock: Callable[[], int]
+        self, beats: SessionHeartbeats, session_id: int, timeout_ms: int, clock: Callable[[], int]
     ) -> None:
         self._beats = beats
         self._clock = clock
