@@ -47,6 +47,7 @@ from octavo.metadata.store import (
     check_value,
 )
 from octavo.metadata.watching import WatchKey, WatchTable
+from octavo.metadata.zookeeper_connections import ConnectionHandler
 from octavo.metadata.zookeeper_pairs import beside as beside_of
 from octavo.metadata.zookeeper_tls import Context, TlsHandler, why_not
 from octavo.metadata.zookeeper_watches import PlacedWatches
@@ -113,7 +114,11 @@ class ZooKeeperStore:
         self._client = KazooClient(
             hosts=",".join(hosts),
             timeout=session_timeout_ms / 1000,
-            handler=None if tls is None else TlsHandler(tls),
+            handler=(
+                ConnectionHandler(session_timeout_ms)
+                if tls is None
+                else TlsHandler(session_timeout_ms, tls)
+            ),
             logger=_kazoo_log,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             auth_data=None if credentials is None else [("digest", ":".join(credentials))],

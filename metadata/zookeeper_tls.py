@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from kazoo.handlers.threading import SequentialThreadingHandler
 
+from octavo.metadata.zookeeper_connections import ConnectionHandler
 from octavo.tls.words import BROKE_OFF, why
 
 _log = structlog.get_logger()
@@ -24,15 +24,15 @@ Context = Callable[[], ssl.SSLContext]
 """Returns the present TLS context."""
 
 
-class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Makes kazoo's connections."""
+class TlsHandler(ConnectionHandler):
+    """Makes kazoo's connections with TLS."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__()
+    def __init__(self, session_timeout_ms: int, context: Context) -> None:
+        super().__init__(session_timeout_ms)
         self._context = context
         self._told: tuple[str, str] | None = None
 
-    def create_connection(
+    def connect(
         self,
         address: tuple[str, int],
         hostname: str | None = None,
@@ -52,17 +52,14 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
         self._told = None
         return secured
 
-    def select(
-        self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None
+    def wait(
+        self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Like the system's select, but sockets with decrypted bytes count as readable."""
         ready = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
         if not ready:
-            found: tuple[list[Any], list[Any], list[Any]] = super().select(
-                rlist, wlist, xlist, timeout
-            )
-            return found
-        readable, writable, broken = super().select(rlist, wlist, xlist, 0)
+            return super().wait(rlist, wlist, xlist, timeout)
+        readable, writable, broken = super().wait(rlist, wlist, xlist, 0)
         return [*ready, *(one for one in readable if one not in ready)], writable, broken
 
     def _tell(self, host: str, reason: str) -> None:

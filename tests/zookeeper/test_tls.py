@@ -120,7 +120,7 @@ async def test_many_answers_at_once_are_not_left_in_the_tls_layer(
 
 def test_what_was_decrypted_already_counts_as_readable(certs: Path, tmp_path: Path) -> None:
     """Two answers in one record of TLS: after the first, the socket itself has no more."""
-    handler = TlsHandler(lambda: client_context(ca=f"{certs}/ca.pem"))
+    handler = TlsHandler(10_000, lambda: client_context(ca=f"{certs}/ca.pem"))
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(f"{certs}/zookeeper.pem", f"{certs}/zookeeper.key")
 
