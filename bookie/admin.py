@@ -3,14 +3,15 @@
 It is a page of code instead of a web framework, because a bookie's memory belongs to its caches.
 Other parts of the bookie register routes:
 
-    admin.route("GET", "/damage", lambda query: registry.plain())
+    admin.route("GET", "/damage", lambda query: found[: number_of(query, "limit", 1000)], "limit")
     admin.route("POST", "/gc", start_collection)          # may be a coroutine function
 
-A handler gets the query's parameters and returns what `json.dumps` takes. The handler bounds its
-own answer (`limit`); an `OctavoError` that it raises becomes an answer with the error's text. The
-bytes of a request, the time until its answer and the number of connections are bounded. Above the
-number, a new connection cuts off the oldest connection that has sent no request yet, so silent
-connections cannot lock out a health probe. `GET` changes nothing.
+A handler gets the query's parameters, of which the route names all, and returns what `json.dumps`
+takes. The handler bounds its own answer (`limit`). An `OctavoError` that it raises becomes an
+answer with the error's text, and so does a wrong parameter (`400`). The bytes of a request, the
+time until its answer and the number of connections are bounded. Above the number, a new connection
+cuts off the oldest connection that has sent no request yet, so silent connections cannot lock out a
+health probe. `GET` changes nothing.
 
 A `POST` from a web page in a browser (with `Origin` or `Sec-Fetch-Site`) is refused, and so is a
 request whose `Host` header names another host. In a secured cluster `/healthz` tells
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -34,7 +35,7 @@ from octavo.bookie.wire.guard import Guard
 from octavo.bookie.wire.listener import ListenFailed, why_not_listening
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.host_names import is_own
-from octavo.protocol.numbers import whole
+from octavo.protocol.numbers import WHOLE_MAX, whole
 from octavo.security.principal import ANONYMOUS, Shown, Unauthenticated
 from octavo.security.rules import BOOKIES, CLUSTER, Operation
 from octavo.tls.contexts import Certificates
@@ -57,6 +58,10 @@ _CHALLENGE = 'WWW-Authenticate: Bearer realm="octavo"\r\n'
 log = structlog.get_logger()
 
 
+class BadParameter(Exception):
+    """A parameter of a query is wrong. The caller gets 400 with this text."""
+
+
 class AdminServer:
     """Serves a node's metrics and health, and the routes that its parts register."""
 
@@ -75,7 +80,8 @@ class AdminServer:
         self._metrics = metrics
         self._health = health
         self._guard = guard
-        self._routes: dict[tuple[str, str], Handler] = {}
+        self._routes: dict[tuple[str, str], tuple[Handler, tuple[str, ...]]] = {}
+        """The handler and the parameters of each route."""
         self._listener: asyncio.Server | TlsListener | None = None
         self._connections: dict[asyncio.StreamWriter, str] = {}
         """The address of each connection, in order of arrival."""
@@ -87,12 +93,15 @@ class AdminServer:
         """Count what is in use now; all counts are 0 at rest."""
         return {"connections": len(self._connections), "silent": len(self._silent)}
 
-    def route(self, method: str, path: str, handler: Handler) -> None:
-        """Answer `method` (GET or POST) on `path` with what `handler` returns, as JSON."""
+    def route(self, method: str, path: str, handler: Handler, *parameters: str) -> None:
+        """Answer `method` (GET or POST) on `path` with what `handler` returns, as JSON.
+
+        A query with other `parameters` is answered with 400.
+        """
         assert method in ("GET", "POST")
         assert path.startswith("/")
         assert (method, path) not in self._routes, f"{method} {path} is registered already"
-        self._routes[method, path] = handler
+        self._routes[method, path] = handler, parameters
 
     @property
     def paths(self) -> list[str]:
@@ -230,20 +239,21 @@ class AdminServer:
         if (wanted, path) == ("GET", "/healthz"):
             healthy, facts = self._health()
             return "200 OK" if healthy else _UNHEALTHY, _JSON, _plain(facts)
-        handler = self._routes.get((wanted, path))
-        if handler is None:
+        found = self._routes.get((wanted, path))
+        if found is None:
             known = any(line.endswith(f" {path}") for line in self.paths)
             status = "405 Method Not Allowed" if known else "404 Not Found"
             return status, _JSON, _plain({"error": status[4:].lower(), "paths": self.paths})
         if wanted == "POST" and (_values(head, b"origin") or _values(head, b"sec-fetch-site")):
             return "403 Forbidden", _JSON, _plain({"error": "a web page may change nothing here"})
+        handler, parameters = found
         try:
-            found = handler(dict(parse_qsl(query)))
-            return "200 OK", _JSON, _plain(await found if inspect.isawaitable(found) else found)
+            said = handler(_parameters(query, parameters))
+            return "200 OK", _JSON, _plain(await said if inspect.isawaitable(said) else said)
         except OctavoError as error:
             facts = {"error": error.name, "reason": str(error)}
             return "503 Service Unavailable", _JSON, _plain(facts)
-        except ValueError as error:  # a parameter that is not a number
+        except BadParameter as error:
             return "400 Bad Request", _JSON, _plain({"error": "bad request", "reason": str(error)})
         except Exception as error:
             log.error("admin_request_failed", path=path, error=repr(error), exc_info=error)
@@ -251,14 +261,35 @@ class AdminServer:
 
 
 def number_of(query: Mapping[str, str], name: str, default: int) -> int:
-    """Return a whole number from the query. Raises a `ValueError`, which is answered with 400."""
+    """Return a whole number from the query. Raises `BadParameter`."""
     text = query.get(name)
     found = default if text is None else whole(text)
     if found is None:
-        raise ValueError(
-            f"{name}={text[:60] if text else ''!r}: it must be a whole number in plain digits, "
-            "without a sign or a zero in front"
+        raise BadParameter(
+            f"{name}={text[:60] if text else ''!r}: it must be a whole number from 0 to "
+            f"{WHOLE_MAX} in plain digits, without a sign or a zero in front"
         )
+    return found
+
+
+def flag_of(query: Mapping[str, str], name: str) -> bool:
+    """Return whether the query sets `name`. Raises `BadParameter`."""
+    text = query.get(name, "0")
+    if text not in ("0", "1"):
+        raise BadParameter(f"{name}={text[:60]!r}: it must be 1 (yes) or 0 (no)")
+    return text == "1"
+
+
+def _parameters(query: str, known: Sequence[str]) -> dict[str, str]:
+    """Return the query's parameters. Raises `BadParameter` for unknown and repeated ones."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            said = f"it may be {', '.join(known)}" if known else "this request takes none"
+            raise BadParameter(f"there is no parameter {name[:60]!r}: {said}")
+        if name in found:
+            raise BadParameter(f"the parameter {name} is there twice; it may be there once")
+        found[name] = value
     return found
 
 

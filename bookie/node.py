@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from octavo.bookie.admin import AdminServer, number_of
+from octavo.bookie.admin import AdminServer, flag_of, number_of
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk import space
 from octavo.bookie.disk.files import Disk, DiskError, File
@@ -71,6 +71,8 @@ _RISE_EVERY_S = 60.0
 """The longest time between two raises of the high-water mark."""
 _RISE_PAUSE_S = 1.0
 """The shortest time between two raises, when ledgers have begun here."""
+_LISTED = 1000
+"""How many rows the admin port lists if the request has no `limit`."""
 
 
 class BookieStartTimeout(OctavoError):
@@ -261,17 +263,20 @@ class BookieNode:
 
         def start_gc(query: Mapping[str, str]) -> dict[str, Any]:
             """Start a round; `?minor=1` or `?major=1` includes compactions that are not due yet."""
-            collector.start_now(minor=query.get("minor") == "1", major=query.get("major") == "1")
+            collector.start_now(minor=flag_of(query, "minor"), major=flag_of(query, "major"))
             return collector.status_json(0)
 
-        admin.route("GET", "/ledgers", functools.partial(ledger_sizes, storage.logs))
-        admin.route("GET", "/damage", storage.damages.listing)
+        def listed(query: Mapping[str, str]) -> int:
+            return number_of(query, "limit", _LISTED)
+
+        admin.route(
+            "GET", "/ledgers", lambda query: ledger_sizes(storage.logs, listed(query)), "limit"
+        )
+        admin.route("GET", "/damage", lambda query: storage.damages.listing(listed(query)), "limit")
         admin.route("GET", "/scrub", lambda _: storage.scrubber.status())
         admin.route("POST", "/scrub", start_scrub)
-        admin.route(
-            "GET", "/gc", lambda query: collector.status_json(number_of(query, "limit", 1000))
-        )
-        admin.route("POST", "/gc", start_gc)
+        admin.route("GET", "/gc", lambda query: collector.status_json(listed(query)), "limit")
+        admin.route("POST", "/gc", start_gc, "minor", "major")
 
     # Life
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -175,10 +175,9 @@ class DamageRegistry:
         with self._lock:
             return list(self._found.values())
 
-    def listing(self, query: Mapping[str, str]) -> dict[str, Any]:
+    def listing(self, limit: int) -> dict[str, Any]:
         """Return at most `limit` findings for the admin port, oldest first."""
         found = self.current()
-        limit = int(query.get("limit", "1000"))
         return {
             "findings": len(found),
             "dropped": self.dropped,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from octavo.bookie.gc.rules import Action, Decision, LogFacts
 from octavo.protocol.codes import BookieIOError
 
 _ROUNDS_KEPT = 10
-_LIMIT = 1000
 
 
 @dataclass(slots=True)
@@ -126,12 +125,8 @@ class CollectorStatus:
         }
 
 
-async def ledger_sizes(logs: EntryLogs, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the `limit` longest ledgers, longest first, and the sums over all ledgers.
-
-    Raises `ValueError` for a limit that is not a number.
-    """
-    limit = int(query.get("limit", _LIMIT))
+async def ledger_sizes(logs: EntryLogs, limit: int) -> dict[str, Any]:
+    """Return the `limit` longest ledgers, longest first, and the sums over all ledgers."""
     return await asyncio.get_running_loop().run_in_executor(None, _collect, logs, limit)
 
 
@@ -147,7 +142,7 @@ def _collect(logs: EntryLogs, limit: int) -> dict[str, Any]:
         for ledger_id, size in sums.items():
             stored, count = found.get(ledger_id, (0, 0))
             found[ledger_id] = (stored + size, count + 1)
-    longest = sorted(found.items(), key=lambda one: (-one[1][0], one[0]))[: max(limit, 0)]
+    longest = sorted(found.items(), key=lambda one: (-one[1][0], one[0]))[:limit]
     return {
         "ledger_count": len(found),
         "bytes": sum(stored for stored, _ in found.values()),

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from octavo.bookie.adds import AddBatch
-from octavo.bookie.admin import number_of
+from octavo.bookie.admin import BadParameter, number_of
 from octavo.bookie.node import BookieNode
 from octavo.broker.log.orphan_ledgers import partition_of
 from octavo.ledger.client import LedgerClient
@@ -197,14 +197,19 @@ def _expose(node: BookieNode, keeper: CopyKeeper, comparer: CopyComparer) -> Non
 
     def look_now(query: Mapping[str, str]) -> dict[str, Any]:
         if "ledger" in query:
+            ledger_id = number_of(query, "ledger", 0)
             first, last = number_of(query, "first", 0), number_of(query, "last", WHOLE_MAX)
-            comparer.doubt(number_of(query, "ledger", 0), first, last)
+            if first > last:
+                raise BadParameter(f"first={first} is above last={last}: the last entry comes last")
+            comparer.doubt(ledger_id, first, last)
+        elif "first" in query or "last" in query:
+            raise BadParameter("first and last are entries of a ledger: add ledger=ID")
         else:
             keeper.walk_now()
         return listing(query)
 
-    node.admin.route("GET", "/copies", listing)
-    node.admin.route("POST", "/copies", look_now)
+    node.admin.route("GET", "/copies", listing, "limit")
+    node.admin.route("POST", "/copies", look_now, "ledger", "first", "last", "limit")
     node.metrics.registry.register(CopyMetrics(status, compared))
 
 

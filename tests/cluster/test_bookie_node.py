@@ -429,6 +429,28 @@ async def test_metrics_and_health_over_http(tmp_path: Path) -> None:
         assert f"port {port}" in message
 
 
+async def test_each_request_to_the_side_port_checks_its_parameters(tmp_path: Path) -> None:
+    """A wrong value of each parameter, and one that the request does not have: 400 names both."""
+    async with running_bookie(tmp_path, admin_port=0) as bookie:
+        admin = bookie.admin
+        asked = [
+            (method, path, one) for (method, path), (_, of) in admin._routes.items() for one in of
+        ]
+        assert {path for _, path, _ in asked} >= {"/ledgers", "/damage", "/gc"}
+        for method, path, name in asked:
+            for wrong in ("many", "-1", "1e3", "%2B1", ""):
+                request = f"{method} {path}?{name}={wrong} HTTP/1.1\r\n\r\n"
+                answer = await http(admin.port, request)
+                assert answer.startswith("HTTP/1.1 400 "), request
+                assert name in json.loads(answer.partition("\r\n\r\n")[2])["reason"]
+        for method, path in admin._routes:
+            answer = await http(admin.port, f"{method} {path}?nothing=1 HTTP/1.1\r\n\r\n")
+            assert answer.startswith("HTTP/1.1 400 "), path
+            assert "'nothing'" in json.loads(answer.partition("\r\n\r\n")[2])["reason"]
+            answer = await http(admin.port, f"{method} {path} HTTP/1.1\r\n\r\n")
+            assert answer.startswith("HTTP/1.1 200 "), path
+
+
 async def test_health_says_why_a_bookie_failed(tmp_path: Path) -> None:
     async with running_bookie(tmp_path, admin_port=0) as bookie:
         bookie._fail(SyncFailed("fdatasync /x: input/output error"))

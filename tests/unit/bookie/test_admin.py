@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from octavo.bookie import admin as module
-from octavo.bookie.admin import AdminServer, number_of
+from octavo.bookie.admin import AdminServer, flag_of, number_of
 from octavo.bookie.metrics import BookieMetrics
+from octavo.ledger.rereplication.comparing import ComparingStatus
+from octavo.ledger.rereplication.keeper import KeeperStatus
+from octavo.process import copies
 from octavo.protocol.codes import BookieIOError
+from octavo.protocol.numbers import WHOLE_MAX
 from tests.support.fake_broker import until
 
 
@@ -44,8 +49,8 @@ async def test_a_route_answers_json_and_gets_the_query(admin: AdminServer) -> No
         await asyncio.sleep(0)
         return [int(query["x"])]
 
-    admin.route("GET", "/plain", lambda query: {"asked": dict(query)})
-    admin.route("POST", "/gc", later)
+    admin.route("GET", "/plain", lambda query: {"asked": dict(query)}, "a", "b")
+    admin.route("POST", "/gc", later, "x")
     assert await ask(admin, "GET /plain?a=1&b=%20c") == (200, {"asked": {"a": "1", "b": " c"}})
     assert await ask(admin, "POST /gc?x=7") == (200, [7])
     assert await ask(admin, "HEAD /plain") == (200, None)
@@ -66,11 +71,11 @@ async def test_a_handler_that_fails_is_an_answer(admin: AdminServer) -> None:
         raise BookieIOError("the log is gone")
 
     admin.route("GET", "/refuse", refuse)
-    admin.route("GET", "/number", lambda query: number_of(query, "limit", 1))
+    admin.route("GET", "/number", lambda query: number_of(query, "limit", 1), "limit")
     admin.route("GET", "/wrong", lambda query: 1 // 0)
     status, said = await ask(admin, "GET /refuse")
     assert (status, said["reason"]) == (503, "the log is gone")
-    for wrong in ("many", "-1", "007", "%2B7", "1_000", "%D9%A7"):
+    for wrong in ("many", "-1", "007", "%2B7", "1_000", "%D9%A7", "", "9" * 19):
         status, said = await ask(admin, f"GET /number?limit={wrong}")
         assert (status, said["reason"][:6]) == (400, "limit="), wrong
     assert (await ask(admin, "GET /wrong"))[0] == 500
@@ -164,3 +169,51 @@ async def _ended(reader: asyncio.StreamReader) -> bool:
         return await reader.read() == b""
     except ConnectionResetError:
         return True
+
+
+async def test_a_wrong_parameter_is_named(admin: AdminServer) -> None:
+    """Mistyped, repeated and senseless parameters: 400 says what was wrong and what is right."""
+    admin.route("POST", "/gc", lambda query: flag_of(query, "major"), "minor", "major")
+    admin.route("GET", "/bare", lambda query: None)
+    for query, said in {
+        "limt=5": "no parameter 'limt': it may be minor, major",
+        "major=1&major=0": "major is there twice",
+        "major=true": "major='true': it must be 1 (yes) or 0 (no)",
+        "major": "it must be 1 (yes) or 0 (no)",
+    }.items():
+        status, found = await ask(admin, f"POST /gc?{query}")
+        assert (status, said in found["reason"]) == (400, True), found
+    status, found = await ask(admin, "GET /bare?x=1")
+    assert (status, "takes none" in found["reason"]) == (400, True), found
+    for query, major in {"": False, "?major=0": False, "?major=1": True}.items():
+        assert await ask(admin, f"POST /gc{query}") == (200, major)
+
+
+async def test_a_mistake_in_a_handler_is_no_mistake_of_the_caller(admin: AdminServer) -> None:
+    admin.route("GET", "/wrong", lambda query: int("seven"))
+    assert (await ask(admin, "GET /wrong"))[0] == 500
+
+
+async def test_the_entries_to_compare_make_sense(admin: AdminServer) -> None:
+    doubted: list[tuple[int, int, int]] = []
+    keeper: Any = SimpleNamespace(
+        status=KeeperStatus(), walk_now=lambda: doubted.append((-1, 0, 0))
+    )
+    comparer: Any = SimpleNamespace(
+        status=ComparingStatus(), doubt=lambda *about: doubted.append(about)
+    )
+    node: Any = SimpleNamespace(admin=admin, metrics=BookieMetrics())
+    copies._expose(node, keeper, comparer)
+    for query, said in {
+        "ledger=x": "ledger='x'",
+        "ledger=7&first=9&last=8": "first=9 is above last=8",
+        "first=1": "add ledger=ID",
+        "last=1": "add ledger=ID",
+        "ledgr=7": "it may be ledger, first, last, limit",
+    }.items():
+        status, found = await ask(admin, f"POST /copies?{query}")
+        assert (status, said in found["reason"]) == (400, True), found
+    assert not doubted
+    for query in ("ledger=7", "ledger=7&first=2&last=3", ""):
+        assert (await ask(admin, f"POST /copies?{query}"))[0] == 200
+    assert doubted == [(7, 0, WHOLE_MAX), (7, 2, 3), (-1, 0, 0)]
