@@ -108,7 +108,7 @@ KEPT: Mapping[str, str] = {
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
         octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX
-        octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.gc.status:_LIMIT
+        octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.node:_LISTED
         octavo.bookie.disk.damage:_NAMED_MAX octavo.bookie.metrics:LATENCY_S
         octavo.bookie.metrics:COUNTS octavo.bookie.metrics:_GROUP_BYTES
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
@@ -261,7 +261,8 @@ KEPT: Mapping[str, str] = {
     "SQLite and ZooKeeper are outside of the simulator": """
         octavo.metadata.embedded:* octavo.metadata.record_file:* octavo.metadata.record_schema:*
         octavo.metadata.zookeeper:* octavo.metadata.zookeeper_server:*
-        octavo.metadata.zookeeper_watches:* octavo.metadata.opening:SESSION_TIMEOUT_MS
+        octavo.metadata.zookeeper_connections:* octavo.metadata.zookeeper_watches:*
+        octavo.metadata.opening:SESSION_TIMEOUT_MS
     """,
     "Spark's own processes are outside of the simulator; its load draws this for itself": """
         octavo.spark.reading:* octavo.spark.served:* octavo.spark.sink:*
