@@ -126,7 +126,7 @@ class _Handler(ConnectionHandler):
 
 
 def test_attempts_without_an_answer_wait_longer_until_a_connection_opens() -> None:
-    """A slow server gets up to the time that kazoo asks for; an open connection starts from the first wait again."""
+    """A slow server gets up to the time that kazoo asks for, until a connection is open."""
     handler = _Handler()
     for _ in range(5):
         made = handler.create_connection(("127.0.0.1", 1), timeout=8.0)
