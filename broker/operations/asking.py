@@ -1,8 +1,8 @@
 """Run operations for clients, at the broker that owns the partition or coordinates the group.
 
 `Operations.run` is all that a protocol needs: it applies the rules for the client, finds the
-broker, runs the operation there, and charges the answer. HTTP, which admits its calls by their
-routes, calls `at_owner` and `at_coordinator`.
+broker, runs the operation there, and charges the answer. HTTP checks the rules itself, by its
+routes, and calls `at_owner` and `at_coordinator`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    """An operation of a client on its way: see `octavo.broker.operations.routing.Context`."""
+    """A client's operation on its way: see `octavo.broker.operations.routing.Context`."""
 
     forwarded = False
     names_incarnation = False
@@ -70,14 +70,14 @@ class Upload(NamedTuple):
 
     name: PartitionName
     upload: str
-    """The client's name for it, which makes a repeat safe; or empty."""
+    """The client's name for the message, which makes a repeat safe; or empty."""
     message: Record
     access: int | None = None
     """The epoch of exclusive access."""
 
 
 class Operations:
-    """Run the operations of this broker's clients."""
+    """Runs the operations of this broker's clients."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class Operations:
         run_id: str,
         groups: Groups,
     ) -> None:
-        """`refusal_of`: returns what a client is told of an error. `moving_wait_s`: how long an
-        operation waits for a partition that moves. `run_id`: unique to this run of the broker.
-        `groups`: the consumer groups that this broker keeps."""
+        """`refusal_of` returns the problem that a client gets for an error. `moving_wait_s`: how
+        long an operation waits for a partition that moves. `run_id`: unique to this run of the
+        broker. `groups`: the consumer groups that this broker keeps."""
         self._broker = broker
         self._remote = remote
         self._rules = rules
@@ -107,7 +107,7 @@ class Operations:
     ) -> AnyAnswer:
         """Run a client's operation, by all rules. `peer`: the client's address.
 
-        Raises what refuses it: the rules, the partition, or the owner (`Refused`).
+        Raises the error that refuses it: of the rules, the partition, or the owner (`Refused`).
         """
         rules = self._rules
         await rules.begin(identity, operation, peer)
@@ -145,7 +145,7 @@ class Operations:
     ) -> AnyAnswer:
         """Run an operation that was admitted. `owned` is called before work begins here.
 
-        `at_hand` does the same at this broker with data that the caller has already.
+        `at_hand` runs it at this broker with data that the caller has already.
         """
         shipped = operation
         if isinstance(operation, Receive):
@@ -186,9 +186,9 @@ class Operations:
     ) -> LargeStored:
         """Store a large message that was admitted, at its partition's owner.
 
-        `pieces` gives its body as it arrives; it is called again for another owner while
-        `may_repeat`. `hold` counts what is held of it here. Raises what `store_upload` and
-        `Remote.send_body` raise.
+        `pieces` yields the body as it arrives; it is called again for another owner while
+        `may_repeat`. `hold` counts the bytes of the body in memory here. Raises what `store_upload`
+        and `Remote.send_body` raise.
         """
         name, given_name, message, access = upload
         head = build_batch([message])
@@ -222,10 +222,11 @@ class Operations:
     async def at_coordinator(
         self, context: Context, identity: Identity, operation: GroupOperation
     ) -> AnyAnswer:
-        """Run a call of a group's member, which was admitted, at the group's coordinator.
+        """Run a group member's call, which was admitted, at the group's coordinator.
 
-        The coordinator answers whether or not it agrees that it is (coordinator.py), so a call is
-        sent on once at most. Raises what refuses it, and `OwnerUnreachable`.
+        The other broker answers even if it does not consider itself the coordinator
+        (coordinator.py), so a call is forwarded at most once. Raises the error that refuses it, and
+        `OwnerUnreachable`.
         """
         broker = self._broker
         found = coordinator_of(operation.group, broker.registry.brokers())

@@ -1,11 +1,11 @@
-"""Decide whether a caller may do something, tell the audit log, and refuse with one wording.
+"""Decide whether a caller may do something, and tell the audit log.
 
 A denial has the same words whether the resource exists or not. No client may write to the topics
-that brokers write for themselves, whatever the rules say, in an unsecured cluster as well
+that brokers write for themselves, whatever the rules say, even in an unsecured cluster
 (internal_topics.py). In an unsecured cluster every caller may do everything else.
 
-Each protocol has its own way to identify the caller. The state is counters alone, which a crash
-may lose.
+Each protocol identifies the caller in its own way. The only state is counters, which a crash may
+lose.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class Authorizer:
-    """Decide, and report each decision."""
+    """Decides, and reports each decision."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Authorizer:
         return 0 if self._authority is None else self._authority.generation
 
     def may(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
-        """Whether the caller may do that; decides what is shown and what is left out."""
+        """Whether the caller may do that. For deciding what a list shows; not reported."""
         return (
             self._authority is None or self._authority.decide(identity, operation, resource).allowed
         )
 
     def may_some(self, identity: Identity, begins: Resource) -> bool:
-        """Whether a rule allows the caller to see some resource whose name begins like this."""
+        """Whether a rule allows the caller some resource whose name begins like this."""
         return self._authority is None or self._authority.policy.may_see_some(identity, begins)
 
     def check(
@@ -75,7 +75,7 @@ class Authorizer:
         peer: str,
         call: str = "",
     ) -> None:
-        """Check a right of this broker's own client; the audit log is told what was decided.
+        """Check a right of this broker's own client, and tell the audit log.
 
         `call`: the name that the audit log shows. Raises `Forbidden` or `Unauthenticated`, and
         `AUDIT_TOPIC_CLOSED` where no client may.
@@ -126,7 +126,8 @@ class Authorizer:
             self._deny(asked._replace(operation=Operation.ADMIN, resource=CLUSTER))
 
     def _deny(self, asked: Decided, *, some: bool = False) -> NoReturn:
-        """Refuse a decision. `some`: a right on any resource with this beginning would do."""
+        """Refuse a decision. `some`: a right on any resource with this beginning would be
+        enough."""
         self._tell(asked._replace(allowed=False))
         identity, operation, resource, peer = (
             asked.identity, asked.operation, asked.resource, asked.peer,

@@ -1,13 +1,12 @@
 """Check the header of a batch against its records before the batch is stored.
 
-Its records are decompressed, within a limit, and each is parsed: their number must be as the header
-says, they must be numbered in order, and nothing else may be there. So every accepted batch can be
-read as single messages, and sixty bytes cannot pass for a million messages. Kafka's brokers do the
-same. An uncompressed batch is checked by the same rule.
+The records are decompressed, within a limit, and each is parsed: there must be as many as the
+header says, numbered in order, and nothing else. So every accepted batch can be read as single
+messages, and sixty bytes cannot pass for a million messages. Kafka's brokers check this too.
 
-Small batches are checked at once, others in steps. A large compressed batch is decompressed in a
-thread and counted as a body of its sender; the next waits until it is done. Peers (addresses) take
-turns, so that a peer with a hundred waiting batches does not delay the others.
+Small batches are checked at once, others in steps. Large compressed batches are decompressed in a
+thread, one after another, and counted as a body of their sender. Peers (addresses) take turns, so
+that a peer with a hundred waiting batches does not delay the others.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from octavo.protocol.records import record_bytes
 from octavo.protocol.windows import STEP_RECORDS, BatchWindows
 
 TURN_WAIT_S = 10.0
-"""How long a large batch waits for its turn before its sender is asked to come back."""
+"""How long a large batch waits for its turn before it is refused."""
 WAITING_MAX = 256
-"""Limit of waiting large batches per peer."""
+"""The most waiting large batches of a peer."""
 
 
 class _Line:
@@ -48,8 +47,8 @@ class _Line:
             return
         if self._waiting.waiting(peer) >= WAITING_MAX:
             raise Overloaded(
-                f"{WAITING_MAX} large packed batches from {peer} wait to be proved: come back in a "
-                "moment, or send smaller ones"
+                f"{WAITING_MAX} large compressed batches from {peer} wait to be checked: come back "
+                "in a moment, or send smaller batches"
             )
         turn = asyncio.get_running_loop().create_future()
         self._waiting.push(peer, turn)
@@ -63,7 +62,7 @@ class _Line:
             raise
 
     def leave(self) -> None:
-        """End the turn, and give it to the next that waits."""
+        """End the turn, and give it to the next batch that waits."""
         while self._waiting:
             _, turn = self._waiting.pop()
             if not turn.done():
@@ -73,7 +72,7 @@ class _Line:
 
 
 class BatchProofs:
-    """Check the batches that reach this broker."""
+    """Checks the batches that reach this broker."""
 
     def __init__(self) -> None:
         self._line = _Line()
@@ -86,10 +85,10 @@ class BatchProofs:
         hold: Callable[[int], Awaitable[None]],
         message_bytes_max: int | None = None,
     ) -> None:
-        """Return if the batch, which has passed `check_batch`, holds what its header says.
+        """Return if the records of the batch, which has passed `check_batch`, fit its header.
 
-        `peer`: its sender. `hold`: called with the bytes in memory besides the batch, at last with
-        0. `message_bytes_max`: limit of each message. Raises `InvalidBatch`,
+        `peer`: the sender. `hold`: called with the bytes in memory besides the batch, at the end
+        with 0. `message_bytes_max`: limit of each message. Raises `InvalidBatch`,
         `UnsupportedCompression`, `Overloaded`, `MessageTooLong`.
         """
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
@@ -130,8 +129,8 @@ class BatchProofs:
                 await self._line.enter(peer)
         except TimeoutError:
             raise Overloaded(
-                f"this broker proves large packed batches one after the other, and this one waited "
-                f"{TURN_WAIT_S:g} s for its turn: come back in a moment, or send smaller ones"
+                "this broker checks large compressed batches one after another, and this batch "
+                f"waited {TURN_WAIT_S:g} s: come back in a moment, or send smaller batches"
             ) from None
 
 
@@ -145,7 +144,7 @@ async def _prove(windows: BatchWindows) -> None:
 
 
 async def _in_steps(proofs: Iterator[int]) -> None:
-    """Run all proofs, which return their numbers of records, and pause for other work."""
+    """Run all proofs, which yield their numbers of records, and pause for other work."""
     proved = 0
     for count in proofs:
         proved += count

@@ -1,7 +1,7 @@
 """Take bodies that other brokers send piece by piece, and give each to the work that stores it.
 
-`BeginUpload` and `BeginLargeCopy` begin the work, and are answered when it wants the first piece.
-`AddPiece` gives it a piece, and `EndBody` returns when all of the body is stored. A piece is
+`BeginUpload` and `BeginLargeCopy` begin the work, and are answered when the work wants the first
+piece. `AddPiece` adds a piece, and `EndBody` returns when the whole body is stored. A piece is
 answered when the work has taken the piece before it, so that at most two pieces of a body wait
 here, and slow bookies slow the sender down.
 
@@ -26,9 +26,9 @@ from octavo.broker.operations.large_kinds import (
 )
 
 BODIES_MAX = 512
-"""Limit of bodies that come at the same time. Their bytes are counted as other bodies' are."""
+"""The most bodies that come at the same time. Their bytes are counted as other bodies' are."""
 BODIES_OF_BROKER_MAX = 128
-"""Limit of these from one broker, so that a slow broker leaves places for the others."""
+"""The most bodies from one broker, so that a slow broker leaves places for the others."""
 IDLE_S = 30.0
 """A body is given up when its next piece does not come within this time."""
 
@@ -36,7 +36,7 @@ Work = Callable[[Pieces], Awaitable[LargeStored | None]]
 
 
 class Asker:
-    """Another broker that asks for operations, on one connection."""
+    """A broker that asks for operations, on one connection."""
 
     __slots__ = ("address", "broker_id", "is_gone")
 
@@ -66,14 +66,14 @@ class Bodies:
         if key in self._bodies:
             raise PartitionMoving(f"body {operation.body} has begun already: begin another")
         if asker.is_gone:
-            raise PartitionMoving("the connection has ended on which the body would come")
+            raise PartitionMoving("the connection of the body has ended")
         self._check_places(asker)
         body = self._bodies[key] = _Body(work, lambda: self._bodies.pop(key, None))
         return PieceTaken(await body.begun())
 
     async def run(self, asker: Asker, operation: AddPiece | EndBody) -> PieceTaken | BodyStored:
-        """Run an operation on a body. Raises what its work raises, and `PartitionMoving`: nothing
-        of the body is stored."""
+        """Run an operation on a body. Raises the errors of its work; `PartitionMoving`: nothing is
+        stored."""
         body = self._bodies.get((asker, operation.body))
         if body is None:
             raise PartitionMoving(
@@ -84,7 +84,7 @@ class Bodies:
         return BodyStored(await body.end(operation.pieces))
 
     def lose(self, asker: Asker) -> None:
-        """Give up the bodies of a connection that has ended, unless all of a body has come."""
+        """Give up the bodies of a connection that has ended, except bodies that have come whole."""
         asker.is_gone = True
         for (of, _), body in tuple(self._bodies.items()):
             if of is asker and not body.is_ending:
@@ -109,7 +109,7 @@ class Bodies:
 
 
 class _Body:
-    """A body that comes in pieces. `forget` is called when no more operations on it may come."""
+    """A body that comes in pieces. `forget` is called after the last operation on it."""
 
     def __init__(self, work: Work, forget: Callable[[], object]) -> None:
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(1)
@@ -117,7 +117,7 @@ class _Body:
         self._next = 0
         self._forget = forget
         self.is_ending = False
-        """Whether all of it has come."""
+        """Whether the whole body has come."""
         self._is_over = False
         self._work = asyncio.ensure_future(_awaited(work(self._come())))
         self._work.add_done_callback(_look)
@@ -141,7 +141,7 @@ class _Body:
     async def add(self, number: int, data: bytes) -> bool:
         """Give the work a piece; return whether it wants more."""
         if number != self._next or self.is_ending:
-            raise PartitionMoving(f"piece {number} came where {self._next} belongs: begin again")
+            raise PartitionMoving(f"piece {number} came instead of {self._next}: begin again")
         self._next += 1
         self._expect_nothing()
         try:
@@ -154,7 +154,7 @@ class _Body:
         return False
 
     async def end(self, pieces: int) -> LargeStored | None:
-        """Return when the whole body is stored, or is given up because it is not whole."""
+        """Return when the whole body is stored, or is given up because it is incomplete."""
         self._expect_nothing()
         self.is_ending = pieces == self._next
         try:
@@ -167,14 +167,14 @@ class _Body:
             self._forget()
 
     def give_up(self) -> None:
-        """Store nothing of it."""
+        """Store nothing of the body."""
         self._is_over = True
         self._expect_nothing()
         self._work.cancel()
         self._forget()
 
     async def _give(self, data: bytes | None) -> None:
-        """Return when the work has room for this, or is done."""
+        """Return when the work has room for this piece, or is done."""
         putting = asyncio.ensure_future(self._pieces.put(data))
         try:
             await asyncio.wait((putting, self._work), return_when=asyncio.FIRST_COMPLETED)
@@ -182,7 +182,7 @@ class _Body:
             putting.cancel()
 
     async def _result(self) -> LargeStored | None:
-        """Return the result of the work. Raises what it raises."""
+        """Return the result of the work. Raises its errors."""
         await asyncio.wait((self._work,))
         if self._work.cancelled():
             raise PartitionMoving("the body did not come whole: begin it again")
@@ -206,7 +206,7 @@ class _Body:
 
 
 def _look(work: asyncio.Future[LargeStored | None]) -> None:
-    """Look at how the work ended: the asking broker may have gone meanwhile."""
+    """Mark an error as retrieved: the asking broker may have gone."""
     if not work.cancelled():
         work.exception()
 

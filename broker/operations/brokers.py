@@ -1,8 +1,8 @@
 """Operations with which brokers hand partitions over, delete topics and store their own messages.
 
-`OwnOperations` asks another broker on this broker's own behalf. `run_at_broker` answers operations
-on a broker, as opposed to a partition. Each operation is sent once: its caller decides whether to
-ask again.
+`OwnOperations` asks other brokers on this broker's own behalf. `run_at_broker` answers operations
+on a broker rather than a partition. Each operation is sent once: the caller decides whether to ask
+again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", bound=AnyAnswer)
 _TAKES_NO_COPIES = {kind.name: kind for kind in (TopicIsStream, LargeNotTaken)}
-"""Errors of a topic whose copies go to another topic, by name."""
+"""Errors, by name, after which a copy goes to another topic."""
 
 
 async def run_at_broker(broker: Broker, operation: BrokerOperation) -> AnyAnswer:
@@ -63,7 +63,8 @@ async def run_at_broker(broker: Broker, operation: BrokerOperation) -> AnyAnswer
 
 
 class OwnOperations:
-    """Ask other brokers on this broker's own behalf. All methods raise what `Remote.ask` raises."""
+    """Asks other brokers on this broker's own behalf. All methods raise what `Remote.ask`
+    raises."""
 
     def __init__(self, remote: Remote, run_id: str) -> None:
         """`run_id`: unique to this run of the broker."""
@@ -72,7 +73,7 @@ class OwnOperations:
         self._bodies = itertools.count()
 
     def connect(self, broker: Broker) -> None:
-        """Have the broker reach the others through these."""
+        """Make the broker use these operations to reach the others."""
         broker.tell_peer = self.let_go
         broker.announce_to_peer = self.prepare
         broker.ask_peer = self.take
@@ -110,7 +111,8 @@ class OwnOperations:
             raise letter_error(error) from error
 
     async def store_large(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
-        """Store a dead letter or a retry of a large message. Raises the same."""
+        """Store a dead letter or a retry of a large message. Raises `TopicIsStream`,
+        `LargeNotTaken`, too."""
         try:
             await self._store_large(owner, name, letter)
         except Refused as error:

@@ -3,32 +3,32 @@
 One broker asks, the other answers. Many requests are under way at once. At the asking side:
 
     state     means                                     leaves by
-    WAITING   nothing of it was sent                    its first piece, cancel (forgotten)
+    WAITING   no piece was sent                         its first piece, cancel (forgotten)
     PARTLY    some pieces were sent                     its last piece, cancel
-    OUT       all of it was sent: it may be done        the end of its answer, cancel
+    OUT       all pieces were sent: it may be done      the end of its answer, cancel
     GONE      it was cancelled after a piece was sent   the end of its answer, or ENDED
 
 The answering side owes each request that has begun to arrive exactly one ANSWER, REFUSED or ENDED.
-That frame frees the room of the request at the asking side, so no room stays counted for ever.
+This frame frees the room of the request at the asking side.
 
-Room: the requests under way have at most `asked_bytes`. Their answers, for which room is reserved
-when a request is sent, have at most `answer_bytes`. A request that is alone may have more. So
-neither side holds more than that, whatever the other side does. Requests that wait for room at the
-asking side have at most `waiting_bytes`.
+Room: the requests under way have at most `asked_bytes`. Room for their answers is reserved when a
+request is sent; they have at most `answer_bytes`. A request that is alone may have more. So both
+sides' memory is bounded, whatever the other side does. Requests that wait for room at the asking
+side have at most `waiting_bytes`.
 
-A request that waits for something at the other side reserves little room, because waiting requests
-would otherwise take all room. If its answer is longer, the answering side sends OFFER with the
-size. The asking side reserves room for it, at most `taken_bytes` for all such answers, and sends
-TAKE. Answers that are offered and not taken have at most `offered_bytes` at the answering side;
-further answers are refused.
+A request that waits for an event reserves little room for its answer, because waiting requests
+would otherwise take all room. If the answer is longer, the answering side sends OFFER with the
+size. The asking side reserves room for the answer, at most `taken_bytes` for all offered answers,
+and sends TAKE. Answers that are offered and not taken have at most `offered_bytes` at the answering
+side; more are refused.
 
-If an answer is not sent as a whole, because the request was cancelled or the connection ended, its
-maker is informed (`undelivered`). If an answer arrives for a cancelled request, its caller is
-informed (`unwanted`). So leases that an answer contains can be taken back.
+If an answer is not sent completely, because the request was cancelled or the connection ended, the
+code that made it is informed (`undelivered`). If an answer arrives for a cancelled request, the
+caller is informed (`unwanted`). So leases in an answer can be released.
 
-Order: requests of equal priority are sent in the order in which they were asked. A more urgent
-request goes between the pieces of others; answers likewise. After `URGENT_IN_A_ROW` urgent pieces,
-a piece of the other kind is sent, so every piece is sent at some time.
+Order: requests of equal priority are sent in the order in which they were asked. An urgent request
+goes between the pieces of others; answers likewise. After `URGENT_IN_A_ROW` urgent pieces, another
+piece is sent, so that none waits for ever.
 
 When a connection ends, only requests that were sent completely may have been done. A request that
 has arrived in part is never begun.
@@ -46,8 +46,8 @@ from octavo.broker.errors import Overloaded
 from octavo.broker.operations.frames import BrokenChannel, Frame, Kind
 
 PIECE_BYTES = 64 * 1024
-"""Requests and answers are sent in such pieces, so that urgent pieces can go between them. At most
-`DATA_BYTES_MAX`."""
+"""Requests and answers are sent in pieces of this size, so that urgent pieces can go between them.
+At most `DATA_BYTES_MAX`."""
 URGENT_IN_A_ROW = 8
 """After this many urgent pieces, another piece gets its turn."""
 NUMBER_MAX = 2**32 - 1
@@ -70,11 +70,11 @@ class Windows(NamedTuple):
     asked_bytes: int = 16 * 1024 * 1024
     answer_bytes: int = 32 * 1024 * 1024
     waiting_bytes: int = 64 * 1024 * 1024
-    """Requests that wait at the asking side for room."""
+    """Requests that wait for room at the asking side."""
     taken_bytes: int = 16 * 1024 * 1024
-    """Answers longer than what was reserved for them, on their way."""
+    """Taken answers, longer than their reservation, on their way."""
     offered_bytes: int = 64 * 1024 * 1024
-    """Such answers that wait at the answering side until they are taken."""
+    """Offered answers that wait at the answering side until they are taken."""
 
 
 DEFAULT_WINDOWS = Windows()
@@ -86,7 +86,7 @@ Undelivered = Callable[[], object]
 
 
 class State(enum.Enum):
-    """How far a request is, at the asking side."""
+    """The state of a request at the asking side."""
 
     WAITING = "waiting"
     PARTLY = "partly"
@@ -95,17 +95,15 @@ class State(enum.Enum):
 
 
 class Answer(NamedTuple):
-    """A request's whole answer."""
-
     number: int
     payload: bytes
     refused: bool
     unwanted: Unwanted | None = None
-    """To be called with the answer, if the request was cancelled."""
+    """Called with the answer, if the request was cancelled."""
 
 
 class Asked(NamedTuple):
-    """A request that has come as a whole."""
+    """A request that has arrived completely."""
 
     number: int
     payload: bytes
@@ -124,7 +122,7 @@ class Lost(NamedTuple):
     """Requests without an answer when the connection ended."""
 
     not_done: tuple[int, ...]
-    """They cannot have been begun."""
+    """Requests that cannot have been begun."""
     maybe_done: tuple[int, ...]
 
 
@@ -138,7 +136,7 @@ class _Outgoing:
         self.number = first.number
         self.payload = memoryview(payload)
         self.sent = -1
-        """Bytes sent; −1: not even the first frame."""
+        """Bytes sent; −1: not even the first frame was sent."""
 
     @property
     def is_out(self) -> bool:
@@ -254,9 +252,9 @@ class _Request:
         self.deadline_s = deadline_s
         self.unwanted = unwanted
         self.offered = 0
-        """The length of its answer, if that is more than was reserved."""
+        """The length of its answer, if that is longer than the reservation."""
         self.taken = 0
-        """How much room is reserved for that."""
+        """The room that is reserved for an offered answer."""
         self.state = State.WAITING
         self.incoming: _Incoming | None = None
 
@@ -309,7 +307,8 @@ class Asking:
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> int:
-        """Queue a request, and return its number. `reserve`: how long an answer needs no offer.
+        """Queue a request, and return its number. `reserve`: the longest answer that needs no
+        offer.
 
         `unwanted` gets an answer that comes after the request was cancelled. Raises `Overloaded`.
         """
@@ -317,7 +316,7 @@ class Asking:
         if self._waiting_bytes and self._waiting_bytes + size > self._windows.waiting_bytes:
             raise Overloaded(
                 f"{self._waiting_bytes} bytes of requests wait for the connection to the "
-                f"partition's owner; at most {self._windows.waiting_bytes} may: come back in a "
+                f"partition's owner, of at most {self._windows.waiting_bytes}: come back in a "
                 "moment"
             )
         number = self._last % NUMBER_MAX + 1
@@ -388,7 +387,7 @@ class Asking:
             raise BrokenChannel(f"an answer to request {frame.number} came, which was not sent")
         if frame.kind is Kind.ENDED:
             if request.state is not State.GONE:
-                raise BrokenChannel(f"request {frame.number} was ended, and nobody cancelled it")
+                raise BrokenChannel(f"request {frame.number} was ended without being cancelled")
             self._end(frame.number, request)
             return None
         if frame.kind is Kind.OFFER:
@@ -451,7 +450,7 @@ class Asking:
         return Lost(tuple(not_done), tuple(maybe_done))
 
     def _offered(self, frame: Frame, request: _Request) -> None:
-        """Note an answer that is longer than what was reserved. Raises `BrokenChannel`."""
+        """Note an offered answer. Raises `BrokenChannel`."""
         if request.offered or request.incoming or request.state is State.PARTLY:
             raise BrokenChannel(f"an offer for request {frame.number} came out of turn")
         if frame.size <= request.reserve:
@@ -578,7 +577,7 @@ class Answering:
         """Answer a request, unless it was ended meanwhile.
 
         `undelivered` is called if the answer is not sent completely. Raises `Overloaded` when the
-        answer is longer than what was reserved, and too many such answers wait.
+        answer is longer than its reservation, and too many offered answers wait.
         """
         owed = self._owed.get(number)
         if owed is None or owed.answer is not None:
@@ -591,8 +590,8 @@ class Answering:
         waiting = self._offered_bytes
         if is_offered and waiting and waiting + size > self._windows.offered_bytes:
             raise Overloaded(
-                f"{waiting} bytes of answers wait until another broker takes them, which is their "
-                "bound: come back in a moment"
+                f"{waiting} bytes of answers wait until another broker takes them, which is the "
+                "limit: come back in a moment"
             )
         kind = Kind.REFUSED if refused else Kind.ANSWER
         owed.answer = _Outgoing(Frame(kind, number, size=size), payload)

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 
 class Charges(Protocol):
-    """The part of `octavo.broker.operations.local.Rules` that is needed here."""
+    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
 
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """Charge messages that are shown to a client, and not leased."""
+        """Charge messages that are shown to a client without leases."""
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
-        """Return which of the topic's own rates are exceeded here now, in words."""
+        """Return texts about the topic's own rates that are exceeded here now."""
         ...
 
 

@@ -9,14 +9,14 @@
     ANSWER    size of the answer, as does REFUSED
     ENDED     there is no answer: the request was cancelled
     CANCEL    the asking side wants no answer any more
-    OFFER     size of an answer that is longer than what was reserved for it
+    OFFER     size of an answer that is longer than the room reserved for it
     TAKE      the asking side has reserved room for the offer: send the answer
 
-Each side gives a nonce in the HTTP request and answer that begin the connection. The keys of the
-seals are derived from both nonces, both brokers' names and the cluster's secret, with a key for
-each direction, and a seal covers the number of its frame. So a recorded connection cannot be used
-as proof again, and frames cannot be changed, left out or sent twice unnoticed. Inside TLS only
-HELLO is sealed, because TLS protects the other frames.
+Each side gives a nonce in the HTTP request or answer that begins the connection. The seals' keys,
+one for each direction, are derived from both nonces, both brokers' names and the cluster's secret,
+and a seal covers the number of its frame. So a recorded connection is no proof later, and frames
+cannot be changed, left out or sent twice unnoticed. Inside TLS only HELLO is sealed, because TLS
+protects the other frames.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from octavo.broker.errors import BrokerError
 
 VERSION = 4
 DATA_BYTES_MAX = 64 * 1024
-"""Limit of a frame's data; longer requests and answers need several frames."""
+"""The most data of a frame; longer requests and answers need several frames."""
 SEAL_BYTES = 16
 _SMALL_BYTES = 8 * 1024
 """BLAKE2 is faster below this size, SHA-256 above it."""
@@ -66,7 +66,7 @@ _WITH_SIZE = (Kind.ANSWER, Kind.REFUSED, Kind.OFFER)
 
 
 class Frame(NamedTuple):
-    """A frame. `size`, `reserve`, `left_ms`, `priority`: for the kinds that have them."""
+    """A frame. Each kind has only some of `size`, `reserve`, `left_ms` and `priority`."""
 
     kind: Kind
     number: int
@@ -143,10 +143,8 @@ def encode(frame: Frame, seals: Seals) -> bytes:
 
 
 class Receiver:
-    """Make frames of received bytes, in whatever pieces these come.
-
-    Holds less than a whole frame.
-    """
+    """Makes frames of received bytes, in whatever pieces these come. Holds less than a whole
+    frame."""
 
     def __init__(self, seals: Seals) -> None:
         self._seals = seals

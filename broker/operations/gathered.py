@@ -2,12 +2,10 @@
 
 Behind a load balancer that does not know owners, most calls reach a broker that does not own the
 partition. Messages that come while others are under way go to the owner in a shared record batch,
-which is made here and stored there unchanged, as at the owner itself
-(partition/message_batcher.py).
+as at the owner (partition/message_batcher.py); the owner stores the batch unchanged.
 
 Promises: each message gets the answer that the owner would give; all messages of a batch are stored
-or none; if the outcome is unknown, each caller gets that answer. A crash loses nothing, because
-nothing is stored here: it cuts the callers' connections too.
+or none; if the outcome is unknown, each caller gets that answer. Nothing is stored here.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from octavo.protocol.records import Record
 from octavo.security.principal import Identity
 
 TARGETS_KEPT = 1024
-"""Limit of targets (partition, owner and caller); beyond it, idle targets are dropped."""
+"""The most targets (partition, owner and caller); beyond it, idle targets are dropped."""
 
 
 class RemoteBatchers:

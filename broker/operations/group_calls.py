@@ -1,8 +1,8 @@
 """Run the calls of consumer groups' members at the group's coordinator.
 
-A member gets partitions of topics that it may consume, and no others: topics by name are refused by
-the rules (`octavo.broker.operations.rules`), topics of patterns and partitions that it says it
-holds are left out.
+A member gets only partitions of topics that it may consume. If it names another topic, the rules
+refuse the call (`octavo.broker.operations.rules`); other topics that match its patterns, and other
+partitions that it says it holds, are left out.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from octavo.security.principal import Identity
 
 CHARS_A_RECORD = 20
-"""Characters of a name whose comparison with patterns costs as much as a message."""
+"""Comparing this many characters of a name with patterns costs as much as a message."""
 
 
 class GroupRules(Protocol):
-    """The part of `octavo.broker.operations.local.Rules` that is needed here."""
+    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
 
     def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
         """Whether the caller may consume the topic by this subscription."""
@@ -111,8 +111,8 @@ async def _wanted(
         wanted.update(dict.fromkeys(map(topic.partition, range(info.settings.partitions))))
         if len(wanted) > most:  # now, and not after another thousand topics
             raise GROUP_FULL(
-                f"those topics have more than {most} partitions, the most a group may have "
-                "(group_partitions_max): name fewer, or use several groups"
+                f"those topics have more than {most} partitions, the most that a group may have "
+                "(group_partitions_max): name fewer topics, or use several groups"
             )
 
     for pattern in operation.topics:

@@ -3,9 +3,9 @@
 The owner of a partition runs the operations on it; the coordinator of a consumer group runs the
 calls of its members.
 
-`RULES` has a row for each: which rights its caller needs, how urgent it is, whether it may be
-repeated when its outcome is unknown, and the type of its answer. An operation without a row cannot
-be sent.
+`RULES` has a row for each operation: which rights its caller needs, how urgent it is, whether it
+may be repeated when its outcome is unknown, and the type of its answer. An operation without a row
+cannot be sent.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from octavo.security.rules import Operation
 REFUSAL_BYTES_MAX = 2 * 1024
 """A longer refusal is cut."""
 WAITING_BYTES = 2 * 1024
-"""Reserved for the answer to a receive, which may wait long for its messages."""
+"""Room reserved for the answer to a receive, which may wait long for messages."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""Limit of the batches in an answer, unless its first batch alone is longer."""
+"""The most bytes of batches in an answer, unless the first batch alone is longer."""
 _DETAIL_CHARS_MAX = 900
 
 Position = str | int | MessageId | tuple[int]
@@ -81,7 +81,7 @@ Position = str | int | MessageId | tuple[int]
 
 
 At = str | int | list[int]
-"""A position inside an operation: a message id is a list of three numbers, a time of a number."""
+"""A position inside an operation: a message id is a list of three numbers, a time a list of one."""
 
 
 def at_of(position: Position) -> At:
@@ -97,7 +97,7 @@ def position_of(at: At) -> Position:
 
 
 class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
-    """Store record batches, one after the other."""
+    """Store record batches, one after another."""
 
     name: PartitionName
     batches: list[bytes]
@@ -106,12 +106,12 @@ class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
     access: int | None = None
     """The epoch of exclusive access."""
     is_single: bool = False
-    """Whether there is a single batch with a single message, without a producer: the message may
-    then be stored in a batch with others."""
+    """Whether there is one batch with one message, without a producer: then the message may be
+    stored in a batch with others."""
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """Give batches from a place on, without waiting for new batches."""
+    """Return batches from a place on, without waiting for new ones."""
 
     name: PartitionName
     at: At
@@ -123,12 +123,11 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     def of(
         cls, name: PartitionName, at: Position, bytes_max: int, count_max: int, *, compacted: bool
     ) -> Read:
-        """Read at a place."""
         return cls(name, at_of(at), bytes_max, count_max, compacted)
 
     @property
     def page_bytes(self) -> int:
-        """How many bytes of batches the answer may have, unless the first batch has more."""
+        """The most bytes of batches in the answer, unless the first batch has more."""
         return min(self.bytes_max, PAGE_BYTES_MAX)
 
     @property
@@ -138,7 +137,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
 
 
 class Await(msgspec.Struct, frozen=True, array_like=True, tag="await"):
-    """Wait until a message is at this offset. The answer says only whether there is."""
+    """Wait until a message is at this offset. The answer says only whether there is one."""
 
     name: PartitionName
     offset: int
@@ -153,17 +152,17 @@ class Receive(msgspec.Struct, frozen=True, array_like=True, tag="receive"):
     subscription: str
     consumer: str
     most: int
-    """Limit of the messages."""
+    """The most messages."""
     wait_ms: int = 0
     request: str = ""
     """If the consumer's last call had the same request, it gets the same messages again."""
     out_max: int | None = None
-    """Limit of the partition's unacked messages at this consumer."""
+    """The most unacked messages of the partition at this consumer."""
     generation: int | None = None
-    """The generation of the consumer group whose member asks."""
+    """The generation of the consumer group, if a member asks."""
     priority: int = 0
     as_stored: bool = False
-    """Give the batches as they are stored, where that is not much more than the messages."""
+    """Return whole stored batches, if these are not much longer than the messages."""
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
@@ -175,12 +174,13 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     nacks: list[Nack] = []
     extend: list[str] = []
     release: list[str] = []
-    """No client has looked at these: deliver them again, and do not count it."""
+    """The consumer has not seen these messages: deliver them again, without counting the
+    delivery."""
     unread: list[str] = []
-    """Like `release`, for an answer that was not delivered; messages that were given again since
-    stay."""
+    """Like `release`, for an answer that was not delivered, except messages that were leased again
+    since."""
     up_to: int | list[int] | None = None
-    """An offset, or the three numbers of a message id: ack all messages up to and with it."""
+    """An offset, or the three numbers of a message id: ack all messages up to and including it."""
 
 
 class FindOffset(msgspec.Struct, frozen=True, array_like=True, tag="find"):
@@ -199,7 +199,7 @@ class Truncate(msgspec.Struct, frozen=True, array_like=True, tag="truncate"):
 
 
 class Peek(msgspec.Struct, frozen=True, array_like=True, tag="peek"):
-    """Show the first messages that are not acked. Nothing is leased."""
+    """Show the first unacked messages, without leases."""
 
     name: PartitionName
     subscription: str
@@ -207,7 +207,7 @@ class Peek(msgspec.Struct, frozen=True, array_like=True, tag="peek"):
 
 
 class Seek(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
-    """Set the cursor of a subscription to a place. An offset must be there."""
+    """Set the cursor of a subscription to a place. If it is an offset, that must exist."""
 
     name: PartitionName
     subscription: str
@@ -215,7 +215,7 @@ class Seek(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
 
 
 class Skip(msgspec.Struct, frozen=True, array_like=True, tag="skip"):
-    """Ack the first messages that are not acked."""
+    """Ack the first unacked messages."""
 
     name: PartitionName
     subscription: str
@@ -231,35 +231,35 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag="expire"):
 
 
 class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
-    """Open a subscription, which the metadata has, in the partition."""
+    """Make the cursor in the partition of a subscription that the metadata has."""
 
     name: PartitionName
     subscription: str
 
 
 class DescribeSubscription(msgspec.Struct, frozen=True, array_like=True, tag="describe_sub"):
-    """Tell the live figures of a subscription in the partition."""
+    """Return the live figures of a subscription in the partition."""
 
     name: PartitionName
     subscription: str
 
 
 class DescribePartition(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
-    """Tell the live figures of the partition."""
+    """Return the live figures of the partition."""
 
     name: PartitionName
 
 
 class Explain(msgspec.Struct, frozen=True, array_like=True, tag="explain"):
-    """Tell why the partition is served where it is, and what holds its clients back."""
+    """Explain why the partition is served where it is, and what holds its clients back."""
 
     name: PartitionName
     subscription: str = ""
-    """A subscription to explain as well; empty: none."""
+    """A subscription to explain as well, if any."""
 
 
 class Unload(msgspec.Struct, frozen=True, array_like=True, tag="unload"):
-    """Hand the partition on to another broker."""
+    """Hand the partition over to another broker."""
 
     name: PartitionName
     to: str = ""
@@ -285,20 +285,20 @@ class ReleaseAccess(msgspec.Struct, frozen=True, array_like=True, tag="release")
 
 
 class DescribeAccess(msgspec.Struct, frozen=True, array_like=True, tag="describe_access"):
-    """Tell which producer has exclusive access."""
+    """Return which producer has exclusive access."""
 
     name: PartitionName
 
 
 class FindForkPoint(msgspec.Struct, frozen=True, array_like=True, tag="fork_point"):
-    """Find the place in the ledgers at which a fork would begin to differ."""
+    """Find the place in the ledgers at which a fork would end its share of them."""
 
     name: PartitionName
     at: At
 
 
 class LoadPart(msgspec.Struct, frozen=True, array_like=True, tag="load_part"):
-    """Take in the partition's part of a committed bulk load; a repeat changes nothing."""
+    """Insert the partition's part of a committed bulk load; a repeat changes nothing."""
 
     name: PartitionName
     bulk_load: str
@@ -320,12 +320,12 @@ class WriteAudit(msgspec.Struct, frozen=True, array_like=True, tag="audit"):
 
 
 class FindUnused(msgspec.Struct, frozen=True, array_like=True, tag="unused"):
-    """Tell whether no client has used the partition, or a subscription of it, for this long."""
+    """Return whether no client has used the partition, or a subscription in it, for this long."""
 
     name: PartitionName
     for_ms: int
     retire_ms: int
-    """If it is unused: serve nothing for this long."""
+    """If it is unused, refuse calls for this long."""
     subscription: str = ""
 
 
@@ -351,7 +351,7 @@ class LetGo(msgspec.Struct, frozen=True, array_like=True, tag="let_go"):
 
 
 class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
-    """Have a broker hand over all its partitions, or take partitions again."""
+    """Make a broker hand over all its partitions, or take partitions again."""
 
     broker: str
     """The id of the broker."""
@@ -359,22 +359,23 @@ class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
-    """Be a member of a consumer group; wait until the member's partitions are not what it holds.
+    """Be a member of a consumer group; wait until the member should hold other partitions than it
+    does.
 
-    Kafka's `ConsumerGroupHeartbeat` (KIP-848) does the same: one call joins, keeps the session, and
-    tells and hears which partitions the member has.
+    As in Kafka's `ConsumerGroupHeartbeat` (KIP-848), one call joins, keeps the session, says which
+    partitions the member holds, and returns which it has.
     """
 
     group: GroupName
     member: str
     topics: list[TopicPattern]
-    """The topics that it would consume, all of the group's namespace."""
+    """The topics that the member would consume, all in the group's namespace."""
     holds: list[PartitionName]
-    """The partitions that it has now and has not let go yet."""
+    """The partitions that the member has and has not released."""
     generation: int
-    """The highest it has heard of; 0: none."""
+    """The highest generation that the member knows; 0: none."""
     session_ms: int
-    """How long it may be silent."""
+    """How long the member may be silent."""
     wait_ms: int = 0
 
 
@@ -386,16 +387,16 @@ class LeaveGroup(msgspec.Struct, frozen=True, array_like=True, tag="leave_group"
 
 
 class DescribeGroup(msgspec.Struct, frozen=True, array_like=True, tag="describe_group"):
-    """Tell the members of a consumer group, and what each holds."""
+    """Return the members of a consumer group, and the partitions of each."""
 
     group: GroupName
 
 
 def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
-    """Return the same receive under a request number, which `draw` gives if the consumer gave none.
+    """Return the receive with a request number, which `draw` makes if the consumer gave none.
 
-    If its answer is lost between brokers, it is asked for again under the same number. So the
-    consumer gets the same messages, and none is missing before them.
+    If the answer is lost between brokers, the operation is repeated under this number, so that the
+    consumer gets the same messages, and no gap.
     """
     return operation if operation.request else msgspec.structs.replace(operation, request=draw())
 
@@ -420,7 +421,7 @@ ControlOperation = (
     | FindUnused
 )
 StoringOperation = StoreCopy | WriteAudit
-"""A broker stores messages that no client sent: dead letters and audit events."""
+"""Stores messages that no client sent: dead letters and audit events."""
 LocalOperation = (
     Publish
     | Read
@@ -432,13 +433,13 @@ LocalOperation = (
     | StreamOperation
     | LargeRead
 )
-"""The owner's own clients may ask for it, too."""
+"""Operations that the owner's own clients may ask for, too."""
 PartitionOperation = LocalOperation | BodyOperation
-"""The partition's owner runs it."""
+"""Operations that the partition's owner runs."""
 BrokerOperation = Prepare | Take | LetGo | Drain
-"""It is for one broker, whichever partitions that owns."""
+"""Operations on one broker, whichever partitions it owns."""
 GroupOperation = Heartbeat | LeaveGroup | DescribeGroup
-"""The coordinator of the consumer group runs it."""
+"""Operations that the coordinator of the consumer group runs."""
 AnyOperation = PartitionOperation | BrokerOperation | GroupOperation
 
 
@@ -449,7 +450,7 @@ def subscription_of(operation: AnyOperation) -> str:
 
 
 def brings_messages(operation: AnyOperation) -> bool:
-    """Whether an operation that may store messages has any."""
+    """Whether an operation that may store messages brings any."""
     if isinstance(operation, MakeStream):
         return bool(operation.body or (operation.plan is not None and operation.plan.part))
     return bool(getattr(operation, "body"))  # noqa: B009
@@ -476,7 +477,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fate(msgspec.Struct, frozen=True, array_like=True):
-    """The fate of a batch: it was published or refused."""
+    """What happened to a batch: it was published or refused."""
 
     published: Published | None
     refusal: Refusal | None = None
@@ -485,7 +486,7 @@ class Fate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Publish`: the fate of each batch, in order. `epoch`: of the partition."""
+    """The answer to `Publish`: the fate of each batch, in order. `epoch`: the partition's."""
 
     fates: list[Fate]
     epoch: int
@@ -514,7 +515,7 @@ class Leases(msgspec.Struct, frozen=True, array_like=True):
     leased: Leased | None
     batches: list[bytes]
     held_back: str | None
-    """Why it gives nothing though there are messages."""
+    """Why there are no messages in the answer though the subscription has some."""
     epoch: int
 
     @property
@@ -538,18 +539,18 @@ def ids_of(leased: Leased) -> list[str]:
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Settle`. All but the refused part took effect, and is durable."""
+    """The answer to `Settle`. Everything that was not refused took effect, and is durable."""
 
     acked: int
     stale: list[str]
     """Ack ids whose lease is over."""
     too_many_delayed: str
-    """Why messages were not given back with their delay; empty when all were."""
+    """Why messages were not given back with their delay; empty if all were."""
     epoch: int
 
     @property
     def problem(self) -> StaleLease | TooManyDelayed | None:
-        """The error that stands for what was refused."""
+        """The error for the refused part."""
         if self.stale:
             return StaleLease.of(self.stale)
         return TooManyDelayed(self.too_many_delayed) if self.too_many_delayed else None
@@ -577,7 +578,7 @@ class Peeked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to operations that move a cursor: how many messages became acked, and its new
+    """The answer to operations that move a cursor: how many messages became acked, and the new
     place."""
 
     acked: int
@@ -585,7 +586,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExplainedSubscription(msgspec.Struct, frozen=True, array_like=True):
-    """Why consumers of a subscription get what they get."""
+    """Why consumers of a subscription get no messages."""
 
     stats: SubscriptionStats
     unacked_max: int
@@ -602,7 +603,7 @@ class Explanation(msgspec.Struct, frozen=True, array_like=True):
 
     stats: PartitionStats
     why: str
-    """Why this broker serves it, in words."""
+    """Why this broker serves the partition, in words."""
     preferred: str
     """The broker that should have it by the even spread."""
     placed: bool
@@ -622,7 +623,8 @@ class Unloaded(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccessNow(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `AcquireAccess` and `DescribeAccess`. No `producer`: any may publish."""
+    """The answer to `AcquireAccess` and `DescribeAccess`. No `producer`: any producer may
+    publish."""
 
     epoch: int
     producer: str
@@ -634,18 +636,18 @@ class Done(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForkPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `FindForkPoint`. Valid while the partition's record has this epoch."""
+    """The answer to `FindForkPoint`, valid while the partition's record has this epoch."""
 
     epoch: int
     offset: int
-    """The fork has the messages before it."""
+    """The fork has the messages before this offset."""
     cut: tuple[int, int, int, int] | None
-    """The ledger that is cut, the last of its entries that the fork has, about how many bytes that
-    is, and the timestamp of a message there, or -1. None: no ledger has to be cut."""
+    """The ledger that is cut, the last entry of it that the fork has, about how many bytes that is,
+    and the timestamp of a message there, or -1. None: no ledger is cut."""
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `LoadPart`: where the part begins; None if it was there already."""
+    """The answer to `LoadPart`: where the part begins; None if it was inserted before."""
 
     offset: int | None
 
@@ -725,7 +727,7 @@ class Caller(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """The data of a request. `incarnation`: the incarnation that the caller means."""
+    """The content of a request. `incarnation`: the topic's incarnation that the caller means."""
 
     caller: Caller
     incarnation: str
@@ -737,13 +739,13 @@ class On(enum.Enum):
 
     TOPIC = "topic"
     SUBSCRIPTION = "subscription"
-    """Not asked about if the operation names none."""
+    """Needed only if the operation names a subscription."""
     GROUP = "group"
     """A consumer group is a subscription of several topics."""
     TOPICS = "topics"
-    """Each topic that the member of a group names, without patterns."""
+    """Each topic that the member of a group names without a pattern."""
     SUBSCRIPTIONS = "subscriptions"
-    """The group's subscription of each of these topics."""
+    """The group's subscription of each topic in `TOPICS`."""
     CLUSTER = "cluster"
     NEW_TOPIC = "new topic"
     """The topic, or its namespace: a right on either is enough."""
@@ -756,12 +758,12 @@ class On(enum.Enum):
 
 
 class Rate(enum.Enum):
-    """The rates of the topic and the quotas of its namespace that an operation counts in."""
+    """How an operation counts in the topic's rates and the namespace's quotas."""
 
     INTO = "into"
     """It stores messages."""
     INTO_IF_ANY = "into, if any"
-    """It stores messages if it brings any."""
+    """It stores messages, if it brings any."""
     OUT_OF = "out of"
     """It gives messages."""
     NO_MESSAGES = "no messages"
@@ -772,17 +774,17 @@ class Rule(NamedTuple):
     """The rights, the rates, the priority and the answer of an operation."""
 
     needs: tuple[tuple[Operation, On], ...]
-    """Each is decided and audited at the owner."""
+    """Each right is decided and audited at the owner."""
     rate: Rate
     priority: Priority
     may_repeat: bool
-    """Whether a broker may repeat it after an unknown outcome: it changes nothing, or only what
-    ends by itself. So the owner may also cancel it."""
+    """Whether a broker may repeat it after an unknown outcome, and the owner may cancel it: it
+    changes nothing, or only something that ends by itself."""
     answer: type[AnyAnswer]
     is_inner: bool = False
-    """Only brokers may ask for it, on their own behalf. No quota counts it."""
+    """Only brokers may ask for it, on their own behalf. It counts in no quota."""
     continues: bool = False
-    """It continues an operation that its namespace was charged for, and is not charged again."""
+    """It continues an operation that was charged to the namespace, and is not charged again."""
 
 
 def _of_brokers(
@@ -840,17 +842,17 @@ RULES: dict[type[AnyOperation], Rule] = {
         False,
         Unloaded,
     ),
-    # Access ends with its session, and the same producer that asks again gets another epoch.
+    # A repeat is safe: access ends with its session, and a repeat gets another epoch.
     AcquireAccess: Rule(_PRODUCE, Rate.NO_MESSAGES, Priority.LATER, True, AccessNow),
     ReleaseAccess: Rule(_PRODUCE, Rate.NO_MESSAGES, Priority.URGENT, False, Done),
     DescribeAccess: Rule(_DESCRIBE, Rate.NO_MESSAGES, Priority.LATER, True, AccessNow),
     FindForkPoint: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, ForkPlace),
-    # The broker that commits the batch has charged it, and asked whether the writer may.
+    # The broker that commits the batch has charged it, and checked the writer's rights.
     LoadPart: _of_brokers(Loaded),
-    # The message was charged when the subscription gave it.
+    # The message was charged when the subscription delivered it.
     StoreCopy: _of_brokers(Done),
     BeginLargeCopy: _of_brokers(PieceTaken),
-    # The broker that began the body sends the rest of it, and the work is the client's.
+    # The broker that began the body sends the rest; the client is charged for the work.
     BeginUpload: Rule(_PRODUCE, Rate.INTO, Priority.LATER, False, PieceTaken),
     AddPiece: _of_brokers(PieceTaken),
     EndBody: _of_brokers(BodyStored),
@@ -866,8 +868,8 @@ RULES: dict[type[AnyOperation], Rule] = {
     Drain: Rule(
         ((Operation.ADMIN, On.CLUSTER),), Rate.NO_MESSAGES, Priority.URGENT, False, Drained
     ),
-    # A member that calls again holds what it held. Topics of patterns, and partitions that it
-    # says it holds, count only as far as the member may consume them.
+    # A repeat is safe: the member holds the same partitions. Topics of patterns, and partitions
+    # that it says it holds, are left out unless the member may consume them.
     Heartbeat: Rule(
         (*_CONSUME_GROUP, (Operation.CONSUME, On.TOPICS), (Operation.CONSUME, On.SUBSCRIPTIONS)),
         Rate.NO_MESSAGES,
@@ -900,7 +902,7 @@ RULES: dict[type[AnyOperation], Rule] = {
 
 
 def reserve_of(operation: AnyOperation) -> int:
-    """Return how many bytes are reserved for its answer; a longer one is offered (channel.py)."""
+    """Return how many bytes to reserve for the answer; a longer answer is offered (channel.py)."""
     if isinstance(operation, Publish):
         return REFUSAL_BYTES_MAX * (1 + len(operation.batches))
     if isinstance(operation, Read):
@@ -918,11 +920,11 @@ def reserve_of(operation: AnyOperation) -> int:
 
 
 _BATCH_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX + 64 * 1024
-"""A read always gives a batch, however long; the fields of the answer take the rest."""
+"""A read always returns a batch, however long; the rest is for the answer's other fields."""
 
 
 class Refused(BrokerError):
-    """The owner refused an operation. `refusal` is the problem that its caller gets."""
+    """The owner refused an operation. `refusal`: the problem for the caller."""
 
     name = "refused"
 
@@ -937,7 +939,8 @@ class Refused(BrokerError):
 
 
 class OperationOutcomeUnknown(BrokerError):
-    """The owner broke off before it answered: the operation may or may not have happened."""
+    """The connection ended before the owner answered: the operation may or may not have
+    happened."""
 
     name = "outcome-unknown"
     http_status = 504
@@ -946,7 +949,7 @@ class OperationOutcomeUnknown(BrokerError):
 
 
 class OtherProtocol(BrokerError):
-    """Another broker speaks another version of the operations, or none."""
+    """Another broker speaks another version of the operations, or does not know them."""
 
     name = "other-protocol"
     http_status = 503
@@ -959,7 +962,6 @@ _refusal_decoder = msgspec.msgpack.Decoder(Refusal)
 
 
 def encode_request(identity: Identity, incarnation: str, operation: AnyOperation) -> bytes:
-    """Encode a request."""
     return _encoder.encode(Request(Caller.of(identity), incarnation, operation))
 
 
@@ -969,7 +971,6 @@ def decode_request(payload: bytes) -> Request:
 
 
 def encode_answer(answer: AnyAnswer | Refusal) -> bytes:
-    """Encode an answer or a refusal."""
     return _encoder.encode(answer)
 
 

@@ -1,8 +1,8 @@
 """Store and read large messages at the partition's owner, piece by piece.
 
-`store_upload` is the same whether the pieces come from a client of this broker or from another
-broker (bodies.py). Its memory is counted: at first little, then the bytes that have arrived, and
-never more than `HELD_BYTES`.
+`store_upload` takes the pieces of a client of this broker or of another broker (bodies.py). Its
+memory is counted: at first `HELD_BYTES_MIN`, then also the bytes that have arrived, and never more
+than `HELD_BYTES`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from octavo.protocol.large import PIECE_BYTES, Assembler, BrokenBody, Cutter, Pi
 from octavo.protocol.records import Record, build_batch, read_records
 
 HELD_BYTES_MIN = 64 * 1024
-"""An upload counts as this for its ledger and its socket, plus the bytes that have come …"""
+"""An upload counts as this for its ledger and its socket, plus the bytes that have arrived …"""
 HELD_BYTES = 8 * PIECE_BYTES
 """… but as at most this: a piece that is being filled, and pieces under way."""
 SENT_HELD_BYTES = PIECE_BYTES
-"""The most that an upload counts as at a broker that sends it on."""
+"""The most that an upload counts as at a broker that forwards it."""
 CUT_BYTES = PIECE_BYTES
 """The length of the stored pieces of a body; the last may be shorter."""
 
 Pieces = AsyncGenerator[bytes, None]
 Hold = Callable[[int], Awaitable[None]]
-"""Count this many bytes as held now for the upload. Raises `Overloaded`."""
+"""Sets how many bytes are held now for the upload. Raises `Overloaded`."""
 
 
 class Memory(Protocol):
-    """Counts the bytes of bodies that this broker holds: `octavo.broker.http.held_bytes`."""
+    """Counts the bytes of bodies in this broker's memory: `octavo.broker.http.held_bytes`."""
 
     async def take(self, peer: str, size: int, *subjects: str) -> None:
         """Count more bytes of a sender, in the shares of these subjects. Raises `Overloaded`."""
@@ -52,10 +52,10 @@ class Memory(Protocol):
 
 
 class Room:
-    """The memory that a body takes which another broker sends."""
+    """The memory for a body that another broker sends."""
 
     def __init__(self, memory: Memory, broker_id: str, subjects: tuple[str, ...]) -> None:
-        """`subjects`: in whose shares it counts, besides the share of the broker."""
+        """`subjects`: in whose shares the body counts, besides the share of the broker."""
         self._memory = memory
         self._peer = f"broker {broker_id}"
         self._subjects = subjects
@@ -69,17 +69,17 @@ class Room:
             self._held = size
 
     def release(self) -> None:
-        """Count nothing any more."""
+        """Count no bytes any more."""
         held, self._held = self._held, 0
         if held:
             self._memory.give_back(self._peer, held, *self._subjects)
 
 
 class Charges(Protocol):
-    """The part of `octavo.broker.operations.local.Rules` that is needed here."""
+    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
 
     def may_publish(self, topic: TopicName) -> None:
-        """Check rates and quotas before messages are stored. Raises what they raise."""
+        """Check rates and quotas before messages are stored."""
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
         """Charge what is being stored."""
@@ -99,12 +99,12 @@ def head_of(operation: BeginBody) -> Record:
     """Return the message whose body follows. Raises `BrokenBody`."""
     records = [*read_records(operation.head)]
     if len(records) != 1:
-        raise BrokenBody(f"{len(records)} messages are said to have one body")
+        raise BrokenBody(f"{len(records)} messages came with one body")
     return records[0]
 
 
 async def counted(pieces: Pieces, hold: Hold, most: int) -> Pieces:
-    """Yield the pieces, and count what is held of them, at most `most` bytes."""
+    """Yield the pieces, and count the bytes of them that are held, at most `most`."""
     came = 0
     async with aclosing(pieces):
         async for piece in pieces:
@@ -118,8 +118,8 @@ async def store_upload(
 ) -> LargeStored:
     """Store a client's large message, unless it is stored already.
 
-    Raises what `Partition.begin_large` and `LargeUpload` raise; `BodyTooLong`, `Overloaded`, and
-    what `pieces` raises: nothing of the message is stored then.
+    If `Partition.begin_large`, `LargeUpload` or `pieces` raise, or `BodyTooLong` or `Overloaded` is
+    raised, nothing of the message is stored (see there for unknown outcomes).
     """
     message, topic = head_of(operation), operation.name.topic_name
     async with aclosing(counted(pieces, hold, HELD_BYTES)) as coming:
@@ -170,7 +170,7 @@ def _charged(stored: LargeStored, size: int, topic: TopicName, rules: Charges) -
 
 
 async def read(partition: Partition, operation: LargeRead, rules: Charges) -> BodyPiece:
-    """Give a piece of a body. Raises `MessageNotFound`, and what reading raises."""
+    """Return a piece of a body. Raises `MessageNotFound`, and errors of reading."""
     topic = operation.name.topic_name
     if isinstance(operation, ReadBody):
         piece = await partition.body_piece(operation.offset, operation.piece)
@@ -190,11 +190,10 @@ async def whole_body(
     ask: Callable[[ReadBody], Awaitable[BodyPiece]],
     wait_of: Callable[[BaseException], float],
 ) -> Pieces:
-    """Yield all pieces of a body that `OpenBody` has opened; each is checked before it is given.
+    """Yield all pieces of a body that `OpenBody` has opened; each is checked first.
 
-    The owner is asked for the next piece when the reader has taken the piece before it. A quota
-    that is used up makes the reader wait: `wait_of` tells how long. Raises `BrokenBody`, and what
-    `ask` raises.
+    The owner is asked for the next piece when the reader has taken the last one. If a quota is used
+    up, the reader waits, as long as `wait_of` says. Raises `BrokenBody`, and what `ask` raises.
     """
     if opened.large is None:
         yield opened.data

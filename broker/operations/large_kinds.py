@@ -1,9 +1,9 @@
 """The operations on large messages, whose bodies go between brokers piece by piece. Pure.
 
 To the owner: `BeginUpload` or `BeginLargeCopy`, an `AddPiece` for each piece, then `EndBody`
-(bodies.py). From the owner: `OpenBody` gives the first piece of a body, `ReadBody` each other.
-The next piece is asked for or sent when the piece before it has been answered, so neither side
-holds more than a few pieces, and a slow reader slows the owner down.
+(bodies.py). From the owner: `OpenBody` returns the first piece of a body, `ReadBody` any other. The
+next piece is requested or sent when the last one has been answered, so neither side holds more than
+a few pieces, and a slow reader slows the owner down.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="upload"):
 
     name: PartitionName
     body: str
-    """The asking broker's name for the body that follows; it uses no name twice."""
+    """The asking broker's name for the body; it uses no name twice."""
     upload: str
-    """The client's name for the message, which is stored once however often it comes; or empty."""
+    """The client's name for the message, which is stored once even if it is sent again; or
+    empty."""
     head: bytes
-    """A record batch with the message alone, without its value."""
+    """A record batch with only the message, without its value."""
     access: int | None = None
     """The epoch of exclusive access."""
 
@@ -39,7 +40,7 @@ class BeginLargeCopy(msgspec.Struct, frozen=True, array_like=True, tag="large_co
     upload: str
     """The name of the copy: a copy that is stored already is not stored again."""
     head: bytes
-    """A record batch with the message alone."""
+    """A record batch with only the message."""
 
 
 class AddPiece(msgspec.Struct, frozen=True, array_like=True, tag="piece"):
@@ -57,21 +58,21 @@ class EndBody(msgspec.Struct, frozen=True, array_like=True, tag="end_body"):
     name: PartitionName
     body: str
     pieces: int
-    """How many pieces it has; `GIVEN_UP`: store nothing of it."""
+    """How many pieces the body has; `GIVEN_UP`: store nothing of it."""
 
 
 class OpenBody(msgspec.Struct, frozen=True, array_like=True, tag="open_body"):
-    """Tell the size of a message's body, and give its first piece."""
+    """Return the size of a message's body, and its first piece."""
 
     name: PartitionName
     at: str | int | list[int]
     """The place of the message, as in `Read`."""
     size_only: bool = False
-    """Give no piece."""
+    """Return no piece."""
 
 
 class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="read_body"):
-    """Give another piece of a large message's body."""
+    """Return another piece of a large message's body."""
 
     name: PartitionName
     offset: int
@@ -113,11 +114,11 @@ class BodyPiece(msgspec.Struct, frozen=True, array_like=True):
     """None: the body is the value of the message, and comes as a single piece."""
     data: bytes = b""
     upload: str = ""
-    """The upload that the piece says it belongs to; `number`: its number there."""
+    """The upload to which the piece says it belongs; `number`: its number there."""
     number: int = 0
 
 
 BeginBody = BeginUpload | BeginLargeCopy
 BodyOperation = BeginBody | AddPiece | EndBody
-"""It is about a body that comes from another broker piece by piece (bodies.py)."""
+"""Operations on a body that comes from another broker piece by piece (bodies.py)."""
 LargeRead = OpenBody | ReadBody

@@ -1,8 +1,7 @@
 """The two ends of a connection between brokers, as asyncio protocols over `channel.py`.
 
 `AskingLink` sends operations, `AnsweringLink` runs the operations that arrive. Both write only
-while their transport takes data. So waiting frames stay in the channel, ordered by priority, and
-not in a socket's buffer.
+while their transport takes data, so that waiting frames stay in the channel, ordered by priority.
 """
 
 from __future__ import annotations
@@ -36,15 +35,16 @@ from octavo.broker.operations.frames import (
 from octavo.broker.operations.kinds import Refusal, encode_answer
 
 WRITE_BUFFER_BYTES = 128 * 1024
-"""Limit of the transport's buffer, which is all that an urgent piece waits behind."""
+"""The most bytes in the transport's buffer: an urgent piece waits behind these alone."""
 HELLO_TIMEOUT_S = 5.0
-"""How long the other side may take to prove itself."""
+"""How long the other side has to prove itself."""
 
 log = structlog.get_logger()
 
 
 class AnswerLost(Exception):
-    """There is no answer: the connection ended, or time was up. `sent`: all of it had been sent."""
+    """There is no answer: the connection ended, or time was up. `sent`: whether all of it was
+    sent."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -88,7 +88,7 @@ class _Link(asyncio.Protocol):
         """When data came last."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, and expect to be greeted."""
+        """Send the greeting, and wait for the other side's."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         self._write(Frame(Kind.HELLO, 0, self._hello))
@@ -131,12 +131,12 @@ class _Link(asyncio.Protocol):
         self._lose(reason)
 
     def waits_in_vain(self) -> str:
-        """Describe frames that wait although the connection takes them; empty if there are none."""
+        """Say what is stuck although it could proceed; empty if nothing is."""
         takes = self._greeted and not (self._is_paused or self._ended)
         return "frames wait, and the connection takes them" if takes and self._may_send() else ""
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Send all frames that may be sent."""
         while not (self._is_paused or self._ended):
             frame = self._next_frame()
             if frame is None:
@@ -213,7 +213,7 @@ class AskingLink(_Link):
     ) -> bytes:
         """Send a request and return its answer. Raises `Overloaded`, `AnswerRefused`, `AnswerLost`.
 
-        `unwanted` gets an answer that comes when this call has been cancelled, or its time is up.
+        `unwanted` gets an answer that comes after this call was cancelled, or after its deadline.
         """
         if self._ended:
             raise AnswerLost("the connection has ended", sent=False)
@@ -291,10 +291,7 @@ class AskingLink(_Link):
 
 
 class AnsweringLink(_Link):
-    """The answering end.
-
-    `run` takes a request and its deadline, and never raises.
-    """
+    """The answering end. `run` takes a request and its deadline, and never raises."""
 
     def __init__(
         self,
@@ -332,7 +329,7 @@ class AnsweringLink(_Link):
             async with asyncio.timeout_at(asked.deadline_s):
                 reply = await self._run(asked.payload, asked.deadline_s)
         except TimeoutError:
-            return  # the asking side's time is up too: it cancels, and hears that the work ended
+            return  # the asking side's time is up too: it cancels
         self._send(asked.number, reply)
         self.pump()
 
@@ -362,6 +359,6 @@ def _has_answer(waiter: asyncio.Future[bytes]) -> bool:
 
 
 def _tell_unwanted(answer: Answer) -> None:
-    """Pass on an unwanted answer; drop a refusal, which contains no leases."""
+    """Pass on an unwanted answer; drop a refusal, which has no leases."""
     if answer.unwanted is not None and not answer.refused:
         answer.unwanted(answer.payload)

@@ -1,7 +1,7 @@
 """Run an operation on the open partition of this broker.
 
-The caller's rights, rates and quotas come in as `Rules` (rules.py). The broker that the caller
-asked has checked how long each message is, and each record of a batch; the owner relies on that.
+`Rules` (rules.py) applies the caller's rights, rates and quotas. The broker that the client called
+has checked the length of each message, and each record of a batch; the owner relies on that.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Rules(Protocol):
         what a quota raises."""
 
     async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
-        """Return the answer of `work`; its processor time is charged to the caller and the
+        """Return the answer of `work`; charge its processor time to the caller and the
         namespace."""
         ...
 
@@ -72,7 +72,7 @@ class Rules(Protocol):
         """Charge an operation on a partition that is open here. Raises what a quota raises."""
 
     def may_publish(self, topic: TopicName) -> None:
-        """Check rates and quotas before messages are stored. Raises what they raise."""
+        """Check rates and quotas before messages are stored."""
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
         """Charge what is being stored."""
@@ -81,22 +81,22 @@ class Rules(Protocol):
         """Count what was stored here for the first time."""
 
     def may_read(self, topic: TopicName) -> None:
-        """Check rates and quotas before messages are read. Raises what they raise."""
+        """Check rates and quotas before messages are read."""
 
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
         """Charge what was read."""
 
     def delivered(self, topic: TopicName, leases: Leases) -> None:
-        """Charge and count what a consumer is given."""
+        """Charge and count leased messages."""
 
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """Charge messages that are shown to a client, and not leased."""
+        """Charge messages that are shown to a client without leases."""
 
     def gave(self, topic: TopicName, size: int, messages: int) -> None:
         """Charge a piece of a large message that was read."""
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
-        """Return which of the topic's own rates are exceeded here now, in words."""
+        """Return texts about the topic's own rates that are exceeded here now."""
         ...
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
@@ -120,7 +120,7 @@ class Rules(Protocol):
         ...
 
     def room(self, identity: Identity, namespace: str, broker_id: str) -> Room:
-        """Return the memory for a body that this broker sends for the caller."""
+        """Return the memory for a body that the broker `broker_id` sends for the caller."""
         ...
 
 
@@ -132,7 +132,7 @@ async def publish_all(
     *,
     checked: bool,
 ) -> list[Published | BaseException]:
-    """Store batches at the same time, in their order; return the result of each.
+    """Store batches in their order; return the result of each.
 
     All begin before the first is stored, so that no other batch comes between them.
     """
@@ -204,7 +204,7 @@ async def _publish(
         checked=False,  # the batches came over a network
     )
     if len(found) == 1 and isinstance(error := found[0], BaseException):
-        raise error  # all of it is refused, with whatever that means to the asking broker
+        raise error  # the whole operation is refused
     for batch, count, one in zip(batches, counts, found, strict=True):
         if isinstance(one, Published) and not one.duplicate:
             rules.published(len(batch), count)
@@ -221,7 +221,7 @@ async def _publish_single(partition: Partition, operation: Publish, rules: Rules
     check_batch(batch)
     (record,) = read_records(batch)
     placed = await partition.publish_single(record)
-    size = 0 if placed.number else placed.batch_bytes  # the batch is counted with its first
+    size = 0 if placed.number else placed.batch_bytes  # count a batch once, by its first message
     rules.stored(topic, size, 1)
     rules.published(size, 1)
     return Stored([Fate(placed.published, None, placed.number)], partition.epoch)
@@ -303,7 +303,7 @@ async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Sett
                 refused = str(error)
             to = None
     if operation.unread:
-        with suppress(StaleLease):  # messages whose lease is over are given back
+        with suppress(StaleLease):  # messages whose lease is over need no release
             await subscription.take_back(operation.unread)
     return Settled(acked, stale, refused, partition.epoch)
 

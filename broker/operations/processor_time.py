@@ -1,7 +1,7 @@
 """Drive a call's work step by step, and count the processor time of the steps. Pure.
 
-A call that waits costs nothing: between two steps other calls have the loop. Not counted are the
-tasks that a call starts, and the work of TLS and the parser before the call.
+A call that waits costs nothing. Not counted: the tasks that a call starts, and the work of TLS and
+the parser before the call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class Measured(Generic[Value]):
-    """Measure an awaitable: await this in place of `work`."""
+    """Measures an awaitable: await this in place of `work`."""
 
     def __init__(
         self,

@@ -1,11 +1,10 @@
 """Make a producer id specific to its principal, on a secured cluster. Decision 64.
 
-Readers of a topic see the producer ids of its batches. If they were stored as given, a principal
+Readers of a topic see the producer ids of its batches. If ids were stored as given, a principal
 that may publish could use the next sequence of another principal's producer, so that the other's
-message is taken for a repeat and lost; or it could shut that producer out with a higher epoch. So
-the owner stores a batch under an id that it derives from the principal and the given id, with the
-brokers' key. Every owner derives the same id, so nothing is stored for this, and a take-over
-changes nothing.
+message would be taken for a repeat and lost; or it could shut that producer out with a higher
+epoch. So the owner stores a batch under an id that it derives from the principal and the given id,
+with the brokers' key. Every owner derives the same id.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from octavo.security.principal import Identity
 
 
 class ProducerIds:
-    """Derive the stored ids and names of producers from the ids that clients give."""
+    """Derives the stored ids and names of producers from those that clients give."""
 
     def __init__(self, key: bytes, secured: Callable[[], bool]) -> None:
         """`key`: shared by the brokers of the cluster. `secured`: whether callers are known."""

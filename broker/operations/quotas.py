@@ -1,9 +1,9 @@
 """Charge quotas and rates for operations, whatever the protocol of the client (security/limits.py).
 
-The broker that a client speaks to charges the client: first for the request, the rest (messages,
-bytes of the answer) when it is known. So a client may leave a debt, and its next operation waits
-for it. The partition's owner charges the namespace, and the topic's own rates (policies.py),
-with what is stored and read there. Brokers are not charged for what they ask of each other. If no
+The broker that a client calls charges the client: first for the request, then for messages and
+bytes of the answer when they are known. So a client may leave a debt, for which its next operation
+waits. The partition's owner charges the namespace, and the topic's own rates (policies.py), for the
+messages stored and read there. Brokers are not charged for operations on their own behalf. If no
 quota is set, none of this is computed.
 """
 
@@ -45,7 +45,7 @@ def share_of(identity: Identity) -> str:
 
 
 class OperationQuotas:
-    """Enforce the quotas of clients and namespaces, and the rates of topics, at this broker."""
+    """Enforces the quotas of clients and namespaces, and the rates of topics, at this broker."""
 
     def __init__(self, store: MetadataStore, broker: Broker, metrics: Metrics) -> None:
         self._limits = Limits()
@@ -71,10 +71,10 @@ class OperationQuotas:
         self._limits.use(quotas)
         self.on = bool(quotas)
 
-    # ---- a client's quotas, at the broker that it speaks to
+    # Quotas of a client, at the broker that it calls
 
     def begin(self, identity: Identity, rate: Rate, size: int = 0, messages: int = 1) -> None:
-        """Charge a client's operation, with what it brings. Raises `QuotaExceeded`."""
+        """Charge a client's operation, with its messages and bytes. Raises `QuotaExceeded`."""
         if not self.on:
             return
         name, now_s = identity.name, self.now_s()
@@ -91,19 +91,19 @@ class OperationQuotas:
         self._refuse(found)
 
     def brought(self, identity: Identity, messages: int) -> None:
-        """Charge the messages that a client's body had, of which `begin` has charged one."""
+        """Charge the messages of a client's body; `begin` has charged one of them."""
         if self.on and messages > 1:
             self._limits.charge(identity.name, messages_in=messages - 1, now_s=self.now_s())
 
     def took(self, identity: Identity, size: int, messages: int) -> None:
-        """Charge what a client was given."""
+        """Charge what a client got."""
         if self.on:
             self._limits.charge(
                 identity.name, bytes_out=size, messages_out=messages, now_s=self.now_s()
             )
 
     def admit_passed_on(self, identity: Identity) -> None:
-        """Check the processor time of a caller of another broker. Raises `QuotaExceeded`."""
+        """Check the processor time of another broker's client. Raises `QuotaExceeded`."""
         if self.on and not identity.is_node:
             self._refuse(self._limits.take(
                 identity.name, requests=None, processor_ms=0, now_s=self.now_s()
@@ -126,7 +126,7 @@ class OperationQuotas:
 
         return await Measured(work, self.processor_s, spent)
 
-    # ---- a namespace's quotas, at the owner of the partition
+    # Quotas of a namespace, at the owner of the partition
 
     def owned_here(self, namespace: str) -> None:
         """Charge an operation to the namespace of a partition that is open here.
@@ -192,7 +192,7 @@ class OperationQuotas:
         return policies if has_rates(policies) else None
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
-        """Return which of the topic's own rates are exceeded here now, in words."""
+        """Return texts about the topic's own rates that are exceeded here now."""
         return SlowedBy(*(self._said_of(self._rate(topic, names)) for names in (INTO, OUT_OF)))
 
     @staticmethod
@@ -234,14 +234,14 @@ class OperationQuotas:
         if len(names) + len(new.difference(names)) > most and not new.issubset(names):
             raise QUOTA_FULL(
                 f"namespace {namespace} has {len(names)} topics, and its quota is {most}: "
-                "delete some, or have the quota raised (octavo quota set)",
+                "delete some, or raise the quota (octavo quota set)",
                 subject=f"namespace:{namespace}",
                 quota="topics",
                 limit=most,
             )
 
     async def check_subscriptions(self, topic: TopicName, name: str) -> None:
-        """Check that this subscription may be added; those for dead letters count.
+        """Check that this subscription may be added; subscriptions for dead letters count.
 
         Raises `QUOTA_FULL`.
         """
@@ -267,16 +267,13 @@ class OperationQuotas:
             self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
 
     def memory_of(self, subject: str) -> int | None:
-        """Return how many bytes of bodies this broker may hold for a principal or a namespace.
-
-        None: no quota.
-        """
+        """Return how many bytes of bodies this broker may hold for a subject; None: no quota."""
         return self._limits.quotas.of(subject).bound("memory") if self.on else None
 
     def sharers(self, identity: Identity, namespace: str) -> tuple[str, ...]:
         """Return the subjects in whose shares of the memory a body counts.
 
-        A namespace counts only where it has a quota.
+        A namespace counts only if it has a quota.
         """
         principal = share_of(identity)
         found = (principal,) if principal else ()
@@ -290,14 +287,14 @@ class OperationQuotas:
         most = self._limits.quotas.of(subject).bound(what)
         if most is not None and held >= most:
             raise QUOTA_FULL(
-                f"{subject} has {held} {what}, and its quota is {most}: delete some, or have the "
-                "quota raised (octavo quota set)",
+                f"{subject} has {held} {what}, and its quota is {most}: delete some, or raise the "
+                "quota (octavo quota set)",
                 subject=subject,
                 quota=what,
                 limit=most,
             )
 
-    # ---- what comes in whole ledgers
+    # Bulk loads
 
     def may_load(self, principal: str, namespaces: Iterable[str]) -> None:
         """Check that ledgers may be added to topics of these namespaces. Raises `QuotaExceeded`."""
@@ -316,10 +313,10 @@ class OperationQuotas:
                 principal, namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
             )
 
-    # ---- beyond them
+    # Refusals
 
     def exceeded(self, found: Wait) -> QuotaExceeded:
-        """Return the error for a caller that exceeds a quota; count it."""
+        """Return the error for a caller that exceeds a quota, and count it."""
         self._metrics.quota_exceeded(found.limit)
         if found.limit in ("connections", "streams"):
             said = f"{found.subject} has {found.most} {found.limit} open here, its quota"

@@ -1,8 +1,8 @@
 """Send operations to the brokers that own partitions, over a connection to each.
 
-This module decides what a missing answer means. If the request was not sent, or only a part of it,
-nothing was done: look for the owner again. If all of it was sent, the outcome is unknown, unless
-the operation changes nothing.
+This module decides what a missing answer means. If the request was not sent completely, nothing was
+done: look for the owner again. If it was, the outcome is unknown, unless the operation changes
+nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from octavo.security.principal import Identity
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
 """Refusals of another broker that mean: nothing was done, look for the owner again."""
 NOTHING_AFTER_S = 10.0
-"""If no piece of a body comes for this long, an empty piece tells the owner to wait; less than
+"""If no piece of a body comes for this long, an empty piece makes the owner wait; less than
 `octavo.broker.operations.bodies.IDLE_S`."""
 
 log = structlog.get_logger()
@@ -73,7 +73,7 @@ Measured = Callable[[Awaitable[bytes | None]], Awaitable[bytes | None]]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of each side, which names it."""
+    """The first message of each side, with its broker's name."""
 
     version: int
     broker_id: str
@@ -90,11 +90,11 @@ class Place(NamedTuple):
 
 
 Dial = Callable[[Place, Callable[[], asyncio.Protocol]], Awaitable[object]]
-"""Open a connection. Raises `OSError`."""
+"""Opens a connection. Raises `OSError`."""
 
 
 class Settings(Protocol):
-    """Limits of the HTTP side that hold here, too."""
+    """Limits of the HTTP side that apply here, too."""
 
     @property
     def peer_connect_timeout_ms(self) -> int:
@@ -102,14 +102,14 @@ class Settings(Protocol):
 
     @property
     def peer_answer_timeout_ms(self) -> int:
-        """How long it may take to answer, in addition to a requested wait."""
+        """How long another broker may take to answer, in addition to a requested wait."""
 
 
 class Proof(NamedTuple):
     """How this broker proves itself to other brokers."""
 
     secret: bytes
-    """The cluster's secret for this use."""
+    """The cluster's secret for this purpose."""
     enter: Callable[[MutableMapping[str, str], str], None]
     """Puts the proof of a call to the broker of this name into the headers of the upgrade."""
     draw_nonce: Callable[[], str]
@@ -127,7 +127,7 @@ class Remote:
         own: Identity,
         count: Callable[[], object] = lambda: None,
     ) -> None:
-        """`own`: this broker's identity, with which it gives back leases whose caller has gone.
+        """`own`: this broker's identity, with which it releases leases whose caller has gone.
         `count` is called for each operation that is sent."""
         self._broker_id = broker_id
         self._settings = settings
@@ -183,8 +183,8 @@ class Remote:
     ) -> Given:
         """Read at the owner; wait up to `wait_s` for a message. Raises what `ask` raises.
 
-        A wait is a separate operation with a short answer: many may wait at once, and only a read
-        that finds messages needs room for them.
+        The wait is a separate operation with a short answer: many reads may wait at once, and only
+        a read that finds messages needs room for them.
         """
         found = await self.ask(owner, identity, operation)
         assert isinstance(found, Given)
@@ -229,11 +229,11 @@ class Remote:
         pieces: Pieces,
         measured: Measured = lambda work: work,
     ) -> LargeStored | None:
-        """Have the owner store a message whose body comes in pieces; return its place.
+        """Make the owner store a message whose body comes in pieces; return the message's place.
 
         None: it is a copy. `measured` charges for the work of getting the pieces. Raises what `ask`
-        raises, and what `pieces` raises. Only a body that was sent to its end has an unknown
-        outcome, because the owner stores no other.
+        and `pieces` raise. The outcome is unknown only if the whole body was sent, because the
+        owner stores no other.
         """
         name, body, number = begin.name, begin.body, 0
         async with aclosing(pieces), aclosing(_or_nothing(pieces, measured)) as coming:
@@ -290,7 +290,7 @@ class Remote:
             raise _unreachable(owner, str(error)) from error
 
     def _unwanted(self, owner: Owner, operation: AnyOperation) -> Unwanted | None:
-        """Return the function for an answer that comes when its caller has gone."""
+        """Return the function that takes an answer whose caller has gone."""
         if not isinstance(operation, Receive):
             return None
 
@@ -299,12 +299,12 @@ class Remote:
             assert isinstance(leases, Leases)
             if ack_ids := leases.ack_ids:
                 unread = Settle(operation.name, operation.subscription, unread=ack_ids)
-                self.tell(owner, unread)  # else they end after the subscription's ack timeout
+                self.tell(owner, unread)  # if this fails, they end after the ack timeout
 
         return give_back
 
     def tell(self, owner: Owner, operation: AnyOperation) -> None:
-        """Ask on this broker's own behalf, without waiting; a failure changes nothing here."""
+        """Ask on this broker's own behalf, without waiting; ignore failures."""
         task = asyncio.ensure_future(self._tell(owner, operation))
         self._giving_back.add(task)
         task.add_done_callback(self._giving_back.discard)
@@ -313,7 +313,7 @@ class Remote:
         with suppress(OctavoError):
             await self.ask(owner, self.own, operation)
 
-    # ---- connections
+    # Connections
 
     async def _link(self, owner: Owner) -> AskingLink:
         if self._is_closed:
@@ -381,7 +381,7 @@ class Remote:
 
     def _not_accepted(self, owner: Owner, accepted: Accepted) -> Exception:
         if accepted.status == 503:
-            return NotOwner(f"broker {owner.broker_id} at {owner.url} starts, stops or is no more")
+            return NotOwner(f"broker {owner.broker_id} at {owner.url} starts, stops or is gone")
         speaks = accepted.protocol or "none"
         return self._other(owner, f"{speaks}; it answered {accepted.status}")
 
@@ -398,13 +398,13 @@ class Remote:
             )
         return OtherProtocol(
             f"broker {owner.broker_id} at {owner.url}, which owns the partition, does not speak "
-            f"{PROTOCOL} ({speaks}): all brokers of a cluster must be of one version; stop the "
-            "older ones, and start them anew"
+            f"{PROTOCOL} ({speaks}): all brokers of a cluster must have the same version; restart "
+            "the older brokers"
         )
 
 
 class _Opening(asyncio.Protocol):
-    """A connection until its upgrade is answered; then the link takes its transport over."""
+    """A connection until its upgrade is answered; then a link takes over its transport."""
 
     def __init__(self, head: bytes, new_link: Callable[[str], AskingLink]) -> None:
         self._head = head
@@ -461,7 +461,7 @@ class _Opening(asyncio.Protocol):
 async def _or_nothing(pieces: Pieces, measured: Measured) -> Pieces:
     """Yield the pieces, and an empty piece while the next one takes long.
 
-    So the owner does not give up the body of a client that is slow, or waits for its quota.
+    So the owner does not give up the body of a client that is slow or waits for its quota.
     """
     coming: asyncio.Task[bytes | None] | None = None
     try:
@@ -504,7 +504,7 @@ def place_of(url: str) -> Place:
 
 
 def error_of(refusal: Refusal) -> Exception:
-    """Return the error that a refusal of another broker means here."""
+    """Return the error for a refusal of another broker."""
     if refusal.status == 503 and refusal.code in MOVING_CODES:
         return NotOwner(refusal.detail)
     if refusal.status == 503 and refusal.code == TopicChanged.name:
@@ -515,18 +515,18 @@ def error_of(refusal: Refusal) -> Exception:
 def _unreachable(owner: Owner, reason: str) -> OwnerUnreachable:
     return OwnerUnreachable(
         f"broker {owner.broker_id}, which owns the partition, cannot be reached at {owner.url} "
-        f"({reason}); another one takes over when its session has ended"
+        f"({reason}); another broker takes over when its session has ended"
     )
 
 
 def _unknown(owner: Owner, operation: AnyOperation, reason: str) -> OperationOutcomeUnknown:
     if isinstance(operation, BrokerOperation):
         return OperationOutcomeUnknown(
-            f"broker {owner.broker_id} broke off before it answered ({reason}); what was asked for "
-            "may or may not have happened. Repeating is safe"
+            f"broker {owner.broker_id} did not answer ({reason}); the operation may or may not "
+            "have happened. Repeating is safe"
         )
     return OperationOutcomeUnknown(
-        f"broker {owner.broker_id}, which owns the partition, broke off before it answered "
-        f"({reason}); what was asked for may or may not have happened. "
+        f"broker {owner.broker_id}, which owns the partition, did not answer "
+        f"({reason}); the operation may or may not have happened. "
         "Repeating is safe for an ack, and for a publish with the same Producer-Id, Epoch and Seq"
     )

@@ -1,8 +1,8 @@
 """Find a partition's owner, work here or there, and wait during a take-over.
 
-This is the only loop that does so. It begins again only while nothing has been done: the broker
-said that it is not the owner, it could not be reached, or the partition moves. An operation that
-was sent and not answered is repeated only if it changes nothing.
+This is the only such loop. It begins again only while nothing has been done: the broker said that
+it is not the owner, it could not be reached, or the partition moves. An operation that was sent and
+not answered is repeated only if it changes nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S = 0.02
 PAUSE_S_MAX = 0.5
-"""Longest pause; news of the owner ends a pause early."""
+"""The longest pause; a change of the owner ends a pause early."""
 _NOT_KNOWN_HERE = (MessageNotFound, OffsetBeyondEnd)
-"""Lasting refusals because something is missing here that the next owner may have."""
+"""Lasting refusals because something is missing here that a new owner may have."""
 
 Result = TypeVar("Result")
 
 
 class Context(Protocol):
-    """The parts of a call that the loop needs: its origin, and room for the owner that is found."""
+    """The parts of a call that the loop needs."""
 
     forwarded: bool
-    """Whether another broker sent it here, and will look for the owner again."""
+    """Whether another broker sent the call, and will look for the owner again."""
     incarnation: str | None
     """The required incarnation of the topic; None: any."""
     owner_url: str
@@ -48,7 +48,7 @@ class Context(Protocol):
 
     @property
     def names_incarnation(self) -> bool:
-        """Whether the client itself, and no broker, named the incarnation."""
+        """Whether the client, and not a broker, named the incarnation."""
 
 
 async def with_owner(
@@ -65,8 +65,8 @@ async def with_owner(
     """Return what `here` returns if this broker owns the partition, else what `there` returns.
 
     While the partition moves, waits and tries again, within `moving_wait_s` and while `may_repeat`.
-    `owned` is called before work begins here. A request to another broker names the incarnation of
-    the topic, because the two brokers may know different incarnations.
+    `owned` is called before work begins here. A request to another broker names the topic's
+    incarnation, because the two brokers may know different ones.
     """
     ownership = broker.ownership
     loop = asyncio.get_running_loop()
@@ -100,8 +100,7 @@ async def with_owner(
                 raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
             return await there(owner)
         except TopicChanged as error:
-            # This broker or the caller knew an old incarnation; if it was this broker, it reads
-            # again.
+            # This broker or the caller knew an old incarnation. This broker reads again.
             if error.looked and context.names_incarnation:
                 raise TopicReplaced(str(error)) from error
             broker.topics.forget(name.topic_name)

@@ -2,7 +2,7 @@
 
 `begin` and `end` are for the clients of this broker, whatever their protocol. `admit` checks the
 clients of other brokers again, at the partition's owner; the rest is charged where the partition is
-open (`octavo.broker.operations.local`). It has no state, so a crash loses nothing.
+open (`octavo.broker.operations.local`). The rules have no state.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ Value = TypeVar("Value")
 
 
 class BrokerRules:
-    """See `octavo.broker.operations.local.Rules`; and the rules for this broker's own clients."""
+    """The rules of `octavo.broker.operations.local.Rules`, and those for this broker's own
+    clients."""
 
     def __init__(
         self,
@@ -82,8 +83,8 @@ class BrokerRules:
         large_message_bytes_max: int,
         memory: Memory,
     ) -> None:
-        """`message_bytes_max`, `large_message_bytes_max`: limits of messages at this broker; a
-        topic's may be lower. `memory`: counts bodies."""
+        """`message_bytes_max`, `large_message_bytes_max`: limits at this broker; a topic's may be
+        lower. `memory`: counts bodies."""
         self._broker = broker
         self._authorizer = authorizer
         self._quotas = quotas
@@ -94,10 +95,10 @@ class BrokerRules:
         self._memory = memory
         self.proofs = BatchProofs()
 
-    # ---- for clients of this broker
+    # For clients of this broker
 
     async def begin(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Let an operation of this broker's client in, or raise why not.
+        """Admit an operation of this broker's client, or raise the error that refuses it.
 
         `peer`: the client's address. Checks and reports rights, charges the client's quotas, and
         checks the batches of a publish.
@@ -123,7 +124,7 @@ class BrokerRules:
     def check_topics(self, identity: Identity, operation: Heartbeat, peer: str) -> None:
         """Check and report the rights on the topics that a member names. Raises `Forbidden`.
 
-        For a protocol that has checked the right on the group itself.
+        For a protocol that has checked the right on the group.
         """
         for right, on in RULES[Heartbeat].needs:
             if on is not On.GROUP:
@@ -131,7 +132,7 @@ class BrokerRules:
                     self._authorizer.check(identity, right, resource, peer, CALL)
 
     def end(self, identity: Identity, operation: AnyOperation, answer: AnyAnswer) -> None:
-        """Charge this broker's client for what it was given."""
+        """Charge this broker's client for what it got."""
         if not self._quotas.on:
             return
         if isinstance(answer, Given):
@@ -162,7 +163,7 @@ class BrokerRules:
         return min(most or self._large_message_bytes_max, self._large_message_bytes_max)
 
     def hides_schema(self, identity: Identity, topic: TopicName) -> bool:
-        """Whether the caller may not see the schema of the topic, so that no error may quote it."""
+        """Whether the caller may not see the topic's schema, so that no error may quote it."""
         if not self._authorizer.secured:
             return False
         subject = self._broker.topics.settings_of(topic, _SILENT).schema_subject
@@ -171,10 +172,9 @@ class BrokerRules:
         resource = Resource(Kind.TOPIC, f"{topic.namespace}/{subject}")
         return not self._authorizer.may(identity, Operation.DESCRIBE, resource)
 
-    # ---- for all clients, at the owner
+    # For all clients, at the owner
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """See `Rules`."""
         _check_inner(identity, operation)
         for right, resource in self._needed(identity, operation):
             self._authorizer.check_passed_on(identity, right, resource, peer, CALL)
@@ -182,60 +182,47 @@ class BrokerRules:
             self._quotas.admit_passed_on(identity)
 
     async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
-        """See `Rules`."""
         return await self._quotas.measured_for(identity, namespace, work)
 
     def owned(self, namespace: str) -> None:
-        """See `Rules`."""
         self._quotas.owned_here(namespace)
 
     def may_publish(self, topic: TopicName) -> None:
-        """See `Rules`."""
         self._quotas.may_publish(topic)
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """See `Rules`."""
         self._quotas.stored(topic, size, messages)
 
     def published(self, size: int, messages: int) -> None:
-        """See `Rules`."""
         self._metrics.messages_published.inc(messages)
         self._metrics.bytes_published.inc(size)
 
     def may_read(self, topic: TopicName) -> None:
-        """See `Rules`."""
         self._quotas.may_read(topic)
 
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
-        """See `Rules`."""
         self._metrics.messages_read.inc(messages)
         self._quotas.given(topic, batches, messages)
 
     def delivered(self, topic: TopicName, leases: Leases) -> None:
-        """See `Rules`."""
         self._metrics.messages_delivered.inc(leases.count)
         if self._quotas.counts(topic):
             self._quotas.gave(topic, _size_of_leases(leases), leases.count)
 
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """See `Rules`."""
         if self._quotas.counts(topic):
             self._quotas.gave(topic, _size_of(messages), len(messages))
 
     def gave(self, topic: TopicName, size: int, messages: int) -> None:
-        """See `Rules`."""
         self._quotas.gave(topic, size, messages)
 
     def room(self, identity: Identity, namespace: str, broker_id: str) -> Room:
-        """See `Rules`."""
         return Room(self._memory, broker_id, self._quotas.sharers(identity, namespace))
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
-        """See `Rules`."""
         return self._quotas.rates_of(topic)
 
     def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
-        """See `octavo.broker.operations.group_calls.GroupRules`."""
         may = self._authorizer.may
         return not self._authorizer.secured or (
             may(identity, Operation.CONSUME, Resource(Kind.TOPIC, str(topic)))
@@ -243,21 +230,18 @@ class BrokerRules:
         )
 
     def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
-        """See `octavo.broker.operations.group_calls.GroupRules`."""
         self._quotas.check_groups(identity, name.namespace, groups)
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
-        """See `Rules`."""
         return self.producer_ids.bound(identity, batch)
 
     def bound_name(self, identity: Identity, producer: str) -> str:
-        """See `Rules`."""
         return self.producer_ids.bound_name(identity, producer)
 
     def _needed(
         self, identity: Identity, operation: AnyOperation
     ) -> Iterator[tuple[Operation, Resource]]:
-        """Give the rights that the operation needs, with their resources."""
+        """Yield the rights that the operation needs, with their resources."""
         for right, on in RULES[type(operation)].needs:
             for resource in _resources(operation, on):
                 if on is On.NEW_TOPIC:
@@ -287,7 +271,8 @@ def _resources(operation: AnyOperation, on: On) -> Iterator[Resource]:
 
 
 def _of_named_topics(operation: Heartbeat, on: On) -> Iterator[Resource]:
-    """Give the topics that a member names without a pattern, or the group's subscriptions there."""
+    """Yield the topics that a member names without a pattern, or the group's subscriptions
+    there."""
     for pattern in operation.topics:
         if not pattern.is_wild:
             topic = TopicName(*pattern)

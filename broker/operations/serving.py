@@ -1,9 +1,9 @@
 """Answer the operations of other brokers: find the partition here, run, answer.
 
 Operations on a partition begin in the order in which they came. A partition that is open here is
-found at once. While a partition must be looked up, later operations on it wait. An operation that
-changes something is not cancelled once it has begun: its caller would know less, and no work would
-be saved.
+found at once; while a partition must be looked up, later operations on it wait. An operation that
+changes something is not cancelled once it has begun: that would save no work, and the caller would
+not learn the outcome.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Done = TypeVar("Done")
 
 
 class Serving:
-    """Answer operations at this broker."""
+    """Answers operations at this broker."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Serving:
         leave: Callable[[], object],
         groups: Groups,
     ) -> None:
-        """`refusal_of`: returns the problem of an error for a caller. `is_ready`: whether this
-        broker takes calls. `enter` and `leave` bracket each operation: a stop waits for them.
+        """`refusal_of` returns the problem that a caller gets for an error. `is_ready`: whether
+        this broker takes calls. `enter` and `leave` bracket each operation: a stop waits for them.
         `groups`: the consumer groups that this broker keeps."""
         self._broker = broker
         self._rules = rules
@@ -97,11 +97,11 @@ class Serving:
         }
 
     def lose(self, asker: Asker) -> None:
-        """Give up what a broker has begun to send on a connection that has ended."""
+        """Give up bodies that have begun to arrive on a connection that has ended."""
         self._bodies.lose(asker)
 
     def close(self) -> None:
-        """Give up what other brokers have begun to send."""
+        """Give up bodies that have begun to arrive from other brokers."""
         self._bodies.close()
 
     async def answer(self, payload: bytes, deadline_s: float, asker: Asker) -> Reply:
@@ -120,7 +120,7 @@ class Serving:
         return Reply(encode_answer(refusal.cut()), True)
 
     def _undoes(self, request: Request, answer: AnyAnswer) -> Callable[[], object] | None:
-        """Return the function that takes back the leases of an answer that is not sent."""
+        """Return the function that releases the leases of an answer that is not sent."""
         operation = request.operation
         if not (isinstance(operation, Receive) and isinstance(answer, Leases) and answer.count):
             return None
@@ -128,7 +128,7 @@ class Serving:
         return lambda: self._keep(self._take_back(request, unread))
 
     async def _take_back(self, request: Request, unread: Settle) -> None:
-        """Take back unread leases; if the partition has moved away, they end by themselves."""
+        """Release unread leases; if the partition has moved away, they end by themselves."""
         partition = self._broker.ownership.at_hand(unread.name, request.incarnation)
         if partition is None:
             return
@@ -142,7 +142,7 @@ class Serving:
         return task
 
     def _kept(self, task: asyncio.Task[Any]) -> None:
-        """Look at how it ended: the caller may have gone meanwhile."""
+        """Mark an error as retrieved: the caller may have gone."""
         self._work.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
@@ -209,7 +209,6 @@ class Serving:
     async def execute(
         self, partition: Partition, operation: LocalOperation, identity: Identity
     ) -> AnyAnswer:
-        """Run an operation on an open partition."""
         return await run(
             self._broker, partition, operation, identity, self._rules, self._refusal_of
         )
@@ -217,7 +216,7 @@ class Serving:
     async def _take_body(
         self, partition: Partition, operation: BodyOperation, identity: Identity, asker: Asker
     ) -> AnyAnswer:
-        """Run an operation on a body. The work and the memory that it needs are the caller's."""
+        """Run an operation on a body, at the expense of the caller."""
         if not isinstance(operation, BeginBody):
             return await self._bodies.run(asker, operation)
         namespace, message = operation.name.namespace, large.head_of(operation)

@@ -1,4 +1,4 @@
-"""Cut a `Settle` into parts that name so few messages each that other calls have their turns."""
+"""Cut a `Settle` into small parts, so that other calls have their turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo.broker.types import AckRange, Nack
 from octavo.protocol.ack_ids import in_steps
 
 ACKS_A_STEP = 1_000
-"""Messages in one part."""
+"""The most messages in one part."""
 
 
 class Part(TypedDict, total=False):
@@ -24,7 +24,7 @@ class Part(TypedDict, total=False):
 
 
 async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None]:
-    """Give at least 1 part, each in its own turn. Raises `INVALID_ACK_ID`."""
+    """Yield at least one part, each in its own turn. Raises `INVALID_ACK_ID`."""
     count = _count(operation)
     if count <= ACKS_A_STEP:
         await turns.take(count)
@@ -37,7 +37,7 @@ async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None
         return
     spans = [await _span(one.ack_id, turns) for one in operation.nacks]
     for ack_ids in (operation.acks, operation.extend, operation.release):
-        for ack_id in ack_ids:  # all are looked at before the first takes effect
+        for ack_id in ack_ids:  # check all before the first takes effect
             await _span(ack_id, turns)
     for some in in_steps(operation.acks, ACKS_A_STEP):
         await turns.take(ACKS_A_STEP)
@@ -54,7 +54,8 @@ async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None
 
 
 def _count(operation: Settle) -> int:
-    """Count the messages that it names; above `ACKS_A_STEP` the count is only a lower bound."""
+    """Count the messages that the operation names; above `ACKS_A_STEP` this is only a lower
+    bound."""
     ack_ids = [*operation.acks, *operation.extend, *operation.release]
     ack_ids += [one.ack_id for one in operation.nacks]
     count = len(ack_ids)
@@ -74,8 +75,8 @@ async def _span(ack_id: str, turns: Turns) -> tuple[int, int]:
 
 
 def _nacks_in_steps(nacks: list[Nack], spans: list[tuple[int, int]]) -> Iterable[list[Nack]]:
-    """Begin with the last nack, as within one part: to give a message back also gives back later
-    messages of its key."""
+    """Yield the last nacks first: a message that is given back also gives back later messages of
+    its key."""
     found: list[Nack] = []
     room = ACKS_A_STEP
     for at in sorted(range(len(nacks)), key=spans.__getitem__, reverse=True):

@@ -17,10 +17,10 @@ from octavo.broker.types import PartitionName, TopicName
 from octavo.protocol.json_message import MESSAGE_PARTS_MAX, has_more_parts
 
 ELEMENTS_MAX = 20_000
-"""Limit of messages in an append of JSON: they form one batch, made in a single turn."""
+"""The most messages in an append of JSON: they form one batch, made in a single turn."""
 
 
-# ---- making a stream
+# Making a stream
 
 
 class ForkAsked(NamedTuple):
@@ -28,7 +28,7 @@ class ForkAsked(NamedTuple):
 
     source: TopicName
     offset: int | None
-    """The offset before which it is forked; None: the end."""
+    """The offset before which to fork; None: the end."""
     sub_offset: int
 
 
@@ -67,11 +67,11 @@ class ForkPlan(NamedTuple):
     base: int
     """The offset before which the source is cut."""
     part: bytes
-    """The part of that message that the fork inherits."""
+    """The part of the message at `base` that the fork inherits."""
 
 
 class MakeStream(msgspec.Struct, frozen=True, array_like=True, tag="make_stream"):
-    """Turn a topic with one partition into a durable stream, or see that it is this stream."""
+    """Turn a topic with one partition into a durable stream, or check that it is this stream."""
 
     name: PartitionName
     asked: StreamAsked
@@ -85,7 +85,7 @@ class MakeStream(msgspec.Struct, frozen=True, array_like=True, tag="make_stream"
 
     @property
     def config(self) -> StreamConfig:
-        """The properties of the stream, if it does not exist yet."""
+        """The properties that a new stream gets."""
         return self.asked.config() if self.plan is None else self.plan.config
 
     @property
@@ -103,7 +103,7 @@ class Making(enum.Enum):
     OVER = "over"
     """A stream that has expired or was deleted must be removed first."""
     UNPLANNED = "unplanned"
-    """The topic exists, and the source of the fork has not been asked yet."""
+    """The topic exists, and the fork's source has not been asked yet."""
     CONVERTS = "converts"
     """The topic has messages, or was not made for a stream: this needs `may_convert`."""
 
@@ -119,11 +119,11 @@ class StreamMade(msgspec.Struct, frozen=True, array_like=True):
     """How many were stored."""
 
 
-# ---- appending
+# Appending
 
 
 class AppendToStream(msgspec.Struct, frozen=True, array_like=True, tag="append_to_stream"):
-    """Append a body to a stream, close the stream, or both. A repeat of a producer is known."""
+    """Append a body to a stream, close the stream, or both. A producer's repeat is recognised."""
 
     name: PartitionName
     append: Append
@@ -145,18 +145,18 @@ class StreamAppended(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeleteStream(msgspec.Struct, frozen=True, array_like=True, tag="delete_stream"):
-    """Delete a stream. While it has forks, its name is kept."""
+    """Delete a stream. While the stream has forks, its name is kept."""
 
     name: PartitionName
 
 
-# ---- reading
+# Reading
 
 
 class ReadStream(msgspec.Struct, frozen=True, array_like=True, tag="read_stream"):
-    """Give messages of a stream from a place on, and tell whether more will follow.
+    """Return messages of a stream from a place on, and whether more may follow.
 
-    The stream counts as used, so that it lives on.
+    This counts as use of the stream.
     """
 
     name: PartitionName
@@ -164,11 +164,11 @@ class ReadStream(msgspec.Struct, frozen=True, array_like=True, tag="read_stream"
     """The offset to begin at; None: the end of the stream; −1: its beginning."""
     bytes_max: int
     count_max: int
-    """0: give no messages."""
+    """0: return no messages."""
     wait_ms: int = 0
     """How long to wait until there is a message, or the stream has ended."""
     look_back: int = 0
-    """How many bytes before the place to give as well."""
+    """How many bytes before the place to return as well."""
 
 
 class StreamPage(msgspec.Struct, frozen=True, array_like=True):
@@ -197,7 +197,7 @@ class AwaitStream(msgspec.Struct, frozen=True, array_like=True, tag="await_strea
 
 
 class DescribeStream(msgspec.Struct, frozen=True, array_like=True, tag="describe_stream"):
-    """Tell the properties and the end of a stream. This is no use of it."""
+    """Return the properties and the end of a stream. Does not count as use."""
 
     name: PartitionName
     least: int = 0
@@ -217,7 +217,7 @@ StreamOperation = (
 )
 
 
-# ---- bodies
+# Bodies
 
 
 class TooManyParts(ValueError):

@@ -55,7 +55,7 @@ BEGINNING = -1
 
 
 class Charges(Protocol):
-    """The part of `octavo.broker.operations.local.Rules` that is needed here."""
+    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
         """Charge what is being stored."""
@@ -104,9 +104,9 @@ async def run(
 
 
 async def _standing(broker: Broker, partition: Partition, *, used: bool = True) -> StreamState:
-    """Return the state of the stream, which the caller uses. Raises `StreamNotFound`, `StreamGone`.
+    """Return the state of the stream; this counts as use. Raises `StreamNotFound`, `StreamGone`.
 
-    If the stream has expired, its deletion begins.
+    If the stream has expired, begin its deletion.
     """
     try:
         return partition.stream.standing(used=used)
@@ -131,7 +131,7 @@ async def end_of(partition: Partition, least: int) -> int:
     return partition.stream.end
 
 
-# ---- making
+# Making
 
 
 async def _make(
@@ -161,8 +161,7 @@ async def _make(
 
 
 async def _is_over(broker: Broker, partition: Partition) -> bool:
-    """Whether an earlier stream must be removed first. Raises `STREAM_CONFLICT` if it may not yet
-    be."""
+    """Whether an earlier stream must be removed first. Raises `STREAM_CONFLICT` if it must stay."""
     state = partition.stream.state
     if state is None:
         return False
@@ -183,7 +182,7 @@ def _made(
     return StreamMade(making, state.config.content_type, stream.end, stream.is_closed, messages)
 
 
-# ---- appending
+# Appending
 
 
 async def _append(
@@ -216,7 +215,7 @@ def _check_type(topic: TopicName, given: str, config: StreamConfig) -> None:
     """Raise `CONTENT_TYPE_MISSING`, or `STREAM_CONFLICT` for a different content type."""
     if not given:
         raise CONTENT_TYPE_MISSING(
-            f"say of what kind the data is: Content-Type: {config.content_type}"
+            f"send the type of the data: Content-Type: {config.content_type}"
         )
     if media_type(given) != config.media_type:
         raise STREAM_CONFLICT(
@@ -246,7 +245,7 @@ def _records_of(
     for value in values:
         if len(value) > most:
             raise STREAM_MESSAGE_TOO_LONG(
-                f"a message may have {most} bytes, this one has {len(value)}: append it in parts",
+                f"a message has {len(value)} bytes, and may have {most}: append it in parts",
                 bytes_max=most,
             )
     now_ms = partition.wall_ms()
@@ -262,7 +261,7 @@ def _count_stored(partition: Partition, records: list[Record], rules: Charges) -
     return len(records)
 
 
-# ---- reading
+# Reading
 
 
 async def _read(
@@ -305,11 +304,11 @@ def _start(partition: Partition, at: int | None) -> int:
 
 
 async def _batches(partition: Partition, start: int, operation: ReadStream) -> list[StoredBatch]:
-    """Read as much as fits the answer."""
+    """Read as many batches as fit into the answer."""
     room, most = operation.bytes_max, operation.count_max
     batches = await partition.read(start, bytes_max=room, count_max=most)
     while batches and (following := batches[-1].next_offset) < partition.next_offset:
-        # A read ends with its ledger; an answer ends only when it is long enough.
+        # A read ends with its ledger: read on until the answer is full.
         left = room - sum(len(batch.data) for batch in batches)
         if left <= 0 or following - start >= most:
             break
@@ -321,7 +320,7 @@ async def _batches(partition: Partition, start: int, operation: ReadStream) -> l
 
 
 async def _before(opener: OpenBatches, partition: Partition, start: int, size: int) -> bytes:
-    """Return up to `size` of the bytes just before `start`, of as many messages."""
+    """Return up to `size` of the bytes just before `start`, from as many messages as needed."""
     at = max(partition.earliest_offset, start - size)
     found = b""
     while at < start:

@@ -2,13 +2,12 @@
 
     GET /v1/operations HTTP/1.1                   101 Switching Protocols
     Connection: Upgrade                           Connection: Upgrade
-    Upgrade: octavo-operations/4                  Upgrade: octavo-operations/3
+    Upgrade: octavo-operations/4                  Upgrade: octavo-operations/4
     Octavo-Operations-Nonce: …                    Octavo-Operations-Nonce: …
 
-The request carries the proof of a call between brokers (broker/http/broker_calls.py), so it is let
-in like any of these. Then frames go both ways (frames.py). Another answer than 101 says that this
-broker will not: 503 that it starts, stops or is another one; anything else that it is of another
-version.
+The request carries the proof of a call between brokers (broker/http/broker_calls.py). After the
+answer, frames go both ways (frames.py). Another status means a refusal: 503 that the broker starts,
+stops or is another broker; anything else that it has another version.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ async def test_who_cannot_be_told_is_fenced_and_waited_for(cluster: Cluster) -> 
     old = await owned(owner, NAME)
     await old.publish(batch(3))
     other.tell_peer = None
-    with pytest.raises(TopicDeleting, match=r"goes on by itself.*\[0\] have not let go"):
+    with pytest.raises(TopicDeleting, match=r"continues by itself.*\[0\] have not let go"):
         await other.topics.delete(TOPIC)
     with pytest.raises(TopicNotFound, match="is being deleted"):
         await other.topics.get(TOPIC)

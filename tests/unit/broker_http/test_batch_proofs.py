@@ -541,7 +541,7 @@ async def test_who_has_too_many_waiting_is_told_so_at_once_and_others_are_not(
     door = Door()
     sent = door.sends("greedy", 3)
     await waiting()
-    with pytest.raises(Overloaded, match="2 large packed batches from greedy"):
+    with pytest.raises(Overloaded, match="2 large compressed batches from greedy"):
         await door.prove("greedy")
     sent += door.sends("modest", 2)
     await waiting()

@@ -390,7 +390,9 @@ async def test_a_broker_that_does_not_switch(says: bytes, error: type[Exception]
 async def test_a_mixed_cluster_fails_with_words() -> None:
     async with opened() as world:
         world.says = b"HTTP/1.1 404 Not Found\r\n\r\n"
-        with pytest.raises(OtherProtocol, match="all brokers of a cluster must be of one version"):
+        with pytest.raises(
+            OtherProtocol, match="all brokers of a cluster must have the same version"
+        ):
             await world.publish()
         world.says, world.hello = None, b"\x92\x09\xa1b"
         with pytest.raises(OtherProtocol, match="version 9"):
