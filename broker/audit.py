@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 BATCH_EVENTS_MAX = 500
-"""Each event has less than 3 KiB: names and reasons are bounded."""
+"""The most events of a batch; an event has less than 3 KiB."""
 EVERY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -52,8 +52,6 @@ PassOn = Callable[[Owner, bytes], Awaitable[None]]
 
 
 class AuditWriter:
-    """The audit writer of a broker."""
-
     def __init__(
         self,
         broker: Broker,
@@ -72,7 +70,8 @@ class AuditWriter:
         self._waiting: deque[Record] = deque()
         self._lost = 0
         self._begun = 0
-        """The size of a batch that may be stored already: it is sent again unchanged."""
+        """The number of events in a batch that may be stored already: it is sent again
+        unchanged."""
         self._producer = self._new_producer()
         self._sequence = 0
         self._told: str | None = None

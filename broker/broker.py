@@ -1,12 +1,12 @@
 """One broker: the topics of the cluster, the partitions served here, the owners of the others.
 
-A broker keeps nothing durable itself: that is in ledgers and in the metadata store. It promises
-that a partition was recovered before it is served here, and that serving stops when its session or
-the partition's ledger is taken away. Correctness rests on fencing, not on ownership.
+A broker stores nothing itself: ledgers and the metadata store do. Promises: a partition is
+recovered before it is served here; serving stops when the broker's session ends or the partition's
+ledger is fenced. Correctness rests on fencing, not on ownership.
 
-Callers use its parts directly: `topics`, `ownership` (which broker serves what), `registry` (the
-live brokers), `bulk_loads`. This module has what concerns several parts: start and end, background
-rounds, calls among brokers.
+Callers use the parts directly: `topics`, `ownership` (which broker serves what), `registry` (the
+live brokers), `bulk_loads`. This module concerns several parts: start and end, background rounds,
+calls among brokers.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RUN_REST_S = 2.0
-"""The pause between runs of a partition's compaction: each run leaves at least one ledger that
-stays for `compaction_grace_ms`, and a line in the partition's record."""
+"""The pause between runs of a partition's compaction: each run leaves at least one old ledger for
+`compaction_grace_ms`, and a line in the partition's record."""
 _KEPT_UP_AT_ONCE = 8
 """Partitions that are maintained in one turn of the loop."""
 _QUIET_ROUNDS = 6
@@ -226,7 +226,7 @@ class Broker:
         ]
 
     async def give_away(self) -> None:
-        """Hand partitions to other brokers one by one, and serve them until then; call it before
+        """Hand partitions to other brokers one by one, and serve them until then. Call it before
         `close`.
 
         Takes at most `stop_handover_ms`, and never fails: `close` releases the rest.
@@ -247,7 +247,7 @@ class Broker:
                 await self._stand(draining=True)
                 await self.balance.give_all()
         except NoOtherBroker:
-            return  # there is no other broker, or all others are stopping too
+            return  # there are no other brokers, or they are stopping too
         except TimeoutError:
             reason = f"stop_handover_ms ({self.config.stop_handover_ms}) is over"
         except Exception as error:  # a bug must not stop this broker from releasing its partitions
@@ -276,10 +276,10 @@ class Broker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self) -> None:
-        """Give all partitions served here to other brokers, and take no new ones.
+        """Hand all partitions over to other brokers, and take no new ones.
 
-        Lasts until `undrain`, or until this broker restarts. The call returns at once, and draining
-        continues; `standing` shows the progress. Raises `NoOtherBroker`, `MetadataUnavailable`.
+        Returns at once; draining continues until `undrain`, or until this broker restarts.
+        `standing` shows the progress. Raises `NoOtherBroker`, `MetadataUnavailable`.
         """
         self.balance.check_others()
         await self._stand(draining=True)
@@ -467,7 +467,8 @@ class Broker:
         self.background_tasks.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
-        """The partition, claimed if it has no owner and we should be; None if another broker is."""
+        """Return the partition, claimed if it has no owner and we should be; None if another broker
+        is."""
         owner = await self.ownership.owner_of(name)
         return await self.ownership.partition(name) if owner.local else None
 

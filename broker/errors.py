@@ -34,7 +34,7 @@ class ErrorCode:
     kafka: KafkaCode | None = None
     retryable: bool = False
     of: type[BrokerError] = BrokerError
-    """Its class, by which callers may catch it."""
+    """The class by which callers may catch the error."""
 
     def __call__(self, message: str, **members: object) -> BrokerError:
         """Make the error. Its answer shows `members`."""
@@ -73,7 +73,7 @@ class TopicNotFound(BrokerError):
 
 
 class TopicDeleting(BrokerError):
-    """The topic is being deleted; the deletion finishes by itself. Ask again."""
+    """The topic is being deleted, in the background. Ask again."""
 
     name = "topic-deleting"
     http_status = 503
@@ -142,7 +142,7 @@ class SubscriptionNotFound(BrokerError):
 
 
 class SettingsConflict(BrokerError):
-    """It exists with the settings `found` instead of the settings `wanted`."""
+    """The topic or subscription exists with the settings `found` instead of `wanted`."""
 
     name = "settings-conflict"
     http_status = 409
@@ -260,8 +260,8 @@ class MessageTooLong(BrokerError):
 
     def __init__(self, size: int, bytes_max: int, what: str = "this one") -> None:
         super().__init__(
-            f"a message may have {bytes_max} bytes of key, value and headers, {what} has {size}; a "
-            "longer one goes by PUT …/large (octavo publish --large), where the topic takes it"
+            f"a message may have {bytes_max} bytes of key, value and headers, {what} has {size}; "
+            "send longer messages by PUT …/large (octavo publish --large), if the topic takes them"
         )
         self.bytes_max = bytes_max
 
@@ -637,8 +637,8 @@ class SchemaMismatch(BrokerError):
         """Make the error for a caller that may not see the schema, which the reason quotes."""
         which = "the message" if self.index is None else f"message {self.index} of its batch"
         return SchemaMismatch(
-            f"{which} was not stored: it does not fit the schema of the topic (who may describe "
-            "the schema is told why)",
+            f"{which} was not stored: it does not fit the schema of the topic (callers who may "
+            "describe the schema are told why)",
             self.index,
         )
 

@@ -1,12 +1,12 @@
 """The topics that brokers write for themselves, and what clients may do to them. Pure.
 
     read, subscribe, describe     clients that a rule allows it
-    alter, delete, truncate       administrators of the cluster: it ends what was written
+    alter, delete, truncate       administrators of the cluster: these remove messages
     produce, create               brokers alone: a client could forge or mute the topic
 
-This holds for every call: the gate goes by this table (http/gate.py), and a partition and the
-catalogue of topics refuse what would get past it (`check_not_internal`). A topic that is added here
-is closed everywhere; `tests/unit/broker_http/test_internal_topics.py` tries every route on each.
+The gate applies this table to every call (http/gate.py); partitions and the catalogue of topics
+check again (`check_not_internal`). `tests/unit/broker_http/test_internal_topics.py` tries every
+route on each internal topic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CHANGES = (Operation.CREATE, Operation.ALTER, Operation.DELETE)
 
 
 def door_of(operation: Operation, resource: Resource) -> Door:
-    """Which clients may do that; `OPEN` for whatever is not internal."""
+    """Return which clients may do that; `OPEN` for a resource that is not internal."""
     if resource.kind is Kind.TOPIC and resource.name in _NAMES:
         return _DOORS.get(operation, Door.SHUT)
     if resource.kind is Kind.NAMESPACE and resource.name in INTERNAL_NAMESPACES:
@@ -54,8 +54,8 @@ def door_of(operation: Operation, resource: Resource) -> Door:
 def shut(topic: object) -> BrokerError:
     """Return the error for a client that would make or write an internal topic."""
     return AUDIT_TOPIC_CLOSED(
-        f"{topic} is made and written by the brokers alone, so that nobody can forge or mute what "
-        "stands in it; take another topic"
+        f"{topic} is made and written by the brokers alone, so that no client can forge or mute "
+        "it; use another topic"
     )
 
 

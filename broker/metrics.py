@@ -45,10 +45,8 @@ class Duties(NamedTuple):
 
 
 class Described(Protocol):
-    """A partition that tells its figures."""
-
     async def stats_in_turns(self) -> PartitionStats:
-        """Return them."""
+        """See `Partition.stats_in_turns`."""
 
 
 class Metrics:
@@ -140,8 +138,7 @@ class Metrics:
         )
 
     async def text(self) -> bytes:
-        """All metrics as Prometheus text, made in turns: there may be 2,000 partitions with 4,000
-        subscriptions each."""
+        """Return all metrics as Prometheus text, made in turns: there may be millions of rows."""
         parts: list[bytes] = []
         for family in self.registry.collect():
             parts.append(_text_of(family))
