@@ -7,8 +7,9 @@ import gc
 import hashlib
 import os
 import re
+import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -17,6 +18,7 @@ import structlog
 
 from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
 from octavo.standalone.ports import free_port
+from tests.support import tiers
 from tests.support.kit.examples import examples
 from tests.support.zookeeper_server import ZooKeeperRun, ZooKeeperServer, running_zookeeper
 
@@ -64,14 +66,30 @@ SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let `--dist loadgroup` spread single tests, but keep each folder named above on one
-    worker."""
+    worker. Mark the second tier, and property tests."""
+    lines = tiers.read(tiers.LIST.read_text())
+    short = [item.nodeid for item in items if not item.get_closest_marker("long")]
+    second = tiers.second_tier(short, lines)
     for item in items:
+        if item.nodeid in second:
+            item.add_marker(pytest.mark.medium)
         if item.path.parent.name in SHARED_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
         if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.property)
     if order := os.environ.get("FILES_IN_ORDER_OF"):
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.path.name}".encode()).digest())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without collecting garbage: nearly all of what is made stays, and Python would
+    go through all of it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
@@ -84,6 +102,55 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests that would start after CI's time limit, `SKIP_AFTER`."""
     if time.time() > float(os.environ.get("SKIP_AFTER", "inf")):
         pytest.skip("CI's time is over; `make test-all` runs it")
+
+
+class _Taken:
+    """Measures each test's processor time, and lists tests that are too dear for `make test`."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._dear: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        self._began = _processor_seconds()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown" and not item.get_closest_marker("long"):
+            took = _processor_seconds() - self._began
+            report.user_properties += [("nodeid", item.nodeid), (tiers.PROPERTY, f"{took:.3f}")]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        took = dict(report.user_properties).get(tiers.PROPERTY)
+        if isinstance(took, str) and float(took) > 2 * tiers.CASE_SECONDS_MAX:
+            self._dear[report.nodeid] = float(took)
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        """Say it and fail nothing: the time is also a little longer on a busy machine."""
+        dear = {name: took for name, took in self._dear.items() if not tiers.stays(name)}
+        if not dear or "not medium" not in config.option.markexpr:
+            return
+        terminalreporter.section("too dear for `make test`, for tests/medium.txt")
+        for name, took in sorted(dear.items(), key=lambda of: -of[1]):
+            terminalreporter.write_line(f"{took:6.1f} s  {name}")
+
+
+def _processor_seconds() -> float:
+    """Return what this process took, and the children that it waited for."""
+    of = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in of)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Taken())
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """How many examples a property test tries.
 
-`make test` tries a quarter of them, other ones each time, to stay short. `make test-long` runs the
-same tests again with `THOROUGH=1` and tries all.
+`make test` and `make test-medium` try a quarter of them, other ones each time, to stay short.
+`make test-long` runs the same tests again with `THOROUGH=1` and tries all.
 """
 
 from __future__ import annotations
