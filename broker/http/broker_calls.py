@@ -4,13 +4,12 @@
     Octavo-Forwarded-To         the broker that it means to call
     Octavo-Forwarded-Identity   the original caller: name, groups, kind of proof, expiry; as JSON
     Octavo-Forwarded-Nonce      the caller's run, and a number that is higher for each of its calls
-    Octavo-Forwarded-Seal       HMAC-SHA256 over all of these, method, path with query, and the
-                                incarnation of the topic that is meant
+    Octavo-Forwarded-Seal       HMAC-SHA256 over these headers, method, path with query, and the
+                                incarnation of the topic
 
 The key is derived from the cluster's secret, which only readers of its metadata have. The proof
-contains no time, so a wrong clock cannot break a cluster. An eavesdropper cannot use a proof again:
-a repeat is refused (replays.py), except by a broker that has restarted since. The proof does not
-cover the body; TLS protects that.
+contains no time, so a wrong clock cannot break a cluster. A repeated proof is refused (replays.py),
+except by a broker that has restarted since. The proof does not cover the body; TLS protects that.
 
 Brokers of 0.1 know `Octavo-Forwarded-Proof`, which covers neither identity nor nonce. It is sent
 and accepted while the cluster is not secured, so that brokers can be upgraded one by one.
@@ -62,19 +61,20 @@ _NONCE = re.compile(r"([0-9a-f]{1,32})-(0|[1-9][0-9]{0,17})")
 
 
 class Passed(NamedTuple):
-    """The statement of another broker about a call that it has made."""
+    """What another broker says about a call that it has made."""
 
     target: str
-    """The broker that it meant to call."""
+    """The broker that it means to call."""
     identity: Identity
     """The caller for whom it calls."""
     run: str = ""
     number: int = 0
-    """The number of the call in that run; an empty run: that broker does not number its calls."""
+    """The number of the call in that run. If the run is empty, that broker does not number its
+    calls."""
 
 
 class BrokerProof:
-    """Make and check proofs with one key."""
+    """Makes and checks proofs with one key."""
 
     def __init__(self, key: bytes, run: str, secured: Callable[[], bool] = lambda: False) -> None:
         """`run`: hexadecimal digits that are unique to this run of this broker."""
@@ -105,7 +105,7 @@ class BrokerProof:
             headers[PROOF_HEADER] = self._proof(_COVERED, headers, method, path)
 
     def look(self, headers: Mapping[str, str], method: str, path: str) -> Passed | None:
-        """Return the calling broker's statement; None if the call has no valid proof."""
+        """Return what the calling broker says; None if the call has no valid proof."""
         if FORWARDED_HEADER not in headers:
             return None
         target = headers.get(TARGET_HEADER, "")

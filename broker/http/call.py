@@ -1,7 +1,7 @@
-"""A single HTTP request: its names, its parameters, its body, and the limits of all of them.
+"""A single HTTP request: its names, its parameters, its body, and their limits.
 
-A handler reads a request through this class only. If the request is malformed, too long, too slow
-or unknown, a `Problem` that says so is raised, so that a handler never sees a wrong value.
+A handler reads a request only through this class. A malformed, too long, too slow or unknown
+request raises a `Problem`, so that a handler never sees a wrong value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CURL_DATA = "application/x-www-form-urlencoded"
 OWNER_HEADER = "Octavo-Owner"
 NEXT_OFFSET_HEADER = "Next-Offset"
 JSON_BYTES_MAX = 64 * 1024
-"""Limit of a JSON body, unless a call allows more."""
+"""The most bytes of a JSON body, unless a call allows more."""
 
 _DURATION = re.compile(rf"({AMOUNT})(ms|s|m|h|d)?")
 _UNKNOWN_FIELD = re.compile(
@@ -60,17 +60,17 @@ _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
 PARTITION_HIGHEST = 10**9 - 1
 PRESSED_STALL_S = 2.0
-"""A body that stands still for this long, while memory for bodies is scarce, loses its place …"""
+"""A body that pauses for this long, while memory for bodies is scarce, loses its place …"""
 PACED_FROM_BYTES = 32 * 1024
-"""Smaller bodies may come as slowly as they like, as a stream with a line now and then does."""
+"""Smaller bodies may be slow, as a stream with an occasional line is."""
 PACE_OVER_S = 4.0
-"""… and so does a body that came too slowly, measured over this much waiting time."""
+"""… and so does a body that is too slow, measured over this much waiting time."""
 
 Body = TypeVar("Body")
 
 
 class Call:
-    """A request whose route is known. Made once per request, for a single handler."""
+    """A request whose route is known, for a single handler."""
 
     __slots__ = (
         "_body",
@@ -107,7 +107,7 @@ class Call:
     ) -> None:
         self.request = request
         self.passed = _passed(request, services)
-        """The forwarding broker's statement about this call; None if it was not forwarded."""
+        """What the forwarding broker says about this call; None if it was not forwarded."""
         self.forwarded = self.passed is not None
         self.grant: Grant | None = None
         """The caller's identity and admission, once the gate has let the call in."""
@@ -119,14 +119,14 @@ class Call:
         self.services = services
         self.owner_url = services.url
         self.incarnation = request.headers.get(INCARNATION_HEADER)
-        """The incarnation of the topic that the call is meant for; None: any."""
+        """The incarnation of the topic that the caller means; None: any."""
         self.served_incarnation = ""
         """The incarnation of the topic that the answer is about."""
         self.query = _parse_query(query_text, route) if query_text else {}
         self.body_is_spent = False
-        """Whether part of the body was read as a stream: then the call cannot be made again."""
+        """Whether part of the body was read as a stream: then the call cannot be repeated."""
         self.is_streaming = False
-        """Whether the head of an answer without end was sent: no other answer is possible then."""
+        """Whether the head of an endless answer was sent: then no other answer is possible."""
         self.unpaid = False
         """Whether the body is charged as it arrives, because its announced length is missing or
         unused."""
@@ -135,12 +135,12 @@ class Call:
         self._body: bytes | None = None
         self._held_bytes = 0
         self._held_as: tuple[str, ...] = ()
-        """The principal whose share of the memory they count in."""
+        """The principal whose share of the memory counts the held bytes."""
         self._came_bytes = 0
         self._waited_s = 0.0
         """Waiting time for these bytes; both counts restart every `PACE_OVER_S`."""
 
-    # ---- names
+    # Names
 
     @property
     def topic(self) -> TopicName:
@@ -172,10 +172,10 @@ class Call:
 
     @property
     def names_incarnation(self) -> bool:
-        """Whether the caller itself, and no broker, says which incarnation is meant."""
+        """Whether the client, and not a broker, says which incarnation it means."""
         return INCARNATION_HEADER in self.request.headers and not self.forwarded
 
-    # ---- who
+    # The caller
 
     @property
     def identity(self) -> Identity:
@@ -197,7 +197,7 @@ class Call:
     def told(self, error: BaseException) -> Problem:
         """Return the problem as this caller may see it.
 
-        If a message does not fit a schema that the caller may not see, the problem does not quote
+        If a message does not fit a schema that the caller may not see, the problem must not quote
         the schema.
         """
         problem = problem_of(error)
@@ -210,7 +210,7 @@ class Call:
         return problem
 
     def may_see_some(self, kind: Kind, *names: str) -> bool:
-        """Whether the caller may know of some resource in this, if it exists."""
+        """Whether the caller may know of some resource below this one."""
         gate = self.services.gate
         return gate.may_some(self.identity, Resource(kind, "/".join([*names, ""])))
 
@@ -224,16 +224,16 @@ class Call:
             self.grant = await gate.admit(self.request, self.route, self.variables, self.passed)
         except Exception as error:
             problem = problem_of(error)
-            if problem.status == 429:  # the proof was not checked: ask again later
+            if problem.status == 429:  # the proof was not checked: check it later
                 return
             if problem is error:
                 raise
             raise problem from error
 
-    # ---- parameters
+    # Parameters
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a query parameter as it stands."""
+        """Return a query parameter as it was sent."""
         return self.query.get(name, default)
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
@@ -265,7 +265,7 @@ class Call:
             raise bad_parameter(name, text, "one of " + ", ".join(options))
         return text
 
-    # ---- body
+    # The body
 
     @property
     def content_type(self) -> str:
@@ -278,9 +278,9 @@ class Call:
         return self._body is not None
 
     async def read_body(self, bytes_max: int | None = None) -> bytes:
-        """Read the whole body, once. Raises a 413 above the limit, a 408 when it is too slow.
+        """Read the whole body, once. Raises a 413 if it is too long, a 408 if it is too slow.
 
-        `bytes_max`: a lower limit, for calls that take less than others.
+        `bytes_max`: a lower limit than usual.
         """
         if self._body is not None:
             return self._body
@@ -358,7 +358,7 @@ class Call:
         return parts
 
     async def hold(self, size: int) -> None:
-        """Count `size` bytes of this body as held in memory now. Raises `Overloaded`."""
+        """Count `size` bytes of this body as held in memory from now on. Raises `Overloaded`."""
         more = size - self._held_bytes
         if not self._held_bytes and self.grant is not None:
             self._held_as = self.services.quotas.sharers(
@@ -371,7 +371,7 @@ class Call:
         self._held_bytes = size
 
     def release(self) -> None:
-        """Stop counting the body, because the request is over."""
+        """Stop counting the body: the request is over."""
         if self._held_bytes:
             self.services.held.give_back(self.peer, self._held_bytes, *self._held_as)
             self._held_bytes = 0
@@ -384,7 +384,7 @@ class Call:
     async def _arrived(self, patience_ms: int) -> bytes:
         """Return the bytes of the body that have arrived since the last call; empty at its end.
 
-        Raises `TimeoutError` when nothing arrives for `patience_ms`. While memory for bodies is
+        Raises `TimeoutError` when nothing arrives for `patience_ms`; while memory for bodies is
         scarce and this body holds some, also when it pauses briefly or is too slow.
         """
         content = self.request.content
@@ -420,7 +420,7 @@ class Call:
     async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
         """Yield the body in pieces as they arrive. Raises a 408 when it stalls.
 
-        With `idle_ms`: yields an empty piece, once, when nothing more has come for that time.
+        With `idle_ms`: yields an empty piece, once, when nothing has come for that time.
         """
         if self._body is not None:  # the body was read for an unreachable owner
             yield self._body
@@ -468,8 +468,7 @@ class Call:
     ) -> Body:
         """Decode the body as a JSON object of the given type. Raises 400, 413, 415, 422.
 
-        `bytes_max`: for calls that need a longer body than others. Decoding takes one turn of the
-        loop.
+        `bytes_max`: for calls with longer bodies than usual. Decoding takes one turn of the loop.
         """
         body = await self.read_body(bytes_max)
         if not body.strip():
@@ -485,7 +484,7 @@ class Call:
             )
         return decode_json(body, kind)
 
-    # ---- answers
+    # Answers
 
     @property
     def client_is_gone(self) -> bool:
@@ -506,7 +505,7 @@ class Call:
 
 
 def _passed(request: web.BaseRequest, services: Services) -> Passed | None:
-    """Return the forwarding broker's statement, or None if no broker forwarded the call.
+    """Return what the forwarding broker says, or None if no broker forwarded the call.
 
     Raises `NotOwner` if the call was meant for another broker, and a 503 if it is a repeat.
     """
@@ -540,7 +539,7 @@ def decode_json(body: bytes, kind: type[Body]) -> Body:
 
 
 def _known_fields(kind: type, error: str) -> str:
-    """For an unknown field, list the fields that are allowed in its place; else empty."""
+    """Return the allowed fields, if the error is about an unknown field; else empty."""
     found = _UNKNOWN_FIELD.fullmatch(error)
     if found is None:
         return ""

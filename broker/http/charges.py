@@ -1,6 +1,6 @@
-"""Which quotas a call can be charged to. Pure. Each route declares its charge (`Route.charge`).
+"""How calls are charged to quotas. Pure. Each route declares its charge (`Route.charge`).
 
-In addition, a partition's owner charges its namespace with what is stored and read there.
+In addition, a partition's owner charges the namespace for messages stored and read there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ class Charge(enum.Enum):
     """How a call is charged."""
 
     PUBLISHES = "publishes"
-    """It brings messages: its body is charged before it is read, as its head announces it."""
+    """It brings messages: its announced length is charged before its body is read."""
     UPLOADS = "uploads"
-    """It brings a message that may be longer than others: charged as it arrives."""
+    """It brings a large message: charged as it arrives."""
     TAKES = "takes"
-    """It is answered with messages, or with a token to read them: charged by its answer."""
+    """It returns messages, or a token to read them: charged by its answer."""
     STREAMS = "streams"
-    """It gives messages without end: each piece is charged when it is sent."""
+    """It sends messages without end: each piece is charged when it is sent."""
     CALLS = "calls"
     """It counts as one of the caller's requests."""
     FREE = "free"

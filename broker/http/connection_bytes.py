@@ -1,17 +1,16 @@
 """Follow the bytes of a connection: WebSocket frames, and the edges of plain requests. Pure.
 
 `Masks` follows a client's WebSocket frames from head to head: each must be masked (RFC 6455, 5.1).
-A page can choose the bytes of a frame. The mask keeps it from choosing the bytes on the wire, which
-a proxy on the way might take for a separate request. So a server must fail a connection whose
-client does not mask, and aiohttp does not check that.
+A page can choose the bytes of a frame, but the mask keeps it from choosing the bytes on the wire,
+which a proxy might take for a separate request. So a server must end a connection whose client does
+not mask, and aiohttp does not check that.
 
 aiohttp also handles any number of frames at once: a chunk of 256 KiB can hold 40,000 pings. So
 frames are passed on in steps, and a message may have a limited number of fragments.
 
-`RequestEdges` finds where plain requests begin and end, for the fast publish path. This is read
-from the head alone, and only in clear cases: one `Content-Length` or none, and no other framing.
-After an unclear request, a connection is not followed any further. The parser gets all bytes in
-either case, and decides what they are.
+`RequestEdges` finds where plain requests begin and end, for the fast publish path. It reads only
+the head, and only clear cases: one `Content-Length` or none, and no other framing. After an unclear
+request it follows the connection no further. In any case the parser gets all bytes and decides.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ REFUSED_HEAD = b"\xf0\x80"
 """A frame head that every reader refuses: its reserved bits are set."""
 FRAMES_A_STEP = 100
 FRAGMENTS_MAX = 1_000
-"""Limit of a message's fragments; empty fragments count. A message has at most 1 MiB."""
+"""The most fragments of a message, which has at most 1 MiB; empty fragments count."""
 _MASK = 0x80
 _OP = 0x0F
 _DATA_OP_MAX = 2
@@ -31,7 +30,7 @@ _LENGTH_BYTES = {126: 2, 127: 8}
 
 
 class Masks:
-    """Check that a client's frames are masked. `feed` returns bytes to read; after `failed`, none.
+    """Checks that a client's frames are masked. After `failed`, `feed` returns no more bytes.
 
     While `held` is not empty, call `feed` again, without more data, in a later turn of the loop.
     """
@@ -50,7 +49,7 @@ class Masks:
     def feed(self, data: bytes) -> bytes:
         """Return the bytes of a step's masked frames.
 
-        An unmasked frame, a fragment beyond the limit, and all that follows are held back.
+        Holds back an unmasked frame, a fragment beyond the limit, and everything after these.
         """
         if self.failed:
             return b""
@@ -102,7 +101,7 @@ def _payload_bytes(data: bytes, at: int) -> int:
 
 
 HEAD_BYTES_KEPT = 2048
-"""A longer head is unlikely to be repeated, so it is not kept."""
+"""A longer head is unlikely to be repeated, so it is not remembered."""
 _HEADS_KEPT = 1024
 _LOST = -1
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*(?=\r\n)")
@@ -110,13 +109,13 @@ _OTHER_FRAMING = re.compile(rb"\r\n(transfer-encoding|upgrade|expect|content-len
 
 
 class RequestEdges:
-    """Follow the requests of a connection; `follow` gets all its bytes, in order."""
+    """Follows the requests of a connection; `follow` gets all its bytes, in order."""
 
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
         self._left = 0
-        """Bytes of the present request that are still missing."""
+        """Bytes of the current request that are still missing."""
 
     def follow(self, data: bytes) -> bytes:
         """Return the head if `data` is exactly one whole request; else empty bytes."""

@@ -6,9 +6,9 @@
                                               oldest of all if none is idle
 
 The purpose of a connection is known only when its first request has come. So each connection above
-`connections_max` is accepted on trial. If its call may not use a reserved place, it is answered 503
-and closed. If no call comes, the connection is closed when the next needs its place. So a flood of
-connections cannot shut out health checks, nor brokers that forward calls.
+`connections_max` is accepted on trial. If its call may not use a reserved place, the answer is 503
+and the connection is closed. If no call comes, it is closed when the next connection needs its
+place. So a flood of connections cannot shut out health checks and brokers that forward calls.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class _MaskedFrames:
-    """Pass masked frames to aiohttp's reader, some in each turn of the loop.
+    """Passes masked frames to aiohttp's reader, some in each turn of the loop.
 
     An unmasked frame ends the connection. While frames are held, the socket is not read.
     """
@@ -79,14 +79,14 @@ class _MaskedFrames:
 
 
 TakeFastPublish = Callable[[bytes, bytes, "Connection"], bool]
-"""Whether a request, with a head and a body, is answered without aiohttp (api/fast_publish.py)."""
+"""Whether a request, given as head and body, is answered without aiohttp (api/fast_publish.py)."""
 
 
 class Connection(web.RequestHandler):
     """aiohttp's connection; bytes that are not HTTP get a problem and one log line.
 
-    A whole request that arrives while the connection is idle is offered to the short way first. If
-    the short way does not take it, aiohttp gets it, with no other effect.
+    A whole request that arrives while the connection is idle is offered to the fast publish path.
+    If that does not take it, aiohttp gets it, with no other effect.
     """
 
     __slots__ = (
@@ -97,15 +97,15 @@ class Connection(web.RequestHandler):
     def __init__(self, manager: web.Server, short_way: TakeFastPublish, **options: Any) -> None:
         super().__init__(manager, **options)
         self.reserved = False
-        """Whether it came when all ordinary places were taken."""
+        """Whether the connection came when all ordinary places were taken."""
         self.counted_as = ""
-        """The principal that its place is counted for; empty before its first call."""
+        """The principal for which its place is counted; empty before its first call."""
         self.peer = "unknown"
         """The client's address."""
         self.head = b""
-        """The head of the request that aiohttp has now, if it is plain."""
+        """The head of the request that aiohttp handles now, if it is plain."""
         self.verdict: BaseException | None = None
-        """The result of that request, if the short way has found it already."""
+        """The result of that request, if the fast publish path has found it already."""
         self._frames: _MaskedFrames | None = None
         """Frames of a WebSocket that wait for their turn, and keep the socket from being read."""
         self._lost: Callable[[], None] | None = None
@@ -114,9 +114,9 @@ class Connection(web.RequestHandler):
         self._short_way = short_way
         self._edges = RequestEdges()
         self._taken = b""
-        """The request that the short way is answering."""
+        """The request that the fast publish path is answering."""
         self._later: list[bytes] = []
-        """Bytes that have arrived since."""
+        """Bytes that have arrived since then."""
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """Turn the connection into a WebSocket, whose frames `parser` takes."""
@@ -129,7 +129,7 @@ class Connection(web.RequestHandler):
         return self._reading_paused
 
     def hold_frames(self, frames: _MaskedFrames | None) -> None:
-        """Stop reading the socket until these frames are passed on; None: there are none left."""
+        """Stop reading the socket until these frames are passed on; None: none are left."""
         before, self._frames = self._frames, frames
         if frames is not None:
             self._pause_transport_reading()
@@ -142,7 +142,7 @@ class Connection(web.RequestHandler):
             super()._resume_transport_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Pass on more frames: the reader has room again."""
+        """Pass on more frames, because the reader has room again."""
         super().resume_reading(resume_parser)
         if self._frames is not None:
             self._frames.go_on()
@@ -167,7 +167,7 @@ class Connection(web.RequestHandler):
             self.peer = str(peer[0])
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Call this when the connection ends."""
+        """Call `call` when the connection ends."""
         self._lost = call
 
     @property
@@ -207,7 +207,7 @@ class Connection(web.RequestHandler):
             super().data_received(data)
 
     def answer(self, answer: bytes) -> None:
-        """Send the short way's answer; the next request may follow."""
+        """Send the fast path's answer; the next request may follow."""
         self._taken = b""
         if self.transport is None or self.transport.is_closing():
             return
@@ -223,7 +223,7 @@ class Connection(web.RequestHandler):
         self._go_on()
 
     def take_long_way(self, verdict: BaseException | None) -> None:
-        """Give a request from the short way to aiohttp, from its first byte."""
+        """Give a request that the fast path has taken to aiohttp, from its first byte."""
         taken, self._taken = self._taken, b""
         if self.transport is not None:
             self.verdict = verdict
@@ -231,13 +231,13 @@ class Connection(web.RequestHandler):
             self._go_on()
 
     def take_verdict(self) -> BaseException:
-        """Return the verdict, once; it applies to a single request."""
+        """Return the verdict, which applies to a single request, and forget it."""
         verdict, self.verdict = self.verdict, None
         assert verdict is not None
         return verdict
 
     def cut(self) -> None:
-        """Close the connection: the outcome of the short way's request is unknown."""
+        """Close the connection: the outcome of the fast path's request is unknown."""
         self._taken = b""
         self._later.clear()
         self.force_close()
@@ -324,7 +324,7 @@ class ConnectionServer(web.Server):
         return Problem(
             503,
             "too-many-connections",
-            f"this broker has {self._connections_max} connections open, which is its bound; come "
+            f"this broker has {self._connections_max} connections open, which is its limit; come "
             "back in a moment, or ask another broker",
             retryable=True,
             headers={"Connection": "close", "Retry-After": "1"},

@@ -1,14 +1,13 @@
 """Decide which requests browsers may make, so that a foreign page cannot use its reader's access.
 
-A browser sends the origin of a request (`Origin`, `Sec-Fetch-Site`), and a page cannot change that.
-A call that changes something is refused when it comes from another site; programs send neither
-header and are not affected. A foreign name can be made to point to this address (DNS rebinding), so
-`Host` must be a name that a foreign page cannot have. Pure; modelled on Go's
-`CrossOriginProtection`.
+A browser sends the origin of a request (`Origin`, `Sec-Fetch-Site`), which a page cannot change. A
+call that changes something is refused when it comes from another site; programs send neither header
+and are not affected. A foreign name can be made to point to this address (DNS rebinding), so `Host`
+must be a name that a foreign page cannot have. Pure; modelled on Go's `CrossOriginProtection`.
 
-A page of another site sees no answers, unless that site is listed in `allowed_origins`. Then it may
-make every call, by CORS, with credentials that it sends itself (`Authorization`). Credentials that
-a browser adds by itself (a certificate, a remembered password) are never requested: no answer has
+A page of another site sees no answers, unless the site is listed in `allowed_origins`. Then it may
+make every call, by CORS, with credentials that the page sends (`Authorization`). Credentials that
+the browser adds (a certificate, a remembered password) are never requested: no answer has
 `Access-Control-Allow-Credentials`. No cookie is set.
 """
 
@@ -34,7 +33,7 @@ _OWN_SITES = frozenset(("same-origin", "none"))
 """`none`: a person typed the address."""
 
 HSTS_S = 30 * 24 * 3600
-"""For this long, a browser that has seen the page over TLS uses only TLS for that name."""
+"""For this long, a browser that has loaded the page by TLS uses only TLS for that name."""
 PREFLIGHT_S = 600
 """For this long, a browser need not repeat the preflight for a listed site."""
 
@@ -98,16 +97,16 @@ def check_browser(
 ) -> None:
     """Raise a 421 for a foreign `Host`, and a 403 for a change that a foreign page requests.
 
-    `hosts`: further names of this broker. `origins`: sites such as `https://console.example.com`
-    whose pages may call.
+    `hosts`: more names of this broker. `origins`: sites such as `https://console.example.com` whose
+    pages may call.
     """
     host = headers.get("Host")
     if host is not None and not is_own(host, hosts):
         raise Problem(
             421,
             "unknown-host",
-            f"this broker does not go by the name {host[:100]!r}; if it should, add it to the "
-            "setting allowed_hosts (http section), or use its IP address",
+            f"this broker does not have the name {host[:100]!r}; if it should, add the name to the "
+            "setting allowed_hosts (http section), or use the broker's IP address",
         )
     if method not in SAFE_METHODS:
         check_origin(headers, origins)
@@ -135,7 +134,8 @@ def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
 
 
 def check_lease(headers: Mapping[str, str], origins: Collection[str]) -> None:
-    """Raise a 403 when a browser makes a GET that leases messages, unless it is from our own page.
+    """Raise a 403 when a browser makes a GET that leases messages, unless it comes from our own
+    page.
 
     If a page was loaded without TLS, requests for its pictures and scripts carry neither `Origin`
     nor `Sec-Fetch-Site`. So a browser must show that its page is ours, or send a header that such
@@ -236,7 +236,7 @@ def _site_of(origin: str) -> str:
 def _is_of_dns(host: str) -> bool:
     """Whether TLS may be required for a host: not for addresses, nor for names of this machine.
 
-    Other servers have other ports there.
+    Other servers on the same machine have other ports.
     """
     name = name_of(host)
     return "." in name.strip(".") and not name.endswith(".localhost") and not is_address(name)

@@ -1,8 +1,8 @@
 """The texts of the Durable Streams protocol: offsets, times to live, cursors, events. Pure.
 
-An offset of a stream is its partition's offset, in sixteen digits, after a part that is always 0
-and reserved for later, so that texts sort like offsets. A text that cannot be read is None here,
-and a 400 in the calls (api/durable_streams.py). The protocol: docs/durable_streams.md.
+An offset of a stream is its partition's offset in sixteen digits, after a reserved part that is
+always 0; texts sort like offsets. A text that cannot be read is None here, and a 400 in the calls
+(api/durable_streams.py). The protocol: docs/durable_streams.md.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def says_true(value: str | None) -> bool:
 def cursor(now_ms: int, given: str | None, jitter_s: int) -> str:
     """Return the number of this interval of time, or a higher one if the client has it already.
 
-    So a client that asks again asks for another page of a cache. `jitter_s`: random, from 1 to
-    `CURSOR_JITTER_S`.
+    A client that repeats its request then gets a different page of a cache. `jitter_s`: random,
+    from 1 to `CURSOR_JITTER_S`.
     """
     number = (now_ms // 1000 - CURSOR_EPOCH_S) // CURSOR_INTERVAL_S
     has = number_of(given) if given is not None else None
@@ -116,7 +116,7 @@ def joined(values: Sequence[bytes], *, is_json: bool) -> bytes:
 
 
 def is_text(content_type: str) -> bool:
-    """Whether events carry the data as they are; otherwise in base64.
+    """Whether events carry the data as text; otherwise in base64.
 
     Events are UTF-8, so text in another charset goes in base64.
     """
@@ -132,11 +132,11 @@ LOOK_BACK_BYTES = 3
 
 
 class EventText:
-    """Decode the text of a stream for its events, although appends may cut it anywhere.
+    """Decodes the text of a stream for its events, although appends may cut it anywhere.
 
     A character whose bytes are in two appends is sent with the second. If `\r` and `\n` are in two
-    appends, only the first of them ends a line. Bytes that are not UTF-8 become U+FFFD, as a reader
-    would decode them.
+    appends, only the first ends a line. Bytes that are not UTF-8 become U+FFFD, as a reader would
+    decode them.
     """
 
     def __init__(self, before: bytes = b"") -> None:
@@ -158,7 +158,7 @@ class EventText:
 def data_event(data: bytes, content_type: str) -> bytes:
     """Make an event with these bytes.
 
-    Each line of the data gets its own `data:`, so that data cannot look like another event.
+    Each line of the data gets a separate `data:`, so that data cannot look like another event.
     """
     if not is_text(content_type):
         return b"event: data\ndata:" + b64encode(data) + b"\n\n"

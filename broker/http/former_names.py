@@ -1,12 +1,9 @@
 """The former names of calls of 0.1, understood until 0.3. All code that knows them is here.
 
-A bulk load, which Spark's sink commits, was called a transaction: a word with another meaning in
-Kafka and Pulsar. A call at a former path does the same as
-today's call; it is answered in the former words, with `Deprecation: true`. A call with a former
-header is also answered with `Deprecation: true`, but in today's words. Once a minute the log says
-how many such calls there were (`former_name_used`).
-
-None of this is in /openapi.json. Nothing is stored, so a crash loses nothing.
+A bulk load was called a transaction, which means something else in Kafka and Pulsar. A call at a
+former path does what today's call does; the answer has the former words, and `Deprecation: true`.
+The answer to a call with a former header has today's words, and `Deprecation: true`. Once a minute
+the log says how many such calls there were (`former_name_used`). None of this is in /openapi.json.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ log = structlog.get_logger()
 
 
 class FormerNames:
-    """Make routes that understand former names, for one server."""
+    """Makes routes that understand former names, for one server."""
 
     def __init__(self) -> None:
         self._calls = LogLimiter()

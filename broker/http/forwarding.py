@@ -1,9 +1,8 @@
 """Answer any call at any broker: find the partition's owner, do the work there, return the answer.
 
-`with_owner` waits during a take-over (broker/operations/routing.py). The work goes to another owner
-as operations (broker/operations); brokers send each other no HTTP. An operation that was sent and
-not answered is not repeated if it changes something: the client gets a 504, outcome unknown, and
-decides.
+`with_owner` waits during a take-over (broker/operations/routing.py). Another owner gets the work as
+operations (broker/operations), not as HTTP. An operation that was sent and not answered is not
+repeated if it changes something: the client gets a 504, outcome unknown, and decides.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from octavo.broker.types import Owner, PartitionName, TopicInfo
 from octavo.security.principal import Identity
 
 ASKED_AT_ONCE = 64
-"""Limit of partitions that are asked at the same time for a call on a topic."""
+"""The most partitions that are asked at the same time for a call on a topic."""
 
 Result = TypeVar("Result")
 
@@ -81,7 +80,7 @@ async def topic_of(call: Call) -> TopicInfo:
     except TopicChanged as error:
         raise TopicReplaced(str(error)) if call.names_incarnation else error from error
     call.served_incarnation = info.incarnation
-    if call.partition is None:  # decisions by the number of partitions must stay valid
+    if call.partition is None:  # the number of partitions must not change during the call
         call.incarnation = info.incarnation
     return info
 
@@ -91,10 +90,8 @@ Ship = Callable[[Owner], Awaitable[web.StreamResponse]]
 
 
 async def at_owner(call: Call, name: PartitionName, here: Handle, ship: Ship) -> web.StreamResponse:
-    """Answer the call at the partition's owner: by `here`, by another broker, or by a 307.
-
-    `ship` sends it to another owner as operations.
-    """
+    """Answer the call at the partition's owner: by `here`, by `ship` at another broker, or by a
+    307."""
 
     async def there(owner: Owner) -> web.StreamResponse:
         if _prefers_redirect(call):
@@ -124,7 +121,7 @@ async def redirected(
 
 
 async def note_owner(call: Call, name: PartitionName) -> None:
-    """Find the partition's owner for the answer's head, where the call did nothing there."""
+    """Find the partition's owner for the answer's head, for calls that did nothing at the owner."""
 
     async def nothing(_: object) -> None:
         return None
@@ -150,8 +147,8 @@ async def operate(
     """Run an operation at the partition's owner, here or at another broker; return its answer.
 
     `is_part`: the call is about several partitions, so it has no single owner. `identity`: for
-    whom, if not for the caller. `at_hand` does the same at this broker with data that the call has
-    already. Raises what the operation raises here, or the other broker's problem.
+    whom, if not for the caller. `at_hand` runs the operation at this broker with data that the call
+    has already. Raises what the operation raises here, or the other broker's problem.
     """
     services, name = call.services, operation.name
     before = call.owner_url
@@ -198,7 +195,7 @@ async def upload(call: Call, asked: Upload, pieces: Callable[[], Pieces]) -> Lar
 
 
 async def operate_group(call: Call, operation: GroupOperation, kind: type[Result]) -> Result:
-    """Run a call of a group's member at the group's coordinator; return its answer.
+    """Run a group member's call at the group's coordinator; return its answer.
 
     Raises what the operation raises here, or the other broker's problem.
     """

@@ -5,11 +5,9 @@
     the cluster is not secured                                 every caller may make every call,
                                                                except calls between brokers
 
-What a caller may do is decided beneath all protocols (operations/authorizer.py). A call that lasts
-is checked again: a `Grant` is valid for one generation of the policy and as long as the caller's
-proof. A handler that keeps a call open checks the grant (`holds`) and is woken for that (`Wakes`).
-
-Keeps only counters; a crash loses nothing else.
+operations/authorizer.py decides what a caller may do, for all protocols. A long call is checked
+again: a `Grant` is valid for one generation of the policy, and as long as the caller's proof. A
+handler that keeps a call open checks the grant (`holds`) and is woken for that (`Wakes`).
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
 
 OnUnauthenticated = Callable[[str, str, str], None]
-"""Called for a wrong proof: from which address, for which call, why."""
+"""Called for a wrong proof, with the address, the call and the reason."""
 
 
 class HasCertificate(Protocol):
@@ -55,7 +53,7 @@ class HasCertificate(Protocol):
 
 
 class Grant(NamedTuple):
-    """Says that a call was admitted, and for whom."""
+    """A call was admitted, and for whom."""
 
     identity: Identity
     generation: int
@@ -65,7 +63,7 @@ class Grant(NamedTuple):
 
 
 class Wakes:
-    """Wake all waiting tasks when something has changed for all of them."""
+    """Wakes all waiting tasks at once."""
 
     def __init__(self) -> None:
         self._sleepers: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
@@ -92,7 +90,7 @@ class Wakes:
 
 
 class Gate(Authorizer):
-    """Admit or refuse the calls that reach this broker."""
+    """Admits or refuses the calls that reach this broker."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class Gate(Authorizer):
         variables: Mapping[str, str],
         passed: Passed | None,
     ) -> Grant:
-        """Admit a call. `passed`: the statement of the broker that forwarded it.
+        """Admit a call. `passed`: what the broker that forwarded it says.
 
         Raises `Unauthenticated`, `Forbidden`, `InvalidName`, and a 403 if a call that only brokers
         may make has no broker's proof.
@@ -154,7 +152,7 @@ class Gate(Authorizer):
             asked = Decided(identity, right.operation, found[right], True, peer, call=route.name)
             if not self._may(identity, right, found):
                 self._deny(asked, some=right.some)
-            if passed is None or identity.is_node:  # else the first broker has reported it
+            if passed is None or identity.is_node:  # otherwise the first broker has reported it
                 self._tell(asked)
         self._check_internal(identity, route, variables, peer)
         return Grant(identity, generation, shown)
@@ -175,7 +173,7 @@ class Gate(Authorizer):
                 return False
         return self.holds(grant)
 
-    # ---- who
+    # The caller
 
     def _unasked(self, route: Route, passed: Passed | None, generation: int) -> Grant:
         if self._required and not route.needs.is_open:
@@ -219,7 +217,7 @@ class Gate(Authorizer):
                 self.on_unauthenticated(shown.peer, route.name, str(error))
             raise
 
-    # ---- may they
+    # Rights
 
     def _may(self, identity: Identity, right: Right, found: Mapping[Right, Resource]) -> bool:
         resource = found[right]

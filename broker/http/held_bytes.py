@@ -1,13 +1,12 @@
-"""Count the request bodies in memory, and limit them: shares of addresses, principals, namespaces.
+"""Limit the request bodies in memory, by shares of addresses, principals and namespaces.
 
-Bytes that readers have not taken yet count as well: long answers, and what subscriptions' streams
-hold. They may use up to half of the limit.
+Bytes that readers have not taken yet count as well: long answers, and messages that subscriptions'
+streams hold. They may use up to half of the limit.
 
 Bytes count when they have arrived, not when they are announced. An address may hold three quarters
-of the limit, and a known principal half, including its calls that other brokers forward. So there
-is always room for other clients. A quota of `memory` may allow a principal less, and bounds what
-all bodies for one namespace hold. A body that finds no room waits a moment, and then its sender is
-asked to come back.
+of the limit, and a known principal half, including its calls that other brokers forward, so that
+other clients always have room. A quota of `memory` may allow a principal less, and bounds all
+bodies for a namespace. A body that finds no room waits a moment, and is then refused.
 
 While more than half is taken, slow bodies lose their places, the slowest first: the more is taken,
 the faster a body must arrive to keep its place (`pace_least`).
@@ -22,9 +21,9 @@ from collections.abc import Callable
 from octavo.broker.errors import Overloaded
 
 ROOM_WAIT_S = 2.0
-"""How long a body waits for room before its sender is asked to come back."""
+"""How long a body waits for room before it is refused."""
 NAMESPACE = "namespace:"
-"""How the subject of a quota begins that is of a namespace."""
+"""The prefix of a quota's subject that is a namespace."""
 PACE_FULL_BYTES_S = 64 * 1024
 """The speed that a body needs when all room is taken; when half is taken, none is needed."""
 
@@ -36,7 +35,7 @@ def pace_least(held: int, bytes_max: int) -> float:
 
 
 class HeldBytes:
-    """Count the bytes that this broker holds."""
+    """Counts the bytes that this broker holds."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -79,7 +78,7 @@ class HeldBytes:
     async def take(self, peer: str, size: int, *subjects: str) -> None:
         """Count `size` more bytes; wait a moment for room. Raises `Overloaded`.
 
-        `subjects`: the principal and the namespace in whose shares they count, where there are any.
+        `subjects`: the principal and the namespace in whose shares the bytes count, if any.
         """
         if not self.try_take(peer, size, *subjects):
             await self._wait_for_room(peer, size, subjects)
@@ -93,7 +92,7 @@ class HeldBytes:
         return True
 
     def part(self, size: int) -> int:
-        """Return `size`, or the largest part that always finds room if that is less."""
+        """Return `size`, or the largest size that always finds room, if that is less."""
         return min(size, self._bytes_max // 8)
 
     def has_room_to_send(self, size: int) -> bool:
@@ -116,9 +115,10 @@ class HeldBytes:
             self.give_back(peer, -size)
 
     def check_answer(self, peer: str, size: int) -> None:
-        """Check that an answer of `size` bytes may be sent; never waits. Raises `Overloaded`.
+        """Check that an answer of `size` bytes, which is in memory already, may be sent. Never
+        waits.
 
-        The answer is in memory already. One answer at a time is always allowed.
+        One answer at a time is always allowed. Raises `Overloaded`.
         """
         peer_max = self._bytes_max // 2 - self._bytes_max // 8
         if self._going_out and not (
@@ -126,8 +126,8 @@ class HeldBytes:
         ):
             raise Overloaded(
                 f"this broker holds {self._going_out} bytes of answers that their readers have not "
-                f"taken, {peer} has {self._by_peer[peer]} bytes here; the bounds are "
-                f"{self._bytes_max // 2} and {peer_max}: take what was sent, come back in a "
+                f"taken, {peer} has {self._by_peer[peer]} bytes here; the limits are "
+                f"{self._bytes_max // 2} and {peer_max}: read what was sent, come back in a "
                 "moment, ask for less (max_bytes=), or ask another broker"
             )
 
@@ -181,7 +181,7 @@ class HeldBytes:
             raise Overloaded(self._no_room(peer, size, subjects)) from None
 
     def _no_room(self, peer: str, size: int, subjects: tuple[str, ...]) -> str:
-        """Say in words which bounds these bytes do not fit below."""
+        """Say which limits these bytes would exceed."""
         over = [subject for subject in subjects if self._is_over(subject, size)]
         told = [
             f"{self._by_subject[subject]} of {subject}, whose "

@@ -10,8 +10,8 @@ Every route states them (`Route.needs`), and gate.py checks them before any work
 Consuming needs `consume` on the subscription and on its topic, as Kafka needs READ on group and
 topic: the right to a subscription's name does not give access to a topic, and a reader of a topic
 cannot move other clients' cursors. Creating a subscription gives access to messages, so it needs
-`consume` on the topic besides `create`. A ledger may hold entries of any topic, so its entries need
-the cluster's administrator.
+`consume` on the topic besides `create`. A ledger may have entries of any topic, so reading entries
+needs `admin` on the cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from octavo.broker.types import checked_name
 from octavo.security.rules import Kind, Operation, Resource
 
 _WORDS = {"bulk_load": "bulk load"}
-"""Names of the path's variables in errors, where they differ."""
+"""Names of the path's variables in errors, if they differ."""
 
 
 class Right(NamedTuple):
@@ -32,7 +32,7 @@ class Right(NamedTuple):
     operation: Operation
     kind: Kind
     names: tuple[str, ...] = ()
-    """Variables of the path, in their order in the resource's name."""
+    """Variables of the path, in the order of the resource's name."""
     some: bool = False
     """A right on any resource below is enough; lists show only what the caller may see."""
     instead: Right | None = None
@@ -72,27 +72,27 @@ _SOME_TOPIC = Right(Operation.DESCRIBE, Kind.TOPIC, ("namespace",), some=True)
 
 
 def of_topic(operation: Operation) -> Needs:
-    """Need that operation on the topic in the path."""
+    """Need this operation on the topic in the path."""
     return Needs((Right(operation, Kind.TOPIC, _TOPIC),))
 
 
 def of_namespace(operation: Operation) -> Needs:
-    """Need that operation on the namespace in the path."""
+    """Need this operation on the namespace in the path."""
     return Needs((Right(operation, Kind.NAMESPACE, ("namespace",)),))
 
 
 def of_cluster(operation: Operation) -> Needs:
-    """Need that operation on the cluster."""
+    """Need this operation on the cluster."""
     return Needs((Right(operation, Kind.CLUSTER),))
 
 
 def of_subscription(operation: Operation) -> Needs:
-    """Need that operation on the subscription in the path, and `consume` on its topic."""
+    """Need this operation on the subscription in the path, and `consume` on its topic."""
     return Needs((Right(operation, Kind.SUBSCRIPTION, _SUBSCRIPTION), _CONSUME_TOPIC))
 
 
 def of_bulk_load(operation: Operation, *, in_body: bool = False) -> Needs:
-    """Need that operation on the bulk load in the path; with `in_body`, `produce` on the topics."""
+    """Need this operation on the bulk load in the path; with `in_body`, `produce` on the topics."""
     return Needs((Right(operation, Kind.TRANSACTION, ("bulk_load",)),), in_body=in_body)
 
 
@@ -102,7 +102,7 @@ UNLOAD = Needs(
 
 
 def of_schemas(operation: Operation) -> Needs:
-    """Need that operation on the topic named like the subject in the path."""
+    """Need this operation on the topic that has the name of the subject in the path."""
     return Needs((Right(operation, Kind.TOPIC, ("namespace", "schema_subject")),))
 
 

@@ -30,15 +30,15 @@ _TAGS = {
 _ALWAYS = (400, 500, 503)
 _REASONS = {
     400: "Malformed: the detail says what and where",
-    401: "The cluster is secured, and what was shown does not say who asks",
+    401: "The cluster is secured, and the caller's credentials are missing or wrong",
     403: "Not allowed, or an older instance of the producer",
     404: "It does not exist",
-    406: "None of the accepted media types can be had",
+    406: "None of the accepted media types is available",
     408: "The body did not come in time",
-    409: "It stands against what is there",
+    409: "It conflicts with what exists",
     410: "Retention has removed it; `earliest_offset` is the first one left",
-    412: "Somebody was faster; `next_offset` is the end now",
-    413: "Too long; `bytes_max` is the bound",
+    412: "Another publish came first; `next_offset` is the end now",
+    413: "Too long; `bytes_max` is the limit",
     415: "The media type is not understood",
     416: "Beyond the end; `next_offset` will be the next one",
     422: "Well-formed, but it makes no sense or is not supported yet",
@@ -77,8 +77,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             "version": VERSION,
             "description": (
                 "A replicated log over HTTP. Any broker answers any call; `Octavo-Owner` in the "
-                "answer says which one serves the partition, to go straight there next time. "
-                "2xx only when all of it is durable."
+                "answer is the broker that serves the partition: call it directly next time. "
+                "The status is 2xx only when everything is durable."
             ),
         },
         "servers": [{"url": "/"}],
@@ -181,7 +181,7 @@ def _described(schema: Any) -> Any:
 
 
 def _structs(routes: Iterable[Route]) -> Iterator[Struct]:
-    """Give the structs of all bodies and answers."""
+    """Yield the structs of all bodies and answers."""
     for route in routes:
         for contents in (route.body, *(answer.contents for answer in route.answers)):
             for content in contents:

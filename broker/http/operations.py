@@ -1,6 +1,6 @@
-"""The HTTP side of operations between brokers: how their connections begin.
+"""How connections between brokers begin: `Door` takes them over from HTTP.
 
-`Door` takes a connection over from HTTP after its upgrade (broker/operations/upgrade.py).
+See broker/operations/upgrade.py.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Accepted(AnsweringLink):
 
 
 class Door:
-    """Accept the connections that other brokers open to this broker."""
+    """Accepts the connections that other brokers open to this broker."""
 
     def __init__(self, call_key: bytes, draw_nonce: Callable[[], str]) -> None:
         self._call_key = call_key
@@ -91,7 +91,7 @@ class Door:
         self._open: dict[_Accepted, None] = {}
 
     def close(self) -> None:
-        """End all connections; nothing on them is answered any more."""
+        """End all connections, without answers."""
         for link in tuple(self._open):
             link.end("this broker stops")
         if self._serving is not None:
@@ -106,8 +106,8 @@ class Door:
                 426,
                 "other-protocol",
                 f"this broker speaks {PROTOCOL}, not {wanted[:60] or 'HTTP'}, and wants 32 "
-                f"hexadecimal digits in {NONCE_HEADER}: all brokers of a cluster must be of one "
-                "version",
+                f"hexadecimal digits in {NONCE_HEADER}: all brokers of a cluster must have the "
+                "same version",
                 headers={"Upgrade": PROTOCOL, "Connection": "close"},
             )
         transport = call.request.transport

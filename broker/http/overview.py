@@ -1,9 +1,9 @@
 """The cluster as this broker last saw it: bookies and topics, kept in memory by watches.
 
-An operator asks for this first in an emergency, so a dead metadata store must not delay the answer.
-It comes within `ANSWER_WITHIN_S`: the state in memory, and since when it may be out of date.
+An operator asks for this first in an emergency, so the answer comes within `ANSWER_WITHIN_S` even
+if the metadata store is dead: the state in memory, and since when it may be out of date.
 
-The page at `/` shows the same to people, at a glance: plain HTML without external content.
+The page at `/` shows this to people: plain HTML without external content.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Down(NamedTuple):
 
     bookie_id: str
     info: BookieInfo | None
-    """Its last registration that this broker saw; None: it saw none."""
+    """The last registration that this broker saw; None: it saw none."""
     since_ms: int
-    """When this broker first found it missing, by the wall clock."""
+    """When this broker first found the bookie missing, by the wall clock."""
 
 
 class _Bookies(NamedTuple):
@@ -63,11 +63,11 @@ class Seen(NamedTuple):
     stale: list[str]
     """Which of `bookies`, `brokers` and `topics` may be out of date."""
     stale_since_ms: int
-    """Since when it may be, by the wall clock; 0 when nothing is stale."""
+    """Since when, by the wall clock; 0 when nothing is stale."""
 
 
 class Overview:
-    """Keep the overview at this broker."""
+    """Keeps the overview at this broker."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Overview:
         return self._lost_ms
 
     async def look(self) -> Seen:
-        """Return the known state, as new as can be had in time."""
+        """Return the known state, as new as possible in time."""
         await asyncio.gather(self._soon(self._bookies), self._soon(self._topics))
         since_ms = self.out_of_reach_since_ms
         if since_ms:
@@ -132,7 +132,7 @@ class Overview:
         return Seen(registered, down, self._topics.last, stale, since_ms)
 
     async def bookies_of_the_cluster(self) -> set[str]:
-        """Read the ids of all bookies from the store, with bookies that are down."""
+        """Read the ids of all bookies from the store, including bookies that are down."""
         return await self._registry.known()
 
     async def prompt(self, asked: Awaitable[Value]) -> Value:
@@ -217,9 +217,9 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 """Browsers accept only this style sheet (csrf.py)."""
 
 ROWS_SHOWN_MAX = 500
-"""Limit of topics and partitions that are shown; the page says how many more there are."""
+"""The most topics and partitions that are shown; the page says how many more there are."""
 _NAMED_MAX = 10
-_UNKNOWN = "Not known: the metadata store has not answered since this broker started."
+_UNKNOWN = "Unknown: the metadata store has not answered since this broker started."
 
 
 def page(

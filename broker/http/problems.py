@@ -90,7 +90,7 @@ def readable(text: str) -> str:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return the problem for an exception. Logs the trace of an unforeseen exception."""
+    """Return the problem for an exception. Logs the trace if the exception is a bug."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, kinds.Refused):
@@ -103,8 +103,8 @@ def problem_of(error: BaseException) -> Problem:
         return Problem(
             504,
             "deadline-exceeded",
-            "a part of the cluster did not answer in time; what was asked for may or may not have "
-            "happened: read before you repeat it",
+            "a part of the cluster did not answer in time; the call may or may not have taken "
+            "effect: read before you repeat it",
             retryable=True,
         )
     log.error("request_failed_unexpectedly", exc_info=error)

@@ -9,8 +9,8 @@
                       principal and its namespace at each broker that works
     a topic's rates   429 as well: they are policies (policies.py), counted by the owner
 
-This module charges what only HTTP knows: announced lengths, bodies, streams, connections. What
-operations cost, at whichever broker and by whichever protocol, is below it (operations/quotas.py).
+This module charges what only HTTP knows: announced lengths, bodies, streams, connections.
+operations/quotas.py charges operations.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Counted(Protocol):
     """A connection that tells when it ends."""
 
     counted_as: str
-    """The principal that its place is counted for; empty before its first call."""
+    """The principal for which its place is counted; empty before its first call."""
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Call this when the connection ends."""
+        """Call `call` when the connection ends."""
 
 
 class HttpQuotas(OperationQuotas):
-    """Charge calls, bodies, streams and connections to their principals."""
+    """Charges calls, bodies, streams and connections to their principals."""
 
     def __init__(
         self, store: MetadataStore, broker: Broker, config: HttpConfig, metrics: Metrics
@@ -62,7 +62,7 @@ class HttpQuotas(OperationQuotas):
         super().__init__(store, broker, metrics)
         self._config = config
 
-    # ---- the principal's, where the call comes in
+    # Quotas of the principal, at the broker that it calls
 
     def admit(self, call: Call, connection: Counted) -> None:
         """Charge a call with what is known before its body is read. Raises a 429."""
@@ -103,7 +103,7 @@ class HttpQuotas(OperationQuotas):
     def at_hand(
         self, connection: Counted, principal: str, topic: TopicName, size: int, *, owned: bool
     ) -> Wait | None:
-        """Charge a message on the short way; return the wait, or None if the long way must decide.
+        """Charge a message on the fast publish path; return the wait; None: use the normal path.
 
         Charges what `admit` and `owned` charge. Without a principal, the message was forwarded; if
         not `owned`, it will be.
@@ -113,7 +113,7 @@ class HttpQuotas(OperationQuotas):
             self._limits.bounds(one, "processor_ms", now_s)
             for one in (principal, f"namespace:{topic.namespace}")
         ):
-            return None  # the long way measures it
+            return None  # the normal path measures it
         if owned and (found := self._rate(topic, INTO)).wait_s:
             return found
         if not self.on:
@@ -143,7 +143,8 @@ class HttpQuotas(OperationQuotas):
             )
 
     def gave_piece(self, call: Call, size: int) -> None:
-        """Charge a piece of a long answer, so that a client that breaks off pays for what came."""
+        """Charge a piece of a long answer, so that a client that breaks off pays for what it
+        got."""
         if (
             self.on
             and not (call.forwarded or call.is_streaming)
@@ -158,7 +159,7 @@ class HttpQuotas(OperationQuotas):
             self._limits.charge(call.identity.name, bytes_in=max(0, more), now_s=self.now_s())
 
     async def came(self, call: Call, size: int) -> None:
-        """Charge a piece of a body without announced length; wait until the debt is paid."""
+        """Charge a piece of a body of unannounced length; wait until the debt is paid."""
         if self.on and call.unpaid and not call.forwarded:
             self.paid(call, size)
             await self._until_paid(call.identity.name, bytes_in=0, messages_in=0)
@@ -181,7 +182,7 @@ class HttpQuotas(OperationQuotas):
             self._limits.let_go(principal, "streams")
 
     def _count_connection(self, connection: Counted, principal: str) -> None:
-        """Count a connection for its present principal; behind a proxy the principal may change."""
+        """Count a connection for its current principal; behind a proxy the principal may change."""
         before = connection.counted_as
         if before == principal:
             return
@@ -197,14 +198,14 @@ class HttpQuotas(OperationQuotas):
     def _lost(self, connection: Counted) -> None:
         self._limits.let_go(connection.counted_as, "connections")
 
-    # ---- the namespace's, where the data is
+    # Quotas of the namespace, at the owner of the partition
 
     def owned(self, call: Call, namespace: str) -> None:
         """Charge a call to the namespace of a partition that is open here. Raises a 429."""
         if not call.is_streaming:
             self.owned_here(namespace)
 
-    # ---- beyond them
+    # Waits
 
     async def _until_paid(
         self,

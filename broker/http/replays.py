@@ -1,11 +1,11 @@
 """Refuse repeats of numbered calls from other brokers. Pure.
 
-A broker numbers its calls to others in ascending order, under an id that is unique to its run. They
-arrive in any order, each once. A window below the highest number that has arrived remembers which
-have. A number below the window counts as seen. No clock is used.
+A broker numbers its calls to others in ascending order, under an id that is unique to its run. The
+calls arrive in any order, each once. A window of `WINDOW` bits below the highest number that has
+arrived remembers which numbers have arrived; lower numbers count as seen. No clock is used.
 
-Bounded: a window of `WINDOW` bits for each of the `RUNS_KEPT` runs that called last. A receiver
-that has restarted knows no run, and accepts each call that it has not seen since.
+Remembers the `RUNS_KEPT` runs that called last. A receiver that has restarted knows no run, and
+accepts each call that it has not seen since its start.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ WINDOW = 65_536
 """Size of the window in numbers. A call may be overtaken while it waits for a connection, for
 seconds, and a broker makes about ten thousand calls in that time."""
 RUNS_KEPT = 64
-"""Only brokers of the cluster get here, so these are live brokers, and perhaps former brokers."""
+"""Only brokers of the cluster get here: these are the live brokers, and perhaps former ones."""
 _ALL = (1 << WINDOW) - 1
 
 
 class Replays:
-    """Remember the calls that a receiver has seen."""
+    """The calls that a receiver has seen."""
 
     def __init__(self) -> None:
         self._windows: dict[str, tuple[int, int]] = {}

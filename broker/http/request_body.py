@@ -4,8 +4,8 @@ A body with a Content-Encoding is decompressed in bounded steps and to its end. 
 off within its encoding is an error, not a shorter message. A body that grows too much is refused: a
 body that is cheap to send must not be expensive to receive.
 
-The decoder's errors name Python's types and a JSON path; a person at the command line knows
-neither. So `in_words` says: `retention must be an object, not text`.
+The decoder's errors name Python's types and a JSON path, which people at a command line do not
+know. So `in_words` says: `retention must be an object, not text`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEFLATE_METHOD = 8
 
 
 class Decompressor:
-    """Decompress a body: `feed` it as it arrives, then `finish`. Both raise a `Problem`."""
+    """Decompresses a body: `feed` it as it arrives, then `finish`. Both raise a `Problem`."""
 
     def __init__(self, encoding: str) -> None:
         assert encoding in ENCODINGS

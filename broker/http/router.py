@@ -19,14 +19,14 @@ from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import Problem
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
-"""Takes a `Call` (call.py), which imports this module and is therefore not named here."""
+"""Takes a `Call` (call.py), which imports this module, so this module cannot name it."""
 Json = Mapping[str, Any]
 Struct = type[msgspec.Struct]
 PATH_BYTES_MAX = 4096
 _OF_NAMESPACES = ("topics", "durable-streams", "explain")
 """Words that a namespace follows in paths."""
 NO_SUCH_CALL = "no-such-call"
-"""The code of the answer to an unknown call, by older brokers as well."""
+"""The code of the answer to an unknown call, also of older brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Parameter:
 class Content:
     """A body in a media type: its schema, and a working example.
 
-    Structs stand for their schemas, also inside of the schema; openapi.py describes them.
+    In a schema, structs stand for their schemas; openapi.py describes them.
     """
 
     media_type: str
@@ -118,7 +118,7 @@ class _Step:
 
 
 class Router:
-    """Find the route of a request. A fixed step wins over a variable step."""
+    """Finds the route of a request. A fixed step wins over a variable step."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Step()

@@ -1,8 +1,8 @@
 """OpenAPI's `components`, made from the structs of bodies and answers.
 
-So the documentation says what the broker reads and writes. Routes name the structs; if a struct has
-another name in documents, that is its `schema_name`. This module adds only what a struct cannot
-express. The examples are in http/routes.py, for a topic `public/flights` with four partitions and a
+So the documentation says what the broker reads and writes. Routes name the structs; `schema_name`
+is a struct's name in documents, if it differs. This module adds only what a struct cannot express.
+The examples are in http/routes.py, for a topic `public/flights` with four partitions and a
 subscription `reports`; tests/unit/broker_http/test_openapi.py publishes, reads and acks with them.
 """
 

@@ -1,9 +1,9 @@
 """The HTTP server of a broker: listen, dispatch, answer errors as problems, stop in order.
 
-`start` binds first, so that the broker registers an address that it really has. `stop` gives
-partitions to other brokers, closes the listener, waits for requests under way, hands the remaining
-partitions over, and only then closes connections. The server keeps no state: if the process dies,
-clients repeat requests that were not answered.
+`start` binds first, so that the broker registers an address that it really has. `stop` hands
+partitions to other brokers, closes the listener, waits for requests under way, releases the
+remaining partitions, and only then closes connections. The server keeps no state: if the process
+dies, clients repeat requests that were not answered.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ CLIENT_GONE = 499
 """Status for the metrics only; it is never sent."""
 UNKNOWN_CALL = "unknown"
 STREAM_CALLS = {"read": "follow", "read_of_partition": "follow"}
-"""Calls that last as long as their reader likes are counted under other names."""
+"""Names under which endless answers to these calls are counted."""
 
 log = structlog.get_logger()
 
 
 class CannotListen(BrokerError):
-    """The address to listen on is not available. The message names it and what would help."""
+    """The address is not available to listen on. The message names it and what would help."""
 
     name = "cannot-listen"
     scope = Scope.PROCESS
@@ -98,9 +98,9 @@ class BrokerServer:
         security: SecurityConfig | None = None,
     ) -> None:
         """`call_key`: shared by the brokers of the cluster, see broker_calls.py. `tls`:
-        certificates to show and to trust; without it connections are plain. `authority`: decides
-        who may do what, already started; without it every caller may do everything.
-        `authenticator`: identifies callers; without it every caller is anonymous."""
+        certificates to show and to trust; None: plain connections. `authority`: decides who may do
+        what, already started; None: every caller may do everything. `authenticator`: identifies
+        callers; None: every caller is anonymous."""
         self._broker = broker
         self._config = http or HttpConfig()
         self._tls = tls if tls and tls.config.serves else None
@@ -173,7 +173,7 @@ class BrokerServer:
 
     @property
     def operations(self) -> Operations:
-        """Runs operations for the clients of other protocols."""
+        """Runs operations for clients of other protocols."""
         return self._services.operations
 
     @property
@@ -230,7 +230,7 @@ class BrokerServer:
         return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Hand partitions on, stop listening, finish requests under way, close.
+        """Hand partitions over, stop listening, finish requests under way, close.
 
         May be called twice.
         """
@@ -267,7 +267,7 @@ class BrokerServer:
         if self._http is not None:
             await self._http.shutdown(timeout=1.0)
 
-    # ---- one request
+    # A request
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request; every request and every answer passes here."""
@@ -368,7 +368,7 @@ class BrokerServer:
         return await self._run_while_wanted(call, connection)
 
     async def _run_while_wanted(self, call: Call, connection: Connection) -> web.StreamResponse:
-        """Run a call that may wait long.
+        """Run a call that may wait long; end it early if it is not wanted any more.
 
         It ends early when its client goes away, this broker stops, or its caller loses the right to
         it.
@@ -443,8 +443,8 @@ def _cut(request: web.BaseRequest) -> web.Response:
 def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
     if error.errno == errno.EADDRINUSE:
         return CannotListen(
-            f"port {port} on {host} is in use by another process: stop that one, or choose "
-            "another port (0 takes any free one)"
+            f"port {port} on {host} is in use by another process: stop that process, or choose "
+            "another port (0 takes any free port)"
         )
     if error.errno == errno.EACCES:
         return CannotListen(f"port {port} on {host} may not be opened by this user: take one >1023")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """Count from 0. `now` shows the number that `next` will return."""
+    """Counts from 0. `now` shows the number that `next` will return."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -54,7 +54,7 @@ class TakesBrokers(Protocol):
 
 
 class InHand:
-    """Count the requests that are being answered, and tell when there are none."""
+    """Counts the requests that are being answered, and tells when there are none."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -79,7 +79,7 @@ class InHand:
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """The parts that a handler works with. Made by the server, shared by all calls."""
+    """The parts that handlers work with, made by the server and shared by all calls."""
 
     broker: Broker
     ledgers: LedgerClient
@@ -99,18 +99,18 @@ class Services:
     """Accepts the connections of other brokers for operations."""
     proof: BrokerProof
     rules: BrokerRules
-    """The rules that hold for operations, wherever they come from."""
+    """The rules for operations, wherever these come from."""
     operations: Operations
     """Runs operations at whichever broker owns the partition."""
     replays: Replays = field(default_factory=Replays)
     gate: Gate
     clock: Callable[[], int]
     openapi: bytes
-    """What `/openapi.json` answers."""
+    """The answer of `/openapi.json`."""
     url: str = ""
     ready: bool = False
     leaving: bool = False
-    """Whether it is stopping: it hands partitions on, and answers until that is done."""
+    """Whether the broker is stopping: it hands partitions over, and answers until that is done."""
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turn: Turn = field(default_factory=Turn)

@@ -1,8 +1,8 @@
-"""Answers without end: begun once, written piece by piece, ended with a last word.
+"""Answers without end, written piece by piece, with a last word at their end.
 
 A stream of batches as stored has no last word. A reader that takes nothing for `stall_timeout_ms`
-is cut off. A longer piece counts among the bytes that this broker holds until it is in the socket.
-A broker that stops says so in the last word, and the reader can continue at another broker.
+is cut off. Longer pieces count as held bytes until they are in the socket. A broker that stops says
+so in the last word, and the reader can continue at another broker.
 
 Readers that follow a partition share its pages: each is fetched once, and written once per format.
 """
@@ -33,14 +33,14 @@ from octavo.security.principal import Identity
 EVENTS = "text/event-stream"
 Place = tuple[PartitionName, str, int, bool, Identity]
 """Partition, incarnation of its topic, offset, whether batches are wanted as stored, and the
-reader: the owner may refuse one reader what it gives to another."""
+reader: the owner may refuse one reader a page that it gives to another."""
 
 
 class Page:
     """Consecutive messages, or the batches in which they are stored.
 
     `next_offset` follows the last message; `owner_url` is the broker that served them.
-    `append_time`: how to read the batches' append times, "" when they have none. `entries`: ledger
+    `append_time`: how to read the batches' append times, "" if they have none. `entries`: ledger
     and entry of each batch; empty if an older broker did not send them.
     """
 
@@ -109,7 +109,7 @@ class Page:
 
 
 class Pages:
-    """Fetch pages for all streams of a broker, each page once at a time."""
+    """Fetches pages for all streams of a broker, each page once at a time."""
 
     def __init__(self) -> None:
         self._fetching: dict[Place, asyncio.Task[Page]] = {}
@@ -119,7 +119,7 @@ class Pages:
         return {"fetching": len(self._fetching)}
 
     def close(self) -> None:
-        """Fetch no more: the broker stops."""
+        """Fetch no more pages, because the broker stops."""
         for task in tuple(self._fetching.values()):
             task.cancel()
 
@@ -139,8 +139,8 @@ class Pages:
 
 
 LIVES_S = 15.0
-"""After this time without a message, an event stream gets a comment, so that everything on the way
-to the reader knows that the stream is alive."""
+"""After this time without a message, an event stream gets a comment, so that proxies and the reader
+know that the stream is alive."""
 COUNTED_FROM_BYTES = 16 * 1024
 """Longer pieces count among the bytes that this broker holds."""
 FIRST_PAUSE_S = 0.05
@@ -154,7 +154,7 @@ log = structlog.get_logger()
 
 
 class StreamPlaces:
-    """Limit the number of streams."""
+    """Limits the number of streams."""
 
     def __init__(self, most: int, tell: Callable[[float], object]) -> None:
         self.taken = 0
@@ -172,7 +172,7 @@ class StreamPlaces:
             raise Problem(
                 503,
                 "too-many-streams",
-                f"this broker has {self._most} streams under way, which is the most: ask another "
+                f"this broker has {self._most} streams under way, which is its limit: ask another "
                 "broker, or come back later",
                 retryable=True,
             )
@@ -201,7 +201,7 @@ class Stream:
         return self._call.request.method == "HEAD"
 
     async def begin(self) -> None:
-        """Send the head; after this no other answer can be given."""
+        """Send the head; after this no other answer is possible."""
         self.response.content_type = self.kind
         write_head(self._call, self.response)
         await self.response.prepare(self._call.request)
@@ -209,8 +209,8 @@ class Stream:
     async def send(self, data: bytes, messages: int = 0, *, is_counted: bool = False) -> None:
         """Send a piece. Raises `TimeoutError` if the reader takes nothing of it, `ConnectionError`.
 
-        `messages`: how many the piece has; if they exceed the caller's quota, waits before it
-        returns. `is_counted`: the caller counts the bytes as held.
+        `messages`: how many the piece has; if they exceed the caller's quota, wait before
+        returning. `is_counted`: the caller of this method counts the bytes as held.
         """
         if not is_counted:
             await count(self._call, len(data))
@@ -264,7 +264,7 @@ def write_head(call: Call, response: web.StreamResponse) -> None:
 
 
 async def count(call: Call, size: int) -> None:
-    """Count bytes that a reader has not taken like bytes of bodies, and wait for room."""
+    """Count bytes that a reader has not taken, and wait for room."""
     if size <= COUNTED_FROM_BYTES:
         return None
     pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
@@ -276,7 +276,7 @@ async def count(call: Call, size: int) -> None:
 
 
 class Holding:
-    """Count all that a stream holds to send; `count` then counts only a single piece of it."""
+    """Counts all bytes that a stream holds; `count` then counts only a single piece."""
 
     def __init__(self, call: Call) -> None:
         self._held = call.services.held
@@ -296,7 +296,7 @@ class Holding:
         self._held.count_going_out(self._peer, size)
 
     def end(self) -> None:
-        """Stop counting: nothing is held any more."""
+        """Stop counting."""
         self.add(-self._bytes)
 
 
