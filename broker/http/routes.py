@@ -190,17 +190,17 @@ def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
 _EXPLAINED = _query("subscription", "to be explained as well", {"type": "string"})
 _NO_CONTENT = Answer(204, "Done")
 _LEASED = {
-    PARTITION_HEADER: "of batches: their partition",
-    LEASE_HEADER: "of batches: the end of the ack ids, `epoch-number`",
-    LEASED_HEADER: "of batches: which offsets are leased, `41:57,60:61*3` (the third delivery)",
-    ENTRIES_HEADER: "of batches: which entries they are, `ledger:entry+count`",
-    APPEND_TIME_HEADER: "of batches: what their append times are read by, `offset=milliseconds`",
+    PARTITION_HEADER: "with batches: their partition",
+    LEASE_HEADER: "with batches: the end of the ack ids, `epoch-number`",
+    LEASED_HEADER: "with batches: which offsets are leased, `41:57,60:61*3` (the third delivery)",
+    ENTRIES_HEADER: "with batches: their entries, `ledger:entry+count`",
+    APPEND_TIME_HEADER: "with batches: base of their append times, `offset=milliseconds`",
 }
-_NEXT = {"Next-Offset": "where to go on reading"}
+_NEXT = {"Next-Offset": "where to continue reading"}
 _READ = {**_NEXT, APPEND_TIME_HEADER: _LEASED[APPEND_TIME_HEADER]}
-_PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
+_PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of forwarding the call")
 _WAIT = _query(
-    "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
+    "wait", "how long to wait for new messages, at most 60 s", {"type": "string"}, "100ms"
 )
 _GENERATION = _query(
     "generation",
@@ -220,11 +220,11 @@ _LINES = (
 
 _UNLOAD = (
     "By planned hand-over: publishers wait for some tens of milliseconds. Without `to` each goes "
-    "to the broker that should have it, and if that is its owner, it is closed and opened anew. "
+    "to the broker that should have it; if that is its owner, the owner closes and reopens it. "
     "What is given to a named broker stays there until that goes or is drained, or it is unloaded "
     "again."
 )
-_TO = _query("to", "a live broker's id; default: who should have it", {"type": "string"})
+_TO = _query("to", "a live broker's id; default: the preferred broker", {"type": "string"})
 
 _TOPICS = (
     _get(
@@ -236,9 +236,11 @@ _TOPICS = (
         name="put_namespace", charge=CALLS, tag="topics",
         summary="Create a namespace, or change its policies",
         needs=of_namespace(Operation.CREATE),
-        description="`encrypted`: whether the ledgers that its topics begin from now on are. "
-        "`auto_create`: how a topic is made that is published to and not there; null: it is not. "
-        "All else holds for topics that say nothing themselves. What is left away stays as it was.",
+        description=(
+            "`encrypted`: whether new ledgers of its topics are encrypted. `auto_create`: how a "
+            "missing topic is created by a publish; null: it is not. All other settings are the "
+            "defaults of its topics. Omitted settings do not change."
+        ),
         parameters=_in_path("namespace"), body=_json(NamespaceBody, {"encrypted": False}),
         body_required=False,
         answers=(_ok("New", status=201), _ok("It was there")), problems=(422,),
@@ -258,13 +260,15 @@ _TOPICS = (
         name="list_topics", charge=CALLS, tag="topics",
         summary="The topics of a namespace, by name",
         needs=LIST_TOPICS,
-        description="`next` is null, or where to go on `after`; so says the `Link` header.",
+        description=(
+            "`next`: the value of `after` for the next page, or null; also in the `Link` header."
+        ),
         parameters=(
             *_in_path("namespace"),
-            _query("after", "only names behind it", {"type": "string"}),
+            _query("after", "only names after this one", {"type": "string"}),
             _query("limit", "names", {"type": "integer", "minimum": 1, "maximum": 10_000}, 10),
             _query(
-                "letters", "`true`: also say which of them get dead letters or retries",
+                "letters", "`true`: also list the topics that get dead letters or retries",
                 {"enum": ["true", "false"], "default": "false"},
             ),
         ),
@@ -278,12 +282,12 @@ _TOPICS = (
             *_in_path("namespace", "topic"),
             _query(
                 "auto",
-                "`true`, without a body: as the namespace's `auto_create` says, 404 if it says "
-                "nothing, 200 if the topic is there",
+                "`true`, without a body: create it by the namespace's `auto_create`, 404 if that "
+                "is not set, 200 if the topic exists",
                 {"enum": ["true", "false"], "default": "false"},
             ),
             _query(
-                "force", "`true`: also when it asks for more bookies than there are",
+                "force", "`true`: even if it needs more bookies than there are",
                 {"enum": ["true", "false"], "default": "false"},
             ),
         ),
@@ -314,21 +318,21 @@ _TOPICS = (
         tag="topics", summary="Delete a topic with its ledgers and cursors",
         needs=of_topic(Operation.DELETE),
         description=(
-            "When it is answered, no broker serves the topic any more and none of its publishers "
-            "gets another ack. A deletion that takes long is a 503 and goes on by itself."
+            "After the answer, no broker serves the topic any more and its publishers get no more "
+            "acks. A long deletion gets a 503 and continues in the background."
         ),
         parameters=_in_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
     ),
     Route(
         method="POST", path=_TOPIC + "/fork", handler=api_topics.fork, name="fork_topic",
         charge=CALLS,
-        tag="topics", summary="Fork a topic: a new one that begins with its messages, uncopied",
+        tag="topics", summary="Fork a topic: a new topic begins with its messages, without a copy",
         needs=FORK_TOPIC,
         description=(
-            "The fork has the settings of the topic, and its messages at their offsets up to where "
-            "it was forked; then it goes its own way. Ledgers are shared, and deleted when nobody "
-            "has them any more: of both topics any may be trimmed, forked again or deleted. "
-            "Subscriptions, producers' sequences and compacted views are not taken over."
+            "The fork has the settings of the topic, and its messages before the fork's point, at "
+            "their offsets; later messages are separate. Ledgers are shared, and deleted when no "
+            "topic has them any more: either topic may be trimmed, forked again or deleted. "
+            "Subscriptions, producers' sequences and compacted views are not copied."
         ),
         parameters=_in_path("namespace", "topic"),
         body=_json(ForkBody, {"name": "flights-again", "at": "latest"}),
@@ -343,10 +347,10 @@ _TOPICS = (
     Route(
         method="GET", path="/v1/explain/{namespace}/{topic}", handler=api_explain.explain_topic,
         name="explain_topic", charge=CALLS, tag="topics",
-        summary="Who serves each partition and why, and what holds whom back",
+        summary="Which broker serves each partition and why, and what delays clients",
         description=(
-            "With `subscription` also its limits, and for each consumer what it has and why it is "
-            "given nothing. A partition whose owner says nothing within 2 s has a `problem`."
+            "With `subscription` also its limits, and for each consumer its messages and why it "
+            "gets no more. A partition whose owner does not answer within 2 s has a `problem`."
         ),
         needs=of_topic(Operation.DESCRIBE),
         parameters=(*_in_path("namespace", "topic"), _EXPLAINED),
@@ -355,14 +359,14 @@ _TOPICS = (
     Route(
         method="GET", path=_TOPIC + "/partitions/{partition}/explain",
         handler=api_explain.explain_partition, name="explain_partition", charge=CALLS, tag="topics",
-        summary="The same of one partition", needs=of_topic(Operation.DESCRIBE),
+        summary="Explain one partition", needs=of_topic(Operation.DESCRIBE),
         parameters=(*_in_path("namespace", "topic", "partition"), _EXPLAINED),
         answers=(_ok("This partition", answers.Explained),), problems=(404,),
     ),
     Route(
         method="POST", path=_TOPIC + "/unload", handler=api_cluster.unload_topic,
         name="unload_topic", charge=CALLS, tag="topics",
-        summary="Hand all partitions on to those that should have them, or to one broker",
+        summary="Hand all partitions to their preferred brokers, or to one broker",
         description=_UNLOAD, needs=UNLOAD,
         parameters=(*_in_path("namespace", "topic"), _TO),
         answers=(_ok("Where each is served now", answers.UnloadedAll),),
@@ -371,7 +375,7 @@ _TOPICS = (
     Route(
         method="POST", path=_TOPIC + "/partitions/{partition}/unload",
         handler=api_cluster.unload_partition, name="unload_partition", charge=CALLS, tag="topics",
-        summary="The same, one partition",
+        summary="Hand one partition to its preferred broker, or to a given broker",
         description=_UNLOAD, needs=UNLOAD,
         parameters=(*_in_path("namespace", "topic", "partition"), _TO),
         answers=(_ok("Where it is served now", answers.Unloaded),), problems=(404, 409, 503, 504),
@@ -388,11 +392,11 @@ _PUBLISH_LARGE = Route(
     charge=UPLOADS,
     tag="messages", summary="Publish one large message", needs=of_topic(Operation.PRODUCE),
     description=(
-        "The body is the message, of any type, streamed: it is in no broker's memory as a whole. "
-        "Nobody sees anything of it before all of it is durable, and nobody ever does when the "
-        "call breaks off. A body of less than a mebibyte is stored as any other message. With "
-        "Octavo-Upload, a name of your own, a repeat is answered with where the first one is, as "
-        "long as that is kept."
+        "The body is the message, of any type, streamed: no broker has all of it in memory. "
+        "Readers see the message only when all of it is durable, and never if the call breaks "
+        "off. A body of less than a mebibyte is stored as an ordinary message. With a name of "
+        "your own in Octavo-Upload, a repeat returns the place of the first message, as long as "
+        "that is kept."
     ),
     parameters=(
         *_in_path("namespace", "topic"),
@@ -400,7 +404,7 @@ _PUBLISH_LARGE = Route(
         _header("Octavo-Timestamp", "milliseconds or RFC 3339"),
         _header("Octavo-Deliver-At", "shared subscriptions hand it out no earlier"),
         _header("Octavo-Deliver-After", "the same, counted from now: 500ms, 30s, 2h"),
-        _header(api_large.UPLOAD_HEADER, "what you call it: repeating it is safe"),
+        _header(api_large.UPLOAD_HEADER, "your name for the message: makes a repeat safe"),
         _header("Producer-Access-Epoch", "of the exclusive access that was acquired"),
         _PREFER,
     ),
@@ -426,11 +430,11 @@ _MESSAGES = (
             tag="messages", summary="Publish", needs=of_topic(Operation.PRODUCE),
             description=(
                 "The body is one message or several, by Content-Type. A key picks the partition "
-                "(murmur2), messages without one are spread. Every line of NDJSON "
-                "and every JSON message has `value` or `value_base64`; `null` is a message without "
-                "a value. NDJSON is streamed: lines before a bad one are stored, and the answer "
-                "says how many. Producer-Id, -Epoch and -Seq together make repeating safe; they "
-                "and If-Match need one partition: in the path, or by the one key of the body."
+                "(murmur2); messages without a key are spread. Every line of NDJSON and every "
+                "JSON message has `value` or `value_base64`; `null` is a message without a value. "
+                "NDJSON is streamed: lines before an invalid line are stored, and the answer says "
+                "how many. Producer-Id, -Epoch and -Seq together make a repeat safe; they and "
+                "If-Match need one partition: in the path, or by a single key in the body."
             ),
             parameters=(
                 *_in_path("namespace", "topic"),
@@ -458,7 +462,7 @@ _MESSAGES = (
                 Content(NDJSON, {"type": "string"}, _LINES),
                 Content(
                     RECORD_BATCH,
-                    {"type": "string", "format": "binary", "description": "one or more, stored so"},
+                    {"type": "string", "format": "binary", "description": "stored as sent"},
                 ),
                 Content("text/plain", {"type": "string"}, "first message"),
             ),
@@ -474,7 +478,7 @@ _MESSAGES = (
         )
     ),
     *_both(_PUBLISH_LARGE),
-    *_both(replace(_PUBLISH_LARGE, method="PUT", name="put_large", summary="The same, for files")),
+    *_both(replace(_PUBLISH_LARGE, method="PUT", name="put_large", summary="Publish a file")),
     *_both(
         Route(
             method="GET", path=_TOPIC + "/messages/{message}/body", handler=api_large.body,
@@ -482,8 +486,8 @@ _MESSAGES = (
             summary="The body of one message, as it is",
             needs=of_topic(Operation.CONSUME),
             description=(
-                "Of a large message, which other calls show with `large` and an empty value, and "
-                "of any other one. A connection that breaks off before Content-Length: read again."
+                "For large messages, which other calls show with `large` and an empty value, and "
+                "for all others. If the connection breaks off before Content-Length, read again."
             ),
             parameters=(*_in_path("namespace", "topic", "message"), _PREFER),
             answers=(
@@ -505,11 +509,12 @@ _MESSAGES = (
             tag="messages", summary="Read without a subscription",
             needs=of_topic(Operation.CONSUME), waits=True,
             description=(
-                "One partition at a time: a topic with several needs it in the path. Record "
-                "batches come whole, so the first may begin before the offset asked for; those of "
-                "a compacted view have gaps between the offsets of their records. Server-sent "
+                "One partition at a time: for a topic with several, name it in the path. Record "
+                "batches come whole, so the first may begin before the requested offset; batches "
+                "of a compacted view have gaps between the offsets of their records. Server-sent "
                 "events (`id` is the offset) and NDJSON with `follow` do not end; record batches "
-                "with `follow` end when nothing came for 15 s, or the partition moved: ask again."
+                "with `follow` end after 15 s without messages, or when the partition moves: call "
+                "again."
             ),
             parameters=(
                 *_in_path("namespace", "topic"),
@@ -522,15 +527,15 @@ _MESSAGES = (
                 _COMPACTED,
                 _WAIT,
                 _query(
-                    "follow", "`true`: every message, those to come too: as NDJSON, record batches "
-                    "or server-sent events, which need no `follow`",
+                    "follow", "`true`: also future messages: as NDJSON, record batches or "
+                    "server-sent events, which need no `follow`",
                     {"type": "boolean", "default": False},
                 ),
-                _header("Last-Event-ID", "of server-sent events: go on behind this offset"),
+                _header("Last-Event-ID", "for server-sent events: continue after this offset"),
                 _header(
                     "Octavo-Entries",
-                    "`before-each`, of record batches that are followed: before each batch come "
-                    "its ledger and its entry, eight bytes each, big-endian",
+                    "`before-each`, with record batches and `follow`: before each batch come its "
+                    "ledger and its entry, eight bytes each, big-endian",
                 ),
                 _PREFER,
             ),
@@ -557,9 +562,9 @@ _MESSAGES = (
             tag="messages", summary="Remove the oldest messages, for good",
             needs=of_topic(Operation.DELETE),
             description=(
-                "Whether they are acked or not: subscriptions skip them, readers get 410 with the "
-                "first offset that is left. It never goes back: an earlier place than that changes "
-                "nothing. An offset or a message id needs one partition."
+                "Acked or not: subscriptions skip them, readers get 410 with the first offset that "
+                "is left. An earlier place than before changes nothing. An offset or a message id "
+                "needs one partition."
             ),
             parameters=(
                 *_in_path("namespace", "topic"),
@@ -595,20 +600,20 @@ _ACCESS = (
     Route(
         method="POST", path=_ACCESS_PATH, handler=api_access.acquire, name="acquire_access",
         charge=CALLS,
-        tag="messages", summary="Be the only producer of a partition",
+        tag="messages", summary="Become the only producer of a partition",
         needs=of_topic(Operation.PRODUCE), waits=True,
         description=(
-            "From then on a publish needs `Producer-Access-Epoch`, with the epoch of the answer, "
-            "and all that others had published lies before `next_offset` and is durable. With "
-            "`fencing` whoever has it loses it; else a holder that was heard of within its "
-            "session timeout is waited for, as long as `wait` says."
+            "From then on a publish needs `Producer-Access-Epoch`, with the epoch of the answer. "
+            "All messages that others had published lie before `next_offset` and are durable. With "
+            "`fencing` the present holder loses the access; otherwise the call waits, for up to "
+            "`wait`, for a holder that called within its session timeout."
         ),
         parameters=(*_in_path("namespace", "topic", "partition"), _WAIT),
         body=_json(AccessBody, {"producer": "loader", "fencing": True}),
         answers=(_ok("It is yours", AccessShown),), problems=(404, 409, 415, 422, 504),
     ),
     _get(
-        _ACCESS_PATH, api_access.show, "get_access", "Who alone may publish",
+        _ACCESS_PATH, api_access.show, "get_access", "The only producer, if any",
         AccessShown, "messages", of_topic(Operation.DESCRIBE), CALLS,
     ),
     Route(
@@ -631,7 +636,7 @@ _READER_TOKENS = (
         summary="A token to read the topic's ledgers from the bookies",
         description=(
             "For readers that have the metadata's records of these ledgers, and reach the bookies. "
-            "It is shown to a bookie in AUTH, names the ledgers of now, and ends ten minutes later."
+            "Show it to a bookie in AUTH. It names the present ledgers, and ends after ten minutes."
         ),
         parameters=(
             *_in_path("namespace", "topic"),
@@ -644,7 +649,7 @@ _READER_TOKENS = (
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SUBSCRIPTION_PATH = _in_path("namespace", "topic", "subscription")
 _PRIORITY = _query(
-    "priority", "of the consumer: 0 is served first, others get what it does not take",
+    "priority", "of the consumer: 0 is served first, others get the rest",
     {"type": "integer", "minimum": 0, "maximum": PRIORITY_MAX, "default": 0}, 1,
 )  # fmt: skip
 _SUBSCRIPTIONS = (
@@ -694,10 +699,10 @@ _SUBSCRIPTIONS = (
             name="receive", charge=TAKES, tag="subscriptions", summary="Receive",
             needs=of_subscription(Operation.CONSUME), waits=True,
             description=(
-                "Messages, each leased to the consumer for the subscription's ack timeout. An "
-                "ack_id is good at any broker until then. From one partition in record batches as "
-                "they are stored, where that is accepted and not more than JSON: headers say which "
-                "messages of theirs are leased."
+                "Messages, each leased to the consumer for the subscription's ack timeout. Until "
+                "then an ack_id is valid at any broker. From one partition also as stored record "
+                "batches, if that is accepted and not longer than JSON: headers say which of their "
+                "messages are leased."
             ),
             parameters=(
                 *_SUBSCRIPTION_PATH,
@@ -706,9 +711,9 @@ _SUBSCRIPTIONS = (
                 _query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
                 _query(
                     "request",
-                    "any text, another one for each call: when the answer was lost, the same call "
-                    "again gets the same messages. When it ends in a number that goes up, a late "
-                    "copy of an earlier call gets none. Of one partition; several ignore it",
+                    "any text, different for each call: if the answer was lost, repeat the call to "
+                    "get the same messages. If it ends in an ascending number, a late copy of an "
+                    "earlier call gets none. For one partition; ignored for several",
                     {"type": "string", "maxLength": 64}, "7f3a-1",
                 ),
                 _query(
@@ -740,26 +745,26 @@ _SUBSCRIPTIONS = (
             name="stream", charge=STREAMS, tag="subscriptions", summary="Receive without end",
             needs=of_subscription(Operation.CONSUME), waits=True,
             description=(
-                "Messages as they come, each leased as by `receive`, through the death of their "
-                "owners: server-sent events, NDJSON, or a WebSocket (`Upgrade: websocket`). Events "
-                "and lines are acked by `ack`. A WebSocket takes what `ack` takes, as text frames "
-                "with a `request` of any kind that the answer repeats, and gives back what is not "
-                "acked when it closes."
+                "Messages as they come, each leased as by `receive`, even when their owners die: "
+                "server-sent events, NDJSON, or a WebSocket (`Upgrade: websocket`). Ack events and "
+                "lines by `ack`. A WebSocket takes the bodies of `ack` as text frames, with a "
+                "`request` of any kind that the answer repeats; when it closes, unacked messages "
+                "are given back."
             ),
             parameters=(
                 *_SUBSCRIPTION_PATH,
                 _query(
-                    "consumer", "who asks; by default each stream is a consumer of its own, but "
-                    "of an exclusive subscription",
+                    "consumer", "its name; by default each stream is a separate consumer, unless "
+                    "the subscription is exclusive",
                     {"type": "string"}, "me",
                 ),
                 _query(
-                    "credits", "messages of each partition that may be out, unacked",
+                    "credits", "the most unacked messages of each partition",
                     {"type": "integer", "minimum": 1, "maximum": CREDITS_MAX, "default": 1000}, 100,
                 ),
                 _query(
-                    "form", "of a WebSocket: `batches` come as they are stored, in binary frames, "
-                    "where that is not more",
+                    "form", "for a WebSocket: `batches`, as stored, in binary frames, where that "
+                    "is not longer",
                     {"enum": ["json", "batches"], "default": "json"}, "json",
                 ),
                 _GENERATION,
@@ -802,7 +807,7 @@ _SUBSCRIPTIONS = (
         Route(
             method="GET", path=_SUBSCRIPTION + "/peek", handler=api_subscriptions.peek,
             name="peek", charge=TAKES, tag="subscriptions",
-            summary="The first messages that are not acked",
+            summary="Show the first unacked messages",
             needs=of_subscription(Operation.CONSUME),
             description="Nothing is leased, and nothing counts as delivered.",
             parameters=(
@@ -820,7 +825,7 @@ _SUBSCRIPTIONS = (
         Route(
             method="POST", path=_SUBSCRIPTION + "/skip", handler=api_subscriptions.skip,
             name="skip", charge=CALLS, tag="subscriptions",
-            summary="Ack the first so many messages",
+            summary="Ack the first unacked messages",
             needs=of_subscription(Operation.CONSUME),
             parameters=_SUBSCRIPTION_PATH, body=_json(SkipBody, {"messages": 1}),
             answers=(_ok("It is durable", answers.Moved),), problems=(404, 415, 422, 504),
@@ -843,14 +848,15 @@ _GROUPS = (
     Route(
         method="POST", path=_MEMBER, handler=api_groups.beat, name="beat", charge=CALLS,
         tag="subscriptions",
-        summary="Be a member of a consumer group, and hear which partitions one has",
+        summary="Be a member of a consumer group, and learn its partitions",
         needs=IN_GROUP, waits=True,
         description=(
-            "Again and again, at least once in a session timeout. Members share the partitions of "
-            "all topics that they name; each is one member's at a time. Answered when what the "
-            "member has is not what it `holds`, or after `wait` (at most half a session timeout). "
-            "What it was not given it stops to receive from, acks or gives back, and names no more "
-            "under `holds` in its next call: only then another member gets it."
+            "Call this repeatedly, at least once in a session timeout. Members share the "
+            "partitions of all topics that they name; a partition belongs to one member at a "
+            "time. The answer comes when the member should have other partitions than it `holds`, "
+            "or after `wait` (at most half a session timeout). From a partition that is not in "
+            "the answer, stop receiving, ack or give back its messages, and omit it from `holds` "
+            "in the next call: only then another member gets it."
         ),
         parameters=(*_in_path("namespace", "group", "member"), _WAIT),
         body=_json(MemberBody, {"topics": ["flights"]}),
@@ -864,7 +870,7 @@ _GROUPS = (
     ),
     _get(
         "/v1/groups/{namespace}/{group}", api_groups.show, "get_group",
-        "The members of a consumer group, and what each has", GroupShown, "subscriptions", IN_GROUP,
+        "The members of a consumer group", GroupShown, "subscriptions", IN_GROUP,
         CALLS,
     ),
 )  # fmt: skip
@@ -882,7 +888,7 @@ _SCHEMAS = (
         name="register_schema", charge=CALLS, tag="schemas",
         summary="Register a schema as the next version",
         needs=of_schemas(Operation.ALTER),
-        description="One that is there already is answered as it is.",
+        description="If the schema is registered already, returns that version.",
         parameters=_OF_SUBJECT, body=_json(SchemaBody, _SCHEMA),
         answers=(_ok("New", SchemaShown, 201), _ok("It was there", SchemaShown)),
         problems=(409, 415, 422),

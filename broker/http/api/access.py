@@ -26,13 +26,13 @@ SESSION_MS_MIN, SESSION_MS_LONGEST = 1_000, 24 * 3_600_000
 
 
 class AccessBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Who wants it, and how."""
+    """The producer that wants exclusive access, and how it gets it."""
 
     schema_name: ClassVar = "ProducerAccess"
 
-    producer: Annotated[str, Meta(description="a name; the same one again gets a new epoch")]
+    producer: Annotated[str, Meta(description="a name; if it calls again, it gets a new epoch")]
     fencing: Annotated[
-        bool, Meta(description="whoever has it loses it; false: wait for them to go")
+        bool, Meta(description="the present holder loses the access; false: wait until it goes")
     ] = False
     session_timeout: Annotated[
         int | float | str, Meta(description=TIME, extra_json_schema={"default": 30})
@@ -40,15 +40,15 @@ class AccessBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AccessShown(msgspec.Struct):
-    """Who alone may publish into a partition."""
+    """The producer that alone may publish to a partition."""
 
     schema_name: ClassVar = "ProducerAccessShown"
 
     partition: int
     epoch: Annotated[int, Meta(description="for `Producer-Access-Epoch`")]
-    producer: Annotated[str | None, Meta(description="null: anybody may publish")]
+    producer: Annotated[str | None, Meta(description="null: every producer may publish")]
     next_offset: Annotated[
-        int, Meta(description="where what is published under this epoch begins, at the earliest")
+        int, Meta(description="no message published under this epoch has a lower offset")
     ]
 
 
@@ -74,7 +74,7 @@ async def release(call: Call) -> web.StreamResponse:
     """`DELETE …/producer-access?epoch=`."""
     epoch = call.integer("epoch", -1, 0, LAST_EPOCH)
     if epoch < 0:
-        raise Problem(400, "invalid-parameter", "epoch must be given: the one that was acquired")
+        raise Problem(400, "invalid-parameter", "epoch must be given: that of the acquired access")
 
     name = _partition(call)
     if (elsewhere := await redirected(call, name)) is not None:

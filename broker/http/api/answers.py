@@ -24,15 +24,13 @@ Offset = Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]
 IdText = Annotated[str, Meta(pattern="^[0-9]+:[0-9]+:[0-9]+$")]
 Ms = Annotated[int, Meta(description="milliseconds since the epoch")]
 HeldBack = Annotated[
-    str | None, Meta(description="why receive hands nothing out though there are messages")
+    str | None, Meta(description="why receive returns no messages though there are some")
 ]
-Delayed = Annotated[
-    int, Meta(ge=0, description="given back with a delay, or not due yet: they wait for their time")
-]
+Delayed = Annotated[int, Meta(ge=0, description="messages given back with a delay, or not due yet")]
 
 
 class ProblemBody(msgspec.Struct):
-    """RFC 9457; may have further members that its `code` names (docs/http.md)."""
+    """RFC 9457; may have more members, which depend on `code` (docs/http.md)."""
 
     schema_name: ClassVar = "Problem"
 
@@ -41,11 +39,11 @@ class ProblemBody(msgspec.Struct):
     status: int
     detail: Annotated[str, Meta(description="the cause, and what would help")]
     code: Annotated[str, Meta(description="a stable word for programs")]
-    retryable: Annotated[bool, Meta(description="whether the very same call may succeed later")]
+    retryable: Annotated[bool, Meta(description="whether the same call may succeed later")]
     instance: str | UnsetType = UNSET
 
 
-# ---- topics
+# Topics
 
 
 class Topics(msgspec.Struct):
@@ -53,31 +51,33 @@ class Topics(msgspec.Struct):
 
     namespace: Name
     topics: list[str]
-    next: Annotated[str | None, Meta(description="go on `after` it; null: the end")]
+    next: Annotated[str | None, Meta(description="`after` of the next page; null: there is none")]
     letters: (
-        Annotated[list[str], Meta(description="those that get dead letters or retries, if asked")]
+        Annotated[
+            list[str], Meta(description="topics that get dead letters or retries, on request")
+        ]
         | UnsetType
     ) = UNSET
 
 
 class Drained(msgspec.Struct):
-    """A broker that was told to give everything away, or not to any more."""
+    """A broker that hands its partitions over, or takes partitions again."""
 
     id: str
     draining: bool
-    partitions: Annotated[int, Meta(description="that it still serves")]
+    partitions: Annotated[int, Meta(description="how many it still serves")]
 
 
 class Unloaded(msgspec.Struct):
-    """A partition that was handed on."""
+    """A partition that was handed over."""
 
     partition: int
     from_broker: str
-    to_broker: Annotated[str, Meta(description="who serves it now")]
+    to_broker: Annotated[str, Meta(description="the broker that serves it now")]
 
 
 class UnloadedAll(msgspec.Struct):
-    """What became of each partition."""
+    """The result for each partition."""
 
     schema_name: ClassVar = "UnloadedTopic"
 
@@ -85,12 +85,13 @@ class UnloadedAll(msgspec.Struct):
 
 
 class ForkedFrom(msgspec.Struct):
-    """Which topic this one began as a fork of."""
+    """The topic of which this topic is a fork."""
 
     topic: str
     incarnation: str
     offsets: Annotated[
-        dict[str, Offset], Meta(description="by partition: the first offset that is its own")
+        dict[str, Offset],
+        Meta(description="by partition: the first offset that is not the source's"),
     ]
 
 
@@ -115,33 +116,36 @@ class PartLedger(msgspec.Struct):
 
 
 class Consumer(msgspec.Struct):
-    """Who receives from a subscription."""
+    """A consumer of a subscription."""
 
     name: str
     leased: Count
-    idle: Annotated[float, Meta(description="seconds since it was heard")]
+    idle: Annotated[float, Meta(description="seconds since its last call")]
     priority: Count = 0
-    active: Annotated[bool, Meta(description="of a failover subscription")] | UnsetType = UNSET
-    slots: Annotated[int, Meta(description="of 65536, in a key-shared one")] | UnsetType = UNSET
+    active: (
+        Annotated[bool, Meta(description="whether it has its turn, in a failover subscription")]
+        | UnsetType
+    ) = UNSET
+    slots: (
+        Annotated[int, Meta(description="of 65536, in a key-shared subscription")] | UnsetType
+    ) = UNSET
     slot_ranges: Annotated[str, Meta(description="which: 0-511,2048-4095")] | UnsetType = UNSET
     held_back: (
-        Annotated[str | None, Meta(description="why it is given nothing, when it is explained")]
+        Annotated[str | None, Meta(description="why it gets no messages, in an explanation")]
         | UnsetType
     ) = UNSET
 
 
 class DeadLetters(msgspec.Struct):
-    """Messages that were delivered `max_deliveries` times; or `retry_deliveries` times."""
+    """Messages that were delivered `max_deliveries` or `retry_deliveries` times."""
 
-    waiting: Annotated[
-        int, Meta(ge=0, description="for their copy in the dead-letter, or the retry topic")
+    waiting: Annotated[int, Meta(ge=0, description="messages whose copy is not stored yet")]
+    sent: Annotated[
+        int, Meta(ge=0, description="copies since the partition was opened at its broker")
     ]
-    sent: Annotated[int, Meta(ge=0, description="since the partition was opened where it is now")]
     problem: Annotated[
         str | None,
-        Meta(
-            description="why copies are not stored at present, or not in the topic that was named"
-        ),
+        Meta(description="why copies are not stored now, or not in the named topic"),
     ]
 
 
@@ -149,9 +153,7 @@ class SubscriptionFigures(msgspec.Struct, kw_only=True):
     """A subscription in one partition."""
 
     partition: Count | UnsetType = UNSET
-    committed_offset: Annotated[
-        int, Meta(description="the first offset that is not acked: all before it are")
-    ]
+    committed_offset: Annotated[int, Meta(description="the first unacked offset")]
     mark_delete_offset: Annotated[
         int,
         Meta(
@@ -180,14 +182,14 @@ class CompactedFigures(msgspec.Struct):
 
 
 class UncompactedFigures(msgspec.Struct):
-    """Of a partition of a topic with `compaction`: what is in no compacted view yet."""
+    """The messages that are in no compacted view yet, of a partition with `compaction`."""
 
-    bytes: Annotated[int, Meta(ge=0, description="of closed ledgers")]
-    due: Annotated[bool, Meta(description="the broker compacts it, or is going to")]
+    bytes: Annotated[int, Meta(ge=0, description="in closed ledgers")]
+    due: Annotated[bool, Meta(description="the broker compacts it, or will soon")]
 
 
 class PartitionFigures(msgspec.Struct):
-    """One partition, as its owner says; or the `problem` of asking it."""
+    """A partition's figures from its owner, or the `problem` of asking the owner."""
 
     schema_name: ClassVar = "Partition"
 
@@ -205,45 +207,47 @@ class PartitionFigures(msgspec.Struct):
     subscriptions: dict[str, SubscriptionFigures] | UnsetType = UNSET
     problem: ProblemBody | UnsetType = UNSET
     kept_because: (
-        Annotated[str, Meta(description="why retention leaves the oldest ledger")] | UnsetType
+        Annotated[str, Meta(description="why retention keeps the oldest ledger")] | UnsetType
     ) = UNSET
     compacted: CompactedFigures | UnsetType = UNSET
     uncompacted: UncompactedFigures | UnsetType = UNSET
     stream: (
-        Annotated[bool, Meta(description="it is a durable stream; left away otherwise")] | UnsetType
+        Annotated[bool, Meta(description="true: it is a durable stream; else absent")] | UnsetType
     ) = UNSET
 
 
 class ExplainedPublishing(msgspec.Struct):
-    """What may hold a partition's publishers back, and what does."""
+    """What may delay a partition's publishers, and what does."""
 
     pending_bytes: Annotated[int, Meta(ge=0, description="on their way to the ack quorum")]
     pending_bytes_max: Annotated[int, Meta(ge=0, description="beyond it publishers wait")]
-    producer: Annotated[str | None, Meta(description="who alone may publish, if somebody")]
+    producer: Annotated[str | None, Meta(description="the only producer that may publish, if any")]
     held_back: Annotated[list[str], Meta(description="each limit that is reached, in words")]
 
 
 class ExplainedSubscription(msgspec.Struct):
-    """What may hold a subscription's consumers back in one partition, and what does."""
+    """What may delay a subscription's consumers in a partition, and what does."""
 
     figures: SubscriptionFigures
-    unacked_max: Annotated[int, Meta(ge=0, description="messages out at all consumers")]
+    unacked_max: Annotated[
+        int, Meta(ge=0, description="the most leased messages, of all consumers")
+    ]
     held_back: Annotated[list[str], Meta(description="each limit that is reached, in words")]
     waiting: Annotated[
         list[str],
-        Meta(description="messages at each consumer, delayed and kept out by the filter, in words"),
+        Meta(description="messages that are leased, delayed, or refused by the filter, in words"),
     ]
     unacked_of_consumer_max: Count | UnsetType = UNSET
 
 
 class Explained(msgspec.Struct):
-    """One partition: who serves it and why, and what is held back by what."""
+    """A partition: which broker serves it and why, and what delays its clients."""
 
     partition: Count
     owner: str
     why: Annotated[str, Meta(description="why it is served there, in words")]
-    preferred: Annotated[str, Meta(description="who should have it by the even spread")]
-    placed: Annotated[bool, Meta(description="it was put there for its load, or by hand")]
+    preferred: Annotated[str, Meta(description="the broker that should have it by the even spread")]
+    placed: Annotated[bool, Meta(description="it was placed there for its load, or by an operator")]
     served: Annotated[float, Meta(description="seconds since it was opened there")]
     load: Annotated[int, Meta(description="messages and KiB a second, published and read")]
     epoch: Count
@@ -257,14 +261,12 @@ class Explained(msgspec.Struct):
 
 
 class Topic(msgspec.Struct):
-    """Settings, and live figures where they are asked for."""
+    """Settings, and live figures on request."""
 
     name: str
     settings: TopicBody
     created: Ms
-    incarnation: Annotated[
-        str, Meta(description="tells it from earlier and later topics of the same name")
-    ]
+    incarnation: Annotated[str, Meta(description="distinguishes it from other topics of its name")]
     messages: Count | UnsetType = UNSET
     stored_bytes: Count | UnsetType = UNSET
     backlog: dict[str, Count] | UnsetType = UNSET
@@ -275,28 +277,28 @@ class Topic(msgspec.Struct):
         | UnsetType
     ) = UNSET
     effective: (
-        Annotated[dict[str, Holds], Meta(description="policies: what holds, and who says so")]
+        Annotated[dict[str, Holds], Meta(description="the policies in force, and whose they are")]
         | UnsetType
     ) = UNSET
     warning: (
-        Annotated[str, Meta(description="why nothing can be published to it yet, or what it risks")]
+        Annotated[str, Meta(description="why publishes fail now, or what the topic risks")]
         | UnsetType
     ) = UNSET
 
 
 class Namespace(msgspec.Struct):
-    """A namespace, and what it says for its topics."""
+    """A namespace, and the defaults of its topics."""
 
     name: Name
     topics: Count
     policies: NamespaceBody
 
 
-# ---- messages
+# Messages
 
 
 class Place(msgspec.Struct):
-    """Where a message is. Of a repeat that is too old to be remembered only the partition."""
+    """The place of a message. For a repeat that is too old to be remembered, only the partition."""
 
     partition: Count
     offset: Offset | UnsetType = UNSET
@@ -304,7 +306,7 @@ class Place(msgspec.Struct):
 
 
 class Share(msgspec.Struct):
-    """What one partition has of a request."""
+    """The part of a request in one partition."""
 
     partition: Count
     count: Count
@@ -313,7 +315,7 @@ class Share(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """What became of one message of a request: its place, or why it has none."""
+    """The result of one message of a request: its place, or a problem."""
 
     status: int
     partition: Count
@@ -326,10 +328,10 @@ class Result(msgspec.Struct):
 
 
 class StoredBatchAt(msgspec.Struct):
-    """Where one batch of several was stored."""
+    """The place of one batch."""
 
     count: Count
-    offset: Annotated[int, Meta(description="-1: stored before, too long ago to be remembered")]
+    offset: Annotated[int, Meta(description="-1: stored too long ago to be remembered")]
     id: str
     duplicate: bool = False
 
@@ -341,17 +343,17 @@ class PartError(ProblemBody, kw_only=True):
     count: Count
 
 
-Duplicates = Annotated[int, Meta(ge=0, description="of these, stored by an earlier request")]
-Results = Annotated[list[Result], Meta(description="with results=all: one a message")]
+Duplicates = Annotated[int, Meta(ge=0, description="those stored by an earlier request")]
+Results = Annotated[list[Result], Meta(description="with results=all: one for each message")]
 Batches = Annotated[list[StoredBatchAt], Meta(description="with results=batches")]
 NotConfirmed = Annotated[int, Meta(ge=0, description="in a 207: see errors")]
 Errors = Annotated[list[PartError], Meta(description="in a 207: why, by partition")]
 
 
 class Published(msgspec.Struct):
-    """What a publish stored, and what not."""
+    """What a publish stored, and what it did not store."""
 
-    count: Annotated[int, Meta(ge=0, description="messages stored, also those that were already")]
+    count: Annotated[int, Meta(ge=0, description="messages stored, duplicates included")]
     first: Place | UnsetType = UNSET
     last: Place | UnsetType = UNSET
     duplicates: Duplicates | UnsetType = UNSET
@@ -363,7 +365,7 @@ class Published(msgspec.Struct):
 
 
 class LargePublished(msgspec.Struct):
-    """Where a large message is. `pieces` is 0 when it was stored as any other one."""
+    """The place of a large message. `pieces` is 0 if it was stored as an ordinary message."""
 
     partition: Count
     offset: Offset
@@ -371,11 +373,11 @@ class LargePublished(msgspec.Struct):
     size: Annotated[int, Meta(ge=0, description="bytes of its body")]
     pieces: Annotated[int, Meta(ge=0)]
     crc32c: Annotated[str, Meta(description="of the body, in hex")] | UnsetType = UNSET
-    duplicate: Annotated[bool, Meta(description="it was there already")] | UnsetType = UNSET
+    duplicate: Annotated[bool, Meta(description="it was stored before")] | UnsetType = UNSET
 
 
 class Messages(msgspec.Struct):
-    """What a read gives."""
+    """The messages of a read."""
 
     messages: list[MessageOut]
     next_offset: Offset | UnsetType = UNSET
@@ -398,16 +400,16 @@ class OffsetsOf(msgspec.Struct):
 
 
 class Offsets(msgspec.Struct):
-    """One for each partition."""
+    """The offsets of each partition."""
 
     offsets: list[OffsetsOf]
 
 
-# ---- subscriptions
+# Subscriptions
 
 
 class Subscription(msgspec.Struct):
-    """Settings, and live figures where they are asked for."""
+    """Settings, and live figures on request."""
 
     name: str
     topic: str
@@ -425,45 +427,43 @@ class Subscription(msgspec.Struct):
 
 
 class Received(msgspec.Struct):
-    """What a receive gives."""
+    """The messages of a receive."""
 
     messages: list[MessageOut]
-    held_back: Annotated[str, Meta(description="why none is handed out now")] | UnsetType = UNSET
+    held_back: Annotated[str, Meta(description="why there are none")] | UnsetType = UNSET
 
 
 class MovedIn(msgspec.Struct):
-    """What became of a subscription in one partition."""
+    """A subscription's cursor in one partition after a call."""
 
     partition: Count
-    acked: Annotated[int, Meta(ge=0, description="messages that were not before")]
-    committed_offset: Annotated[
-        int, Meta(description="the first offset that is not acked: all before it are")
-    ]
+    acked: Annotated[int, Meta(ge=0, description="messages that this call acked")]
+    committed_offset: Annotated[int, Meta(description="the first unacked offset")]
 
 
 class Moved(msgspec.Struct):
-    """How far a subscription was moved on."""
+    """How far a subscription's cursors moved."""
 
     acked: Count
     partitions: list[MovedIn]
 
 
 class Acked(msgspec.Struct):
-    """How many are done."""
+    """How many messages became acked."""
 
     acked: Count
 
 
-# ---- bulk loads
+# Bulk loads
 
 
 class BulkLoadShare(msgspec.Struct):
-    """What one partition has of a batch."""
+    """The part of a batch in one partition."""
 
     topic: str
     partition: Count
     messages: Count
-    offset: Annotated[int | None, Meta(description="its first one")]
+    offset: Annotated[int | None, Meta(description="its first offset")]
     ledgers: list[Offset]
 
 
@@ -471,15 +471,17 @@ class BulkLoad(msgspec.Struct):
     """The newest committed batch."""
 
     bulk_load: str
-    batch: Annotated[int, Meta(description="the newest committed one")]
+    batch: Annotated[int, Meta(description="the newest committed batch")]
     complete: Annotated[bool, Meta(description="every partition has its part")]
-    published: Annotated[bool, Meta(description="by its writer, without ledgers")]
+    published: Annotated[bool, Meta(description="its writer published it, without ledgers")]
     parts: list[BulkLoadShare]
-    repeated: Annotated[bool, Meta(description="this call has added nothing")] | UnsetType = UNSET
+    repeated: Annotated[bool, Meta(description="the batch was committed before")] | UnsetType = (
+        UNSET
+    )
 
 
 class BulkLoadTurn(msgspec.Struct):
-    """Whether the caller is to publish the batch now."""
+    """Whether the caller should publish the batch now."""
 
     bulk_load: str
     batch: Count
@@ -487,7 +489,7 @@ class BulkLoadTurn(msgspec.Struct):
 
 
 class LedgerFragment(msgspec.Struct):
-    """Which bookies hold the entries from `first_entry` on."""
+    """The bookies that have the entries from `first_entry` on."""
 
     first_entry: Count
     bookies: list[str]

@@ -1,10 +1,10 @@
 """Send a publish request to partitions: build batches, keep order, report what was stored.
 
 Single messages are grouped into record batches per partition. Where a batch ends depends on the
-messages alone, never on timing. So a producer that repeats a request after a lost answer sends the
-same batches, and each is recognised as a duplicate. Partitions work in parallel. Within a partition
-batches take effect in order, and after a failed batch nothing more is sent. A batch whose partition
-moved is sent again only if no later batch was stored.
+messages alone, never on timing, so that a repeated request has equal batches, and each is
+recognised as a duplicate. Partitions work in parallel. Within a partition batches take effect in
+order, and after a failed batch no other is sent. A batch whose partition moved is sent again only
+if no later batch was stored.
 
 In memory at once: `inflight_bytes_max` under way and as much in unfinished batches, however long
 the request is and however many partitions the topic has.
@@ -66,8 +66,8 @@ class Piece:
         """… and the number of its last."""
         self.count = 0
         self.index = 0
-        """The number of its first message in the batch, which may also hold other requests'
-        messages."""
+        """The number of its first message in the batch, which may also have messages of other
+        requests."""
         self.batch = b""
         self.expected: int | None = None
         self.published: Published | None = None
@@ -137,7 +137,7 @@ class Publishing:
         self.count = 0
         """How many messages were taken so far."""
         self.failed = False
-        """Whether something was not stored, so that reading on is useless."""
+        """Whether something was not stored, so that it is useless to read on."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -145,7 +145,7 @@ class Publishing:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes in memory: messages in unfinished batches, and batches under way."""
+        """The bytes in memory: of unfinished batches, and of batches under way."""
         return self._open_bytes + self._in_flight
 
     def size_of(self, record: Record) -> int:
@@ -211,7 +211,7 @@ class Publishing:
         await self._has_room.wait()
 
     async def finish(self) -> None:
-        """Send the rest, and wait until the result of every piece is known."""
+        """Send the rest, and wait for the result of every piece."""
         if not self.failed:
             self._close_batches()
         await self._wait_for_queues()
@@ -220,7 +220,7 @@ class Publishing:
                 piece.error = _NOT_SENT
 
     async def abandon(self) -> None:
-        """Send nothing more, and wait for batches under way: the request ends early."""
+        """Send nothing more, and wait for batches under way, because the request ends early."""
         self.failed = True
         await self._wait_for_queues()
 
@@ -229,7 +229,7 @@ class Publishing:
         if tasks:
             await asyncio.gather(*tasks)
 
-    # ---- batches
+    # Batches
 
     def _close_batches(self) -> None:
         for queue in self._queues.values():
@@ -272,7 +272,7 @@ class Publishing:
         if queue.task is None or queue.task.done():
             queue.task = asyncio.ensure_future(self._drain(queue))
 
-    # ---- one partition's work
+    # The work of a partition
 
     async def _drain(self, queue: _PartitionQueue) -> None:
         """Publish the queue in order, until it is empty or a batch fails."""
@@ -363,7 +363,7 @@ class Publishing:
             )
             self._take_results(queue, flight, [_result(fate) for fate in answer.fates])
 
-    # ---- fates
+    # Results
 
     def _stored(self, queue: _PartitionQueue, piece: Piece, published: Published) -> None:
         piece.published = published
@@ -415,7 +415,7 @@ def _too_many_results(results_max: int) -> Problem:
         422,
         "too-many-results",
         f"results=all keeps a result for each message, so such a request has at most {results_max} "
-        "messages; leave results away, or split it",
+        "messages; omit results, or split the request",
     )
 
 

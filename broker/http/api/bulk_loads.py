@@ -40,13 +40,13 @@ TOKEN_HEADER = "Bulk-Load-Token"
 TOKEN_BYTES_MAX = 200
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
-"""Limit of partitions in a batch that its writer publishes: ZooKeeper limits records to 1 MB."""
+"""The most partitions in a batch that its writer publishes: ZooKeeper limits records to 1 MB."""
 ABORTED_LEDGERS_MAX = 10_000
-"""Limit of ledgers that a call gives up; a writer with more calls again."""
+"""The most ledgers that a call gives up; a writer with more calls again."""
 LEDGERS_MAX = 4_000
-"""Limit of ledgers in a part; a partition cannot hold more ledgers that came whole."""
+"""The most ledgers in a part, and of a partition that gets bulk loads."""
 PARTS_MAX = 4_000
-"""Limit of partitions in a committed batch; each has at least a ledger."""
+"""The most partitions in a committed batch; each has at least one ledger."""
 _RECORDS_OF_A_PART = 3
 """Cost of checking a part, in messages of work."""
 COMMIT_BYTES_MAX, BEGIN_BYTES_MAX, ABORT_BYTES_MAX = 2 * MIB, MIB, MIB // 2
@@ -57,7 +57,7 @@ After = Annotated[
     msgspec.Meta(
         ge=-1,
         le=OFFSET_MAX,
-        description="the batch before, of a writer whose numbers have gaps or whose id may be new",
+        description="the previous batch, if numbers have gaps or the id may be new",
     ),
 ]
 Stamp = Annotated[int, msgspec.Meta(ge=-OFFSET_MAX, le=OFFSET_MAX)]
@@ -85,13 +85,13 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
     disorder_ms: Annotated[
         Stamp,
         msgspec.Meta(
-            description="no batch's newest timestamp lies further below that of an earlier one; "
+            description="no batch's newest timestamp is lower than an earlier one by more; "
             "-1, the default: not known"
         ),
     ] = -1
     pieces: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=OFFSET_MAX)] | None,
-        msgspec.Meta(description="it is one large message, whose last record comes after so many"),
+        msgspec.Meta(description="for a large message: the number of its pieces"),
     ] = None
 
     def ledger(self) -> PrivateLedger:
@@ -103,7 +103,7 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PartBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be added to one partition."""
+    """The ledgers for one partition."""
 
     schema_name: ClassVar = "BulkLoadPart"
 
@@ -118,22 +118,22 @@ class PartBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a commit. `published`: by the writer itself, which has begun the batch.
+    """The body of a commit. `published`: the writer has begun and published the batch itself.
 
-    `after`: the batch before, where numbers have gaps or the id may be forgotten.
+    `after`: the previous batch, if numbers have gaps or the id may be forgotten.
     """
 
     schema_name: ClassVar = "BulkLoadParts"
 
     parts: Annotated[list[PartBody], msgspec.Meta(max_length=PARTS_MAX)]
-    published: Annotated[bool, msgspec.Meta(description="by the caller, which has begun it")] = (
-        False
-    )
+    published: Annotated[
+        bool, msgspec.Meta(description="the caller has begun and published it")
+    ] = False
     after: After | None = None
 
 
 class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What will be published to one partition; `content` in the writer's own words."""
+    """What the writer will publish to one partition; `content` in the writer's own words."""
 
     topic: str
     partition: PartitionNumber
@@ -141,7 +141,7 @@ class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
         str,
         msgspec.Meta(
             max_length=CONTENT_CHARS_MAX,
-            description="the caller's own words; a repeat must say the same",
+            description="any text; a repeat must have the same",
         ),
     ]
 
@@ -177,9 +177,7 @@ async def commit(call: Call) -> web.StreamResponse:
     name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(CommitBody, bytes_max=COMMIT_BYTES_MAX)
     if body.published and body.parts:
-        raise Problem(
-            422, "invalid-body", "what its writer has published has no ledgers: parts must be empty"
-        )
+        raise Problem(422, "invalid-body", "a published batch has no ledgers: parts must be empty")
     turns, offers = call.services.broker.open_batches.turns, list[Offer]()
     for part in body.parts:
         await turns.take(_RECORDS_OF_A_PART)
@@ -211,7 +209,7 @@ async def begin(call: Call) -> web.StreamResponse:
     body = await call.read_json(BeginBody, bytes_max=BEGIN_BYTES_MAX)
     content = {_target(one.topic).partition(one.partition): one.content for one in body.parts}
     if len(content) < len(body.parts):
-        raise Problem(422, "invalid-body", "a partition stands twice in the batch")
+        raise Problem(422, "invalid-body", "a partition is named twice in the batch")
     await _check(call, content)
     is_new = await call.services.broker.bulk_loads.begin(
         name, batch, content, _loading(call), _caller(call, batch, body.after), _checking(call)
@@ -235,7 +233,7 @@ def _checking(call: Call) -> CheckTaken:
         )
         if stats.stream:
             raise TopicIsStream(
-                f"{partition.topic_name} is a durable stream, which takes nothing but appends: "
+                f"{partition.topic_name} is a durable stream, which takes only appends: "
                 "load into another topic; nothing of the batch is committed"
             )
 

@@ -1,10 +1,10 @@
 """The cluster seen from one broker: ledgers, bookies, brokers, health, metrics, the API itself.
 
-Answered from what this broker last saw (http/overview.py), from the metadata store, from the
-bookies (an entry, a ledger's recovery) and from this process; nothing needs a partition's owner.
+The answers come from what this broker last saw (http/overview.py), the metadata store, the bookies
+(an entry, a ledger's recovery) and this process, without a partition's owner.
 
-Here are also the calls that move partitions by hand: drain a broker, unload a topic. A call about a
-broker goes to that broker, whichever broker was asked. A call about a partition goes to its owner.
+Calls that move partitions are here too: a drain goes to the broker that it names, an unload to the
+partition's owner.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OCTETS = "application/octet-stream"
 LEDGERS_SHOWN_MAX = 10_000
 _WAY_OUT = f"To do it all the same: ?force=true, once in {FORCED_EVERY_S:g} s"
 
-# ---- ledgers
+# Ledgers
 
 
 async def list_ledgers(call: Call) -> web.StreamResponse:
@@ -183,7 +183,7 @@ def _number(call: Call, name: str) -> int:
     return found
 
 
-# ---- nodes
+# Nodes
 
 
 async def list_bookies(call: Call) -> web.StreamResponse:
@@ -227,7 +227,7 @@ def _down(found: list[Down] | None) -> list[dict[str, Any]]:
 
 
 def standing_of(call: Call, broker_id: str) -> dict[str, Any]:
-    """Return what a broker says of itself, and how many seconds ago this broker read it."""
+    """Return a broker's status, and how many seconds ago this broker read it."""
     broker = call.services.broker
     age_s: float | None = 0.0
     if broker_id == broker.broker_id:
@@ -284,9 +284,9 @@ async def confirm_clock(call: Call) -> web.StreamResponse:
 
 
 def show_clock(time: DeletionTime | None) -> dict[str, Any]:
-    """Return the time that this broker deletes by; every broker counts for itself."""
+    """Return this broker's time for deletions; every broker counts for itself."""
     if time is None:
-        return {"deletion_time": None, "late_ms": 0, "doubt": "the metadata store was not heard"}
+        return {"deletion_time": None, "late_ms": 0, "doubt": "the metadata store has not answered"}
     return {"deletion_time": time.now_ms, "late_ms": time.late_ms, "doubt": time.doubt or None}
 
 
@@ -326,7 +326,7 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
     }
 
 
-# ---- health, metrics, documents
+# Health, metrics, documents
 
 
 async def healthz(call: Call) -> web.StreamResponse:
@@ -393,7 +393,7 @@ async def status_page(call: Call) -> web.StreamResponse:
     )
 
 
-# ---- drain and unload
+# Drain and unload
 
 
 async def drain_broker(call: Call) -> web.StreamResponse:
@@ -461,7 +461,7 @@ def _check_live(call: Call, to: str) -> None:
         raise registry.no_such_broker(to)
 
 
-# ---- another broker opens its connection
+# Connections of other brokers
 
 
 async def connect(call: Call) -> web.StreamResponse:

@@ -1,12 +1,12 @@
 """Receive from a subscription; acknowledge messages, give them back, or extend their leases.
 
-A call on a topic asks all its partitions, each for its share. If none has messages, it waits for
-the first partition that gets some. Receiving needs no session: a lease ends by ack, by nack or by
-time, at any broker. Messages that could not be delivered, because the caller left or asked for
-less, are given back at once.
+A receive on a topic asks all partitions, each for its share. If none has messages, it waits for the
+first partition that gets some. Receiving needs no session: a lease ends by ack, by nack or by time.
+Messages that could not be delivered, because the caller left or asked for fewer, are given back at
+once.
 
-An ack id names its partition and its lease. So a call on a topic is split, and each owner gets its
-share. The answer comes when all of it is durable.
+An ack id names its partition and its lease. So an ack on a topic is split, and each owner gets its
+share. The answer comes when all acks are durable.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ ACK_IDS_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
 """The longest body: 100,000 nacks, each with its delay."""
 ACK_PARTS_MAX = 3 * ACK_IDS_MAX + 100
-"""Limit of commas, brackets and braces in a body: a nack with its delay has three."""
+"""The most commas, brackets and braces in a body: a nack with its delay has three."""
 _RECORDS_OF_A_PROBLEM = 3
 """Cost of making a partition's problem, in messages of work."""
 NACK_DELAY_MS_MAX = 24 * 3_600_000
 
 
 class NackBody(msgspec.Struct, forbid_unknown_fields=True):
-    """One message to give back."""
+    """A message to give back."""
 
     ack_id: str
     delay: Annotated[
@@ -65,20 +65,20 @@ class NackBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What an ack call carries."""
+    """The body of an ack call."""
 
     schema_name: ClassVar = "Ack"
 
     ack_ids: list[str] = []
     up_to: Annotated[
         int | str | None,
-        Meta(description="an offset or message id: it and all before it (exclusive only)"),
+        Meta(description="ack all messages up to this offset or message id (exclusive only)"),
     ] = None
     nack: list[NackBody | str] = []
     extend: list[str] = []
     release: Annotated[
         list[str],
-        Meta(description="nobody has looked at these: deliver them again, and do not count it"),
+        Meta(description="unseen messages: deliver them again, without counting the delivery"),
     ] = []
 
 
@@ -108,7 +108,7 @@ async def acknowledge(call: Call) -> web.StreamResponse:
         foreign = [other for other in shares if other != number]
         if foreign:
             raise Problem(
-                422, "foreign-ack-id", f"an ack id is of partition {foreign[0]}, not of {number}"
+                422, "foreign-ack-id", f"an ack id is for partition {foreign[0]}, not {number}"
             )
         if (elsewhere := await redirected(call, partition)) is not None:
             return elsewhere
@@ -128,8 +128,8 @@ def _acked(settled: Settled) -> int:
 async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, Share]) -> int:
     """Apply each share at its owner; return how many messages became acked.
 
-    If some owners fail, raises the worst problem, which says how much was acked. The work of the
-    other owners is done.
+    If some owners fail, raises the worst problem, which says how many were acked; the other owners'
+    work is done.
     """
     answers = await ask_all(
         [_apply(call, topic.partition(number), name, share) for number, share in shares.items()]
@@ -166,7 +166,7 @@ async def give_back(
 ) -> None:
     """Give back messages that were received for the caller and not delivered; see `Settle`.
 
-    The broker does this on its own behalf, because the caller may have lost the right to it.
+    The broker does this on its own behalf, because the caller may have lost the right to do it.
     """
     operation = Settle(partition, name, [], [*nacks], [], [*release], [*unread])
     await operate(call, operation, Settled, is_part=True, identity=call.services.own_identity)
@@ -212,7 +212,7 @@ async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int
             raise Problem(
                 400,
                 "invalid-ack-id",
-                f"ack id {ack_id[:60]!r} is of partition {number}; the topic has {partitions}",
+                f"ack id {ack_id[:60]!r} is for partition {number}; the topic has {partitions}",
             )
         return shares[number]
 
@@ -262,7 +262,7 @@ DEFAULT_CONSUMER = "default"
 MESSAGE_TYPES = (JSON, NDJSON)
 HELD_BACK_HEADER = "Octavo-Held-Back"
 RECEIVE_PARTITIONS_MAX = 128
-"""Limit of partitions that a receive asks; each receive begins with another partition."""
+"""The most partitions that a receive asks; each receive begins with another partition."""
 GRACE_S = 0.005
 """After the first messages, other partitions get this long to add theirs."""
 GIVE_BACK_S = 2.0
@@ -271,7 +271,7 @@ ASK_AGAIN_S = 1.0
 """How long a receive that has messages waits for leases that other brokers may have made for it."""
 
 
-# ---- receive
+# Receive
 
 
 async def receive(call: Call) -> web.StreamResponse:
@@ -328,8 +328,7 @@ def consumer_in(call: Call, default: str) -> str:
 
 
 def generation_in(call: Call) -> int | None:
-    """Return the consumer group's generation that gave the member this partition. Raises a 400, a
-    422."""
+    """Return the group's generation that gave the member this partition. Raises a 400, a 422."""
     if "generation" not in call.query:
         return None
     if call.partition is None:
@@ -360,10 +359,9 @@ class Received(NamedTuple):
 
 
 class HeldLeases:
-    """Hold the leases of a call until its client has the messages. An async context.
+    """Holds the leases of a call until its client has the messages. An async context.
 
-    If the block raises, or the client is gone, the messages go to other consumers at once, and not
-    only after the ack timeout.
+    If the block raises, or the client is gone, the messages go to other consumers at once.
     """
 
     def __init__(self, call: Call, asked: Receive, *, is_part: bool = False) -> None:
@@ -471,7 +469,7 @@ class _Gathering:
         turn %= partitions
         self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]
         self._held_back: str | None = None
-        """Why a partition gave no messages, by the last partition that gave a reason."""
+        """Why partitions gave no messages: the last reason."""
         self._given: dict[int, list[str]] = {}
         """Partition → the ack ids that it gave to this call."""
 
@@ -528,8 +526,8 @@ class _Gathering:
         return found
 
     async def _ask_all(self, shares: dict[int, int]) -> tuple[list[Raw], list[int]]:
-        """Ask each partition for its share; return the messages, and partitions that gave all of
-        it."""
+        """Ask each partition for its share; return the messages, and the partitions that gave full
+        shares."""
         answers = await ask_all([self._ask(number, share, 0) for number, share in shares.items()])
         found: list[Raw] = []
         full: list[int] = []
@@ -575,7 +573,8 @@ class _Gathering:
     async def _ask_again(self, cut_off: list[bool], share: int) -> list[Raw]:
         """Ask again for messages that cancelled waits may have leased at other brokers.
 
-        The request id is the same, so the partitions give the same messages, or what they have now.
+        The request id is the same, so the partitions return the same messages, or those that they
+        have now.
         """
         asks = [
             asyncio.ensure_future(self._ask(number, share, 0, self._request))
@@ -591,7 +590,7 @@ class _Gathering:
         return _results(asks)
 
     async def _give_back(self, surplus: list[Raw]) -> None:
-        """Give back messages beyond the limit, so that others get them at once."""
+        """Give back messages beyond the limit, so that other consumers get them at once."""
         shares: dict[int, list[str]] = defaultdict(list)
         for ack_id in ack_ids_in(surplus):
             shares[AckRange.parse(ack_id).partition].append(ack_id)

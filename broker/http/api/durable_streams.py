@@ -4,18 +4,17 @@ A stream is a topic with one partition, whose owner runs the operations
 (broker/operations/streams.py). `durable.py` has the texts, docs/durable_streams.md the protocol.
 
 A fork is a stream that begins with another stream's messages; its topic is a fork of the source's
-topic (broker/cluster/forks.py). No message is copied, and it is in the same namespace. If it is cut
-within a message, the inherited part becomes the fork's first own message, stored together with the
-body's messages. Properties that the request does not give, such as the content type and the
-lifetime, are the source's. The source is asked on behalf of the caller. A stream exists once its
-owner has made it (partition/stream.py). A call that breaks off leaves a topic, and a repeated call
-continues from there.
+topic, in the same namespace, without copies (broker/cluster/forks.py). If the fork is cut within a
+message, the inherited part becomes the fork's first own message, stored together with the body's
+messages. Properties that the request does not give, such as the content type and the lifetime, are
+the source's. The source is asked on behalf of the caller. A stream exists once its owner has made
+it (partition/stream.py). A call that breaks off leaves a topic, and a repeated call continues.
 
-Each read begins at an offset and gives whole messages, joined as they were appended, or as a JSON
+Each read begins at an offset and returns whole messages, joined as they were appended, or as a JSON
 array. A read that reaches the end says so (`Stream-Up-To-Date`), and whether the stream has ended
-(`Stream-Closed`). Caches must not hide that, so the answer's tag changes with it. An event stream
-is a loop of reads, by the broker that was asked, at whichever broker owns the partition. It ends
-after a while: the reader then reconnects with the last offset that it got.
+(`Stream-Closed`); the answer's tag changes with both, for caches. An event stream is a loop of
+reads by the broker that the client called, at whichever broker owns the partition. It ends after a
+while, and the reader reconnects with the last offset that it got.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ from octavo.security.rules import Kind, Operation, Resource
 
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 WORD_BYTES_MAX = 1024
-"""Limit of a producer's name or a `Stream-Seq`, because they are stored."""
+"""The most bytes of a producer's name or a `Stream-Seq`, because these are stored."""
 
 
 async def append(call: Call) -> web.StreamResponse:
@@ -115,7 +114,7 @@ async def delete_stream(call: Call) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-# ---- what all of them need
+# Shared parts
 
 
 async def stream_of(call: Call) -> PartitionName:
@@ -140,7 +139,7 @@ def shown(offset: int) -> str:
     return durable.offset_text(offset)
 
 
-# ---- what the headers of an append say
+# Headers of an append
 
 
 def append_of(headers: Mapping[str, str]) -> Append:
@@ -194,11 +193,11 @@ def bad(name: str, text: str, expected: str) -> Problem:
     return Problem(400, "invalid-header", f"{name} is {text[:40]!r}; it must be {expected}")
 
 
-# ---- make
+# Making a stream
 
 
 _TRIES_MAX = 4
-"""Limit of tries, while other streams of that name expire or are being made."""
+"""The most tries, while other streams of that name expire or are being made."""
 
 
 class Plan(NamedTuple):
@@ -291,7 +290,7 @@ async def _make(
 def _check_may_convert(call: Call, operation: MakeStream) -> None:
     """Check that the caller may turn an existing topic into a stream. Raises `Forbidden`.
 
-    That shuts its publishers out, and an expired stream is deleted with its messages.
+    This excludes the topic's publishers, and an expired stream is deleted with its messages.
     """
     topic = Resource(Kind.TOPIC, str(call.topic))
     call.check(Operation.ALTER, topic)
@@ -309,7 +308,7 @@ def _made(call: Call, made: StreamMade) -> web.StreamResponse:
     return web.Response(status=201, headers=headers)
 
 
-# ---- forks
+# Forks
 
 
 def check_source(call: Call, fork: ForkAsked) -> None:
@@ -318,8 +317,8 @@ def check_source(call: Call, fork: ForkAsked) -> None:
         raise Problem(
             400,
             "foreign-source",
-            f"{fork.source} is of another namespace than {call.topic}: a fork shares ledgers with "
-            "its source, and rights, quotas and keys are its namespace's",
+            f"{fork.source} is in another namespace than {call.topic}: a fork shares ledgers with "
+            "its source, and the namespace decides on rights, quotas and keys",
         )
     call.check(Operation.CONSUME, Resource(Kind.TOPIC, str(fork.source)))
 
@@ -337,8 +336,7 @@ async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
 async def planned(call: Call, asked: StreamAsked, fork: ForkAsked, cut: int | None = None) -> Plan:
     """Ask the source, and return the plan. `cut`: where an existing fork was cut.
 
-    Raises `TopicNotFound`, `StreamNotFound`, `STREAM_CONFLICT`, and a 400 if it cannot be cut
-    there.
+    Raises `TopicNotFound`, `StreamNotFound`, `STREAM_CONFLICT`, and a 400 for an impossible place.
     """
     info = await call.services.broker.topics.get(fork.source)
     if info.settings.partitions != 1:
@@ -430,7 +428,7 @@ def _beyond(why: str) -> Problem:
     return Problem(400, "fork-beyond-end", why)
 
 
-# ---- what the headers of a PUT say
+# Headers of a PUT
 
 
 def asked_for(headers: Mapping[str, str]) -> StreamAsked:
@@ -471,7 +469,7 @@ def _fork_asked(headers: Mapping[str, str]) -> ForkAsked | None:
     return ForkAsked(TopicName.of(*source), at, sub_offset)
 
 
-# ---- read
+# Reading
 
 
 CACHED = "max-age=60, stale-while-revalidate=300"

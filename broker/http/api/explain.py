@@ -1,7 +1,6 @@
 """Explain which broker serves each partition and why, and what delays publishers and consumers.
 
-`GET /v1/explain/{namespace}/{topic}` collects what the owners of the partitions know, in words. It
-decides and changes nothing.
+`GET /v1/explain/{namespace}/{topic}` collects what the owners of the partitions know, in words.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ async def explain_topic(call: Call) -> web.StreamResponse:
             raise Problem(
                 503,
                 "no-figures-in-time",
-                f"the owner of {name} said nothing within {FIGURES_WITHIN_S:g} s",
+                f"the owner of {name} did not answer within {FIGURES_WITHIN_S:g} s",
                 retryable=True,
             ) from None
 

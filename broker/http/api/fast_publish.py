@@ -1,8 +1,8 @@
-"""Answer a single message on a short way, by what an earlier call with the same head has shown.
+"""The fast publish path: answer a single message by the results of an earlier call with this head.
 
-A producer of single messages sends the same head with each of them, byte for byte except for the
-message's key and length. So the results of the rest of the head (the call, its topic, its caller's
-rights) are remembered under those bytes. The other conditions are checked without waiting:
+A producer of single messages sends the same head with each message, except for the message's key
+and length. So the results of the rest of the head (the call, its topic, its caller's rights) are
+remembered under its bytes. The other conditions are checked without waiting:
 
     the head is known, and its caller is still admitted; the body is a whole,
     valid message; its partition is open here, or has another known owner;
@@ -11,18 +11,16 @@ rights) are remembered under those bytes. The other conditions are checked witho
     the same, and a quota is used up                       429, at the lowest cost for others
     anything else                                          the long way
 
-The long way handles the call like any other, from the first byte. The short way changes nothing
-before it is sure, refuses only calls that exceed a quota, and asks no other process. So it makes no
-decisions. If a message turns out to belong to another owner, with nothing done, it takes the long
-way; so does a failed message, so that the long way answers it.
+The long way (aiohttp and the handlers) takes the call from the first byte. The fast path changes
+nothing before it is sure, refuses only calls that exceed a quota, and asks no other process. If it
+fails, or the message turns out to belong to another owner, the long way answers.
 
-It exists so that a head that came before is not parsed again (decision 32). Its parts are this
-file, `RequestEdges` of connection_bytes.py, the call of `take` in connections.py, and
-`RemoteBatchers` of operations/gathered.py. While `take` returns False, the long way answers every
-call; so all of them can be taken out.
+A known head need not be parsed again (decision 32). The parts of the fast path are this file,
+`RequestEdges` of connection_bytes.py, the call of `take` in connections.py, and `RemoteBatchers` of
+operations/gathered.py. They can be removed: if `take` returns False, the long way answers.
 
 Promises: the answer equals the long way's, byte for byte (test_short_way.py compares the two).
-Remembers a limited number of heads, and no messages. A crash loses the heads.
+Remembers a limited number of heads, and no messages.
 """
 
 from __future__ import annotations
@@ -56,8 +54,8 @@ from octavo.protocol.due import is_delayed
 from octavo.security.rules import Kind, Operation, Resource
 
 HEADS_KEPT = 512
-"""Heads in each of two generations; a head that is not used while this many new heads come is
-forgotten."""
+"""Heads in each of two generations; a head is forgotten if this many new heads come without a use
+of it."""
 CALLS = frozenset(("publish", "publish_of_partition"))
 _NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Origin", "Prefer", ESCAPED_HEADER)
 """Headers about this single request, or sent by a browser's page (csrf.py)."""
@@ -75,7 +73,7 @@ class Caller(Protocol):
     counted_as: str
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Call this when the connection ends."""
+        """Call `call` when the connection ends."""
 
     @property
     def certificate(self) -> bytes | None:
@@ -92,7 +90,7 @@ class Caller(Protocol):
 
 
 class KnownHead(NamedTuple):
-    """The results that the shape of a head implies."""
+    """The results for a shape of a head."""
 
     call: str
     topic: TopicName
@@ -101,7 +99,7 @@ class KnownHead(NamedTuple):
     """The incarnation that the caller means; None: any."""
     kind: str
     headers: Mapping[str, str]
-    """Headers of the request that it was learnt from, including its key."""
+    """Headers of the request from which it was learnt, including its key."""
     grant: Grant
     """The caller's identity and admission."""
     resource: Resource
@@ -124,7 +122,7 @@ def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
 
 
 class FastPublish:
-    """Answer single messages at this broker."""
+    """Answers single messages at this broker."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -161,7 +159,7 @@ class FastPublish:
             )
 
     def take(self, head: bytes, body: bytes, caller: Caller) -> bool:
-        """Store the request if the short way can answer it; return whether it does."""
+        """Store the request if the fast path can answer it; return whether it does."""
         services = self._services
         shape, key = shape_of(head)
         known = self._known(shape)

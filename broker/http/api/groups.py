@@ -1,8 +1,9 @@
-"""Consumer groups over HTTP: a member calls regularly, and hears which partitions it has.
+"""Consumer groups over HTTP: a member calls regularly, and learns which partitions it has.
 
-A single call says what the member wants and what it holds, and waits until that should change. The
-member then receives from each of its partitions, or streams them, with the `generation` that gave
-it the partition. Any broker answers; the group's coordinator decides (broker/groups).
+The call says which topics the member wants and which partitions it holds, and waits until these
+should change. The member then receives from each of its partitions, or streams them, with the
+`generation` that gave it the partition. Any broker answers; the group's coordinator decides
+(broker/groups).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from octavo.protocol.numbers import whole
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 
 TOPICS_MAX = 100
-"""Limit of a member's names and patterns."""
+"""The most names and patterns of a member."""
 HOLDS_MAX = 10_000
-"""Limit of partitions that a member says it holds: more than any group has."""
+"""The most partitions that a member says it holds: more than any group has."""
 MEMBER_BYTES_MAX = 2 * 1024 * 1024
-"""Limit of the body, which may hold all these names."""
+"""The longest body, which may have all these names."""
 SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 3_600_000
 PartitionText = Annotated[
     str, Meta(description="namespace/topic/number", extra_json_schema={"examples": ["public/t/0"]})
@@ -36,7 +37,7 @@ PartitionText = Annotated[
 
 
 class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A member shows itself."""
+    """What a member wants and holds."""
 
     schema_name: ClassVar = "GroupMember"
 
@@ -45,15 +46,15 @@ class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             min_length=1,
             max_length=TOPICS_MAX,
-            description="of the group's namespace: names, or patterns with * and ?",
+            description="in the group's namespace: names, or patterns with * and ?",
         ),
     ]
     holds: Annotated[
         list[PartitionText],
-        Meta(max_length=HOLDS_MAX, description="what it has now and has not let go yet"),
+        Meta(max_length=HOLDS_MAX, description="its partitions, until it has released them"),
     ] = []
     generation: Annotated[
-        int, Meta(ge=0, le=2**53, description="the highest it has heard of; 0: none")
+        int, Meta(ge=0, le=2**53, description="the highest that it knows; 0: none")
     ] = 0
     session_timeout: Annotated[
         int | float | str, Meta(description=TIME, extra_json_schema={"default": 30})
@@ -61,15 +62,15 @@ class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MemberShown(msgspec.Struct):
-    """What a member has from now on. What else it holds it lets go, and says so."""
+    """The partitions of a member from now on. It must release all others."""
 
     schema_name: ClassVar = "GroupMemberShown"
 
     group: str
     member: str
-    generation: Annotated[int, Meta(description="to be named when receiving")]
+    generation: Annotated[int, Meta(description="pass it when receiving")]
     partitions: list[PartitionText]
-    members: Annotated[int, Meta(description="of the group, as far as they are known now")]
+    members: Annotated[int, Meta(description="how many the group has, as far as is known")]
 
 
 class MemberOf(msgspec.Struct):
@@ -81,7 +82,7 @@ class MemberOf(msgspec.Struct):
 
 
 class GroupShown(msgspec.Struct):
-    """The members of a group, as its keeper knows them."""
+    """The members of a group, as its coordinator knows them."""
 
     schema_name: ClassVar = "Group"
 
@@ -150,8 +151,7 @@ def _pattern(name: GroupName, text: str) -> TopicPattern:
         raise Problem(
             422,
             "invalid-body",
-            f"topics {text[:60]!r}: a group's topics are of one namespace, and this group is of "
-            f"{name.namespace!r}",
+            f"topics {text[:60]!r}: a group's topics are in one namespace, here {name.namespace!r}",
         )
     return found
 

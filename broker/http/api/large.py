@@ -1,9 +1,9 @@
-"""Publish and read messages of up to a hundred megabytes and more, as streams.
+"""Publish and read large messages, as streams.
 
-The owner of the partition stores an upload (operations/large.py); its key chooses the partition, or
-else it is the next in turn. A body that fits into a single piece is published as any other message.
-A read of a body asks the owner for a piece at a time. The bytes in memory count like bodies, so
-there are only as many at once as there is room for.
+The owner of the partition stores an upload (operations/large.py). The key chooses the partition;
+without a key it is the next in turn. A body that fits into a single piece is published as an
+ordinary message. A read of a body asks the owner for a piece at a time. The bytes in memory count
+like bodies, so that memory is bounded.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _head(call: Call) -> str:
             raise Problem(
                 422,
                 "large-not-taken",
-                f"{name} is of messages that are numbered, and a large one is not: {UPLOAD_HEADER} "
-                "with a name of your own makes repeating it safe",
+                f"{name} is for numbered messages, and large messages are not numbered: use "
+                f"{UPLOAD_HEADER} with a name of your own to make a repeat safe",
             )
     upload = call.headers.get(UPLOAD_HEADER)
     return "" if upload is None else checked_name("upload", upload)

@@ -1,10 +1,10 @@
 """Messages as JSON, in and out.
 
 In: `{"key", "value" | "value_text" | "value_base64", "headers", "timestamp"}`. The bytes of a JSON
-value are stored exactly as written, not parsed and written again, so no number loses a digit.
-`"value": null` is a message without a value. A message without any of the three is refused, and so
-is an unknown field, so that a typo does not become data. `value_text` may come together with the
-`value` with which answers show it, so that a shown message can be published again.
+value are stored exactly as written, so no number loses a digit. `"value": null` is a message
+without a value. A message without any of the three is refused, and so is an unknown field, so that
+a typo does not become data. `value_text` may come with the `value` that answers show next to it, so
+that a shown message can be published again.
 
 Out: the members that protocol/json_message.py chooses, from which every stored byte can be
 restored. Keys and header values are text or base64; headers keep their order.
@@ -57,23 +57,23 @@ Timestamp = Annotated[
 ]
 DeliverAt = Annotated[
     int | datetime | None,
-    Meta(description="shared subscriptions hand it out no earlier: milliseconds, or RFC 3339"),
+    Meta(description="shared subscriptions deliver it no earlier: milliseconds, or RFC 3339"),
 ]
 DeliverAfter = Annotated[
     int | float | str | None,
-    Meta(description="the same, counted from now: seconds, or text with a unit: 500ms, 30s, 2h"),
+    Meta(description="like deliver_at, from now: seconds, or text with a unit: 500ms, 30s, 2h"),
 ]
 Headers = Annotated[
     JsonHeaders,
     Meta(
-        description='text; other bytes as {"base64": …}; a list when a name repeats. '
-        "A list of [name, value] where a name comes again behind another one"
+        description='text; other bytes as {"base64": …}; a list if a name repeats. '
+        "A list of [name, value] if a name repeats after another name"
     ),
 ]
 
 
 class MessageIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One message as a publisher writes it: one value, and what goes with it."""
+    """A message as a publisher writes it: with one value."""
 
     value: Value | UnsetType = UNSET
     key: Key = None
@@ -93,31 +93,31 @@ class MessagesIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _UnreadMessages(msgspec.Struct, forbid_unknown_fields=True):
-    """The same, each message as it stands there."""
+    """A body with several messages, not decoded yet."""
 
     messages: list[Raw]
 
 
-Stored = Annotated[str, Meta(description="what is stored, exactly")]
-StoredBytes = Annotated[bytes, Meta(description="what is stored, where that is no text")]
+Stored = Annotated[str, Meta(description="the exact stored text")]
+StoredBytes = Annotated[bytes, Meta(description="the stored bytes, if they are not text")]
 Shown = Annotated[
     Raw,
     Meta(
-        description="JSON; null: no value. Its compact form is what is stored, unless value_text "
-        "or value_base64 says it"
+        description="JSON; null: no value. Its compact form is stored, unless value_text or "
+        "value_base64 is given"
     ),
 ]
 
 
 class Large(msgspec.Struct, gc=False):
-    """What is said of a large message in place of its value."""
+    """What is shown of a large message in place of its value."""
 
     size: Annotated[int, Meta(ge=0, description="bytes of its body")]
     crc32c: Annotated[str, Meta(description="of its body, in hex")]
 
 
 class MessageOut(msgspec.Struct, gc=False):
-    """One message as a reader gets it. `timestamp` in milliseconds since the epoch."""
+    """A message for a reader. `timestamp`: milliseconds since the epoch."""
 
     schema_name: ClassVar = "Message"
 
@@ -134,11 +134,11 @@ class MessageOut(msgspec.Struct, gc=False):
     large: (
         Annotated[
             Large,
-            Meta(description="of a large message: its body is read by …/messages/{offset}/body"),
+            Meta(description="for a large message: read its body at …/messages/{offset}/body"),
         ]
         | UnsetType
     ) = UNSET
-    ack_id: Annotated[str, Meta(description="of a subscription's delivery")] | UnsetType = UNSET
+    ack_id: Annotated[str, Meta(description="if a subscription delivered it")] | UnsetType = UNSET
     delivery_count: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
 
 
@@ -156,7 +156,7 @@ def decode_message(text: bytes) -> MessageIn:
                 "as text/plain, which is stored as it is"
             )
         if not text.isascii():
-            text.decode()  # the decoder does not look into what it takes over as it is
+            text.decode()  # the decoder does not check raw values
         return _line_decoder.decode(text)
     except msgspec.ValidationError as error:
         raise Problem(422, "invalid-message", f"{in_words(str(error))}; {_SHAPE}") from None
@@ -237,7 +237,7 @@ def record_of(message: MessageIn, now_ms: int) -> Record:
     text, data = message.value_text, message.value_base64
     given = message.value is not UNSET or text is not None
     if given and data is not None:
-        raise _invalid("it has value_base64 and another value beside it: give one of them")
+        raise _invalid("it has value_base64 and another value: give one of them")
     if not given and data is None:
         raise _invalid(
             "it has neither value nor value_text nor value_base64; a message without a value is "
@@ -256,7 +256,7 @@ def record_of(message: MessageIn, now_ms: int) -> Record:
         raise _invalid(f"timestamp {stamp} is not in milliseconds from 1970 to 9999")
     headers = stored_headers(message.headers) if message.headers else ()
     if len(headers) > JSON_HEADERS_MAX:
-        raise _invalid(f"it has {len(headers)} headers; the most is {JSON_HEADERS_MAX}")
+        raise _invalid(f"it has {len(headers)} headers; at most {JSON_HEADERS_MAX}")
     if message.deliver_at is not None or message.deliver_after is not None:
         headers = [*headers, _due_header(message.deliver_at, message.deliver_after, now_ms)]
     return Record(key, value, headers, stamp)

@@ -2,10 +2,10 @@
 
 Bodies by Content-Type: `application/json`, `application/x-ndjson` (streamed), record batches as
 Kafka makes them, and every other type as a single message. The head is checked before the body is
-read, and unknown input is refused, not ignored. A request for a single partition is answered by its
-owner. A request for a topic with several partitions is split here (batching.py), and each
-partition's share goes to its owner. The status is 2xx only when all is durable; if something fails,
-the answer says what had been stored before.
+read, and unknown input is refused. The partition's owner answers a request for one partition. A
+request for a topic with several partitions is split here (batching.py), and each partition's share
+goes to its owner. The status is 2xx only when all messages are durable; if something fails, the
+answer says what had been stored before.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, build_batch, partition_for
 
 BLANK_LINES_MAX = 10_000
-"""Limit of blank lines in a body, which cost time without content."""
+"""The most blank lines in a body, which cost time."""
 BATCHES_MAX = 10_000
-"""Limit of record batches in a body."""
+"""The most record batches in a body."""
 ONE_TURN_BYTES = 64 * 1024
 """A longer body with several messages is not read in a single turn of the loop."""
 TURN_MESSAGES = 1000
@@ -267,8 +267,8 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
     if bound_to_one:
         if kind == NDJSON:
             raise _partition_required(
-                topic, partitions, "Producer-Seq, If-Match and exclusive access are of one "
-                "partition, and NDJSON may hold many keys"
+                topic, partitions, "Producer-Seq, If-Match and exclusive access are for one "
+                                "partition, and NDJSON may have many keys"
             )  # fmt: skip
         number = await _one_partition(call, topic, partitions)
         if (elsewhere := await redirected(call, topic.partition(number))) is not None:
@@ -300,7 +300,7 @@ async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
     return number
 
 
-# ---- the head
+# The head
 
 
 def _check_content_type(call: Call) -> None:
@@ -356,8 +356,8 @@ def _refuse_producer_headers(call: Call) -> None:
         raise Problem(
             422,
             "producer-in-batch",
-            "a record batch carries its producer id, epoch and sequence in its own header and is "
-            f"stored as it is (no producer: id {NO_PRODUCER}); leave the Producer-* headers away",
+            "a record batch has its producer id, epoch and sequence in its own header and is "
+            f"stored as sent (no producer: id {NO_PRODUCER}); omit the Producer-* headers",
         )
 
 
@@ -403,7 +403,7 @@ def _partition_required(topic: TopicName, partitions: int, why: str) -> Problem:
     )
 
 
-# ---- feeding
+# Reading the body
 
 
 async def _feed_and_answer(call: Call, publishing: Publishing) -> web.StreamResponse:
@@ -570,7 +570,7 @@ def _take_lines(call: Call, publishing: Publishing, lines: list[bytes], number: 
     return number
 
 
-# ---- the answer
+# The answer
 
 
 def _answer(

@@ -8,14 +8,13 @@ Events and lines of NDJSON are acked by separate calls, at any broker. A WebSock
     client → broker   {"ack_ids": […], "nack": […], "extend": […], "request": 7}, as `ack` takes it
     broker → client   {"acked": 2, "request": 7}: durable; or {"problem": {…}, "request": 7}
 
-Several acks may be under way together; while too many are, the socket is not read. An invalid frame
-ends the connection, with the reason.
+Several acks may be under way; while too many are, the socket is not read. An invalid frame ends the
+connection, with the reason.
 
-The broker that was asked keeps the connection, whichever brokers own the partitions: `Feed` asks
-each partition's owner for messages, call after call, and passes them on. It is a consumer like any
-other, with leases. If an owner dies, the stream pauses. The consumer decides how many messages may
-be unacked: `credits` per partition. A message that is acked or given back, or whose lease has
-ended, makes room for the next. When either side closes, unacked messages are given back at once.
+The broker that the client called keeps the connection, whichever brokers own the partitions: `Feed`
+asks each partition's owner for messages, call after call, and passes them on, as a consumer with
+leases. If an owner dies, the stream pauses. The client decides how many messages of a partition may
+be unacked: `credits`. When either side closes, unacked messages are given back at once.
 
 Sent messages are leased, as by `receive`. So this call is not safe in the sense of HTTP, and pages
 of other sites may not make it.
@@ -121,7 +120,7 @@ def _unnamed(info: SubscriptionInfo) -> str:
     """Return the default name of a consumer.
 
     Streams of a shared subscription are separate consumers. An exclusive subscription has a single
-    consumer, so that a stream that reconnects is still the same.
+    consumer, so that a stream that reconnects is the same consumer.
     """
     is_exclusive = info.settings.type == "exclusive"
     return DEFAULT_CONSUMER if is_exclusive else f"stream-{secrets.token_hex(6)}"
@@ -165,11 +164,11 @@ def _written(messages: Sequence[Raw], kind: str) -> bytes:
     return b"".join([b"data: " + bytes(message) + b"\n\n" for message in messages])
 
 
-# ---- WebSockets
+# WebSockets
 
 
 FRAME_BYTES_MAX = 1024 * 1024
-"""Limit of a frame that a client sends."""
+"""The longest frame from a client."""
 MESSAGES_BYTES = 256 * 1024
 """Approximate limit of a frame of messages, unless a single message is longer."""
 ACKS_AT_ONCE = 16
@@ -235,7 +234,7 @@ class Socket:
                 write_head(self._call, socket)
                 await socket.prepare(request)
                 await self._until_it_ends()
-        finally:  # no more is received, so messages that are given back go to others
+        finally:  # receive no more first, so that messages that are given back go to others
             await self._feed.give_back(self._out.ack_ids(), were_sent=True)
         return socket
 
@@ -292,7 +291,7 @@ class Socket:
             if (transport := self._call.request.transport) is not None:
                 transport.abort()
 
-    # ---- messages
+    # Messages
 
     async def _push(self) -> None:
         async for found in self._feed.handouts(LIVES_S):
@@ -325,7 +324,7 @@ class Socket:
                 await self._socket.send_frame(frame, kind)
             await self._call.hold(0)
 
-    # ---- acks
+    # Acks
 
     async def _listen(self) -> None:
         """Take commands, several at once. Ends when the client closes; raises `_Ends`."""
@@ -373,7 +372,8 @@ class Socket:
         return acked
 
     async def _apply(self, shares: dict[int, Share]) -> int:
-        """Ack at the owners; if one dies, try its successor, since a repeated ack is harmless."""
+        """Ack at the owners; if an owner dies, try its successor, since a repeated ack is
+        harmless."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ACK_TRIES_S
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
@@ -389,14 +389,14 @@ class Socket:
 
 
 def _refused(problem: Problem, else_: _Ends) -> _Ends:
-    """Return how a socket ends whose client has lost the right to it."""
+    """Return how a socket ends whose client has lost its right to it."""
     if problem.status in (401, 403):
         return _Ends(WSCloseCode.POLICY_VIOLATION, problem.detail)
     return else_
 
 
 class _Out:
-    """The messages that were sent and not acked, to be given back when the client leaves."""
+    """The messages that were sent and not acked: they are given back when the client leaves."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -445,18 +445,19 @@ def _frames(found: Handout) -> Iterator[bytes]:
     yield b'{"messages":[' + b",".join(parts) + b"]}"
 
 
-# ---- feed
+# Feed
 
 
 AT_ONCE = 500
-"""Limit of messages in a call to a partition that has some, if they are small …"""
+"""The most messages in a call to a partition that has some, if they are small …"""
 HANDOUT_BYTES = 64 * 1024
-"""… otherwise as many as make up this size, judged by earlier messages; while they come, twice this
-or the last answer's size counts as held …"""
+"""… otherwise as many as fit this size, estimated from earlier messages; during the call, twice
+this or the last answer's size counts as held …"""
 FIRST_OF_ALL = 16
-"""… and limit of messages in a call that waits, since all partitions are waited for at once."""
+"""… and the most messages in a call that waits, since the stream waits at all partitions at
+once."""
 ASKED_AT_ONCE = 2
-"""Limit of calls at the same time to partitions that have messages. This limits how much a broker
+"""The most calls at the same time to partitions that have messages, which limits what a broker
 holds for a slow consumer."""
 FIRST_S = 2.0
 """How long the stream waits for each partition's first answer before it begins without it."""
@@ -489,7 +490,7 @@ class Handout(NamedTuple):
 
 
 class Feed:
-    """Feed a consumer from the partitions of a topic. An async context."""
+    """Feeds a consumer from the partitions of a topic. An async context."""
 
     def __init__(
         self,
@@ -581,7 +582,7 @@ class Feed:
         await self.give_back(ack_ids, were_sent=False)
 
     async def give_back(self, ack_ids: Sequence[str], *, were_sent: bool) -> None:
-        """Give these back so that others get them before the ack timeout, if possible."""
+        """Give messages back so that others get them before the ack timeout, if possible."""
         if not ack_ids:
             return
         shares: dict[int, list[str]] = defaultdict(list)

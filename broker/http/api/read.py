@@ -1,26 +1,25 @@
 """Read a partition without a subscription, follow it, and find offsets.
 
-A read is for a single partition, because an offset has no meaning beyond it. The path may omit the
+A read is for one partition, because offsets count within a partition. The path may omit the
 partition of a topic that has only one; otherwise `…/partitions/{n}/messages` is needed, and the
-refusal says so. Only durable messages are returned; a 204 with `Next-Offset` means that nothing is
-new. An offset beyond the end gets a 416, a removed offset a 410, each with an offset that would
-work. With `compacted=true`, messages below the horizon come from the partition's compacted view
-(broker/partition/compacted.py).
+refusal says so. Only durable messages are returned; a 204 with `Next-Offset` means that there are
+no new messages. An offset beyond the end gets a 416, a removed offset a 410, each with an offset
+that would work. With `compacted=true`, messages below the horizon come from the partition's
+compacted view (broker/partition/compacted.py).
 
 A reader that follows gets server-sent events, lines of NDJSON, or batches as stored. The broker
-that was asked keeps the stream, whichever broker owns the partition. It fetches page after page
-from the owner. While the partition moves, the reader sees a pause, without a gap or a repeat,
-because each page begins where the previous page ended. All readers at the end of a partition wait
-for the same page and get the same bytes. A reader that takes nothing for `stall_timeout_ms` is cut
-off; all readers are when this broker stops. An event's id is its offset, so a browser continues by
-itself, at any broker, with `Last-Event-ID`.
+that the reader called keeps the stream, whichever broker owns the partition, and fetches page after
+page from the owner. Each page begins where the previous page ended, so while the partition moves
+the reader sees a pause, but no gap or repeat. All readers at the end of a partition share the next
+page. A reader that takes nothing for `stall_timeout_ms` is cut off. An event's id is its offset, so
+a browser continues by itself, at any broker, with `Last-Event-ID`.
 
-An impossible request is refused with a status before the stream begins. Later the problem is the
+An impossible request is refused with a status before the stream begins. A later problem is the
 stream's last word: an event named `problem`, or the line `{"problem": …}`. A stream of batches
-cannot contain a problem: it ends, and the reader gets the problem when it asks again. Such a stream
-also ends when nothing has come for `LIVES_S`, because it cannot contain a sign of life; when the
-partition has moved to another broker, because its readers should go there, too; and when its head
-does not give the append times of the next batches.
+cannot contain a problem: it ends, and the reader gets the problem at the next call. Such a stream
+also ends after `LIVES_S` without messages, because it cannot contain a sign of life; when the
+partition has moved, because its readers should go to the new owner; and when its head does not give
+the append times of the next batches.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ async def _follow(
     if kind == JSON:
         raise bad_parameter("follow", "true", f"for Accept: {EVENTS}, {NDJSON} or {RECORD_BATCH}")
     if compacted:
-        raise bad_parameter("compacted", "true", "left away where a partition is followed")
+        raise bad_parameter("compacted", "true", "omitted with follow")
 
     async def page_of(partition: Partition, start: str, wait_s: float) -> Page:
         call.services.quotas.may_read(name.topic_name)
@@ -214,7 +213,9 @@ async def offsets(call: Call) -> web.StreamResponse:
 async def truncate(call: Call) -> web.StreamResponse:
     """`DELETE …/messages?before=`: of the partition in the path, or of all."""
     if "before" not in call.query:
-        raise Problem(400, "invalid-parameter", f"say before what messages go: before= {POSITIONS}")
+        raise Problem(
+            400, "invalid-parameter", f"name the first message to keep: before= {POSITIONS}"
+        )
     position = parse_position(call, "before", "")
     topic = call.topic
     partitions = (await topic_of(call)).settings.partitions
@@ -253,7 +254,7 @@ def wants_compacted(call: Call) -> bool:
     return call.choice("compacted", "false", "true", "false") == "true"
 
 
-# ---- positions
+# Positions
 
 
 def position_of(text: str) -> Position | None:
@@ -301,7 +302,7 @@ def _several(topic: TopicName, partitions: int, what: str) -> Problem:
     )
 
 
-# ---- answers
+# Answers
 
 
 def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
@@ -318,7 +319,7 @@ def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
     raise Problem(
         406,
         "not-acceptable",
-        f"none of {accepted[:100]!r} can be had here; {', '.join(types)} can",
+        f"none of {accepted[:100]!r} is available here; {', '.join(types)} are",
     )
 
 
@@ -384,7 +385,7 @@ def _cannot_open(batch: StoredBatch, error: Exception) -> Problem:
         406,
         "batch-not-readable",
         f"the batch stored at offset {batch.base_offset} cannot be opened: {error}. "
-        f"Accept: {RECORD_BATCH} gives it as it is stored; from={batch.next_offset} goes on after",
+        f"Accept: {RECORD_BATCH} gives it as stored; from={batch.next_offset} continues after it",
         headers={NEXT_OFFSET_HEADER: str(batch.next_offset)},
         extra={"offset": batch.base_offset, "next_offset": batch.next_offset},
     )
@@ -438,7 +439,7 @@ def _as_text(call: Call, kind: str, messages: list[Raw], following: int) -> web.
     return call.reply({"messages": messages, "next_offset": following}, headers=headers)
 
 
-# ---- follow
+# Follow
 
 
 LAST_EVENT_HEADER = "Last-Event-ID"
@@ -520,7 +521,7 @@ class _Following:
     def _is_told(self, page: Page) -> bool:
         """Whether the stream's head covers these batches.
 
-        It must give their append times, and if it announces entries, their entries must be known.
+        The head must give their append times; if it announces entries, their entries must be known.
         """
         if self._placed and not page.is_empty and not page.entries:
             return False

@@ -1,4 +1,4 @@
-"""Schemas by subject over HTTP. Any broker answers by itself: they are records in the metadata."""
+"""Schemas by subject over HTTP. Any broker answers, from records in the metadata."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Compatibility = Literal[
 
 
 class SchemaBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A schema."""
+    """A schema to register or check."""
 
     schema_name: ClassVar = "Schema"
 
-    schema: Annotated[Any, Meta(description="as JSON, or as text that is JSON")]
+    schema: Annotated[Any, Meta(description="as JSON, or as text with JSON")]
     type: Literal["json", "avro"] = "json"
 
 
 class CompatibilityBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a new version of a subject has to be compatible with."""
+    """The versions with which a new version must be compatible."""
 
     schema_name: ClassVar = "SchemaCompatibility"
 
@@ -43,7 +43,7 @@ class SchemaShown(msgspec.Struct):
 
     subject: str
     version: int
-    id: Annotated[str, Meta(description="the same for the same schema, in every subject")]
+    id: Annotated[str, Meta(description="equal for equal schemas, in every subject")]
     type: str
     created: Annotated[int, Meta(description="milliseconds since the epoch")]
     schema: Annotated[Any, Meta(description="as JSON")] | UnsetType = UNSET

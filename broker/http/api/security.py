@@ -1,20 +1,19 @@
 """Security over HTTP: the policy, quotas, and tokens for readers of a topic's ledgers.
 
-Administrators of a secured cluster need no access to its metadata for this. The policy is read and
-written as a whole, with `If-Match`, so that an administrator cannot overwrite unseen changes. Only
-with access to the metadata can a cluster be secured or opened (`octavo security`): otherwise the
-first caller of an open cluster could take it over. An administrator cannot lock themselves out by
-mistake.
+The policy is read and written as a whole, with `If-Match`, so that an administrator cannot
+overwrite unseen changes, nor lock themselves out by mistake. Securing a cluster, or ending that,
+needs access to its metadata (`octavo security`): otherwise the first caller of an open cluster
+could take it over.
 
 The answers about quotas show the limits in force (security/limits.py); all brokers follow a change
 within seconds.
 
-A client that may consume a topic gets a token to read its ledgers directly from the bookies. It
-covers the entries that the topic has now: its ledgers, and only the topic's part of a ledger that
-is shared with a fork's source or truncated in the middle. The token allows no other read, stops no
-writer, and ends after ten minutes, or when the client's own proof ends: the bookies check the
-policy again, and whether the client is still known by that proof. An entry is a batch, and the
-smallest part: if a topic was forked or truncated within a batch, the token covers the whole batch.
+A client that may consume a topic gets a token to read its ledgers directly from the bookies. The
+token covers the entries that the topic has now: of a ledger that is shared with a fork's source, or
+truncated in the middle, only the topic's part. The token allows no other read, stops no writer, and
+ends after ten minutes, or when the client's own proof ends: the bookies check the policy again, and
+whether the client is still known by that proof. If a topic was forked or truncated within a batch,
+the token covers the whole batch.
 """
 
 from __future__ import annotations
@@ -62,13 +61,14 @@ from octavo.security.quotas import (
 from octavo.security.rules import CLUSTER, Operation
 
 RULES_MAX = 10_000
-"""The limit of roles, too: every process has them all in memory, and a record ends at 1 MB."""
+"""Also the limit of roles: every process has them all in memory, and a record is limited to 1
+MB."""
 POLICY_BYTES_MAX = 2 * 1024 * 1024
-"""Limit of the body; its record takes at most half of that."""
+"""The longest body; its record takes at most half of that."""
 
 
 class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
-    """What one principal may or must not do, in the words of `octavo acl`."""
+    """What a principal may or must not do, in the words of `octavo acl`."""
 
     effect: Literal["allow", "deny"]
     principal: str
@@ -77,7 +77,7 @@ class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PolicyRole(msgspec.Struct, forbid_unknown_fields=True):
-    """A user or group has a role."""
+    """A role of a user or group."""
 
     principal: str
     role: str
@@ -93,7 +93,7 @@ class PolicyBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PolicyShown(PolicyBody):
-    """The same, as it stands; `ETag` has its version."""
+    """The policy in force; `ETag` has its version."""
 
     secured: bool = False
 
@@ -104,13 +104,13 @@ async def get_policy(call: Call) -> web.StreamResponse:
 
 
 class UserGroups(msgspec.Struct):
-    """What the record of a user names; a token may name others."""
+    """The groups in a user's record; a token may name others."""
 
     groups: list[str]
 
 
 async def get_user_groups(call: Call) -> web.StreamResponse:
-    """`GET /v1/policy/groups/{user}`: of a user without a record there are none."""
+    """`GET /v1/policy/groups/{user}`: none for a user without a record."""
     name = call.variables["user"]
     checked_principal(f"user:{name}", "user")
     record = await UserStore(call.services.store).read(name)
@@ -119,7 +119,7 @@ async def get_user_groups(call: Call) -> web.StreamResponse:
 
 
 async def put_policy(call: Call) -> web.StreamResponse:
-    """`PUT /v1/policy`, in place of the policy with the version of `If-Match`."""
+    """`PUT /v1/policy`: replace the version in `If-Match`."""
     body = await call.read_json(PolicyBody, bytes_max=POLICY_BYTES_MAX)
     policies = PolicyStore(call.services.store)
     seen, version = await policies.read_record()
@@ -127,15 +127,15 @@ async def put_policy(call: Call) -> web.StreamResponse:
         raise Problem(
             409,
             "not-secured",
-            "this cluster is not secured, which its metadata alone can change: "
+            "this cluster is not secured; securing it needs access to its metadata: "
             "`octavo security secure --admin user:NAME --metadata URL`",
         )
     if call.headers.get("If-Match", "").strip() != _tag(version):
         raise Problem(
             412,
             "policy-changed",
-            f"If-Match has to be {_tag(version)}, the ETag of the policy that is replaced: "
-            "read it again, and decide anew",
+            f"If-Match must be {_tag(version)}, the ETag of the policy to replace: "
+            "read the policy again, and decide again",
             headers={"ETag": _tag(version)},
         )
     wanted = await _record(body, seen, call.services.broker.open_batches.turns)
@@ -144,7 +144,7 @@ async def put_policy(call: Call) -> web.StreamResponse:
         raise Problem(
             422,
             "shut-out",
-            f"with it {call.identity.name} could change nothing any more: {decision.reason}",
+            f"with this policy {call.identity.name} could not change it again: {decision.reason}",
         )
 
     def change(record: PolicyRecord) -> PolicyRecord:
@@ -184,11 +184,12 @@ def _tag(version: int) -> str:
     return f'"{version}"'
 
 
-Amount = Annotated[int, Meta(ge=-1, le=2**53, description="-1: without a bound")]
+Amount = Annotated[int, Meta(ge=-1, le=2**53, description="-1: no limit")]
 
 
 class QuotaBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What one user or namespace may do: a second, and at once. What is left out is the default."""
+    """What a user or namespace may do: per second, and at once. Omitted limits have their
+    default."""
 
     schema_name: ClassVar = "Quota"
 
@@ -207,7 +208,7 @@ class QuotaBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class QuotaSet(QuotaBody, omit_defaults=True):
-    """The quota of one subject, as it is set."""
+    """The quota that is set for a subject."""
 
     subject: str = ""
 
@@ -219,7 +220,8 @@ class Quotas(msgspec.Struct):
 
 
 class QuotaShown(msgspec.Struct):
-    """One subject's: what is set for it, and what holds, with the defaults of its kind."""
+    """A subject's quota: the limits that are set, and those in force, with the defaults of its
+    kind."""
 
     subject: str
     set: QuotaBody
@@ -238,7 +240,7 @@ async def get_quota(call: Call) -> web.StreamResponse:
 
 
 async def put_quota(call: Call) -> web.StreamResponse:
-    """`PUT /v1/quotas/{subject}`: instead of what was set for it."""
+    """`PUT /v1/quotas/{subject}`: replace its quota."""
     subject = _subject(call)
     body = await call.read_json(QuotaBody)
     amounts: dict[str, Any] = {
@@ -280,7 +282,7 @@ def _body(quota: Quota) -> QuotaBody:
 
 
 LOOKED_AT_ONCE = 16
-"""Limit of truncated ledgers in which a call searches at the same time for the first entry."""
+"""The most truncated ledgers in which a call searches at the same time for the first entry."""
 
 
 async def issue(call: Call) -> web.StreamResponse:

@@ -1,10 +1,10 @@
 """Subscriptions: create, show, delete, seek, peek, skip, expire. Receiving: `deliveries.py`.
 
-A subscription belongs to a topic. In each partition it has a cursor, which the partition's owner
-keeps. A call with a partition in its path goes to that owner. A call on the topic goes to all
-owners, and the answer says for each what was done. If an owner fails, the work of the other owners
-stays done. Creating a subscription again with the same settings is harmless, so a call that reached
-only some owners can be repeated.
+A subscription has a cursor in each partition of its topic, which the partition's owner keeps. A
+call with a partition in its path goes to that owner. A call on the topic goes to all owners, and
+the answer has the result of each; if an owner fails, the other owners' work is done. Creating a
+subscription again with the same settings is harmless, so a call that reached only some owners can
+be repeated.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ from octavo.security.rules import Kind, Operation, Resource
 RECORDS_A_SUBSCRIPTION = 20
 """Cost of showing a subscription, in messages of work: a tenth of a millisecond."""
 TELL_OWNERS_S = 1.0
-"""How long a deletion of a subscription waits until the topic's owners have heard of it."""
+"""How long a deletion of a subscription waits until the topic's owners know of it."""
 TELL_PAUSE_S = 0.05
 
-# ---- create, show, delete
+# Create, show, delete
 
 
 async def put_subscription(call: Call) -> web.StreamResponse:
@@ -103,10 +103,10 @@ async def put_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> None:
-    """Check that the caller may send to the letter topics, and create them if they are missing.
+    """Check that the caller may publish to the letter topics, and create these if they are missing.
 
-    The broker will send messages there on its own behalf, later, when no caller can be checked.
-    Raises `Forbidden`.
+    The broker will publish there later on its own behalf, when no caller can be checked. Raises
+    `Forbidden`.
     """
     for text, sub in (
         (settings.dead_letter_topic, settings.dead_letter_subscription),
@@ -237,11 +237,11 @@ def _plain(stats: SubscriptionStats, number: int | UnsetType = UNSET) -> dict[st
     return found
 
 
-# ---- seek
+# Seek
 
 
 class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where to."""
+    """The new place of the cursor."""
 
     schema_name: ClassVar = "Seek"
 
@@ -278,7 +278,7 @@ async def seek(call: Call) -> web.StreamResponse:
         raise Problem(
             422,
             "partition-required",
-            f"{topic} has {partitions} partitions, and an offset or message id is of one: use "
+            f"{topic} has {partitions} partitions, and an offset or message id is for one: use "
             f"/v1/topics/{topic}/partitions/0/subscriptions/{name}/seek",
         )
     asked = [
@@ -299,7 +299,7 @@ def _sought(found: dict[int, operations.Moved]) -> dict[str, Any]:
     }
 
 
-# ---- look at a subscription, and move its cursor
+# Peek, skip, expire
 
 
 SKIP_MAX = 2**53
@@ -308,21 +308,21 @@ PEEK_DEFAULT = 10
 
 
 class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How many."""
+    """How many messages to ack."""
 
     schema_name: ClassVar = "Skip"
 
     messages: Annotated[
         int,
         Meta(
-            description="the first so many of each partition that are not acked",
+            description="so many of the first unacked messages, in each partition",
             extra_json_schema={"minimum": 1},
         ),
     ]
 
 
 class ExpireBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What is too old."""
+    """The age from which messages are too old."""
 
     schema_name: ClassVar = "Expire"
 

@@ -1,9 +1,8 @@
 """Read, check and show a topic's and a subscription's settings as JSON.
 
 Times are seconds, or text with a unit (`"30s"`, `"7d"`); sizes are bytes, or text with a unit
-(`"256MiB"`, `"10GB"`). Settings that this version does not support are refused by name with a 422:
-every accepted setting works. The bodies of topics and namespaces, how they are read and how they
-are shown follow from the declarations of metadata/topic_settings.py.
+(`"256MiB"`, `"10GB"`). Settings that this version does not support get a 422. The bodies of topics
+and namespaces are made from the declarations of metadata/topic_settings.py.
 """
 
 from __future__ import annotations
@@ -45,13 +44,15 @@ from octavo.metadata.topics import NamespaceRecord
 from octavo.protocol.numbers import AMOUNT
 
 OFF_WORD = "off"
-"""Turns a policy off, whatever the namespace says; `null` leaves it to the namespace."""
+"""Turns a policy off, whatever the namespace's value; `null` takes the namespace's value."""
 TIME = "seconds, or text with a unit: 500ms, 30s, 2m, 4h, 7d"
 Time = Annotated[int | float | str | None, Meta(description=TIME)]
 Size = Annotated[
     int | str | None, Meta(description="bytes, or text with a unit: 64KiB, 256MiB, 10GB")
 ]
-Rate = Annotated[int | str | None, Meta(description="a second, at each owner of partitions; off")]
+Rate = Annotated[
+    int | str | None, Meta(description="per second, at each owner of partitions; or off")
+]
 
 
 def seconds(milliseconds: int | None) -> int | float | str | None:
@@ -79,26 +80,26 @@ _UNIT_BYTES = {
 
 
 class SchemaOfTopic(msgspec.Struct, forbid_unknown_fields=True):
-    """By which schemas messages are; of the topic's namespace."""
+    """The schemas of the topic's messages, in the topic's namespace."""
 
     subject: Annotated[str, Meta(description="a subject of /v1/schemas")]
-    validate: Annotated[bool, Meta(description="what does not fit is not stored")] = True
+    validate: Annotated[bool, Meta(description="refuse messages that do not fit")] = True
 
 
 _GROUPS = {
-    "retention": ("Retention", "How long what nobody needs is kept. `null` or absent: for ever."),
+    "retention": ("Retention", "How long acked messages are kept. `null` or absent: for ever."),
     "rollover": ("Rollover", "When a partition's ledger is closed and a new one begun."),
     "backlog_quota": (
         "BacklogQuota",
-        "What a subscription may have unacked in a partition, and what happens beyond it.",
+        "The most that a subscription may have unacked in a partition, and what happens beyond.",
     ),
-    "rates": ("Rates", "What may go into a topic and out of it a second; 429 beyond."),
+    "rates": ("Rates", "The most that may go into and out of a topic per second; 429 beyond."),
     "compaction": (
         "Compaction",
-        "When brokers make the compacted view anew: of each key the newest message.\n\n"
+        "When brokers renew the compacted view, which has each key's newest message.\n\n"
         "`after_size` of closed ledgers that are not in it, if they are `dirty_ratio` of the "
-        "messages to\nbe read. `tombstones` stay that long. `delete_raw`: ledgers that the view "
-        "covers go.",
+        "messages to\nread. `tombstones` stay for that time. `delete_raw`: remove ledgers that the "
+        "view covers.",
     ),
 }
 """Objects of settings: the names and descriptions of their schemas. `rollover.time` is in the
@@ -168,20 +169,20 @@ class TopicBody(_with_settings(_TOPIC)):  # type: ignore[misc]
 
 
 class AutoCreateBody(_with_settings(AUTO_CREATE)):  # type: ignore[misc]
-    """How a topic is made that somebody publishes to, and that is not there."""
+    """How a missing topic is created by a publish."""
 
 
 _OF_NAMESPACE = {"encrypted": bool | None, "auto_create": AutoCreateBody | None}
 
 
 class NamespaceBody(_with_settings(POLICIES, **_OF_NAMESPACE)):  # type: ignore[misc]
-    """The body of a namespace's creation or change: what its topics do that say nothing."""
+    """The body of a namespace's creation or change: the defaults of its topics."""
 
     schema_name: ClassVar = "NamespaceSettings"
 
 
 class Backoff(msgspec.Struct, forbid_unknown_fields=True):
-    """How long a message waits for its next delivery. `null` or absent: not at all."""
+    """How long a message waits for its next delivery. `null` or absent: no wait."""
 
     first: Annotated[int | float | str, Meta(description=TIME)]
     most: Annotated[int | float | str | None, Meta(description=TIME + "; 10 minutes")] = None
@@ -208,18 +209,18 @@ AckTimeout = Annotated[int | float | str | None, _time(_SUBSCRIPTION.ack_timeout
 ConsumerTimeout = Annotated[int | float | str | None, _time(_SUBSCRIPTION.consumer_timeout_ms)]
 Unacked = Annotated[
     int | None,
-    _number("max_unacked", "messages of one partition; null: what the broker allows"),
+    _number("max_unacked", "messages of one partition; null: the broker's limit"),
 ]
 Values = Annotated[str | list[str], Meta(description="one of them; '*' alone: any")]
 
 
 class FilterBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which messages are the subscription's; the others are acked without being delivered."""
+    """Which messages belong to the subscription; the others are acked without a delivery."""
 
     headers: Annotated[
-        dict[str, Values], Meta(description="all of these headers, each with one of its values")
+        dict[str, Values], Meta(description="all of these headers, each with one of these values")
     ] = {}
-    key_prefix: Annotated[str | None, Meta(description="what keys begin with")] = None
+    key_prefix: Annotated[str | None, Meta(description="the beginning of keys")] = None
 
 
 class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -257,7 +258,7 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[
             int,
             _number(
-                "retry_deliveries", "before a message goes there; 1 where only retry_topic is given"
+                "retry_deliveries", "before a message goes there; 1 if only retry_topic is given"
             ),
         ]
         | UnsetType
@@ -321,7 +322,7 @@ def _value(setting: Setting, value: Any, *, is_policy: bool = False) -> Any:
     if is_policy and value == OFF_WORD:
         return OFF
     if value is None:
-        raise InvalidSettings(f"{setting.path} cannot be null; leave it away", setting.path)
+        raise InvalidSettings(f"{setting.path} cannot be null; omit it", setting.path)
     return parse(setting.path, value)
 
 
@@ -462,7 +463,7 @@ def _as_shown(setting: Setting, value: Any) -> Any:
 
 
 class Holds(msgspec.Struct):
-    """What holds of a policy, and who says so: the topic, its namespace, or nobody (default)."""
+    """A policy's value in force, and whose it is: the topic's, its namespace's, or the default."""
 
     value: int | float | str | None
     source: Annotated[str, _word("default", "topic", "namespace")] = msgspec.field(name="from")
@@ -518,8 +519,8 @@ def telling_differences() -> Iterator[None]:
         how = (
             "an update changes them (octavo topic update, or PATCH)"
             if isinstance(error.found, TopicSettings)
-            else "a subscription keeps those that it was made with: use it as it is, or another "
-            "name, or delete it"
+            else "a subscription's settings never change: use it as it is, or another name, or "
+            "delete it"
         )
         raise SettingsConflict(f"{error}: {told}; {how}" if told else str(error)) from None
 

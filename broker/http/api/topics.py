@@ -1,13 +1,12 @@
 """Namespaces and topics: create, show, change, fork, delete, list.
 
-These are records in the metadata store, so any broker answers by itself; only live figures come
-from the owners of the partitions, all at once. If an owner does not answer, its partition shows a
-problem, and the call does not fail.
+Any broker answers, from records in the metadata store; only live figures come from the owners of
+the partitions. If an owner does not answer, its partition shows a problem, and the call succeeds.
 
 A fork is a new topic that begins with another topic's messages, without copying them. The broker
-that is asked does it (broker/cluster/forks.py). Only the owners know where their partitions end and
-in which entry an offset lies, so each owner is asked for its point first. If a partition has
-changed its owner since, the owners are asked again.
+that the client called makes it (broker/cluster/forks.py). Only the owners know where their
+partitions end and in which entry an offset lies, so each owner is asked for its point first. If a
+partition has changed its owner since, the owners are asked again.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ LOOKED_AT_ONCE = 1000
 FIGURES_WITHIN_S = 2.0
 """After this time, an owner without an answer is shown as a problem."""
 
-# ---- namespaces
+# Namespaces
 
 
 async def list_namespaces(call: Call) -> web.StreamResponse:
@@ -100,7 +99,7 @@ def _sees_namespace(call: Call, name: str) -> bool:
 
 
 async def put_namespace(call: Call) -> web.StreamResponse:
-    """`PUT /v1/namespaces/{namespace}`: what the body says is set, the rest stays as it was."""
+    """`PUT /v1/namespaces/{namespace}`: set what the body says; the rest does not change."""
     name = call.namespace
     body = await call.read_json(NamespaceBody, required=False)
     said = namespace_record(body, NamespaceRecord())  # checks the body itself before any change
@@ -140,7 +139,7 @@ async def delete_namespace(call: Call) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-# ---- topics
+# Topics
 
 
 async def list_topics(call: Call) -> web.StreamResponse:
@@ -243,9 +242,9 @@ async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None
         422,
         "too-few-bookies",
         f"ensemble_size is {settings.ensemble_size}, and this cluster has {len(known)} bookies "
-        f"({', '.join(sorted(known)) or 'none'}), those that are down included: nothing could "
-        "ever be published. Add bookies first, ask for a smaller ensemble, or create the topic all "
-        "the same with force=true",
+        f"({', '.join(sorted(known)) or 'none'}), including bookies that are down: publishing "
+        "would fail. Add bookies first, ask for a smaller ensemble, or create the topic anyway "
+        "with force=true",
         extra={"ensemble_size": settings.ensemble_size, "bookies": sorted(known)},
     )
 
@@ -311,8 +310,7 @@ async def get_topic(call: Call) -> web.StreamResponse:
 
 
 async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
-    """Return a partition's figures, with a time limit, so that a slow owner does not delay the
-    settings."""
+    """Return a partition's figures, with a time limit: a slow owner must not delay the settings."""
     try:
         async with asyncio.timeout(FIGURES_WITHIN_S):
             stats = await operate(call, DescribePartition(name), PartitionStats, is_part=True)
@@ -441,26 +439,26 @@ def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigure
     )
 
 
-# ---- forks
+# Forks
 
 
 _TRIES_MAX = 3
 FORK_BYTES_MAX = 1024 * 1024
-"""Limit of the body: a place for each of the maximum number of partitions."""
+"""The longest body: with a place for each of the maximum number of partitions."""
 
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a fork is called, and where it is made."""
+    """The name of a fork, and where it is made."""
 
     schema_name: ClassVar = "Fork"
 
-    name: Annotated[str, Meta(description="of the new topic, in the same namespace")]
+    name: Annotated[str, Meta(description="the new topic's, in the same namespace")]
     at: Annotated[
         str | int | dict[str, str | int],
         Meta(
-            description="latest, earliest, an RFC 3339 time, or where each partition is forked: "
-            'before which offset, as in {"0": 41, "1": "latest"}; what is left away is `latest`. '
-            "Of a topic with one partition also an offset"
+            description="latest, earliest, an RFC 3339 time, or an offset for each partition, "
+            'before which it is forked: {"0": 41, "1": "latest"}; omitted partitions: `latest`. '
+            "For a topic with one partition also an offset"
         ),
     ] = "latest"
 

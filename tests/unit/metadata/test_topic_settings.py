@@ -213,7 +213,7 @@ def test_compaction_and_schema_are_taken_back() -> None:
         ({"ttl": 0}, "ttl", "ttl is 0 s; it must be between 0.001 and 9.22337203685478e+15 s, or"),
         ({"partitions": 0}, "partitions", "partitions is 0; it must be between 1 and 10000"),
         ({"rollover": {"size": 0}}, "rollover.size", f"must be between 1 and {NUMBER_MAX}"),
-        ({"rollover": {"time": None}}, "rollover.time", "cannot be null; leave it away"),
+        ({"rollover": {"time": None}}, "rollover.time", "cannot be null; omit it"),
         ({"rates": {"publish_messages": "1"}}, "rates.publish_messages", "a whole number above 0"),
         ({"durability": "maybe"}, "durability", "must be one of sync, deferred"),
         ({"compaction": {"dirty_ratio": 2}}, "compaction.dirty_ratio", "between 0 and 1"),
