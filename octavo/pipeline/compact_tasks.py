@@ -31,8 +31,8 @@ from octavo.protocol.codes import OctavoError
 from octavo.protocol.compression import Compression
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.records import Record, build_gapped_batch
+from octavo.spark.batches import StoredBatch
 from octavo.spark.cluster import Cluster, connected
-from octavo.spark.columns import StoredBatch
 from octavo.spark.options import SourceOptions
 from octavo.spark.reading import Split, SplitReader
 

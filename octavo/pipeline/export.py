@@ -121,7 +121,8 @@ def export(run: Run, options: ExportOptions) -> Outcome:
 def _check_names(schema: Mapping[str, Any]) -> None:
     """Raise `BadSchema` if a property has the name of a column that the export adds."""
     ours = {BATCH, *(f"_{name}" for name in _PLACES)}
-    taken = sorted(name for name in columns_of(schema).names if name.lower() in ours)
+    names = [column.name for column in columns_of(schema)]
+    taken = sorted(name for name in names if name.lower() in ours)
     if taken:
         raise BadSchema(f"property {', '.join(taken)}: the export itself has a column of that name")
 
@@ -211,7 +212,7 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
 
     if schema is None:
         return rows.withColumn("_reason", f.lit(None).cast("string"))
-    fields = columns_of(schema).names
+    fields = [column.name for column in columns_of(schema)]
     placed = rows.select(
         *(f.col(name).alias(f"_{name}") for name in (*_PLACES, "value")),
         f.exists("headers", lambda header: header["key"] == LARGE_HEADER).alias("_large"),
@@ -229,14 +230,11 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
 def _decoded(schema: Mapping[str, Any]) -> Any:
     """Return a UDF value → struct(row, reason), which the tasks run with Arrow."""
     from pyspark.sql.pandas.functions import arrow_udf
-    from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark.sql.pandas.types import from_arrow_type
 
     text = json.dumps(schema)
-    returned = StructType(
-        [StructField("row", columns_of(schema)), StructField("reason", StringType())]
-    )
-    arrow = to_arrow_type(returned, timezone="UTC")
+    arrow = pa.struct([("row", columns_of(schema)), ("reason", pa.string())])
+    returned = from_arrow_type(arrow)
 
     def decoded(values: pa.Array) -> pa.Array:
         decode = decoder_of(text)

@@ -2,7 +2,7 @@
 
 Supports the part of JSON Schema (draft 2020-12) that fits a table: objects with named properties,
 arrays, strings, numbers, dates, and constraints on each. Any other keyword is refused, never
-ignored. Values are checked strictly: "7" is not an integer. Pure, except for pyspark's types.
+ignored. Values are checked strictly: "7" is not an integer. The columns have Arrow's types.
 
     string            string; format date-time: timestamp, date: date
     integer, number   long, double
@@ -10,6 +10,8 @@ ignored. Values are checked strictly: "7" is not an integer. Pure, except for py
     object            struct of its properties; a property that is not required may be absent: null
     array             array
     ["T", "null"]     the same as T, and null
+    {}                any value, as its JSON text
+    null              no column: always null
 """
 
 from __future__ import annotations
@@ -22,18 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
 
 from octavo.protocol.codes import OctavoError
 
@@ -60,48 +51,62 @@ class BadSchema(OctavoError):
 
 
 class Kind(NamedTuple):
-    """A schema as msgspec's type, which checks values, and as Spark's type, which holds them."""
+    """A schema as msgspec's type, which checks values, and as Arrow's type, which holds them."""
 
     checked: Any
-    column: DataType
+    column: pa.DataType | None
+    """None: the value is always null or empty, so that it has no type yet."""
 
 
 Decode = Callable[[bytes | None], tuple[dict[str, Any] | None, str | None]]
 """Turns a value into (row, None), or into (None, the error)."""
 
 
-def columns_of(schema: Mapping[str, Any]) -> StructType:
+def columns_of(schema: Mapping[str, Any]) -> pa.StructType:
     """Return the columns of messages that match `schema`. Raises `BadSchema`."""
     if schema.get("type") != "object" or not schema.get("properties"):
         raise BadSchema('a message schema must be {"type": "object", "properties": {…}}')
-    column = _kind(schema, "$", 0).column
-    assert isinstance(column, StructType)
+    column = kind_of(schema).column
+    if column is None:
+        raise BadSchema("no property of the message schema has a type that becomes a column")
     return column
+
+
+def kind_of(schema: Mapping[str, Any]) -> Kind:
+    """Return the types of messages that match `schema`. Raises `BadSchema`."""
+    return _kind(schema, "$", 0)
 
 
 @functools.lru_cache(maxsize=8)
 def decoder_of(schema_json: str) -> Decode:
     """Return the decoder of values for this schema, given as JSON text."""
-    decoder = msgspec.json.Decoder(_kind(json.loads(schema_json), "$", 0).checked)
+    decoder = msgspec.json.Decoder(kind_of(json.loads(schema_json)).checked)
 
     def decode(value: bytes | None) -> tuple[dict[str, Any] | None, str | None]:
         if value is None:
             return None, "there is no value (a tombstone)"
         try:
-            return _plain(decoder.decode(value)), None
+            return plain(decoder.decode(value)), None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return None, str(error)
 
     return decode
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a decoded value as dicts, lists and scalars."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        return {name: _plain(getattr(value, held)) for name, held in names}
+        return {name: plain(getattr(value, held)) for name, held in names}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return None if value is msgspec.UNSET else value
+        return [plain(one) for one in value]
+    return text_of(value) if isinstance(value, msgspec.Raw) else value
+
+
+def text_of(value: msgspec.Raw) -> str | None:
+    """Return the JSON text of a value; None for null."""
+    text = bytes(value)
+    return None if text == b"null" else text.decode("utf-8", "backslashreplace")
 
 
 # ---------------------------------------------------------------------- one schema
@@ -112,7 +117,11 @@ def _kind(schema: Any, where: str, depth: int) -> Kind:
         raise BadSchema(f"{where}: a schema is a JSON object, got {schema!r:.60}")
     if depth > _DEPTH_MAX:
         raise BadSchema(f"{where}: nested deeper than {_DEPTH_MAX}")
+    if not schema:
+        return Kind(msgspec.Raw, pa.string())
     names = schema.get("type")
+    if names == "null":
+        return Kind(None, None)
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed or len(set(listed) - {"null"}) != 1:
         raise BadSchema(
@@ -143,12 +152,14 @@ def _string(schema: Mapping[str, Any], where: str, _: int) -> Kind:
         if other:
             raise BadSchema(f"{where}: {', '.join(other)} cannot be used with format {form}")
         if form == "date":
-            return Kind(datetime.date, DateType())
-        return Kind(Annotated[datetime.datetime, msgspec.Meta(tz=True)], TimestampType())
+            return Kind(datetime.date, pa.date32())
+        return Kind(
+            Annotated[datetime.datetime, msgspec.Meta(tz=True)], pa.timestamp("us", tz="UTC")
+        )
     if form is not None:
         raise BadSchema(f"{where}: unknown format {form!r}; supported are date-time and date")
     if "enum" in schema:
-        return Kind(_one_of(schema["enum"], str, where), StringType())
+        return Kind(_one_of(schema["enum"], str, where), pa.string())
     pattern = schema.get("pattern")
     if pattern is not None:
         try:
@@ -158,38 +169,41 @@ def _string(schema: Mapping[str, Any], where: str, _: int) -> Kind:
     meta = msgspec.Meta(
         min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=pattern
     )
-    return Kind(Annotated[str, meta], StringType())
+    return Kind(Annotated[str, meta], pa.string())
 
 
 def _integer(schema: Mapping[str, Any], where: str, _: int) -> Kind:
     if "enum" in schema:
-        return Kind(_one_of(schema["enum"], int, where), LongType())
+        return Kind(_one_of(schema["enum"], int, where), pa.int64())
     limits = {ours: schema[name] for name, ours in _LIMITS.items() if name in schema}
     if not limits.keys() & {"ge", "gt"}:
         limits["ge"] = _LONG_MIN
     if not limits.keys() & {"le", "lt"}:
         limits["le"] = _LONG_MAX
-    return Kind(Annotated[int, msgspec.Meta(**limits)], LongType())
+    return Kind(Annotated[int, msgspec.Meta(**limits)], pa.int64())
 
 
 def _number(schema: Mapping[str, Any], _: str, __: int) -> Kind:
     limits = {ours: schema[name] for name, ours in _LIMITS.items() if name in schema}
-    return Kind(Annotated[float, msgspec.Meta(**limits)] if limits else float, DoubleType())
+    return Kind(Annotated[float, msgspec.Meta(**limits)] if limits else float, pa.float64())
 
 
 def _boolean(_: Mapping[str, Any], __: str, ___: int) -> Kind:
-    return Kind(bool, BooleanType())
+    return Kind(bool, pa.bool_())
 
 
 def _array(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
     inner = _kind(schema.get("items"), f"{where}[]", depth + 1)
     meta = msgspec.Meta(min_length=schema.get("minItems"), max_length=schema.get("maxItems"))
-    return Kind(Annotated[list[inner.checked], meta], ArrayType(inner.column))  # type: ignore[name-defined]
+    column = None if inner.column is None else pa.list_(inner.column)
+    return Kind(Annotated[list[inner.checked], meta], column)  # type: ignore[name-defined]
 
 
 def _object(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not properties:
+    properties: Any = schema.get("properties")
+    more = schema.get("additionalProperties", True)
+    is_empty = properties == {} and more is False
+    if not (is_empty or (isinstance(properties, Mapping) and properties)):
         raise BadSchema(f"{where}: an object needs properties, which become its columns")
     required = schema.get("required", [])
     unknown = [name for name in required if name not in properties]
@@ -198,7 +212,6 @@ def _object(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
     folded = [name.lower() for name in properties]
     if len(set(folded)) < len(folded):
         raise BadSchema(f"{where}: two properties differ only in case, which Spark ignores")
-    more = schema.get("additionalProperties", True)
     if not isinstance(more, bool):
         raise BadSchema(f"{where}: additionalProperties must be true or false")
     fields: list[Any] = []
@@ -209,8 +222,10 @@ def _object(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
         if name in required:
             fields.append((held[name], checked))
         else:
-            fields.append((held[name], checked | msgspec.UnsetType, msgspec.UNSET))
-        columns.append(StructField(name, column))
+            # msgspec does not check defaults: an absent value is None, and null is still refused.
+            fields.append((held[name], checked, None))
+        if column is not None:
+            columns.append(pa.field(name, column))
     made = msgspec.defstruct(
         "Row",
         fields,
@@ -218,7 +233,7 @@ def _object(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
         forbid_unknown_fields=not more,
         kw_only=True,
     )
-    return Kind(made, StructType(columns))
+    return Kind(made, pa.struct(columns) if columns else None)
 
 
 def _one_of(values: Any, kind: type, where: str) -> Any:

@@ -19,14 +19,16 @@ from octavo.ledger.read.continuity import Continuity
 from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.protocol.codes import NoSuchEntry
 from octavo.protocol.entry import Entry
+from octavo.spark.batches import StoredBatch
 from octavo.spark.cluster import Cluster, connected
-from octavo.spark.columns import StoredBatch, checked_schema
+from octavo.spark.columns import checked_schema
 from octavo.spark.options import SourceOptions, source_options
 from octavo.spark.planning import planned, range_of, views_of
-from octavo.spark.reading import Split, SplitReader, stored_batch
+from octavo.spark.reading import Split, SplitReader
 from octavo.spark.served import NotServed
 from octavo.spark.source import OctavoDataSource, OctavoReader
 from octavo.spark.splits import Piece
+from octavo.spark.stored import stored_batch
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 

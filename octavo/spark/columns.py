@@ -7,8 +7,8 @@ of aiokafka decodes a batch's records; only the requested columns are built.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -24,9 +24,9 @@ from pyspark.sql.types import (
 )
 
 from octavo.broker.types import DEFAULT_NAMESPACE
-from octavo.protocol.batch import BatchHeader
 from octavo.protocol.limits import TIMESTAMP_MS_MAX
 from octavo.protocol.windows import all_records
+from octavo.spark.batches import StoredBatch
 from octavo.spark.options import InvalidOption, SourceOptions
 
 _HEADERS = ArrayType(
@@ -111,35 +111,6 @@ def checked_schema(schema: StructType, options: SourceOptions) -> tuple[str, ...
                 f"it must be {EVERY[field.name].simpleString()}"
             )
     return tuple(schema.names)
-
-
-class StoredBatch(NamedTuple):
-    """A RecordBatch and where it is stored. `base` is its first offset in the partition."""
-
-    topic: str
-    partition: int
-    ledger_id: int
-    entry_id: int
-    base: int
-    header: BatchHeader
-    data: bytes
-
-    @property
-    def next_offset(self) -> int:
-        """The offset after the batch's last offset."""
-        return self.base + self.header.last_offset_delta + 1
-
-    def numbered(self) -> tuple[Sequence[int], list[Any]]:
-        """Return the offsets in the partition, and their records."""
-        records = all_records(self.data)
-        return self.offsets(records, 0), records
-
-    def offsets(self, records: list[Any], first: int) -> Sequence[int]:
-        """Return the offsets of `records`, the first of which has index `first` in the batch."""
-        if self.header.is_dense:
-            return range(self.base + first, self.base + first + len(records))
-        shift = self.base - self.header.base_offset
-        return [shift + one.offset for one in records]
 
 
 class ArrowBuilder:

@@ -1,43 +1,26 @@
 """Reads a split in a Spark task: entries from the bookies, as Arrow batches.
 
-A task needs no metadata store: the few records it needs come with the split. When they are outdated
-(a ledger was moved or trimmed, a bookie has a new address), the task asks the service for new
-records and continues at the same offset. Messages that retention has removed meanwhile are an error
-or skipped, as `failOnDataLoss` says. An event loop on its own thread reads entries, while this
-thread makes Arrow batches of the entries before. With `readFrom=broker` a broker serves the
-messages instead: see served.py.
+A task needs no metadata store: the few records it needs come with the split (stored.py). An event
+loop on its own thread reads entries, while this thread makes Arrow batches of the entries before.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 from collections.abc import AsyncGenerator, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from octavo.ledger.errors import LedgerError, LedgerNotFound, OffloadDamaged
 from octavo.loop_thread import LoopThread
-from octavo.metadata.snapshot_store import SnapshotStore
-from octavo.protocol.append_time import readable, shown
-from octavo.protocol.batch import read_header
-from octavo.protocol.codes import NoSuchEntry
-from octavo.protocol.entry import Entry
-from octavo.spark.cluster import Cluster, connected
-from octavo.spark.columns import ArrowBuilder, StoredBatch
+from octavo.spark.batches import StoredBatch
+from octavo.spark.columns import ArrowBuilder
 from octavo.spark.options import SourceOptions
-from octavo.spark.served import NotServed, served
-from octavo.spark.splits import DataLost, Piece, checked_range, of_this_topic, pieces
+from octavo.spark.splits import Piece
+from octavo.spark.stored import PieceReader
 
 ROWS_MAX = 20_000
 BYTES_MAX = 2 * 2**20
 """An Arrow batch is complete at either of these limits."""
-_TRIES_MAX = 5
-_PAUSE_S = 0.5
-
-_log = logging.getLogger("octavo.spark")
 
 
 class Split(InputPartition):
@@ -49,14 +32,16 @@ class Split(InputPartition):
         self.records = records
 
 
-class SplitReader:
+class SplitReader(PieceReader):
     """Reads splits. Spark pickles it to the tasks, so it holds only values."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
-        self._service = options.service
+        super().__init__(
+            options.service,
+            fail_on_data_loss=options.fail_on_data_loss,
+            read_from=options.read_from,
+        )
         self._names = names
-        self._fail = options.fail_on_data_loss
-        self._from = options.read_from
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Return the rows of a split, in order within each partition."""
@@ -73,107 +58,6 @@ class SplitReader:
         finally:
             thread.stop()
 
-    async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
+    def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Return the stored batches that hold the split's pieces, about a megabyte at a time."""
-        cluster = Cluster(SnapshotStore(split.records, self._service))
-        await cluster.start()
-        try:
-            for piece in split.parts:
-                rest: list[Piece] = [piece]
-                tries = 0
-                while rest:
-                    at = rest[0]
-                    try:
-                        async with contextlib.aclosing(self._stored(cluster, at)) as found:
-                            async for batches in found:
-                                yield at, batches
-                                at = at._replace(start=_after(at, batches[-1]))
-                                tries = 0
-                        if at.start < at.end and not at.compacted:
-                            # An open ledger was deleted: bookies then report it as ending early,
-                            # which must not count as the end of the data.
-                            raise NotServed(f"ledger {at.ledger_id} ends before {at.end}")
-                        rest = rest[1:]
-                    except OffloadDamaged:
-                        raise  # a retry cannot help
-                    except (LedgerError, NoSuchEntry, NotServed) as error:
-                        tries += 1
-                        cluster, rest = await self.tried_again(cluster, at, rest[1:], error, tries)
-                await cluster.release(piece.ledger_id)
-        finally:
-            await cluster.close()
-
-    async def _stored(self, cluster: Cluster, piece: Piece) -> AsyncGenerator[list[StoredBatch]]:
-        if self._from == "broker":
-            async with contextlib.aclosing(served(self._service, piece)) as found:
-                async for batches in found:
-                    yield batches
-        else:
-            async with contextlib.aclosing(cluster.entries(piece)) as entries:
-                async for some in entries:
-                    yield [stored_batch(piece, entry) for entry in some]
-
-    async def tried_again(
-        self, old: Cluster, at: Piece, rest: list[Piece], error: Exception, tries: int
-    ) -> tuple[Cluster, list[Piece]]:
-        """Return how to continue after reading `at` has failed `tries` times in a row.
-
-        Closes `old`. Raises `error` after the last try, and `DataLost`.
-        """
-        if tries == _TRIES_MAX:
-            raise error
-        _log.warning("%s: asking the service for new records", error)
-        await asyncio.sleep(_PAUSE_S * (tries - 1))
-        return await self._planned_anew(old, at, rest, error)
-
-    async def _planned_anew(
-        self, old: Cluster, at: Piece, rest: list[Piece], error: Exception
-    ) -> tuple[Cluster, list[Piece]]:
-        """Plan the rest of a piece with current metadata. Raises `DataLost`."""
-        async with connected(self._service, self._from) as service:
-            if at.compacted:
-                again = [await _still_there(service, at, error)]
-            else:
-                view = await service.view(at.topic, at.partition)
-                of = at.incarnation
-                try:
-                    start, end = of_this_topic(view, at.start, at.end, of, of, fail=self._fail)
-                    start, end = checked_range(view, start, end, fail=self._fail)
-                except DataLost as lost:
-                    raise lost from error
-                again = pieces(view, start, end)
-            records = await service.records_for(one.ledger_id for one in (*again, *rest))
-        await old.close()
-        cluster = Cluster(SnapshotStore(records, self._service))
-        await cluster.start()
-        return cluster, [*again, *rest]
-
-
-async def _still_there(service: Cluster, at: Piece, error: Exception) -> Piece:
-    """Check that a compacted view's piece is still there: no other view can replace it."""
-    try:
-        await service.ledgers.metadata(at.ledger_id)
-    except LedgerNotFound:
-        raise DataLost(
-            f"topic {at.topic} partition {at.partition}: the compacted view that this query reads "
-            "was replaced and its ledgers were deleted; start the query again"
-        ) from error
-    return at
-
-
-def stored_batch(piece: Piece, entry: Entry) -> StoredBatch:
-    """Return the entry as a batch with its place in the partition. Raises `InvalidBatch`."""
-    header = shown(read_header(entry.payload), piece.appended)
-    return StoredBatch(
-        piece.topic,
-        piece.partition,
-        piece.ledger_id,
-        entry.entry_id,
-        piece.base + header.base_offset,
-        header,
-        bytes(readable(header, entry.payload)),
-    )
-
-
-def _after(piece: Piece, batch: StoredBatch) -> int:
-    return min(piece.end, batch.next_offset)
+        return self.batches(split.parts, split.records)

@@ -17,7 +17,7 @@ from octavo.credentials import bearer
 from octavo.protocol.append_time import APPEND_TIME_HEADER, Times, readable
 from octavo.protocol.batch import InvalidBatch, split_batches
 from octavo.protocol.codes import OctavoError
-from octavo.spark.columns import StoredBatch
+from octavo.spark.batches import StoredBatch
 from octavo.spark.splits import Piece
 
 _BYTES_MAX = 8 * 2**20

@@ -27,7 +27,7 @@ from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicRecord
 from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import DigestType
-from octavo.spark import reading
+from octavo.spark import stored
 from octavo.spark.cluster import Cluster as SparkCluster
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import InvalidOption, source_options
@@ -64,7 +64,7 @@ class Halfway:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "ROWS_MAX", ROWS)
-    monkeypatch.setattr(reading, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(stored, "_PAUSE_S", 0.01)
 
 
 async def trim(place: Place) -> int:
@@ -185,7 +185,7 @@ async def test_a_replica_with_a_flipped_bit_is_passed_over_and_told(place: Place
 async def test_every_replica_damaged_is_an_error_not_silence(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(stored, "_PAUSE_S", 0.01)
     for node in place.cluster.nodes.values():
         flips_bits(node)
     reader = reader_of(place.service, endingOffsets='{"flights": {"0": 20}}')

@@ -50,8 +50,9 @@ from octavo.client.types import TopicName as ColumnsTopicName
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import build_batch, read_records
 from octavo.spark import commit
+from octavo.spark.batches import StoredBatch
 from octavo.spark.cluster import connected
-from octavo.spark.columns import EVERY, ArrowBuilder, StoredBatch, shown
+from octavo.spark.columns import EVERY, ArrowBuilder, shown
 from octavo.spark.reading import Split
 from octavo.spark.sink_options import checked_columns
 from octavo.spark.sink_rows import RowRouter, Target
@@ -447,7 +448,7 @@ async def test_a_checkpoint_of_an_older_version_is_read(renewed_place: Place) ->
 async def test_a_batch_read_that_was_planned_before(
     renewed_place: Place, fail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.spark.reading._PAUSE_S", 0.01)
+    monkeypatch.setattr("octavo.spark.stored._PAUSE_S", 0.01)
     async with asyncio.timeout(15):
         while True:
             reader, splits = await renewed_place.planned(failOnDataLoss=fail)
