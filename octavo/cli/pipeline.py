@@ -29,12 +29,14 @@ from octavo.cli.options import (
 from octavo.cli.pipeline_compact import compact
 from octavo.cli.pipeline_kafka import ingest_kafka
 from octavo.cli.pipeline_run import Job, Where, carry_out
+from octavo.cli.pipeline_table import table
 from octavo.cli.pipeline_write import gc, ingest, replay
 
 app = typer.Typer(
     help="Examine and move whole topics with Spark. Exit codes: 0 ok, 1 findings, 2 usage, "
     "3 failed, 130 interrupted (143 by SIGTERM).",
-    epilog="Needs Java 17 and pip install 'octavo[spark]'. On a cluster: spark-submit "
+    epilog="Needs Java 17 and pip install 'octavo[spark]'; table needs only 'octavo[tables]'. "
+    "On a cluster: spark-submit "
     "octavo/pipeline/__main__.py JOB …",
     no_args_is_help=True,
 )
@@ -43,6 +45,7 @@ app.command()(ingest)
 app.command()(ingest_kafka)
 app.command()(replay)
 app.command()(compact)
+app.command()(table)
 app.command()(gc)
 
 

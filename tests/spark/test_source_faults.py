@@ -27,7 +27,7 @@ from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicRecord
 from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import DigestType
-from octavo.spark import stored
+from octavo.spark import reading, stored
 from octavo.spark.cluster import Cluster as SparkCluster
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import InvalidOption, source_options

@@ -1,0 +1,107 @@
+"""`octavo pipeline table`: a topic as an Iceberg table, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.options import AsJson, BadOption, Data, ServiceUrl, named_values
+from octavo.cli.output import say
+from octavo.cli.pipeline_run import Where, finish
+
+if TYPE_CHECKING:
+    from octavo.pipeline.outcome import Outcome
+
+
+def table(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")],
+    to: Annotated[
+        str, typer.Option("--to", help="A folder, or an object store's URL: s3://…, gs://….")
+    ] = "",
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            help="A catalog's URL (http:// for REST, postgresql+psycopg2://, sqlite:///), or its "
+            "name in PyIceberg's configuration. Default: a catalog in the folder --to."
+        ),
+    ] = None,
+    catalog_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A property of the catalog; may be repeated."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--table", metavar="NAMESPACE.NAME", help="Default: the topic's own names."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with new messages until interrupted.")
+    ] = False,
+    every_s: Annotated[
+        float, typer.Option(min=0.1, help="With --follow: the seconds from commit to commit.")
+    ] = 30.0,
+    rows_per_commit: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="The most rows of a commit.")
+    ] = 1_000_000,
+    mb_per_commit: Annotated[
+        int, typer.Option(min=1, max=4_096, help="A commit ends at as many MiB in memory.")
+    ] = 256,
+    schema: Annotated[
+        Path | None, typer.Option(help="A JSON Schema: its properties become columns.")
+    ] = None,
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Go on after messages that retention has removed."),
+    ] = False,
+    keep_snapshots_s: Annotated[
+        float, typer.Option(min=0, help="Older snapshots of the table are expired.")
+    ] = 3_600.0,
+    url: ServiceUrl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a topic into an Iceberg table, each message once; a repeated run adds new messages.
+
+    \b
+    Examples:
+      octavo pipeline table flights --to /data/lake --follow
+      octavo pipeline table flights --to s3://lake/tables --catalog http://catalog:8181 \\
+          --schema flight.json --follow --every-s 20
+    """
+
+    def work() -> Outcome:
+        from octavo.pipeline.table_iceberg import check_libraries
+
+        check_libraries()
+        from octavo.client.types import TopicName
+        from octavo.pipeline.table import TableOptions, place_of, table
+        from octavo.pipeline.table_rules import Upkeep
+
+        found = TopicName.of(topic)
+        options = TableOptions(
+            str(found),
+            place_of(found, to, catalog, name, named_values("--catalog-option", catalog_option)),
+            schema=None if schema is None else _json_file(schema),
+            follow=follow,
+            every_s=every_s,
+            rows_max=rows_per_commit,
+            bytes_max=mb_per_commit * 2**20,
+            fail_on_data_loss=not skip_lost,
+            upkeep=Upkeep(keep_ms=round(keep_snapshots_s * 1000)),
+            as_json=as_json,
+        )
+        return table(Where(url, data).service, options, say)
+
+    finish(work, as_json=as_json)
+
+
+def _json_file(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadOption(f"{path}: {error}") from error
+    if not isinstance(found, dict):
+        raise BadOption(f"{path}: a schema must be a JSON object")
+    return found

@@ -1,0 +1,359 @@
+"""The job `table`: a topic as an Iceberg table, once or continuously, without Spark.
+
+Each commit adds the messages of a range of offsets together with the offsets after them, so the
+table has each message once, whenever the job was killed. A commit asserts the snapshot that the job
+has read: if another program changed the table, the job reads the position again, and with it the
+messages. The rules are in table_rules.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from octavo.client.types import TopicName
+from octavo.loop_thread import LoopThread
+from octavo.pipeline.interrupt import Interrupted, Signals, told
+from octavo.pipeline.outcome import Outcome
+from octavo.pipeline.runner import BadUsage, JobFailed
+from octavo.pipeline.table_columns import Columns, Rows, columns_of_schema
+from octavo.pipeline.table_iceberg import (
+    Conflict,
+    IcebergTable,
+    Place,
+    Step,
+    away,
+    only_follower,
+)
+from octavo.pipeline.table_rules import (
+    INCARNATION,
+    INFERRED,
+    SCHEMA,
+    TOPIC,
+    Plan,
+    Position,
+    Upkeep,
+    check_topic,
+    next_ranges,
+    pause_s,
+)
+from octavo.protocol.codes import OctavoError
+from octavo.spark.cluster import Cluster, connected
+from octavo.spark.options import InvalidOption, Selection
+from octavo.spark.splits import View, pieces
+from octavo.spark.stored import PieceReader
+
+_TRIES_MAX = 5
+"""Failures in a row after which a job without `--follow` ends."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of the job. Sizes in bytes."""
+
+    topic: str
+    place: Place
+    schema: Mapping[str, Any] | None = None
+    keep_value: bool = False
+    follow: bool = False
+    every_s: float = 30.0
+    """While it follows: the time between the beginnings of two commits."""
+    rows_max: int = 1_000_000
+    bytes_max: int = 256 * 2**20
+    """A commit is complete at either of these bounds; so they bound memory, too."""
+    fail_on_data_loss: bool = True
+    upkeep: Upkeep = field(default_factory=Upkeep)
+    upkeep_commits: int = 10
+    """Small files and old snapshots are looked for after as many commits."""
+    as_json: bool = False
+    """Progress is one JSON object a line."""
+
+
+@dataclass
+class _Tally:
+    commits: int = 0
+    rows: int = 0
+    bytes: int = 0
+    odd_times: int = 0
+    behind: int = 0
+    conflicts: int = 0
+    joined: int = 0
+    expired: int = 0
+
+
+def place_of(
+    topic: TopicName, to: str, catalog: str | None, name: str | None, properties: Mapping[str, str]
+) -> Place:
+    """Return where the table is. Raises `BadUsage`."""
+    if not to and catalog is None:
+        raise BadUsage("say where the table is: --to FOLDER, or --catalog with a URL or a name")
+    if "://" in to and catalog is None:
+        raise BadUsage(
+            f"--to {to} needs --catalog: only a local folder can hold a catalog of its own"
+        )
+    if any(one in to for one in "?#%") and "://" not in to:
+        raise BadUsage(f"--to {to}: PyIceberg cannot read names with ?, # or %: rename the folder")
+    namespace, _, last = (name or f"{topic.namespace}.{topic.topic}").rpartition(".")
+    if name is not None and not (namespace and last and "/" not in name):
+        raise BadUsage(f"--table {name}: give NAMESPACE.NAME, such as lake.flights")
+    return Place(to, namespace, last, catalog, properties)
+
+
+def _no_step(_: str) -> None:
+    """Do nothing."""
+
+
+def table(
+    service: str, options: TableOptions, say: Callable[[str], None], *, step: Step = _no_step
+) -> Outcome:
+    """Run the job. Raises `BadUsage`, `BadSchema`, `TableUnusable`, `DataLost`, `JobFailed`.
+
+    `step` is called before each step that changes the table: for tests.
+    """
+    started = time.monotonic()
+    outcome = Outcome("table")
+    follower = Follower(service, options, say, step)
+
+    def how_far() -> None:
+        tally = follower.tally
+        outcome.summary = {
+            "table": f"{options.place.namespace}.{options.place.name}",
+            "rows": tally.rows,
+            "commits": tally.commits,
+            "behind_messages": tally.behind,
+            "times_outside_calendar": tally.odd_times,
+            "conflicts": tally.conflicts,
+            "files_joined": tally.joined,
+            "snapshots_expired": tally.expired,
+            "took_s": round(time.monotonic() - started, 1),
+        }
+
+    with Signals():
+        try:
+            with told(outcome, how_far), only_follower(options.place):
+                follower.run()
+        except Interrupted as stop:
+            return stop.ended("table")
+        finally:
+            follower.close()
+    return outcome
+
+
+class Follower:
+    """Brings a topic's messages into a table, commit by commit."""
+
+    def __init__(
+        self, service: str, options: TableOptions, say: Callable[[str], None], step: Step
+    ) -> None:
+        self._service = service
+        self._options = options
+        self._say = say
+        self._step = step
+        self._thread = LoopThread("octavo-table")
+        self._reader = PieceReader(
+            service, fail_on_data_loss=options.fail_on_data_loss, read_from="auto"
+        )
+        # Names the process for another machine's messages.
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        self._table = IcebergTable(options.place, self.name, step)
+        self._columns: Columns | None = None
+        self.tally = _Tally()
+
+    def close(self) -> None:
+        """End the reading thread."""
+        self._thread.stop()
+
+    def run(self) -> None:
+        """Commit until the topic's end, or with `follow` until interrupted."""
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                is_full = self.commit_next()
+                failures = 0
+            except Conflict as conflict:
+                self.tally.conflicts += 1
+                failures += 1
+                self._failed(conflict, str(conflict), failures)
+                continue
+            except Exception as error:
+                retryable = isinstance(error, OctavoError) and error.retryable
+                why = str(error) if retryable else away(error)
+                if why is None or isinstance(error, (BadUsage, InvalidOption)):
+                    raise
+                failures += 1
+                self._table.forget()
+                self._failed(error, why, failures)
+                continue
+            if is_full:
+                continue
+            if not self._options.follow:
+                return
+            time.sleep(max(0.0, self._options.every_s - (time.monotonic() - began)))
+
+    def _failed(self, error: Exception, why: str, failures: int) -> None:
+        """Wait before the next try; raise `JobFailed` after the last."""
+        if not self._options.follow and failures >= _TRIES_MAX:
+            raise JobFailed(f"{why} (tried {failures} times)") from error
+        pause = pause_s(failures - 1)
+        self._say(f"{why}: trying again in {pause:.1f} s")
+        time.sleep(pause)
+
+    # ------------------------------------------------------------------ one commit
+
+    def commit_next(self) -> bool:
+        """Bring the table one commit further; return whether more is waiting already."""
+        self._step("load")
+        exists = self._table.load()
+        try:
+            views = self._thread.call(self._looked())
+        except InvalidOption:
+            if exists:  # say so, if the topic was there before
+                check_topic(self._table.position(), self._options.topic, "")
+            raise
+        incarnation = views[0].incarnation
+        if exists:
+            position = self._table.position()
+            check_topic(position, self._options.topic, incarnation)
+        else:
+            position = Position(self._options.topic, incarnation)
+        columns = self._columns_for()
+        if not exists:
+            self._table.create(columns.arrow, self._properties(position))
+            exists = True
+            position = self._table.position()
+            check_topic(position, self._options.topic, incarnation)
+        self._table.check_mine()
+        plan = next_ranges(
+            position,
+            views,
+            rows_max=self._options.rows_max,
+            bytes_max=self._options.bytes_max,
+            fail=self._options.fail_on_data_loss,
+        )
+        if not plan.ranges:
+            self.tally.behind = 0
+            return False
+        began = time.monotonic()
+        self._step("read")
+        batches, rows, reached = self._read(plan, columns)
+        table = pa.Table.from_batches(batches, columns.arrow)
+        self._table.append(table, position.at(reached), columns.arrow, {})
+        self._count(plan, table, rows, reached, time.monotonic() - began)
+        if self.tally.commits % self._options.upkeep_commits == 0:
+            self.keep_up()
+        return self.tally.behind > 0 and (plan.is_full or reached != _ends(plan))
+
+    async def _looked(self) -> list[View]:
+        """Return the topic's partitions as they are now. Raises `InvalidOption`: no such topic."""
+        async with connected(self._service) as cluster:
+            return await _views(cluster, self._options.topic)
+
+    def _columns_for(self) -> Columns:
+        if self._columns is None:
+            self._columns = columns_of_schema(
+                self._options.schema, keep_value=self._options.keep_value
+            )
+        return self._columns
+
+    def _properties(self, position: Position) -> dict[str, str]:
+        schema = self._options.schema
+        return {
+            TOPIC: position.topic,
+            INCARNATION: position.incarnation,
+            SCHEMA: "" if schema is None else json.dumps(schema),
+            INFERRED: "false",
+        }
+
+    def _read(
+        self, plan: Plan, columns: Columns
+    ) -> tuple[list[pa.RecordBatch], Rows, dict[int, int]]:
+        """Read the ranges, up to the bound of bytes; return how far each partition was read."""
+        parts = [one for given in plan.ranges for one in pieces(given.view, given.start, given.end)]
+        records = self._thread.call(self._records(one.ledger_id for one in parts))
+        rows = Rows(columns)
+        batches: list[pa.RecordBatch] = []
+        reached: dict[int, int] = {}
+        size = 0
+        stream: Any = self._thread.iterate(self._reader.batches(parts, records))
+        with contextlib.closing(stream):
+            for piece, found in stream:
+                for batch in found:
+                    rows.add(batch, piece.start, piece.end)
+                    reached[piece.partition] = min(piece.end, batch.next_offset)
+                    if rows.pending >= 20_000:
+                        batches.append(rows.take())
+                        size += batches[-1].nbytes
+                if size >= self._options.bytes_max:
+                    break
+            else:
+                reached = _ends(plan)
+        if rows.pending:
+            batches.append(rows.take())
+        return batches, rows, reached
+
+    async def _records(self, ledgers: Any) -> dict[str, bytes]:
+        async with connected(self._service) as cluster:
+            return await cluster.records_for(ledgers)
+
+    def _count(
+        self,
+        plan: Plan,
+        table: pa.Table,
+        rows: Rows,
+        reached: Mapping[int, int],
+        took_s: float,
+    ) -> None:
+        tally = self.tally
+        tally.commits += 1
+        tally.rows += table.num_rows
+        tally.bytes += table.nbytes
+        tally.odd_times += rows.odd_times
+        starts = {given.view.partition: given.start for given in plan.ranges}
+        tally.behind = plan.behind - sum(reached[one] - starts[one] for one in reached)
+        said = {
+            "commit": tally.commits,
+            "rows": table.num_rows,
+            "bytes": table.nbytes,
+            "seconds": round(took_s, 2),
+            "rows_total": tally.rows,
+            "behind_messages": tally.behind,
+            "newest_message_ms": rows.newest_ms,
+        }
+        if self._options.as_json:
+            self._say(json.dumps(said))
+            return
+        self._say(
+            f"commit {tally.commits}: {table.num_rows:,} rows in {took_s:.1f} s, {tally.rows:,} in "
+            f"all; {tally.behind:,} messages behind"
+        )
+
+    def keep_up(self) -> None:
+        """Join small files and expire old snapshots; a conflict leaves it for the next time."""
+        with contextlib.suppress(Conflict):
+            self._table.load()
+            self._table.check_mine()
+            self.tally.joined += self._table.join_small(self._options.upkeep)
+            self._table.load()
+            self.tally.expired += self._table.expire(self._options.upkeep)
+
+
+def _ends(plan: Plan) -> dict[int, int]:
+    return {given.view.partition: given.end for given in plan.ranges}
+
+
+async def _views(cluster: Cluster, topic: str) -> list[View]:
+    numbers = (await cluster.partitions(Selection(topics=(topic,))))[topic]
+    views = [await cluster.view(topic, number) for number in numbers]
+    if len({one.incarnation for one in views}) > 1:
+        raise InvalidOption(f"topic {topic} is being deleted and created again: try again")
+    return views

@@ -1,0 +1,275 @@
+"""A topic as an Iceberg table: each message once, whatever happens between two commits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs octavo[tables]")
+pytest.importorskip("pyiceberg", reason="needs octavo[tables]")
+
+from octavo.broker.types import PartitionName, TopicName
+from octavo.pipeline.outcome import Outcome
+from octavo.pipeline.table import TableOptions, table
+from octavo.pipeline.table_iceberg import Place, TableTaken, catalog_of
+from octavo.pipeline.table_rules import TableUnusable, TopicReplaced, Upkeep, position_in
+from octavo.protocol.records import Record, build_batch, read_records
+from tests.support.cluster import Cluster, RunningBroker, make_topic, owned, running_cluster
+
+TOPIC = TopicName("public", "flights")
+DAY_MS = 86_400_000
+ROWS = 7
+"""Messages of a batch: bounds of commits lie within batches."""
+Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+@dataclass
+class World:
+    """A cluster with a topic of two partitions, and a folder for tables."""
+
+    cluster: Cluster
+    running: RunningBroker
+    to: Path
+    said: list[str] = field(default_factory=list)
+    published: int = 0
+
+    @property
+    def service(self) -> str:
+        return f"file://{self.cluster.folder / 'metadata.db'}"
+
+    def options(self, **more: Any) -> TableOptions:
+        place = more.pop("place", None) or Place(str(self.to), "public", "flights")
+        return TableOptions(str(TOPIC), place, **{"rows_max": 25, **more})
+
+    async def table(self, step: Callable[[str], None] | None = None, **more: Any) -> Outcome:
+        """Run the job in a thread, as the command does."""
+        options = self.options(**more)
+        steps = {} if step is None else {"step": step}
+        return await asyncio.to_thread(table, self.service, options, self.said.append, **steps)
+
+    async def publish(self, batches: int, partition: int = 0, value: Any = None) -> None:
+        place = await owned(self.running.broker, TOPIC.partition(partition))
+        for _ in range(batches):
+            records = []
+            for row in range(ROWS):
+                number = self.published * ROWS + row
+                said = b"v%d" % number if value is None else value(number)
+                headers = (("n", b"%d" % number),) if number % 3 else ()
+                key = b"k%d" % number if number % 2 else None
+                records.append(Record(key, said, headers, 1_000 + number * DAY_MS // 40))
+            await place.publish(build_batch(records))
+            self.published += 1
+        await seen(self, partition, place.next_offset)
+
+    async def messages(self) -> list[Row]:
+        """Return the topic's messages as its owner serves them."""
+        return [
+            row
+            for number in range(2)
+            for row in await stored(self.running, TOPIC.partition(number))
+        ]
+
+    def read(self, name: str = "flights") -> Any:
+        """Load the table as any program with PyIceberg does."""
+        return catalog_of(Place(str(self.to), "public", name)).load_table(("public", name))
+
+    def rows(self) -> list[Row]:
+        """Return the table's rows, as messages, in order."""
+        found = self.read().scan().to_arrow().to_pylist()
+        return sorted(map(as_message, found), key=lambda row: row[:2])
+
+
+def as_message(row: dict[str, Any]) -> Row:
+    time = row["timestamp"]
+    time_ms = row["timestamp_ms"] if time is None else round(time.timestamp() * 1000)
+    headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
+    return row["partition"], row["offset"], time_ms, row["key"], row["value"], headers
+
+
+async def stored(running: RunningBroker, name: PartitionName) -> list[Row]:
+    partition = await owned(running.broker, name)
+    found: list[Row] = []
+    offset = 0
+    while offset < partition.next_offset:
+        for one in await partition.read(offset, bytes_max=100_000, count_max=10_000):
+            found += [
+                (
+                    name.partition,
+                    one.base_offset + number,
+                    r.timestamp_ms,
+                    r.key,
+                    r.value,
+                    tuple(r.headers),
+                )
+                for number, r in enumerate(read_records(one.data))
+            ]
+            offset = one.next_offset
+    return found
+
+
+async def seen(world: World, partition: int, end: int) -> None:
+    """Wait until readers of the bookies see the partition up to `end`."""
+    from octavo.spark.cluster import connected
+
+    async with asyncio.timeout(60), connected(world.service) as cluster:
+        while (await cluster.view(str(TOPIC), partition)).end < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with running_cluster(tmp_path, session_timeout_ms=60_000) as cluster:
+        running = await cluster.start("A")
+        await make_topic(running.broker, TOPIC, partitions=2, rollover_entries=4)
+        yield World(cluster, running, tmp_path / "tables")
+
+
+async def test_the_table_is_the_topic_message_by_message(world: World) -> None:
+    """Commits of 25 rows cut batches of 7 rows, in two partitions and several ledgers."""
+    await world.publish(11)
+    await world.publish(6, partition=1)
+    found = await world.table()
+    assert found.exit == 0
+    assert found.summary["rows"] == 17 * ROWS
+    assert found.summary["commits"] == 5
+    assert found.summary["behind_messages"] == 0
+    assert world.rows() == await world.messages()
+
+    await world.publish(2, partition=1)
+    assert (await world.table()).summary["rows"] == 2 * ROWS
+    assert (await world.table()).summary["commits"] == 0, "nothing is new"
+    assert world.rows() == await world.messages()
+    position = position_in(world.read().current_snapshot().summary.additional_properties)
+    assert position is not None
+    assert position.offsets == {0: 11 * ROWS, 1: 8 * ROWS}
+
+
+class Died(BaseException):
+    """The process was killed: nothing of it runs any more."""
+
+
+class Nth:
+    """Dies at the step with this number, and counts them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.steps: list[str] = []
+
+    def __call__(self, step: str) -> None:
+        self.steps.append(step)
+        if len(self.steps) - 1 == self.number:
+            raise Died(step)
+
+
+async def test_killed_at_any_step_and_started_again_it_is_exact(world: World) -> None:
+    """Each run dies one step later than the run before, with new messages between them, until
+    runs come through whole."""
+    upkeep = Upkeep(merge_files_min=2, keep_ms=0, keep_min=1)
+    died_at: set[str] = set()
+    number = 0
+    while True:
+        await world.publish(1, partition=number % 2)
+        step = Nth(number)
+        try:
+            await world.table(step, rows_max=5, upkeep=upkeep, upkeep_commits=1)
+        except Died as died:
+            died_at.add(str(died))
+            number += 1
+            continue
+        break
+    assert world.rows() == await world.messages()
+    assert {"load", "create", "read", "write", "commit append", "committed append"} <= died_at
+    assert {"write join", "commit join", "committed join", "commit expire"} <= died_at
+    assert len(world.rows()) == world.published * ROWS
+
+
+async def test_a_commit_of_another_program_is_never_overwritten(world: World) -> None:
+    """Another program deletes rows, adds a property, and rolls back, each between our reading of
+    the table and our commit."""
+    await world.publish(3)
+    await world.table()
+    done: list[str] = []
+
+    def meddle(step: str) -> None:
+        if step == "commit append" and not done:
+            done.append(step)
+            world.read().delete('"offset" = 3')
+
+    await world.publish(3)
+    found = await world.table(meddle)
+    assert found.summary["conflicts"] == 1
+    rows = world.rows()
+    assert rows == [row for row in await world.messages() if row[1] != 3]
+
+    # Rolled back to its first commit, the table gets the messages after it again.
+    first = min(world.read().metadata.snapshots, key=lambda one: one.sequence_number)
+    world.read().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    assert (await world.table()).summary["rows"] == 3 * ROWS
+    assert world.rows() == await world.messages()
+
+
+async def test_two_followers_of_one_table(world: World) -> None:
+    """The second on this machine is refused. Of two on different machines, which share no lock,
+    the first ends at its next commit, and no message is there twice."""
+    await world.publish(3)
+    refused: list[BaseException] = []
+
+    def second(step: str) -> None:
+        if step == "read" and not refused:
+            with pytest.raises(TableTaken, match=f"process {os.getpid()} already follows") as told:
+                table(world.service, world.options(), world.said.append)
+            refused.append(told.value)
+
+    assert (await world.table(second)).summary["rows"] == 3 * ROWS
+    assert refused
+
+    await world.publish(4)
+    elsewhere = Place(f"file://{world.to}", "public", "flights", f"sqlite:///{world.to}/catalog.db")
+    others: list[Outcome] = []
+
+    def other_machine(step: str) -> None:
+        if step == "committed append" and not others:
+            others.append(table(world.service, world.options(place=elsewhere), world.said.append))
+
+    with pytest.raises(TableUnusable, match="follows the topic into this table now"):
+        await world.table(other_machine, rows_max=10)
+    assert others[0].summary["rows"] > 0
+    assert world.rows() == await world.messages()
+
+
+async def test_a_topic_that_is_deleted_and_made_again_is_not_mixed_in(world: World) -> None:
+    await world.publish(3)
+    await world.table()
+    before = world.rows()
+    await world.running.broker.topics.delete(TOPIC)
+    with pytest.raises(TopicReplaced, match="was deleted since this table began"):
+        await world.table()
+    await make_topic(world.running.broker, TOPIC, partitions=2)
+    await world.publish(5)
+    with pytest.raises(TopicReplaced, match="was deleted and created again"):
+        await world.table()
+    assert world.rows() == before
+    other = Place(str(world.to), "public", "flights2")
+    assert (await world.table(place=other)).summary["rows"] == 5 * ROWS
+    await make_topic(world.running.broker, TopicName("public", "x"))
+    options = TableOptions("public/x", other)
+    with pytest.raises(TableUnusable, match="the table holds topic public/flights, not public/x"):
+        await asyncio.to_thread(table, world.service, options, world.said.append)
+
+
+async def test_times_outside_the_calendar_are_kept_as_numbers(world: World) -> None:
+    place = await owned(world.running.broker, TOPIC.partition(0))
+    times = [-1, 2**62, 253_402_300_799_999, 253_402_300_800_000, 0]
+    await place.publish(build_batch([Record(None, b"v", (), time) for time in times]))
+    await seen(world, 0, len(times))
+    found = await world.table()
+    assert found.summary["times_outside_calendar"] == 3
+    assert [row[2] for row in world.rows()] == times
+    odd = world.read().scan(row_filter="timestamp is null").to_arrow()
+    assert odd.column("timestamp_ms").to_pylist() == [-1, 2**62, 253_402_300_800_000]
