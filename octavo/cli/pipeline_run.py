@@ -94,10 +94,11 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
 
 def _code(error: Exception) -> int:
     from octavo.pipeline.session import SparkMissing
+    from octavo.pipeline.table_libraries import TableLibraryMissing
 
-    if isinstance(error, SparkMissing):
+    if isinstance(error, (SparkMissing, TableLibraryMissing)):
         return _FAILED
-    from octavo.pipeline.runner import USAGE  # imports Spark
+    from octavo.pipeline.runner import USAGE  # imports pyarrow
 
     return _USAGE if isinstance(error, (BadOption, *USAGE)) else _FAILED
 

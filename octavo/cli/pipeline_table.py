@@ -15,23 +15,32 @@ from octavo.cli.pipeline_run import Where, finish
 if TYPE_CHECKING:
     from octavo.pipeline.outcome import Outcome
 
+Catalog = Annotated[
+    str | None,
+    typer.Option(
+        help="A catalog's URL (http:// for REST, postgresql+psycopg2://, sqlite:///), or its "
+        "name in PyIceberg's configuration. Default: a catalog in the folder --to."
+    ),
+]
+CatalogOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A property of the catalog; may be repeated."),
+]
+RowsPerCommit = Annotated[
+    int, typer.Option(min=1, max=10_000_000, help="The most rows of a commit.")
+]
+MibPerCommit = Annotated[
+    int, typer.Option("--mib-per-commit", min=1, max=4_096, help="A commit ends at this size.")
+]
+
 
 def table(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")],
     to: Annotated[
         str, typer.Option("--to", help="A folder, or an object store's URL: s3://…, gs://….")
     ] = "",
-    catalog: Annotated[
-        str | None,
-        typer.Option(
-            help="A catalog's URL (http:// for REST, postgresql+psycopg2://, sqlite:///), or its "
-            "name in PyIceberg's configuration. Default: a catalog in the folder --to."
-        ),
-    ] = None,
-    catalog_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A property of the catalog; may be repeated."),
-    ] = None,
+    catalog: Catalog = None,
+    catalog_option: CatalogOption = None,
     name: Annotated[
         str | None,
         typer.Option("--table", metavar="NAMESPACE.NAME", help="Default: the topic's own names."),
@@ -42,15 +51,14 @@ def table(
     every_s: Annotated[
         float, typer.Option(min=0.1, help="With --follow: the seconds from commit to commit.")
     ] = 30.0,
-    rows_per_commit: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="The most rows of a commit.")
-    ] = 1_000_000,
-    mb_per_commit: Annotated[
-        int, typer.Option(min=1, max=4_096, help="A commit ends at as many MiB in memory.")
-    ] = 256,
+    rows_per_commit: RowsPerCommit = 1_000_000,
+    mib_per_commit: MibPerCommit = 256,
     schema: Annotated[
         Path | None, typer.Option(help="A JSON Schema: its properties become columns.")
     ] = None,
+    bad_rows: Annotated[
+        str, typer.Option(help="For a value that breaks the schema: suspend (stop), or skip it.")
+    ] = "suspend",
     skip_lost: Annotated[
         bool,
         typer.Option("--skip-lost", help="Go on after messages that retention has removed."),
@@ -71,8 +79,11 @@ def table(
           --schema flight.json --follow --every-s 20
     """
 
+    if bad_rows not in ("suspend", "skip"):
+        raise typer.BadParameter("--bad-rows: use suspend or skip")
+
     def work() -> Outcome:
-        from octavo.pipeline.table_iceberg import check_libraries
+        from octavo.pipeline.table_libraries import check_libraries
 
         check_libraries()
         from octavo.client.types import TopicName
@@ -84,10 +95,11 @@ def table(
             str(found),
             place_of(found, to, catalog, name, named_values("--catalog-option", catalog_option)),
             schema=None if schema is None else _json_file(schema),
+            bad_rows=bad_rows,
             follow=follow,
             every_s=every_s,
             rows_max=rows_per_commit,
-            bytes_max=mb_per_commit * 2**20,
+            bytes_max=mib_per_commit * 2**20,
             fail_on_data_loss=not skip_lost,
             upkeep=Upkeep(keep_ms=round(keep_snapshots_s * 1000)),
             as_json=as_json,

@@ -23,7 +23,7 @@ import pyarrow as pa
 from octavo.client.types import TopicName
 from octavo.loop_thread import LoopThread
 from octavo.pipeline.interrupt import Interrupted, Signals, told
-from octavo.pipeline.outcome import Outcome
+from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import BadUsage, JobFailed
 from octavo.pipeline.table_columns import Columns, Rows, columns_of_schema
 from octavo.pipeline.table_iceberg import (
@@ -63,6 +63,9 @@ class TableOptions:
     topic: str
     place: Place
     schema: Mapping[str, Any] | None = None
+    bad_rows: str = "suspend"
+    """If a value does not fit the schema, `suspend` ends the job before the commit that would have
+    it, and `skip` leaves the message out."""
     keep_value: bool = False
     follow: bool = False
     every_s: float = 30.0
@@ -83,11 +86,18 @@ class _Tally:
     commits: int = 0
     rows: int = 0
     bytes: int = 0
+    bad: int = 0
     odd_times: int = 0
     behind: int = 0
     conflicts: int = 0
     joined: int = 0
     expired: int = 0
+    suspended: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+
+class _Suspended(Exception):
+    """The next commit has a value that does not fit, and is not made."""
 
 
 def place_of(
@@ -98,7 +108,7 @@ def place_of(
         raise BadUsage("say where the table is: --to FOLDER, or --catalog with a URL or a name")
     if "://" in to and catalog is None:
         raise BadUsage(
-            f"--to {to} needs --catalog: only a local folder can hold a catalog of its own"
+            f"--to {to} needs --catalog: only a local folder can hold its catalog itself"
         )
     if any(one in to for one in "?#%") and "://" not in to:
         raise BadUsage(f"--to {to}: PyIceberg cannot read names with ?, # or %: rename the folder")
@@ -129,6 +139,8 @@ def table(
             "table": f"{options.place.namespace}.{options.place.name}",
             "rows": tally.rows,
             "commits": tally.commits,
+            "bad_rows": tally.bad,
+            "suspended": tally.suspended,
             "behind_messages": tally.behind,
             "times_outside_calendar": tally.odd_times,
             "conflicts": tally.conflicts,
@@ -136,6 +148,7 @@ def table(
             "snapshots_expired": tally.expired,
             "took_s": round(time.monotonic() - started, 1),
         }
+        outcome.found(tally.findings, {"bad-row": tally.bad})
 
     with Signals():
         try:
@@ -166,6 +179,7 @@ class Follower:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         self._table = IcebergTable(options.place, self.name, step)
         self._columns: Columns | None = None
+        self._schema: Mapping[str, Any] | None = None
         self.tally = _Tally()
 
     def close(self) -> None:
@@ -180,6 +194,8 @@ class Follower:
             try:
                 is_full = self.commit_next()
                 failures = 0
+            except _Suspended:
+                return
             except Conflict as conflict:
                 self.tally.conflicts += 1
                 failures += 1
@@ -246,8 +262,9 @@ class Follower:
         began = time.monotonic()
         self._step("read")
         batches, rows, reached = self._read(plan, columns)
+        self._judge(rows)
         table = pa.Table.from_batches(batches, columns.arrow)
-        self._table.append(table, position.at(reached), columns.arrow, {})
+        self._table.append(table, position.at(reached), columns.arrow, self._properties(position))
         self._count(plan, table, rows, reached, time.monotonic() - began)
         if self.tally.commits % self._options.upkeep_commits == 0:
             self.keep_up()
@@ -259,14 +276,26 @@ class Follower:
             return await _views(cluster, self._options.topic)
 
     def _columns_for(self) -> Columns:
+        """Return the columns: of the schema that was given, or else of the table's own."""
         if self._columns is None:
-            self._columns = columns_of_schema(
-                self._options.schema, keep_value=self._options.keep_value
-            )
+            self._schema = self._chosen()
+            self._columns = columns_of_schema(self._schema, keep_value=self._options.keep_value)
         return self._columns
 
+    def _chosen(self) -> Mapping[str, Any] | None:
+        given = self._options.schema
+        if not self._table.exists:
+            return given
+        pinned = self._table.properties.get(SCHEMA, "")
+        if pinned == "" and given is not None:
+            raise BadUsage(
+                "the table has values as bytes, in one column: leave out --schema, or choose "
+                "another with --table NAMESPACE.NAME"
+            )
+        return given or (json.loads(pinned) if pinned else None)
+
     def _properties(self, position: Position) -> dict[str, str]:
-        schema = self._options.schema
+        schema = self._schema
         return {
             TOPIC: position.topic,
             INCARNATION: position.incarnation,
@@ -301,6 +330,21 @@ class Follower:
             batches.append(rows.take())
         return batches, rows, reached
 
+    def _judge(self, rows: Rows) -> None:
+        """Count values that do not fit. Raises `_Suspended` if they end the job."""
+        if not rows.misfits:
+            return
+        self.tally.findings += [
+            Finding(
+                "bad-row", f"{self._options.topic}/{one.partition} offset {one.offset}", one.reason
+            )
+            for one in rows.misfits[: SHOWN_MAX - len(self.tally.findings)]
+        ]
+        if self._options.bad_rows == "suspend":
+            self.tally.bad += len(rows.misfits)
+            self.tally.suspended = True
+            raise _Suspended
+
     async def _records(self, ledgers: Any) -> dict[str, bytes]:
         async with connected(self._service) as cluster:
             return await cluster.records_for(ledgers)
@@ -318,6 +362,7 @@ class Follower:
         tally.rows += table.num_rows
         tally.bytes += table.nbytes
         tally.odd_times += rows.odd_times
+        tally.bad += len(rows.misfits)
         starts = {given.view.partition: given.start for given in plan.ranges}
         tally.behind = plan.behind - sum(reached[one] - starts[one] for one in reached)
         said = {

@@ -3,8 +3,8 @@
     partition, offset, timestamp, timestamp_ms, key, headers, and the value: `value`, or its fields
 
 `timestamp_ms` is null, except for a message whose time is outside the calendar (years 1970 to
-9999): then it has that number, and `timestamp` is null. A field with the name of one of these
-columns becomes `value_NAME`.
+9999): then it has that number, and `timestamp` is null. A field with the name of such a
+column becomes `value_NAME`.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Rows:
         return offsets, records
 
     def take(self) -> pa.RecordBatch:
-        """Return the collected messages, and begin anew."""
+        """Return the collected messages, and forget them."""
         records = self._records
         times = [one.timestamp for one in records]
         odd = [None if 0 <= time <= TIMESTAMP_MS_MAX else time for time in times]

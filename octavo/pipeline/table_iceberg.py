@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,12 +48,6 @@ Step = Callable[[str], None]
 """Is called before each step that changes the table, with the step's name."""
 
 
-class TableLibraryMissing(OctavoError):
-    """PyIceberg or pyarrow is not installed."""
-
-    name = "table-library-missing"
-
-
 class TableTaken(OctavoError):
     """Another process of this machine follows a topic into the same table."""
 
@@ -85,15 +78,6 @@ class Place:
     def folder(self) -> Path | None:
         """The local folder; None: the data is elsewhere."""
         return None if "://" in self.to else Path(self.to).absolute()
-
-
-def check_libraries() -> None:
-    """Raise `TableLibraryMissing`."""
-    for package in ("pyiceberg", "pyiceberg_core", "pyarrow", "sqlalchemy"):
-        if importlib.util.find_spec(package) is None:
-            raise TableLibraryMissing(
-                f"tables need {package}, which is not installed: pip install 'octavo[tables]'"
-            )
 
 
 def catalog_of(place: Place) -> Catalog:
@@ -172,7 +156,7 @@ class IcebergTable:
         return self._table is not None
 
     def forget(self) -> None:
-        """Open the catalog anew at the next `load`, after an error."""
+        """Open the catalog again at the next `load`, after an error."""
         self._catalog = None
 
     def create(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
@@ -194,6 +178,11 @@ class IcebergTable:
         ):
             spec.add_field("timestamp", DayTransform(), _DAY)
         self.load()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table was there at the last `load`."""
+        return self._table is not None
 
     @property
     def table(self) -> Table:
@@ -231,7 +220,7 @@ class IcebergTable:
         holder = self.properties.get(FOLLOWER, "")
         if self._has_committed and holder != self._follower:
             raise TakenOver(
-                f"another process ({holder}) follows the topic into this table now; this one ends"
+                f"another process ({holder}) follows the topic into this table: this job ends"
             )
 
     def append(

@@ -2,8 +2,8 @@
 
 A table's snapshots carry, in their summary, the topic, its incarnation, and the next offset of each
 partition. They are written by the commit that adds the messages, so the newest of these snapshots
-is always the exact position of the table, whenever a process was killed. A snapshot of another
-program carries none: the position is that of its nearest ancestor.
+is always the exact position of the table, whenever a process was killed. If another
+program made a snapshot, which carries none, the position of its nearest ancestor counts.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def resumed(
     """Return the table's position. Raises `TableUnusable` for a table that is not Octavo's."""
     if TOPIC not in properties:
         raise TableUnusable(
-            f"the table exists, and was not made by octavo pipeline table (it has no property "
+            f"the table was made by another program than octavo pipeline table (it has no property "
             f"{TOPIC}): choose another with --table NAMESPACE.NAME"
         )
     chain, whole = chain_of(current, every)
@@ -228,7 +228,7 @@ class Upkeep:
     merge_bytes_max: int = 64 * 2**20
     """Files of at least this size stay as they are, and a joined file is not much larger."""
     merge_rows_max: int = 1_000_000
-    """Also a bound of memory: the rows of one join."""
+    """The most rows of a joined file, which are in memory while it is written."""
     keep_ms: int = 3_600_000
     """Snapshots of at least this age are expired."""
     keep_min: int = 10
@@ -241,7 +241,7 @@ a byte is written again once for each power, not with each join."""
 
 
 def to_join(files: Iterable[DataFile], keep: Upkeep) -> list[list[DataFile]]:
-    """Return groups of small files, each of one day, to be joined into one file."""
+    """Return groups of small files of the same day. Each group becomes one file."""
     tiers: dict[tuple[str, int], list[DataFile]] = {}
     for one in files:
         if one.bytes < keep.merge_bytes_max and one.rows < keep.merge_rows_max:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ pytest.importorskip("pyiceberg", reason="needs octavo[tables]")
 
 from octavo.broker.types import PartitionName, TopicName
 from octavo.pipeline.outcome import Outcome
+from octavo.pipeline.runner import BadUsage
 from octavo.pipeline.table import TableOptions, table
 from octavo.pipeline.table_iceberg import Place, TableTaken, catalog_of
 from octavo.pipeline.table_rules import TableUnusable, TopicReplaced, Upkeep, position_in
@@ -215,8 +217,8 @@ async def test_a_commit_of_another_program_is_never_overwritten(world: World) ->
 
 
 async def test_two_followers_of_one_table(world: World) -> None:
-    """The second on this machine is refused. Of two on different machines, which share no lock,
-    the first ends at its next commit, and no message is there twice."""
+    """The second on this machine is refused. Two on different machines share no lock: the first
+    ends at its next commit. Each message is there once."""
     await world.publish(3)
     refused: list[BaseException] = []
 
@@ -237,7 +239,7 @@ async def test_two_followers_of_one_table(world: World) -> None:
         if step == "committed append" and not others:
             others.append(table(world.service, world.options(place=elsewhere), world.said.append))
 
-    with pytest.raises(TableUnusable, match="follows the topic into this table now"):
+    with pytest.raises(TableUnusable, match="follows the topic into this table: this job ends"):
         await world.table(other_machine, rows_max=10)
     assert others[0].summary["rows"] > 0
     assert world.rows() == await world.messages()
@@ -273,3 +275,100 @@ async def test_times_outside_the_calendar_are_kept_as_numbers(world: World) -> N
     assert [row[2] for row in world.rows()] == times
     odd = world.read().scan(row_filter="timestamp is null").to_arrow()
     assert odd.column("timestamp_ms").to_pylist() == [-1, 2**62, 253_402_300_800_000]
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["n"],
+    "properties": {
+        "n": {"type": "integer"},
+        "Key": {"type": "string"},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "from": {"type": "object", "properties": {"a.b": {"type": ["number", "null"]}}},
+    },
+}
+
+
+async def test_values_become_columns_by_a_schema(world: World) -> None:
+    """A field with the name of a message's column gets another name, and a message without a value
+    is a row without fields."""
+
+    def value(number: int) -> bytes | None:
+        if number == 3:
+            return None
+        more = {"Key": f"N{number}"} if number % 2 else {}
+        at = {"at": "2024-01-01T02:00:00+02:00", "tags": ["x"], "from": {"a.b": number}}
+        return json.dumps({"n": number, **more, **(at if number == 4 else {})}).encode()
+
+    await world.publish(1, value=value)
+    await world.table(schema=SCHEMA)
+    rows = world.read().scan().to_arrow().sort_by("offset").to_pylist()
+    assert [row["n"] for row in rows] == [0, 1, 2, None, 4, 5, 6]
+    assert [row["value_Key"] for row in rows] == [None, "N1", None, None, None, "N5", None]
+    assert rows[4]["at"].isoformat() == "2024-01-01T00:00:00+00:00"
+    assert (rows[4]["tags"], rows[4]["from"]) == (["x"], {"a_b": 4.0})
+    assert "value" not in rows[0]
+
+    # A wider schema adds columns; rows that are there have null in them.
+    wider = {**SCHEMA, "properties": {**SCHEMA["properties"], "delay": {"type": "number"}}}
+    await world.publish(1, value=lambda n: b'{"n": %d, "delay": 1.5}' % n)
+    await world.table(schema=wider)
+    rows = world.read().scan().to_arrow().sort_by("offset").to_pylist()
+    assert [row["delay"] for row in rows] == [None] * 7 + [1.5] * 7
+    assert json.loads(world.read().properties["octavo.schema"]) == wider
+
+    # The schema is the table's: a run without --schema uses it.
+    await world.publish(1, value=lambda n: b'{"n": %d, "delay": 2.5}' % n)
+    assert (await world.table()).summary["rows"] == 7
+    assert world.read().scan().to_arrow().column("delay").to_pylist().count(2.5) == 7
+    raw = Place(str(world.to), "public", "raw")
+    await world.table(place=raw)
+    with pytest.raises(BadUsage, match="the table has values as bytes"):
+        await world.table(place=raw, schema=SCHEMA)
+
+
+async def test_a_value_that_does_not_fit_suspends_or_is_skipped(world: World) -> None:
+    await world.publish(1, value=lambda n: b'{"n": %d}' % n)
+    await world.publish(1, value=lambda n: b"{" if n == 9 else b'{"n": %d}' % n)
+    found = await world.table(schema=SCHEMA, rows_max=ROWS)
+    assert (found.exit, found.summary["suspended"]) == (1, True)
+    assert found.summary["rows"] == ROWS, "the commit before it is made"
+    assert found.findings[0].where == "public/flights/0 offset 9"
+    assert "truncated" in found.findings[0].what
+    assert (await world.table(schema=SCHEMA)).summary["rows"] == 0
+    found = await world.table(schema=SCHEMA, bad_rows="skip")
+    assert (found.exit, found.summary["bad_rows"], found.summary["rows"]) == (1, 1, ROWS - 1)
+    offsets = world.read().scan().to_arrow().column("offset").to_pylist()
+    assert sorted(offsets) == [one for one in range(2 * ROWS) if one != 9]
+
+
+async def test_three_readers_find_the_topic_in_the_table(world: World) -> None:
+    """DuckDB, Polars and PyIceberg, after joins of files and expiry."""
+    duckdb = pytest.importorskip("duckdb", reason="needs octavo[dev]")
+    polars = pytest.importorskip("polars", reason="needs octavo[dev]")
+    upkeep = Upkeep(merge_files_min=2, keep_ms=0, keep_min=1)
+    await world.publish(9)
+    await world.publish(4, partition=1)
+    found = await world.table(upkeep=upkeep, upkeep_commits=2)
+    assert found.summary["files_joined"] > 2
+    assert found.summary["snapshots_expired"] > 2
+    messages = await world.messages()
+    assert world.rows() == messages
+    values = sorted((partition, offset, value) for partition, offset, _, _, value, _ in messages)
+    iceberg = world.read()
+    frame = polars.scan_iceberg(iceberg).select("partition", "offset", "value").collect()
+    assert sorted(frame.rows()) == values
+    connection = duckdb.connect()
+    for name in ("avro", "iceberg"):
+        extension = pytest.importorskip(f"duckdb_extension_{name}", reason="needs octavo[dev]")
+        (file,) = Path(extension.__file__).parent.rglob("*.duckdb_extension")
+        connection.execute(f"LOAD '{file}'")
+    rows = connection.execute(
+        f"SELECT partition, \"offset\", value FROM iceberg_scan('{iceberg.metadata_location}')"
+    )
+    assert sorted(rows.fetchall()) == values
+    alive = {Path(one.file.file_path) for one in iceberg.scan().plan_files()}
+    there = set(world.to.rglob("*.parquet"))
+    assert alive <= there
+    assert len(there - alive) <= 2 * len(alive), "files of expired snapshots are deleted"

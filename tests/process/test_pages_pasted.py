@@ -38,6 +38,7 @@ NOT_PASTED = {
     "docs/durable_streams.md": 1,
     "docs/python.md": 0,
     "docs/spark.md": 3,
+    "docs/tables.md": 1,
 }
 """The number of blocks of each page that are not pasted; each has its reason on the page."""
 IN_ORDER = ["README.md", "docs/topics.md", "docs/http.md", "docs/durable_streams.md"]
@@ -230,7 +231,13 @@ def _spark(said: list[str]) -> None:
     assert copies == "copies [(b'', b''), (b'', b'no large message')]"
 
 
+def _tables(said: list[str], _: Path) -> None:
+    assert "len" in said[-1]
+    assert said[-1].count("3") >= 1, "the table has the three messages"
+
+
 _SHAPES = {
+    "docs/tables.md": _tables,
     "README.md": _readme,
     "docs/topics.md": _topics,
     "docs/http.md": _http,
@@ -270,6 +277,16 @@ def test_the_page_about_spark(tmp_path: Path) -> None:
         pytest.skip("Spark needs Java 17")
     with standalone(tmp_path / "octavo-data") as running:
         _spark([paste(block, running) for block in one_session("docs/spark.md")])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * LIMIT_S)
+@needs_shell
+def test_the_page_about_tables(tmp_path: Path) -> None:
+    """A follower is started and ended, and two readers count the rows."""
+    pytest.importorskip("pyiceberg", reason="needs octavo[tables]")
+    with standalone(tmp_path / "octavo-data") as running:
+        pasted("docs/tables.md", running)
 
 
 @pytest.mark.long
