@@ -193,14 +193,16 @@ class IcebergTable:
     @property
     def properties(self) -> Mapping[str, str]:
         """The table's properties."""
-        return self.table.properties
+        found: Mapping[str, str] = self.table.properties
+        return found
 
     def position(self) -> Position:
         """Return the position. Raises `TableUnusable`."""
         return resumed(self._current(), self._snapshots(), self.properties)
 
     def _current(self) -> int | None:
-        return self.table.metadata.current_snapshot_id
+        found: int | None = self.table.metadata.current_snapshot_id
+        return found
 
     def _snapshots(self) -> list[Snapshot]:
         return [
