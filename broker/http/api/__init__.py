@@ -6,6 +6,6 @@ known. `batching` makes batches of a publish request's messages and sends them t
 `payloads` and `topic_body` read and show JSON, `answers` has the structs of answers.
 
 Promises: an invalid request is refused before anything is changed. Handlers keep nothing between
-calls. Relies on the rows of `http/routes.py`, through which alone others use the handlers;
-`http/schemas.py` describes the bodies and answers.
+calls, so a crash loses nothing. Relies on the rows of `http/routes.py`; `http/schemas.py` describes
+the bodies and answers. Others use the handlers only through that table.
 """
