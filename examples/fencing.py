@@ -1,25 +1,28 @@
 """`octavo demo fencing`: shows that two brokers that both believe to own a topic cannot both write.
 
-A partition's owner is paused (SIGSTOP) for longer than its session lasts, in the middle of a
-publish. The other broker takes over the partition, by the six steps of ledger recovery. Then the
-old owner is resumed (SIGCONT). It does not know about the take-over and writes, and the bookies
-refuse its adds.
+A partition's owner is paused (SIGSTOP) for longer than its session lasts, while a publish that
+another broker has sent is in its socket. The other broker takes over the partition, by the six
+steps of ledger recovery. Then the old owner is resumed (SIGCONT). It does not know about the
+take-over and writes, and the bookies refuse its adds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import secrets
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from octavo.broker.http.broker_calls import KEY_USE, BrokerProof
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.operations import new_remote
+from octavo.broker.http.services import node_identity
+from octavo.broker.operations.kinds import OperationOutcomeUnknown, Read, Refused
+from octavo.broker.operations.remote import Remote
+from octavo.broker.operations.upgrade import KEY_USE
+from octavo.broker.types import Owner, TopicName
 from octavo.client.client import AsyncClient
-from octavo.client.transport import BATCH_TYPE
 from octavo.clock import wall_clock_ms
 from octavo.examples.following import LogEvent, LogFollower
 from octavo.examples.screen import Screen
@@ -30,6 +33,7 @@ from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import OctavoError
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import ANONYMOUS
 from octavo.standalone.cluster_file import Member
@@ -40,11 +44,13 @@ BEFORE, AFTER = 50, 10
 ROUNDS_MAX = 4
 SESSION_TIMEOUT_MS = 2_000
 EVENT_TIMEOUT_S = 10.0
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_MS = 60_000
 IN_FLIGHT = b"written by a broker that does not know that its time is over"
 IN_FLIGHT_BATCH = build_batch([Record(None, IN_FLIGHT)])
+PARTITION = TopicName(*TOPIC.split("/")).partition(0)
 CALLER = "fencing-demo"
-"""The demo calls as a broker, because a broker does not forward another broker's call."""
+"""The demo publishes as a third broker would for its client. An owner does not forward that: it
+stores the message, or refuses it."""
 
 
 async def run_fencing(folder: Path) -> int:
@@ -65,12 +71,19 @@ async def run_fencing(folder: Path) -> int:
         store = open_store(supervisor.cluster.metadata_url)
         follower = LogFollower(folder / "logs")
         following = asyncio.create_task(follower.run())
+        remote: Remote | None = None
         try:
             await store.start()
-            proof = BrokerProof((await cluster_secret(store)).key(KEY_USE), secrets.token_hex(8))
+            key = (await cluster_secret(store)).key(KEY_USE)
+            remote = new_remote(
+                node_identity(CALLER), CALLER, HttpConfig(peer_answer_timeout_ms=ANSWER_TIMEOUT_MS),
+                key, lambda: secrets.token_hex(16), None, lambda: None,
+            )  # fmt: skip
             client = AsyncClient(supervisor.cluster.urls)
-            await Fencing(screen, supervisor, follower, client, store, proof).run()
+            await Fencing(screen, supervisor, follower, client, store, remote).run()
         finally:
+            if remote is not None:
+                await remote.close()
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await store.close()
@@ -100,13 +113,13 @@ class Fencing:
         follower: LogFollower,
         client: AsyncClient,
         store: MetadataStore,
-        proof: BrokerProof,
+        remote: Remote,
     ) -> None:
         self.screen = screen
         self.supervisor = supervisor
         self.follower = follower
         self.client = client
-        self._proof = proof
+        self._remote = remote
         self._stopped_at = 0
         self.ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
 
@@ -154,20 +167,20 @@ class Fencing:
 
     async def _the_owner_stops(self, scene: Scene) -> InFlight:
         screen = self.screen
-        screen.headline(f"2. {scene.old.name} stops in the middle of a publish (SIGSTOP)")
+        screen.headline(f"2. {scene.old.name} stops before it reads a publish (SIGSTOP)")
         screen.note(
             "It is not dead: its sockets are open, its memory says 'I am the owner'. This is what\n"
             "a long garbage collection or a frozen virtual machine looks like from outside."
         )
-        in_flight = await InFlight.begin(scene.old, self._proof)
-        async with AsyncClient(scene.old.address) as witness:
-            for _ in range(2):
-                await witness.brokers()  # its answer shows that it has read the publish's begin
+        owner = await self._owner(scene.old)
+        read = Read.of(PARTITION, 0, 1024, 1, compacted=False)
+        await self._remote.read(owner, ANONYMOUS, read)  # so there is a connection
         self._stopped_at = len(self.follower.events)
         self.supervisor.signal(scene.old.name, signal.SIGSTOP)
         screen.event("demo", f"SIGSTOP {scene.old.name} (pid {scene.old.pid})", "bold red")
-        await in_flight.finish()
-        screen.event("demo", "the publish is completely in its socket now; nobody reads it yet")
+        in_flight = InFlight(self._remote, owner)
+        await asyncio.sleep(0.1)
+        screen.event("demo", "a third broker has sent it a publish; it is in its socket, unread")
         return in_flight
 
     # ---- act 3
@@ -258,7 +271,7 @@ class Fencing:
         """Whether it ran into the fence. It may also have noticed its lost session first."""
         screen = self.screen
         old = scene.old.name
-        screen.headline(f"4. {old} wakes up (SIGCONT) and finishes the publish it had begun")
+        screen.headline(f"4. {old} wakes up (SIGCONT) and reads the publish")
         screen.note(
             "It has heard of nothing. It adds the message to its ledger as the next entry and\n"
             "sends it to the three bookies. They know better."
@@ -266,27 +279,30 @@ class Fencing:
         since = len(self.follower.events)
         self.supervisor.signal(old, signal.SIGCONT)
         screen.event("demo", f"SIGCONT {old}", "bold green")
-        status, problem = await in_flight.answer()
-        code = problem.get("code", "")
-        screen.event(old, f"answers the publish: {status} {code}: {problem.get('detail', '')}")
-        screen.check(status >= 400, f"the publish was not acked (status {status}, {code})")
-        if code == "not-owner":
-            screen.note(
-                "This time it looked at its session before it wrote, so nothing reached the\n"
-                "bookies. That is luck, and safety must not rest on it: once more."
-            )
-            return False
+        refusal = await in_flight.refusal()
+        screen.event(old, f"answers the publish: {refusal or 'stored'}")
+        screen.check(bool(refusal), "the publish was not acked")
         fenced = await self.follower.wait_for(
             lambda event: event.event == "ledger_fenced" and event.node == old,
             EVENT_TIMEOUT_S,
             since=since,
         )
-        if fenced is not None:
-            self._show_event(fenced)
-        screen.check(fenced is not None, "the bookies answered its add: FENCED")
-        status, _ = await (await InFlight.begin(scene.old, self._proof)).finished()
-        screen.check(status >= 300, f"another publish at {old} is not acked either ({status})")
+        if fenced is None:
+            screen.note(
+                "This time it looked at its session before it wrote, so nothing reached the\n"
+                "bookies. That is luck, and safety must not rest on it: once more."
+            )
+            return False
+        self._show_event(fenced)
+        screen.check(True, "the bookies answered its add: FENCED")
+        refusal = await InFlight(self._remote, await self._owner(scene.old)).refusal()
+        screen.check(bool(refusal), f"another publish at {old} is not acked either ({refusal})")
         return True
+
+    async def _owner(self, broker: Member) -> Owner:
+        """Return the broker as the owner that a third broker takes it for."""
+        topic = await self.client.topic(TOPIC)
+        return Owner(broker.name, broker.address, False, str(topic.stats["incarnation"]))
 
     async def _once_more(self, scene: Scene) -> Scene:
         """Swap the roles: the new owner is paused next."""
@@ -336,54 +352,21 @@ class Fencing:
 
 
 class InFlight:
-    """A publish on its own socket, of which half is sent when the broker is paused."""
+    """A publish of a third broker, which waits in its owner's socket while the owner is paused."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def begin(cls, broker: Member, proof: BrokerProof) -> InFlight:
-        """Connect; send the head and half of the body."""
-        host, _, port = broker.address.removeprefix("http://").rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        path = f"/v1/topics/{TOPIC}/partitions/0/messages"
-        not_passed_on: dict[str, str] = {}
-        proof.enter(not_passed_on, CALLER, broker.name, "POST", path, ANONYMOUS)
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n"
-            f"Content-Type: {BATCH_TYPE}\r\nContent-Length: {len(IN_FLIGHT_BATCH)}\r\n"
-            + "".join(f"{name}: {text}\r\n" for name, text in not_passed_on.items())
-            + "Connection: close\r\n\r\n"
+    def __init__(self, remote: Remote, owner: Owner) -> None:
+        self._asked = asyncio.ensure_future(
+            remote.publish(owner, ANONYMOUS, PARTITION, [IN_FLIGHT_BATCH])
         )
-        writer.write(head.encode() + IN_FLIGHT_BATCH[:10])
-        await writer.drain()
-        return cls(reader, writer)
 
-    async def finish(self) -> None:
-        """Send the rest; the kernel accepts it even while the broker is paused."""
-        self._writer.write(IN_FLIGHT_BATCH[10:])
-        await self._writer.drain()
-
-    async def finished(self) -> tuple[int, dict[str, Any]]:
-        """Send the rest and wait for the answer."""
-        await self.finish()
-        return await self.answer()
-
-    async def answer(self) -> tuple[int, dict[str, Any]]:
-        """Return status and problem; status 599 if the connection ended without an answer."""
+    async def refusal(self) -> str:
+        """Return why the owner refuses it; empty if it has stored it."""
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                data = await self._reader.read()
-        except (TimeoutError, OSError):
-            data = b""
-        self._writer.close()
-        head, _, body = data.partition(b"\r\n\r\n")
-        words = head.split(b" ", 2)
-        if len(words) < 2:
-            return 599, {"code": "no-answer", "detail": "the connection ended without an answer"}
-        try:
-            problem = json.loads(body)
-        except ValueError:
-            problem = {}
-        return int(words[1]), problem if isinstance(problem, dict) else {}
+            await self._asked
+        except Refused as error:
+            return f"{error.refusal.status} {error.refusal.code}: {error.refusal.detail}"
+        except OperationOutcomeUnknown:
+            raise  # it did not answer
+        except OctavoError as error:
+            return str(error)
+        return ""

@@ -16,8 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from aiohttp import web
 
-from octavo.broker.errors import NotOwner, SchemaMismatch
-from octavo.broker.http.broker_calls import INCARNATION_HEADER
+from octavo.broker.errors import SchemaMismatch
 from octavo.broker.http.gate import Grant
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.request_body import ENCODINGS, Decompressor, in_words
@@ -27,7 +26,6 @@ from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Operation, Resource
 
 if TYPE_CHECKING:
-    from octavo.broker.http.broker_calls import Passed
     from octavo.broker.http.router import Route
     from octavo.broker.http.services import Services
 
@@ -37,6 +35,8 @@ RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 CURL_DATA = "application/x-www-form-urlencoded"
 """The content type that `curl -d` sends by default; taken as JSON where only JSON is possible."""
 OWNER_HEADER = "Octavo-Owner"
+INCARNATION_HEADER = "Octavo-Incarnation"
+"""The incarnation of the topic: in answers, and in calls that mean only that incarnation."""
 NEXT_OFFSET_HEADER = "Next-Offset"
 JSON_BYTES_MAX = 64 * 1024
 """The most bytes of a JSON body, unless a call allows more."""
@@ -80,14 +80,12 @@ class Call:
         "_waited_s",
         "body_is_spent",
         "ends_with",
-        "forwarded",
         "grant",
         "headers",
         "incarnation",
         "is_streaming",
         "messages",
         "owner_url",
-        "passed",
         "query",
         "request",
         "route",
@@ -106,9 +104,6 @@ class Call:
         services: Services,
     ) -> None:
         self.request = request
-        self.passed = _passed(request, services)
-        """What the forwarding broker says about this call; None if it was not forwarded."""
-        self.forwarded = self.passed is not None
         self.grant: Grant | None = None
         """The caller's identity and admission, once the gate has let the call in."""
         self.ends_with: Problem | None = None
@@ -172,8 +167,8 @@ class Call:
 
     @property
     def names_incarnation(self) -> bool:
-        """Whether the client, and not a broker, says which incarnation it means."""
-        return INCARNATION_HEADER in self.request.headers and not self.forwarded
+        """Whether the client says which incarnation it means."""
+        return INCARNATION_HEADER in self.request.headers
 
     # The caller
 
@@ -221,7 +216,7 @@ class Call:
         if gate.holds(self.grant):
             return
         try:
-            self.grant = await gate.admit(self.request, self.route, self.variables, self.passed)
+            self.grant = await gate.admit(self.request, self.route, self.variables)
         except Exception as error:
             problem = problem_of(error)
             if problem.status == 429:  # the proof was not checked: check it later
@@ -502,27 +497,6 @@ class Call:
             content_type=JSON,
             headers=headers,
         )
-
-
-def _passed(request: web.BaseRequest, services: Services) -> Passed | None:
-    """Return what the forwarding broker says, or None if no broker forwarded the call.
-
-    Raises `NotOwner` if the call was meant for another broker, and a 503 if it is a repeat.
-    """
-    found = services.proof.look(request.headers, request.method, request.raw_path)
-    if found is None:
-        return None
-    own = services.broker.broker_id
-    if own != found.target:
-        raise NotOwner(f"the call was meant for broker {found.target}; here is {own}")
-    if found.run and not services.replays.is_new(found.run, found.number):
-        raise Problem(
-            503,
-            "repeated-call",
-            f"call {found.number} of that broker has come before, or far too late",
-            retryable=True,
-        )
-    return found
 
 
 def decode_json(body: bytes, kind: type[Body]) -> Body:

@@ -4,6 +4,7 @@
     the caller is known, and no rule allows the call           403, says who, what and to what
     the cluster is not secured                                 every caller may make every call,
                                                                except calls between brokers
+    a broker wants a connection for operations                 403 without a broker's proof
 
 operations/authorizer.py decides what a caller may do, for all protocols. A long call is checked
 again: a `Grant` is valid for one generation of the policy, and as long as the caller's proof. A
@@ -35,13 +36,14 @@ from octavo.security.rules import Resource
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from octavo.broker.http.broker_calls import Passed
     from octavo.broker.http.router import Route
     from octavo.security.authority import Authority
 
 
 OnUnauthenticated = Callable[[str, str, str], None]
 """Called for a wrong proof, with the address, the call and the reason."""
+CheckBroker = Callable[[Mapping[str, str]], Identity]
+"""Returns the broker that calls with these headers. Raises the refusal of every other caller."""
 
 
 class HasCertificate(Protocol):
@@ -98,16 +100,19 @@ class Gate(Authorizer):
         authenticator: Authenticates | None,
         clock: Callable[[], int],
         count_denied: Callable[[str], object],
+        check_broker: CheckBroker | None = None,
         *,
         required: bool = False,
     ) -> None:
         """Without `authority` every call is allowed. `clock`: milliseconds since 1970. `required`:
-        refuse to serve a cluster that is not secured."""
+        refuse to serve a cluster that is not secured. Without `check_broker` no caller is a broker.
+        """
         super().__init__(authority, clock, count_denied)
         self.on_unauthenticated: OnUnauthenticated | None = None
         self.wakes = Wakes()
         self._authenticator = authenticator
         self._required = required
+        self._check_broker = check_broker
         self._free = Grant(ANONYMOUS, -1)
         if authority is not None:
             authority.on_change(self.wakes.wake)
@@ -117,43 +122,37 @@ class Gate(Authorizer):
         request: web.BaseRequest,
         route: Route,
         variables: Mapping[str, str],
-        passed: Passed | None,
     ) -> Grant:
-        """Admit a call. `passed`: what the broker that forwarded it says.
+        """Admit a call.
 
-        Raises `Unauthenticated`, `Forbidden`, `InvalidName`, and a 403 if a call that only brokers
-        may make has no broker's proof.
+        Raises `Unauthenticated`, `Forbidden`, `InvalidName`, and the refusal of `check_broker` for
+        a call that only brokers may make.
         """
-        needs = route.needs
-        if needs.is_inner and passed is None:
-            raise Problem(
-                403,
-                "brokers-only",
-                f"{route.method} {route.path} is a call between brokers, and this one "
-                "does not prove that it comes from a broker of this cluster",
-            )
-        generation = self.generation
-        if not self.secured:
-            grant = self._unasked(route, passed, generation)
-            self._check_internal(grant.identity, route, variables, request.remote or "unknown")
-            return grant
-        if needs.is_open or needs.is_inner:
-            return Grant(ANONYMOUS if passed is None else passed.identity, generation)
-        resources = [(right, right.resource(variables)) for right in _with_instead(needs.rights)]
+        needs, generation = route.needs, self.generation
         peer = request.remote or "unknown"
-        if passed is None:
-            shown = self._shown(request, peer)
-            identity = await self._identify(shown, route)
-        else:
-            shown, identity = None, passed.identity
+        if needs.is_inner:
+            identity = self._broker_of(request.headers)
+            self._check_secured()
+            return Grant(identity, generation)
+        if not self.secured:
+            if not needs.is_open:
+                self._check_secured()
+            if self._free.generation != generation:
+                self._free = Grant(ANONYMOUS, generation)
+            self._check_internal(ANONYMOUS, route, variables, peer)
+            return self._free
+        if needs.is_open:
+            return Grant(ANONYMOUS, generation)
+        resources = [(right, right.resource(variables)) for right in _with_instead(needs.rights)]
+        shown = self._shown(request, peer)
+        identity = await self._identify(shown, route)
         self._check_valid(identity)
         found = dict(resources)
         for right in needs.rights:
             asked = Decided(identity, right.operation, found[right], True, peer, call=route.name)
             if not self._may(identity, right, found):
                 self._deny(asked, some=right.some)
-            if passed is None or identity.is_node:  # otherwise the first broker has reported it
-                self._tell(asked)
+            self._tell(asked)
         self._check_internal(identity, route, variables, peer)
         return Grant(identity, generation, shown)
 
@@ -175,19 +174,20 @@ class Gate(Authorizer):
 
     # The caller
 
-    def _unasked(self, route: Route, passed: Passed | None, generation: int) -> Grant:
-        if self._required and not route.needs.is_open:
+    def _broker_of(self, headers: Mapping[str, str]) -> Identity:
+        if self._check_broker is None:
+            raise Problem(403, "brokers-only", "this is a call between brokers")
+        return self._check_broker(headers)
+
+    def _check_secured(self) -> None:
+        """Raise a 503 if this broker may serve secured clusters only, and this one is not."""
+        if self._required and not self.secured:
             raise Problem(
                 503,
                 "not-secured",
                 "this broker serves secured clusters only (security.required), and this one is "
                 "not: `octavo security secure --admin user:NAME`",
             )
-        if passed is not None:
-            return Grant(passed.identity, generation)
-        if self._free.generation != generation:
-            self._free = Grant(ANONYMOUS, generation)
-        return self._free
 
     def _shown(self, request: web.BaseRequest, peer: str) -> Shown | None:
         """Return the caller's proof; None if there is none. Raises `Unauthenticated`."""
@@ -236,7 +236,7 @@ class Gate(Authorizer):
 
         Raises `AUDIT_TOPIC_CLOSED` or `Forbidden`.
         """
-        if route.needs.is_inner or variables.get("namespace") not in INTERNAL_NAMESPACES:
+        if variables.get("namespace") not in INTERNAL_NAMESPACES:
             return
         for right in route.needs.rights:
             if not right.some:

@@ -6,20 +6,29 @@ See broker/operations/upgrade.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
+from octavo.broker.errors import NotOwner
 from octavo.broker.http.problems import Problem, refusal_of
+from octavo.broker.http.services import node_identity
 from octavo.broker.operations.bodies import Asker
 from octavo.broker.operations.frames import keys_of
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
-from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, PROTOCOL, answer_head, is_nonce
+from octavo.broker.operations.upgrade import (
+    PATH,
+    PROTOCOL,
+    PROTOCOLS,
+    Nonces,
+    Upgrade,
+    answer_head,
+    read_upgrade,
+)
 from octavo.security.principal import Identity
 from octavo.tls.contexts import Certificates
 
@@ -33,16 +42,12 @@ def new_remote(
     own: Identity,
     broker_id: str,
     config: HttpConfig,
-    proof: BrokerProof,
     call_key: bytes,
     draw_nonce: Callable[[], str],
     tls: Certificates | None,
     count: Callable[[], object],
 ) -> Remote:
     """Make the connections of a broker to all others."""
-
-    def enter(headers: MutableMapping[str, str], target: str) -> None:
-        proof.enter(headers, broker_id, target, "GET", PATH, own)
 
     async def dial(place: Place, protocol: Callable[[], asyncio.Protocol]) -> object:
         context = None
@@ -52,7 +57,7 @@ def new_remote(
             protocol, place.host, place.port, ssl=context
         )
 
-    return Remote(broker_id, config, Proof(call_key, enter, draw_nonce), dial, own, count)
+    return Remote(broker_id, config, Proof(call_key, draw_nonce), dial, own, count)
 
 
 class _Switched(web.StreamResponse):
@@ -82,13 +87,46 @@ class _Accepted(AnsweringLink):
 
 
 class Door:
-    """Accepts the connections that other brokers open to this broker."""
+    """Accepts the connections that other brokers open to this broker.
 
-    def __init__(self, call_key: bytes, draw_nonce: Callable[[], str]) -> None:
+    A crash loses the nonces that were used: then a recorded request may begin a connection once
+    more, on which no operation can be asked for.
+    """
+
+    def __init__(self, broker_id: str, call_key: bytes, draw_nonce: Callable[[], str]) -> None:
+        self._broker_id = broker_id
         self._call_key = call_key
         self._draw_nonce = draw_nonce
+        self._nonces = Nonces()
         self._serving: Serving | None = None
         self._open: dict[_Accepted, None] = {}
+
+    def check(self, headers: Mapping[str, str]) -> Identity:
+        """Return the identity of the broker that asks for a connection with these headers.
+
+        Raises a 403 without a valid proof, a 426 to a broker of another version, and `NotOwner` if
+        the broker means another one.
+        """
+        return node_identity(self._checked(headers).asking)
+
+    def _checked(self, headers: Mapping[str, str]) -> Upgrade:
+        wanted = headers.get("Upgrade", "")
+        if wanted != PROTOCOL and wanted.startswith(PROTOCOLS):
+            raise Problem(
+                426,
+                "other-protocol",
+                f"this broker speaks {PROTOCOL}, not {wanted[:60]}: all brokers of a cluster must "
+                "have the same version",
+                headers={"Upgrade": PROTOCOL, "Connection": "close"},
+            )
+        upgrade = read_upgrade(headers, self._call_key)
+        if upgrade is None:
+            raise _brokers_only("it does not prove that it comes from a broker of this cluster")
+        if upgrade.answering != self._broker_id:
+            raise NotOwner(
+                f"the call was meant for broker {upgrade.answering}; here is {self._broker_id}"
+            )
+        return upgrade
 
     def close(self) -> None:
         """End all connections, without answers."""
@@ -99,24 +137,16 @@ class Door:
 
     async def accept(self, call: Call) -> web.StreamResponse:
         """Answer the upgrade of another broker, and serve its operations until it ends."""
-        headers, services = call.request.headers, call.services
-        wanted, theirs = headers.get("Upgrade", ""), headers.get(NONCE_HEADER, "")
-        if wanted != PROTOCOL or not is_nonce(theirs):
-            raise Problem(
-                426,
-                "other-protocol",
-                f"this broker speaks {PROTOCOL}, not {wanted[:60] or 'HTTP'}, and wants 32 "
-                f"hexadecimal digits in {NONCE_HEADER}: all brokers of a cluster must have the "
-                "same version",
-                headers={"Upgrade": PROTOCOL, "Connection": "close"},
-            )
+        services, upgrade = call.services, self._checked(call.request.headers)
+        if not self._nonces.is_new(upgrade.nonce):
+            raise _brokers_only("it came before, so it was recorded")
         transport = call.request.transport
         if transport is None:
             raise ConnectionResetError("the broker that asked is gone")
-        own, nonce = services.broker.broker_id, self._draw_nonce()
-        keys = keys_of(self._call_key, headers[FORWARDED_HEADER], own, (theirs, nonce))
+        own, nonce = self._broker_id, self._draw_nonce()
+        keys = keys_of(self._call_key, upgrade.asking, own, (upgrade.nonce, nonce))
         sends, receives = seals_of(keys, is_tls=transport.get_extra_info("sslcontext") is not None)
-        serving, asker = self._serves(services), Asker(headers[FORWARDED_HEADER], call.peer)
+        serving, asker = self._serves(services), Asker(upgrade.asking, call.peer)
         run = partial(_run, serving, asker)
         link = _Accepted(hello_of(own), sends, receives, run)
         link.http = call.request.protocol
@@ -148,6 +178,15 @@ class Door:
                 services.groups,
             )
         return self._serving
+
+
+def _brokers_only(reason: str) -> Problem:
+    return Problem(
+        403,
+        "brokers-only",
+        f"GET {PATH} is a call between brokers, and this one is refused: {reason}",
+        headers={"Connection": "close"},
+    )
 
 
 async def _run(serving: Serving, asker: Asker, payload: bytes, deadline_s: float) -> Reply:

@@ -72,9 +72,6 @@ class HttpQuotas(OperationQuotas):
         if charge is Charge.FREE:
             return
         principal = call.identity.name
-        if call.forwarded:  # the first broker counts all other charges
-            self.admit_passed_on(call.identity)
-            return
         self._count_connection(connection, principal)
         now_s = self.now_s()
         if charge in _BRINGS:
@@ -105,8 +102,7 @@ class HttpQuotas(OperationQuotas):
     ) -> Wait | None:
         """Charge a message on the fast publish path; return the wait; None: use the normal path.
 
-        Charges what `admit` and `owned` charge. Without a principal, the message was forwarded; if
-        not `owned`, it will be.
+        Charges what `admit` and `owned` charge. If not `owned`, another broker will store it.
         """
         now_s = self.now_s()
         if self.on and any(
@@ -118,7 +114,7 @@ class HttpQuotas(OperationQuotas):
             return found
         if not self.on:
             return GO_ON
-        if principal and connection.counted_as != principal:
+        if connection.counted_as != principal:
             return None
         namespace = topic.namespace if owned else ""
         found = self._limits.take("", namespace, bytes_in=0, messages_in=0, now_s=now_s)
@@ -129,8 +125,6 @@ class HttpQuotas(OperationQuotas):
     def answered(self, call: Call, response: web.StreamResponse) -> None:
         """Charge what the answer shows: its size, and how many messages there were."""
         if not self.on or call.is_streaming:
-            return
-        if call.forwarded:  # the first broker charges it
             return
         charge, now_s = call.route.charge, self.now_s()
         if charge in _BRINGS:
@@ -145,22 +139,18 @@ class HttpQuotas(OperationQuotas):
     def gave_piece(self, call: Call, size: int) -> None:
         """Charge a piece of a long answer, so that a client that breaks off pays for what it
         got."""
-        if (
-            self.on
-            and not (call.forwarded or call.is_streaming)
-            and call.route.charge is Charge.TAKES
-        ):
+        if self.on and not call.is_streaming and call.route.charge is Charge.TAKES:
             self._limits.charge(call.identity.name, bytes_out=size, now_s=self.now_s())
 
     def paid(self, call: Call, size: int) -> None:
         """Charge the length of a body that was read, less what was announced."""
-        if self.on and not call.forwarded:
+        if self.on:
             more = size - (0 if call.unpaid else call.request.content_length or 0)
             self._limits.charge(call.identity.name, bytes_in=max(0, more), now_s=self.now_s())
 
     async def came(self, call: Call, size: int) -> None:
         """Charge a piece of a body of unannounced length; wait until the debt is paid."""
-        if self.on and call.unpaid and not call.forwarded:
+        if self.on and call.unpaid:
             self.paid(call, size)
             await self._until_paid(call.identity.name, bytes_in=0, messages_in=0)
 

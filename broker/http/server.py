@@ -23,8 +23,7 @@ from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.api.fast_publish import FastPublish
-from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
-from octavo.broker.http.call import OWNER_HEADER, Call
+from octavo.broker.http.call import INCARNATION_HEADER, OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
 from octavo.broker.http.csrf import check_browser, preflight, protect
@@ -97,7 +96,7 @@ class BrokerServer:
         authenticator: Authenticates | None = None,
         security: SecurityConfig | None = None,
     ) -> None:
-        """`call_key`: shared by the brokers of the cluster, see broker_calls.py. `tls`:
+        """`call_key`: shared by the brokers of the cluster, see operations/upgrade.py. `tls`:
         certificates to show and to trust; None: plain connections. `authority`: decides who may do
         what, already started; None: every caller may do everything. `authenticator`: identifies
         callers; None: every caller is anonymous."""
@@ -106,11 +105,11 @@ class BrokerServer:
         self._tls = tls if tls and tls.config.serves else None
         metrics = _metrics_of(broker)
         required = bool(security and security.required)
-        gate = Gate(authority, authenticator, clock, metrics.denied, required=required)
+        door = Door(broker.config.broker_id, call_key, _draw_nonce)
+        gate = Gate(authority, authenticator, clock, metrics.denied, door.check, required=required)
         self._gate = gate
-        proof = BrokerProof(call_key, secrets.token_hex(8), lambda: gate.secured)
         quotas = HttpQuotas(store, broker, self._config, metrics)
-        remote = self._new_remote(proof, call_key, tls, metrics)
+        remote, run_id = self._new_remote(call_key, tls, metrics), secrets.token_hex(8)
         ids = ProducerIds(call_key, lambda: gate.secured)
         groups = Groups(self._config)
         config, held = self._config, HeldBytes(self._config.bodies_bytes_max)
@@ -131,14 +130,14 @@ class BrokerServer:
             groups=groups,
             remote=remote,
             rules=rules,
-            operations=self._new_operations(remote, rules, proof.run, groups),
-            door=Door(call_key, _draw_nonce),
-            proof=proof,
+            operations=self._new_operations(remote, rules, run_id, groups),
+            door=door,
+            run_id=run_id,
             gate=gate,
             clock=clock,
             openapi=OPENAPI,
         )
-        own_operations = OwnOperations(remote, proof.run)
+        own_operations = OwnOperations(remote, run_id)
         self._audit = AuditLog(
             broker,
             own_operations.write_audit,
@@ -158,12 +157,10 @@ class BrokerServer:
         self._http: ConnectionServer | None = None
         self._hosts: frozenset[str] = frozenset()
 
-    def _new_remote(
-        self, proof: BrokerProof, call_key: bytes, tls: Certificates | None, metrics: Metrics
-    ) -> Remote:
+    def _new_remote(self, call_key: bytes, tls: Certificates | None, metrics: Metrics) -> Remote:
         broker_id = self._broker.config.broker_id
         own, count = node_identity(broker_id), metrics.forwarded.inc
-        return new_remote(own, broker_id, self._config, proof, call_key, _draw_nonce, tls, count)
+        return new_remote(own, broker_id, self._config, call_key, _draw_nonce, tls, count)
 
     def _new_operations(
         self, remote: Remote, rules: BrokerRules, run_id: str, groups: Groups
@@ -349,10 +346,11 @@ class BrokerServer:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _run(self, call: Call, connection: Connection) -> web.StreamResponse:
-        if connection.reserved and not (call.forwarded or call.route.tag == "health"):
+        # The gate closes the connection of an inner call that no broker makes.
+        if connection.reserved and not (call.route.inner or call.route.tag == "health"):
             assert self._http is not None
             raise self._http.refused()
-        call.grant = await self._gate.admit(call.request, call.route, call.variables, call.passed)
+        call.grant = await self._gate.admit(call.request, call.route, call.variables)
         if not self._services.ready and call.route.tag != "health":
             raise Problem(
                 503,

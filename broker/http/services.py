@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.in_use import RecoveryDoor
 from octavo.broker.groups.coordinator import Groups
-from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.quotas import HttpQuotas
-from octavo.broker.http.replays import Replays
 from octavo.broker.http.stream import Pages, StreamPlaces
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations.asking import Operations
@@ -97,12 +95,12 @@ class Services:
     """Sends operations to the owners of partitions."""
     door: TakesBrokers
     """Accepts the connections of other brokers for operations."""
-    proof: BrokerProof
+    run_id: str
+    """Unique to this run of the broker."""
     rules: BrokerRules
     """The rules for operations, wherever these come from."""
     operations: Operations
     """Runs operations at whichever broker owns the partition."""
-    replays: Replays = field(default_factory=Replays)
     gate: Gate
     clock: Callable[[], int]
     openapi: bytes

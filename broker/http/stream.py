@@ -20,8 +20,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from octavo.broker.errors import Overloaded, TopicChanged, TopicReplaced
-from octavo.broker.http.broker_calls import INCARNATION_HEADER
-from octavo.broker.http.call import NDJSON, OWNER_HEADER, RECORD_BATCH, Call
+from octavo.broker.http.call import INCARNATION_HEADER, NDJSON, OWNER_HEADER, RECORD_BATCH, Call
 from octavo.broker.http.csrf import protect
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName

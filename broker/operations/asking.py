@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 class Asked:
     """A client's operation on its way: see `octavo.broker.operations.routing.Context`."""
 
-    forwarded = False
     names_incarnation = False
 
     def __init__(self) -> None:

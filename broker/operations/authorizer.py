@@ -82,7 +82,7 @@ class Authorizer:
         """
         self._check(Decided(identity, operation, resource, True, peer, call=call), tell=True)
 
-    def check_passed_on(
+    def check_at_owner(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
     ) -> None:
         """Check the right again, at a partition's owner, for the caller of another broker.

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from octavo.broker.errors import BrokerError
 
-VERSION = 4
+VERSION = 5
 DATA_BYTES_MAX = 64 * 1024
 """The most data of a frame; longer requests and answers need several frames."""
 SEAL_BYTES = 16

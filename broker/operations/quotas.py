@@ -102,7 +102,7 @@ class OperationQuotas:
                 identity.name, bytes_out=size, messages_out=messages, now_s=self.now_s()
             )
 
-    def admit_passed_on(self, identity: Identity) -> None:
+    def admit_at_owner(self, identity: Identity) -> None:
         """Check the processor time of another broker's client. Raises `QuotaExceeded`."""
         if self.on and not identity.is_node:
             self._refuse(self._limits.take(

@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -54,7 +54,13 @@ from octavo.broker.operations.large_kinds import (
 )
 from octavo.broker.operations.links import AnswerLost, AnswerRefused, AskingLink
 from octavo.broker.operations.stream_kinds import AwaitStream, ReadStream, StreamPage
-from octavo.broker.operations.upgrade import PROTOCOL, Accepted, read_answer, request_head
+from octavo.broker.operations.upgrade import (
+    PROTOCOL,
+    Accepted,
+    Upgrade,
+    read_answer,
+    request_head,
+)
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.log_limiter import LogLimiter
@@ -109,9 +115,7 @@ class Proof(NamedTuple):
     """How this broker proves itself to other brokers."""
 
     secret: bytes
-    """The cluster's secret for this purpose."""
-    enter: Callable[[MutableMapping[str, str], str], None]
-    """Puts the proof of a call to the broker of this name into the headers of the upgrade."""
+    """The key that all brokers of the cluster have."""
     draw_nonce: Callable[[], str]
 
 
@@ -346,13 +350,11 @@ class Remote:
 
     async def _open(self, owner: Owner) -> AskingLink:
         """Open a connection. Raises `OwnerUnreachable`, `NotOwner`, `OtherProtocol`."""
-        headers: dict[str, str] = {}
-        self._proof.enter(headers, owner.broker_id)
-        nonce = self._proof.draw_nonce()
+        upgrade = Upgrade(self._broker_id, owner.broker_id, self._proof.draw_nonce())
         place = place_of(owner.url)
         opening = _Opening(
-            request_head(place.authority, headers, nonce),
-            lambda theirs: self._new_link(owner, place, (nonce, theirs)),
+            request_head(place.authority, upgrade, self._proof.secret),
+            lambda theirs: self._new_link(owner, place, (upgrade.nonce, theirs)),
         )
         try:
             async with asyncio.timeout(self._settings.peer_connect_timeout_ms / 1000 * 2):

@@ -37,10 +37,8 @@ Result = TypeVar("Result")
 
 
 class Context(Protocol):
-    """The parts of a call that the loop needs."""
+    """The parts of a client's call that the loop needs."""
 
-    forwarded: bool
-    """Whether another broker sent the call, and will look for the owner again."""
     incarnation: str | None
     """The required incarnation of the topic; None: any."""
     owner_url: str
@@ -48,7 +46,7 @@ class Context(Protocol):
 
     @property
     def names_incarnation(self) -> bool:
-        """Whether the client, and not a broker, named the incarnation."""
+        """Whether the client named the incarnation."""
 
 
 async def with_owner(
@@ -72,8 +70,6 @@ async def with_owner(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + moving_wait_s
     pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)  # a wait that ends with the news
-    forwarded = context.forwarded
-    looked = False
 
     def too_late() -> bool:
         return loop.time() + pauses.pause_s > deadline
@@ -81,9 +77,7 @@ async def with_owner(
     while True:
         seen = ownership.owner_changes(name)
         try:
-            owner = await ownership.owner_of(
-                name, forwarded=forwarded, incarnation=context.incarnation
-            )
+            owner = await ownership.owner_of(name, incarnation=context.incarnation)
             if not owner.local:
                 await broker.registry.check_registered(BrokerInfo(owner.broker_id, owner.url))
             context.owner_url = owner.url
@@ -96,20 +90,16 @@ async def with_owner(
                 except _NOT_KNOWN_HERE:
                     await partition.prove()
                     raise
-            if forwarded:
-                raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
             return await there(owner)
         except TopicChanged as error:
             # This broker or the caller knew an old incarnation. This broker reads again.
             if error.looked and context.names_incarnation:
                 raise TopicReplaced(str(error)) from error
             broker.topics.forget(name.topic_name)
-            if forwarded or error.looked or too_late() or not may_repeat():
+            if error.looked or too_late() or not may_repeat():
                 raise
-        except (NotOwner, PartitionMoving, OwnerUnreachable) as error:
-            gives_up = looked and forwarded and isinstance(error, NotOwner)
-            if gives_up or too_late() or not may_repeat():
+        except (NotOwner, PartitionMoving, OwnerUnreachable):
+            if too_late() or not may_repeat():
                 raise
             ownership.doubt_owner(name)  # a watch may be late
-            looked = True
             await ownership.until_owner_changes(name, seen, pauses.next_s())

@@ -177,9 +177,9 @@ class BrokerRules:
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         _check_inner(identity, operation)
         for right, resource in self._needed(identity, operation):
-            self._authorizer.check_passed_on(identity, right, resource, peer, CALL)
+            self._authorizer.check_at_owner(identity, right, resource, peer, CALL)
         if not RULES[type(operation)].is_inner:
-            self._quotas.admit_passed_on(identity)
+            self._quotas.admit_at_owner(identity)
 
     async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
         return await self._quotas.measured_for(identity, namespace, work)

@@ -2,16 +2,25 @@
 
     GET /v1/operations HTTP/1.1                   101 Switching Protocols
     Connection: Upgrade                           Connection: Upgrade
-    Upgrade: octavo-operations/4                  Upgrade: octavo-operations/4
-    Octavo-Operations-Nonce: …                    Octavo-Operations-Nonce: …
+    Upgrade: octavo-operations/5                  Upgrade: octavo-operations/5
+    Octavo-Operations-From: broker-1              Octavo-Operations-Nonce: …
+    Octavo-Operations-To: broker-2
+    Octavo-Operations-Nonce: …
+    Octavo-Operations-Proof: …
 
-The request carries the proof of a call between brokers (broker/http/broker_calls.py). After the
-answer, frames go both ways (frames.py). Another status means a refusal: 503 that the broker starts,
-stops or is another broker; anything else that it has another version.
+The proof is an HMAC-SHA256 over protocol, both brokers' names and the nonce. Its key is derived
+from the cluster's secret, which only readers of its metadata have. It contains no time, so a wrong
+clock cannot break a cluster. Then frames go both ways (frames.py), with keys that depend on the
+nonces of both sides: a recorded request does not let its sender ask for any operation.
+
+Another answer than 101 says that this broker will not: 503 that it starts, stops or is another one,
+426 that it is of another version, 403 that the caller did not prove that it is a broker.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -19,11 +28,33 @@ from typing import NamedTuple
 from octavo.broker.operations.frames import VERSION, BrokenChannel
 
 PATH = "/v1/operations"
-PROTOCOL = f"octavo-operations/{VERSION}"
+PROTOCOLS = "octavo-operations/"
+"""The beginning of the protocol's name in each version."""
+PROTOCOL = f"{PROTOCOLS}{VERSION}"
+FROM_HEADER = "Octavo-Operations-From"
+TO_HEADER = "Octavo-Operations-To"
 NONCE_HEADER = "Octavo-Operations-Nonce"
+PROOF_HEADER = "Octavo-Operations-Proof"
+KEY_USE = "calls between brokers"
+"""The purpose for which the brokers' common key is derived from the cluster's secret."""
 HEAD_BYTES_MAX = 16 * 1024
+NONCES_KEPT = 4096
+"""A broker opens a connection to another one when it starts and after a failure, so these are the
+connections of days."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*")
+_USE = "octavo operations upgrade"
+
+
+class Upgrade(NamedTuple):
+    """A broker's request for a connection."""
+
+    asking: str
+    """The broker that asks …"""
+    answering: str
+    """… and the broker that it means to ask."""
+    nonce: str
+    protocol: str = PROTOCOL
 
 
 class Accepted(NamedTuple):
@@ -35,17 +66,66 @@ class Accepted(NamedTuple):
     protocol: str
 
 
-def request_head(host: str, headers: Mapping[str, str], nonce: str) -> bytes:
-    """Return the asking side's request. `headers`: its proof."""
+def request_head(host: str, upgrade: Upgrade, secret: bytes) -> bytes:
+    """Return the asking side's request, with its proof."""
     lines = [
         f"GET {PATH} HTTP/1.1",
         f"Host: {host}",
         "Connection: Upgrade",
-        f"Upgrade: {PROTOCOL}",
-        f"{NONCE_HEADER}: {nonce}",
-        *(f"{name}: {value}" for name, value in headers.items()),
+        *(f"{name}: {value}" for name, value in headers_of(upgrade, secret).items()),
     ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def headers_of(upgrade: Upgrade, secret: bytes) -> dict[str, str]:
+    """Return the request's own headers, with its proof."""
+    return {
+        "Upgrade": upgrade.protocol,
+        FROM_HEADER: upgrade.asking,
+        TO_HEADER: upgrade.answering,
+        NONCE_HEADER: upgrade.nonce,
+        PROOF_HEADER: _proof_of(upgrade, secret),
+    }
+
+
+def read_upgrade(headers: Mapping[str, str], secret: bytes) -> Upgrade | None:
+    """Return the request of a broker that has proved itself; None for any other request."""
+    found = Upgrade(
+        headers.get(FROM_HEADER, ""),
+        headers.get(TO_HEADER, ""),
+        headers.get(NONCE_HEADER, ""),
+        headers.get("Upgrade", ""),
+    )
+    proof = headers.get(PROOF_HEADER, "")
+    if found.protocol != PROTOCOL or not is_nonce(found.nonce) or not proof.isascii():
+        return None
+    return found if hmac.compare_digest(proof, _proof_of(found, secret)) else None
+
+
+def _proof_of(upgrade: Upgrade, secret: bytes) -> str:
+    # A header cannot contain a zero byte, so parts of different fields cannot be confused.
+    text = "\0".join((_USE, upgrade.protocol, upgrade.asking, upgrade.answering, upgrade.nonce))
+    return hmac.digest(secret, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hex()
+
+
+class Nonces:
+    """Remember the nonces of the connections that other brokers have begun here.
+
+    Only nonces with a proof get here, so that no stranger can push others out. A broker that has
+    restarted knows none.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, None] = {}
+
+    def is_new(self, nonce: str) -> bool:
+        """Whether this nonce comes for the first time; remembers it."""
+        if nonce in self._seen:
+            return False
+        self._seen[nonce] = None
+        if len(self._seen) > NONCES_KEPT:
+            del self._seen[next(iter(self._seen))]
+        return True
 
 
 def answer_head(nonce: str) -> bytes:

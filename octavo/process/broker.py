@@ -10,9 +10,9 @@ from pathlib import Path
 
 from octavo.broker.broker import Broker
 from octavo.broker.config import BrokerConfig
-from octavo.broker.http.broker_calls import KEY_USE
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.server import BrokerServer
+from octavo.broker.operations.upgrade import KEY_USE
 from octavo.clock import wall_clock_ms
 from octavo.keys import data_keys_of
 from octavo.ledger.client import LedgerClient

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.cluster.registry import encode_broker
-from octavo.broker.http.broker_calls import (
-    ESCAPED_HEADER,
-    FORWARDED_HEADER,
-    KEY_USE,
-    PROOF_HEADER,
-    SEAL_HEADER,
-    TARGET_HEADER,
-    BrokerProof,
-)
 from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.routes import ROUTES
+from octavo.broker.operations.upgrade import KEY_USE, Upgrade, headers_of
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.topics import owner_path
-from octavo.security.principal import ANONYMOUS
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.former_proofs import BY, ESCAPED, PROOF, SEAL, TO, former_headers
 
 # `Octavo-Forwarded-By: anything` made a broker claim another broker's partition, and a client that
 # could write one owner's record made a broker send its callers' requests to any host.
@@ -54,56 +45,28 @@ def preferred(brokers: Cluster) -> tuple[str, str]:
     return first.broker_id, next(one for one in brokers.brokers if one != first.broker_id)
 
 
-async def proof_of(brokers: Cluster) -> BrokerProof:
+async def key_of(brokers: Cluster) -> bytes:
+    """Return the key that all brokers of the cluster have."""
     store = next(iter(brokers.brokers.values())).store
-    return BrokerProof((await cluster_secret(store)).key(KEY_USE), secrets.token_hex(8))
+    return (await cluster_secret(store)).key(KEY_USE)
 
 
-def call_of(proof: BrokerProof, target: str, method: str = "GET", path: str = PARTITION) -> Any:
-    headers: dict[str, str] = {}
-    proof.enter(headers, "broker-9", target, method, path, ANONYMOUS)
-    return headers
-
-
-def forged_proof(right: Any, proof: str) -> Any:
-    return {**right, PROOF_HEADER: proof, SEAL_HEADER: proof}
-
-
-async def test_who_only_says_that_it_is_a_broker_moves_nothing(brokers: Cluster) -> None:
+async def test_no_call_over_http_makes_a_broker_take_a_partition(brokers: Cluster) -> None:
+    """Neither with a former proof of a call, nor with the proof of a connection. Brokers ask each
+    other on a connection that they have proved."""
     first, other = preferred(brokers)
-    right = call_of(await proof_of(brokers), other)
-    for forged in (
-        {FORWARDED_HEADER: first},
-        forged_proof(right, "0" * 64),
-        forged_proof(right, "\udcff"),
-        forged_proof(right, right[SEAL_HEADER].upper() + "\xe9"),
-        {**right, FORWARDED_HEADER: first},
-        {**right, ESCAPED_HEADER: "octavo-key"},
-        call_of(BrokerProof(KEY, "9"), other),
-        call_of(await proof_of(brokers), other, "HEAD"),
-        call_of(await proof_of(brokers), other, path=PARTITION + "?x=1"),
+    key = await key_of(brokers)
+    former = former_headers(key, first, other, "GET", PARTITION)
+    for claimed in (
+        {BY: first},
+        former,
+        {**former, SEAL: "0" * 64, PROOF: "\udcff"},
+        headers_of(Upgrade(first, other, "0" * 32), key),
+        {**former, **headers_of(Upgrade(first, other, "0" * 32), key), "Connection": "Upgrade"},
     ):
-        answer = await brokers.apis[other].get(PARTITION, headers=forged)
-        assert answer.status == 200, (forged, answer)
-        assert answer.json()["owner"] == first, forged
-
-
-async def test_a_broker_that_proves_it_is_believed(brokers: Cluster) -> None:
-    _, other = preferred(brokers)
-    answer = await brokers.apis[other].get(
-        PARTITION, headers=call_of(await proof_of(brokers), other)
-    )
-    assert (answer.status, answer.json()["owner"]) == (200, other)
-
-
-async def test_a_call_for_another_broker_is_sent_back(brokers: Cluster) -> None:
-    """Otherwise two brokers behind one changed address would forward it to each other without
-    end."""
-    first, other = preferred(brokers)
-    answer = await brokers.apis[other].get(
-        PARTITION, headers=call_of(await proof_of(brokers), first)
-    )
-    assert (answer.status, answer.json()["code"]) == (503, "not-owner")
+        answer = await brokers.apis[other].get(PARTITION, headers=claimed)
+        assert answer.status == 200, (claimed, answer)
+        assert answer.json()["owner"] == first, claimed
 
 
 INNER = [route for route in FormerNames().routes(ROUTES) if route.inner]
@@ -119,20 +82,26 @@ def test_calls_from_broker_to_broker_say_that_they_are() -> None:
 @pytest.mark.parametrize("route", INNER, ids=lambda route: f"{route.method} {route.path}")
 async def test_nobody_else_may_make_them(brokers: Cluster, route: Any) -> None:
     path = route.path.format(namespace="public", topic="flights", partition=0)
-    first, _ = preferred(brokers)
-    for headers in ({}, {FORWARDED_HEADER: first}, call_of(BrokerProof(KEY, "9"), first)):
+    first, other = preferred(brokers)
+    key = await key_of(brokers)
+    for headers in (
+        {},
+        {BY: other},
+        former_headers(key, other, first, route.method, path),
+        headers_of(Upgrade(other, first, "0" * 32), KEY),
+    ):
         answer = await brokers.apis[first].call(route.method, path, headers=headers)
         assert (answer.status, answer.json()["code"]) == (403, "brokers-only")
         assert not answer.json()["retryable"]
 
 
-async def test_what_counts_between_brokers_is_not_passed_on(brokers: Cluster) -> None:
+async def test_former_headers_between_brokers_change_no_message(brokers: Cluster) -> None:
     """A client that names escaped headers gets the same answer from the owner and from any
     other."""
     first, other = preferred(brokers)
     sent = {
-        ESCAPED_HEADER: "octavo-key", "Octavo-Key": "%41", TARGET_HEADER: first,
-        FORWARDED_HEADER: other, PROOF_HEADER: "x", "Content-Type": "text/plain",
+        ESCAPED: "octavo-key", "Octavo-Key": "%41", TO: first, BY: other, PROOF: "x",
+        "Content-Type": "text/plain",
     }  # fmt: skip
     for broker in (first, other):
         for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # both are operations

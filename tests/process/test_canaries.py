@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from octavo.broker.http.broker_calls import KEY_USE
 from octavo.broker.http.routes import ROUTES
+from octavo.broker.operations.upgrade import KEY_USE
 from octavo.metadata.opening import open_store
 from octavo.metadata.secret import SECRET_PATH, cluster_secret
 from tests.support.processes.standalone import (

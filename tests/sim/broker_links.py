@@ -8,7 +8,7 @@ the caller that the owner sees with the expected caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +16,6 @@ from octavo.broker import errors as broker_errors
 from octavo.broker.broker import Broker
 from octavo.broker.errors import ErrorCode
 from octavo.broker.groups.coordinator import Groups
-from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.problems import problem_from, refusal_of
@@ -43,7 +42,7 @@ from octavo.broker.operations.large_kinds import BeginUpload
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
-from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, answer_head
+from octavo.broker.operations.upgrade import Nonces, answer_head, read_upgrade
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Delivery, GroupName, SlowedBy, StoredBatch, TopicName
 from octavo.security.principal import Identity
@@ -188,11 +187,7 @@ def caller_of(operation: AnyOperation | Upload) -> Identity:
 
 def new_remote(process: Process, name: str) -> Remote:
     """Make a broker's connections to all others."""
-    proof = BrokerProof(_KEY, f"{process.number:x}")
     own = Identity(f"node:{name}", source="node")
-
-    def enter(headers: MutableMapping[str, str], target: str) -> None:
-        proof.enter(headers, name, target, "GET", PATH, own)
 
     def draw_nonce() -> str:
         return f"{process.rng.getrandbits(128):032x}"
@@ -201,7 +196,7 @@ def new_remote(process: Process, name: str) -> Remote:
         loop = asyncio.get_running_loop()
         return await loop.create_connection(protocol, place.host, place.port)
 
-    return Remote(name, SimSettings(), Proof(_KEY, enter, draw_nonce), dial, own)
+    return Remote(name, SimSettings(), Proof(_KEY, draw_nonce), dial, own)
 
 
 class WatchedServing(Serving):
@@ -224,7 +219,7 @@ class Door:
     def __init__(self, cluster: Cluster, process: Process, name: str, broker: Broker) -> None:
         self._process = process
         self._name = name
-        self.proof = BrokerProof(_KEY, "0")
+        self._nonces = Nonces()
         self.groups = Groups(HttpConfig())
         self._links: list[AnsweringLink] = []
         self.serves = False
@@ -258,13 +253,14 @@ class Door:
         """Return the answering end of the connection, or None when the caller is not a broker."""
         lines = (line.partition(": ") for line in head.decode().split("\r\n")[1:])
         headers = {name: value for name, _, value in lines}
-        found = self.proof.look(headers, "GET", PATH)
-        if found is None or found.target != self._name or not self.serves:
+        found = read_upgrade(headers, _KEY)
+        if found is None or found.answering != self._name or not self.serves:
+            return None
+        if not self._nonces.is_new(found.nonce):
             return None
         nonce = f"{self._process.rng.getrandbits(128):032x}"
-        nonces = (headers[NONCE_HEADER], nonce)
-        keys = keys_of(_KEY, headers[FORWARDED_HEADER], self._name, nonces)
-        asker = Asker(headers[FORWARDED_HEADER], headers[FORWARDED_HEADER])
+        keys = keys_of(_KEY, found.asking, self._name, (found.nonce, nonce))
+        asker = Asker(found.asking, found.asking)
         run = partial(self._run, asker)
         link = AnsweringLink(hello_of(self._name), *seals_of(keys, is_tls=False), run)
         link.closed.add_done_callback(lambda _: self.serving.lose(asker))

@@ -61,6 +61,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_store import SimMetadataStore
 from tests.sim.process import Process
+from tests.support.served import served
 
 Work = Callable[[Partition], Awaitable[Any]]
 CALL_TIMEOUT_S = 1.5
@@ -208,7 +209,6 @@ class SimBroker:
         name: PartitionName,
         work: Work,
         *,
-        forwarded: bool = False,
         incarnation: str | None = None,
         wait_s: float = 0.0,
     ) -> Any:
@@ -222,13 +222,8 @@ class SimBroker:
             raise PartitionMoving(f"broker {self.name} is not ready")
 
         async def there(owner: Owner) -> Any:
-            ask = partial(
-                self._peers[owner.broker_id].at_owner,
-                name,
-                work,
-                forwarded=True,
-                incarnation=owner.incarnation,
-            )
+            peer = self._peers[owner.broker_id]
+            ask = partial(peer.serve, name, work, owner.incarnation)
             self.cluster.trace.probe("topic.forwarded")
             try:
                 return await self.cluster.network.call(
@@ -237,9 +232,13 @@ class SimBroker:
             except ConnectionRefusedError as error:
                 raise OwnerUnreachable(f"{owner.broker_id} is not there") from error
 
-        return await self._with_owner(
-            name, work, there, forwarded=forwarded, incarnation=incarnation
-        )
+        return await self._with_owner(name, work, there, incarnation)
+
+    async def serve(self, name: PartitionName, work: Work, incarnation: str) -> Any:
+        """Run `work` on a partition that is open here, for another broker."""
+        if self.broker is None:
+            raise PartitionMoving(f"broker {self.name} is not ready")
+        return await served(self.broker, name, incarnation, work)
 
     async def publish(
         self, name: PartitionName, batch: bytes, *, expected: int | None = None
@@ -384,17 +383,14 @@ class SimBroker:
         name: PartitionName,
         here: Callable[[Partition], Awaitable[Any]],
         there: Callable[[Owner], Awaitable[Any]],
-        *,
-        forwarded: bool = False,
         incarnation: str | None = None,
     ) -> Any:
         broker = self.broker
         if broker is None:
             raise PartitionMoving(f"broker {self.name} is not ready")
         context = SimpleNamespace(
-            forwarded=forwarded,
             incarnation=incarnation,
-            names_incarnation=incarnation is not None and not forwarded,
+            names_incarnation=incarnation is not None,
             owner_url="",
             served_incarnation="",
         )

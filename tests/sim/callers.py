@@ -1,9 +1,9 @@
 """Users with limited rights and quotas, under faults: `python -m tests.sim.callers N`.
 
 The world of `rights.py`, whose brokers have every check of the production entrance: the
-`Authenticator` with its users, `Gate`, `HttpQuotas` and the seals between brokers. Users publish,
-read and hold streams at any broker, which forwards to the owner. Meanwhile rights are given and
-taken, users disabled, quotas changed.
+`Authenticator` with its users, `Gate`, `HttpQuotas`, and at the owner `BrokerRules`. Users publish,
+read and hold streams at any broker, which sends the owner an operation. Meanwhile rights are given
+and taken, users disabled, quotas changed.
 
 The referee checks three things. Every done call was allowed, and its user enabled, at each deciding
 broker that had reached the store for `EFFECTIVE_S`. No user brought more than a quota allows. At
@@ -25,7 +25,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from octavo.broker.errors import QuotaExceeded
-from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection
 from octavo.broker.http.gate import Gate
@@ -33,7 +32,14 @@ from octavo.broker.http.problems import problem_of
 from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
-from octavo.broker.types import TopicSettings
+from octavo.broker.operations.kinds import (
+    Publish,
+    Read,
+    decode_request,
+    encode_request,
+)
+from octavo.broker.operations.rules import BrokerRules
+from octavo.broker.types import TopicName, TopicSettings
 from octavo.metadata.store import MetadataError
 from octavo.metadata.topic_records import decode_record
 from octavo.protocol.codes import OctavoError
@@ -64,11 +70,16 @@ PATIENCE_S = 150.0
 """No user owes more than a minute's worth (`DEBT_S_MAX`)."""
 CALL_S = 3.0
 SIZES = (100, 1_000, 5_000)
-KEY, TOKEN_KEY = b"k" * 32, b"t" * 32
+TOKEN_KEY = b"t" * 32
 PARTS = {"namespace": "public", "topic": "t"}
+NAME = TopicName("public", "t").partition(0)
 ROUTE_OF: dict[Operation, Route] = {
     Operation.PRODUCE: next(one for one in ROUTES if one.name == "publish"),
     Operation.CONSUME: next(one for one in ROUTES if one.name == "read"),
+}
+OPERATION_OF: dict[Operation, Publish | Read] = {
+    Operation.PRODUCE: Publish(NAME, []),
+    Operation.CONSUME: Read(NAME, 0, 1, 1),
 }
 DONE, DENIED, WAIT, AWAY = "done", "denied", "wait", "away"
 
@@ -120,7 +131,7 @@ class Door:
 
     gate: Gate
     quotas: HttpQuotas
-    proof: BrokerProof
+    rules: BrokerRules
     tallies: dict[str, _Tally] = field(default_factory=dict)
     of: Any = None
     """The quotas to which the tallies belong."""
@@ -165,8 +176,10 @@ class SimBroker(SimRights):
             return
         gate = Gate(self.authority, authenticator, process.clock_ms, lambda _: None)
         authenticator.on_change(gate.wakes.wake)
-        proof = BrokerProof(KEY, f"{process.number:x}", lambda: gate.secured)
-        self.door = Door(gate, quotas, proof)
+        rules = BrokerRules(
+            SimpleNamespace(topics=topics), gate, quotas, nothing, nothing, 0, 0, nothing  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.door = Door(gate, quotas, rules)
 
     async def serve(self, attempt: Attempt) -> None:
         """Answer a client. Raises the refusal."""
@@ -175,7 +188,7 @@ class SimBroker(SimRights):
         headers = CIMultiDict({"Authorization": f"Bearer {attempt.token}"})
         connection = _Connection()
         request = _request(headers, connection)
-        grant = await door.gate.admit(request, route, PARTS, None)
+        grant = await door.gate.admit(request, route, PARTS)
         call = _call(route, grant.identity, attempt)
         try:
             door.quotas.admit(call, connection)
@@ -190,11 +203,9 @@ class SimBroker(SimRights):
                 door.quotas.owned(call, "public")
                 self.world.did(attempt, self, self)
             else:
-                sealed: CIMultiDict[str] = CIMultiDict()
-                path = route.path
-                door.proof.enter(sealed, self.name, owner.name, route.method, path, grant.identity)
+                asked = encode_request(grant.identity, "", OPERATION_OF[attempt.operation])
                 await asyncio.sleep(self.world.network_s())
-                await owner.at(lambda: owner.take_over(self, sealed, attempt))
+                await owner.at(lambda: owner.take_over(self, asked, attempt))
             door.quotas.answered(call, web.Response(body=b"x" * attempt.size))
         finally:
             connection.lose()
@@ -207,21 +218,16 @@ class SimBroker(SimRights):
         while self.world.loop.time() < until_s:
             await asyncio.sleep(0.3)
             if not door.gate.holds(grant):
-                grant = await door.gate.admit(request, route, PARTS, None)
+                grant = await door.gate.admit(request, route, PARTS)
             self.world.did(attempt, self, self)
             await door.quotas.sent(call, attempt.size, 1)
 
-    async def take_over(
-        self, door_of: SimBroker, headers: CIMultiDict[str], attempt: Attempt
-    ) -> None:
-        """Do what another broker forwards."""
-        door, route = self.door, ROUTE_OF[attempt.operation]
+    async def take_over(self, door_of: SimBroker, asked: bytes, attempt: Attempt) -> None:
+        """Do what another broker asks for, as `Serving` does."""
+        door, request = self.door, decode_request(asked)
         assert door is not None
-        passed = door.proof.look(headers, route.method, route.path)
-        grant = await door.gate.admit(_request(headers, _Connection()), route, PARTS, passed)
-        call = _call(route, grant.identity, attempt)
-        call.forwarded = True
-        door.quotas.owned(call, "public")
+        door.rules.admit(request.caller.identity, request.operation, door_of.name)
+        door.rules.owned("public")
         self.world.did(attempt, door_of, self)
 
     async def at(self, work: Callable[[], Any], more_s: float = 0.0) -> None:
@@ -245,7 +251,6 @@ def _request(headers: CIMultiDict[str], connection: Connection) -> Any:
 def _call(route: Route, identity: Identity, attempt: Attempt) -> Any:
     size = attempt.size if attempt.operation is Operation.PRODUCE else 0
     return SimpleNamespace(
-        forwarded=False,
         route=route,
         identity=identity,
         request=SimpleNamespace(content_length=size),
@@ -508,11 +513,11 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "pass",
         ),
     ),
-    "the owner asks about the broker that passes a call on": (
+    "the owner asks about the broker that sends an operation": (
         Edit(
-            "octavo.broker.http.gate:Gate.admit",
-            "shown, identity = None, passed.identity",
-            'shown, identity = None, passed.identity._replace(name="node:b1")',
+            "octavo.broker.operations.rules:BrokerRules.admit",
+            "self._authorizer.check_at_owner(identity, right,",
+            'self._authorizer.check_at_owner(identity._replace(name="node:b1"), right,',
         ),
     ),
     "who is refused has paid": (

@@ -174,7 +174,6 @@ class Front:
             streams=self.streams,
             operations=self.operations,
             gate=gate,
-            proof=at.door.proof,
         )
 
     def parts(self) -> list[object]:

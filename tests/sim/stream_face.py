@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from octavo.broker.errors import PartitionMoving
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.api import durable_streams
-from octavo.broker.http.broker_calls import INCARNATION_HEADER
+from octavo.broker.http.call import INCARNATION_HEADER
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.problems import problem_of, refusal_of
 from octavo.broker.operations.asking import Operations
@@ -108,7 +108,6 @@ class Face:
             read_json=read_json,
             reply=lambda found: web.Response(body=msgspec.json.encode(found)),
             check=lambda *_: None,
-            forwarded=False,
             incarnation=headers.get(INCARNATION_HEADER),
             names_incarnation=INCARNATION_HEADER in headers,
             served_incarnation="",

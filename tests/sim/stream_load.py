@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.http import durable
-from octavo.broker.http.broker_calls import INCARNATION_HEADER
+from octavo.broker.http.call import INCARNATION_HEADER
 from octavo.broker.state.stream import Append
 from octavo.broker.types import TopicName, TopicSettings
 from tests.sim.brokers import CALL_TIMEOUT_S

@@ -220,7 +220,6 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.subscriptions:*
         octavo.broker.http.stream:* octavo.broker.http.api.push:*
         octavo.broker.http.api.fast_publish:*
-        octavo.broker.http.replays:*
         octavo.broker.http.call:JSON_BYTES_MAX
         octavo.broker.http.connection_bytes:FRAMES_A_STEP
         octavo.broker.http.connection_bytes:FRAGMENTS_MAX

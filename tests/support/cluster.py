@@ -28,10 +28,10 @@ from octavo.bookie.wire.guard import Guard, KnowsCallers
 from octavo.broker.broker import Broker
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
-from octavo.broker.http.broker_calls import KEY_USE
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.server import BrokerServer
+from octavo.broker.operations.upgrade import KEY_USE
 from octavo.broker.partition.handover import Handover, HandoverNotice
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
@@ -53,6 +53,7 @@ from octavo.tls.contexts import Certificates
 from tests.support.fake_broker import Api
 from tests.support.kit.quiescence import held_after_close
 from tests.support.raw_bookie import config_in, new_node, open_metadata
+from tests.support.served import served
 
 QUICK: dict[str, Any] = {
     "add_timeout_s": 10.0,
@@ -334,9 +335,6 @@ class Cluster:
         node: Broker,
         name: PartitionName,
         work: Callable[[Partition], Awaitable[T]],
-        *,
-        forwarded: bool = False,
-        incarnation: str | None = None,
     ) -> T:
         """Run `work` at the partition's owner by asking `node`, through the production
         forwarding."""
@@ -346,8 +344,7 @@ class Cluster:
                 config=SimpleNamespace(moving_wait_ms=2_000),
                 quotas=SimpleNamespace(owned=lambda _call, _namespace: None),
             ),
-            forwarded=forwarded,
-            incarnation=incarnation,
+            incarnation=None,
             names_incarnation=False,
             owner_url="",
         )
@@ -356,9 +353,7 @@ class Cluster:
             peer = self._living(owner.broker_id)
             if peer is None:
                 raise OwnerUnreachable(owner.broker_id)
-            return await self.at_owner(
-                peer, name, work, forwarded=True, incarnation=owner.incarnation
-            )
+            return await served(peer, name, owner.incarnation, work)
 
         return await with_owner(call, name, work, there)
 

@@ -22,13 +22,13 @@ from octavo.bookie.read.read_ahead import ReadAhead
 from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.errors import SchemaMismatch
 from octavo.broker.http.api.fast_publish import shape_of
-from octavo.broker.http.replays import Replays
 from octavo.broker.http.stream import Page, Pages
 from octavo.broker.log.compaction import Hints
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import LedgerTimes, OpenReaders
 from octavo.broker.operations import kinds
 from octavo.broker.operations.gathered import RemoteBatchers
+from octavo.broker.operations.upgrade import Nonces
 from octavo.broker.policies import INTO, OUT_OF, Rates
 from octavo.broker.schemas.engine import Answering, Check, Misfit
 from octavo.broker.types import Owner, PartitionName, Published, StoredBatch
@@ -212,13 +212,12 @@ def test_rates_of_topics(name: str) -> None:
         assert not rates.wait("a", Policies(**(bounds | {each: 11})), names, 0.0).wait_s
 
 
-def test_calls_that_were_seen() -> None:
-    """Each run of a broker has its own numbers."""
-    seen = Replays()
-    assert seen.is_new("a", 1)
-    assert not seen.is_new("a", 1)
-    assert seen.is_new("a", 2)
-    assert seen.is_new("b", 1)
+def test_nonces_that_were_seen() -> None:
+    """Each nonce begins one connection."""
+    seen = Nonces()
+    assert seen.is_new("a")
+    assert not seen.is_new("a")
+    assert seen.is_new("b")
 
 
 async def test_data_keys() -> None:

@@ -464,7 +464,7 @@ class _Gathering:
         self._asked = asked
         self._wait_s = asked.wait_ms / 1000
         turn = next(call.services.turn)
-        self._request = f"{call.services.proof.run}.{turn}"
+        self._request = f"{call.services.run_id}.{turn}"
         """Request id of this call's waits at each partition; unique among all brokers' calls."""
         turn %= partitions
         self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]

@@ -42,8 +42,7 @@ from octavo.broker.http.api.publish import (
     single_answer,
     single_record,
 )
-from octavo.broker.http.broker_calls import ESCAPED_HEADER, INCARNATION_HEADER
-from octavo.broker.http.call import JSON, OWNER_HEADER, Call
+from octavo.broker.http.call import INCARNATION_HEADER, JSON, OWNER_HEADER, Call
 from octavo.broker.http.gate import Grant
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.http.services import Services
@@ -57,7 +56,7 @@ HEADS_KEPT = 512
 """Heads in each of two generations; a head is forgotten if this many new heads come without a use
 of it."""
 CALLS = frozenset(("publish", "publish_of_partition"))
-_NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Origin", "Prefer", ESCAPED_HEADER)
+_NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Origin", "Prefer")
 """Headers about this single request, or sent by a browser's page (csrf.py)."""
 _KEY = re.compile(rb"\r\n(?i:octavo-key): ([!-~]+)(?=\r\n[^ \t])")
 _LENGTH = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]*)(?=\r\n[^ \t])")
@@ -136,7 +135,6 @@ class FastPublish:
         if (
             call.route.name in CALLS
             and not call.query
-            and not call.forwarded  # forwarded calls have unique numbers
             and request.version == HttpVersion11
             and call.headers is request.headers  # not renamed, nor restored
             and may_be_single(call)

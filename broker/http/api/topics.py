@@ -571,7 +571,7 @@ async def topic_to_publish(call: Call) -> TopicInfo:
     try:
         return await topic_of(call)
     except TopicNotFound as error:
-        if call.names_incarnation or call.forwarded:
+        if call.names_incarnation:
             raise  # the caller means an incarnation that is gone
         await make(call, error)
         return await topic_of(call)

@@ -1,22 +1,29 @@
-"""Calls that claim to come from another broker: without proof, with false and with old proofs."""
+"""Calls that claim to come from another broker: without proof, with false and with old proofs.
+
+Only the request for a connection of operations proves a broker, and only after it frames do.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Mapping
-from typing import Any
 
-from octavo.broker.http.broker_calls import BrokerProof
+from octavo.broker.operations.upgrade import NONCE_HEADER, PROTOCOL, Upgrade, headers_of
 from tests.attack.secured.attempts import bearer, request, secured
 from tests.attack.secured.world import VAULT, SecuredWorld
-
-BY, TO = "Octavo-Forwarded-By", "Octavo-Forwarded-To"
-IDENTITY, NONCE = "Octavo-Forwarded-Identity", "Octavo-Forwarded-Nonce"
-PROOF, SEAL, ESCAPED = (
-    "Octavo-Forwarded-Proof", "Octavo-Forwarded-Seal", "Octavo-Forwarded-Escaped",
+from tests.support.former_proofs import (
+    BY,
+    ESCAPED,
+    IDENTITY,
+    NONCE,
+    PROOF,
+    SEAL,
+    TO,
+    former_headers,
 )  # fmt: skip
+
+USE = "calls between brokers"
+SWITCH = "/v1/operations"
 READ = f"{VAULT}/messages?from=earliest"
 ROOT = json.dumps(["user:root", [], "token", None])
 RUN = "0123456789abcdef"
@@ -31,33 +38,24 @@ def sent(headers: Mapping[str, str], *lines: bytes, method: str = "GET", path: s
 
 
 def forged(world: SecuredWorld, broker: int, key: bytes, path: str = READ) -> dict[str, str]:
-    """Build a broker's headers, as far as they can be guessed, with a proof by `key`."""
-    other = (broker + 1) % len(world.names)
-    headers = {
-        BY: world.names[other], TO: world.names[broker], IDENTITY: ROOT, NONCE: f"{RUN}-0",
-    }  # fmt: skip
-    for name, covered in (
-        (PROOF, (BY, TO, "Octavo-Incarnation", ESCAPED)),
-        (SEAL, (BY, TO, "Octavo-Incarnation", ESCAPED, IDENTITY, NONCE)),
-    ):
-        fields = ("GET", path, *(headers.get(one, "") for one in covered))
-        text = "\0".join(fields).encode()
-        headers[name] = hmac.digest(key, text, hashlib.sha256).hex()
-    return headers
-
-
-def real(world: SecuredWorld, broker: int, who: str, path: str = READ) -> dict[str, str]:
-    """Return a real call of another broker, recorded on the way."""
-    from octavo.security.principal import Identity
-
-    headers: dict[str, str] = {}
+    """Build the headers of a call of a former broker for root, with proofs by `key`."""
     other = world.names[(broker + 1) % len(world.names)]
-    made: Any = BrokerProof
-    key = world.node_keys["calls between brokers"]
+    return former_headers(key, other, world.names[broker], "GET", path)
+
+
+def upgrade(world: SecuredWorld, broker: int, key: bytes) -> dict[str, str]:
+    """Build another broker's request for a connection, with its proof by `key`."""
     world.calls += 1
-    proof = made(key, f"{world.calls:016x}", lambda: True)
-    proof.enter(headers, other, world.names[broker], "GET", path, Identity(f"user:{who}"))
-    return headers
+    other = world.names[(broker + 1) % len(world.names)]
+    return headers_of(Upgrade(other, world.names[broker], f"{world.calls:032x}"), key)
+
+
+def switching(headers: Mapping[str, str]) -> bytes:
+    """Send a request for a connection with these headers."""
+    lines = [
+        f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in headers.items()
+    ]
+    return request("GET", SWITCH, [b"Connection: Upgrade", *lines], close=False)
 
 
 SAID: dict[str, dict[str, str]] = {
@@ -90,7 +88,7 @@ def enter_said(name: str, headers: Mapping[str, str]) -> None:
             if "Authorization" not in told:
                 mallory = bearer(world.tokens["mallory"])
                 await world.refused(sent(told, mallory), (403, 503), broker=broker)
-            inner = sent(told, path="/v1/operations")
+            inner = sent(told, path=SWITCH)
             await world.refused(inner, (401, 403, 503), broker=broker)
 
     secured(f"as a broker: {name}")(run)
@@ -107,79 +105,57 @@ async def other_keys(world: SecuredWorld) -> None:
     for broker in range(len(world.brokers)):
         for key in keys:
             await world.refused(sent(forged(world, broker, key)), (401,), broker=broker)
+            await world.refused(switching(upgrade(world, broker, key)), (403,), broker=broker)
 
 
-@secured("as a broker: the proof of before, which says nothing of whom it is for")
+@secured("as a broker: the proofs of former versions, made with the right key")
 async def former_proof(world: SecuredWorld) -> None:
-    """Brokers of 0.1 knew no identity; a secured cluster must not take their proofs."""
+    """Brokers of former versions sent calls for others. No broker believes such a call."""
+    key = world.node_keys[USE]
     for broker in range(len(world.brokers)):
-        headers = forged(world, broker, world.node_keys["calls between brokers"])
-        for dropped in ((SEAL,), (SEAL, IDENTITY), (SEAL, IDENTITY, NONCE)):
+        headers = forged(world, broker, key)
+        for dropped in ((), (SEAL,), (SEAL, IDENTITY), (SEAL, IDENTITY, NONCE), (PROOF,)):
             left = {name: value for name, value in headers.items() if name not in dropped}
             await world.refused(sent(left), (401,), broker=broker)
+            mallory = bearer(world.tokens["mallory"])
+            await world.refused(sent(left, mallory), (403,), broker=broker)
+        for path in (SWITCH, VAULT):
+            made = forged(world, broker, key, path)
+            await world.refused(sent(made, path=path), (401, 403), broker=broker)
 
 
-@secured("as a broker: a call that was recorded, made again")
-async def replayed(world: SecuredWorld) -> None:
-    """A forwarded call of keeper is valid once, and for no other call."""
-    owner = await world.owner(VAULT)
+@secured("as a broker: the proof of a connection, shown with another call")
+async def proof_elsewhere(world: SecuredWorld) -> None:
     for broker in range(len(world.brokers)):
-        headers = real(world, broker, "keeper")
-        first = await world.ask("GET", READ, broker=broker, who=None, **_named(headers))
-        wanted = 200 if broker == owner else 503
-        assert first.status == wanted, f"or this attempt tries nothing: {first}"
+        shown = upgrade(world, broker, world.node_keys[USE])
+        await world.refused(sent(shown), (401,), broker=broker)
+        await world.refused(sent(shown, method="DELETE", path=VAULT), (401,), broker=broker)
+        mallory = bearer(world.tokens["mallory"])
+        await world.refused(sent(shown, mallory), (403,), broker=broker)
+
+
+@secured("as a broker: a request for a connection that was recorded, made again")
+async def replayed(world: SecuredWorld) -> None:
+    """Its first time is accepted, and then every operation needs the secret."""
+    for broker in range(len(world.brokers)):
+        recorded = switching(upgrade(world, broker, world.node_keys[USE]))
+        first = await world.all_of(recorded + bytes(100), broker=broker)
+        assert first.startswith(b"HTTP/1.1 101"), f"or this attempt tries nothing: {first[:200]!r}"
         for _ in range(3):
-            await world.refused(sent(headers), (401, 403, 409, 503), broker=broker)
+            await world.refused(recorded, (403,), broker=broker)
 
 
-@secured("as a broker: a call that was recorded, changed")
+@secured("as a broker: a request for a connection that was recorded, changed")
 async def changed(world: SecuredWorld) -> None:
     for broker in range(len(world.brokers)):
         other = (broker + 1) % len(world.brokers)
-        nodes = json.dumps(["node:broker-1", [], "node", None])
+        real = upgrade(world, broker, world.node_keys[USE])
         for change in (
-            {IDENTITY: ROOT},
-            {IDENTITY: nodes},
-            {NONCE: f"{RUN}-99"},
-            {TO: world.names[other]},
-            {BY: world.names[broker]},
-            {"Octavo-Incarnation": "x"},
-            {ESCAPED: "octavo-forwarded-identity"},
+            {NONCE_HEADER: "f" * 32},
+            {"Octavo-Operations-From": world.names[broker]},
+            {"Octavo-Operations-To": world.names[other]},
+            {"Octavo-Operations-Proof": "0" * 64},
+            {"Upgrade": PROTOCOL.upper()},
         ):
-            headers = {**real(world, broker, "mallory"), **change}
-            await world.refused(sent(headers), (401, 403, 503), broker=broker)
-        headers = real(world, broker, "keeper", f"{VAULT}/messages?from=latest")
-        await world.refused(sent(headers), (401,), broker=broker)  # another path
-        headers = real(world, broker, "keeper")
-        await world.refused(sent(headers, method="POST"), (400, 401), broker=broker)
-        await world.refused(sent(headers, method="DELETE", path=VAULT), (401,), broker=broker)
-        headers = real(world, broker, "keeper")
-        said = await world.refused(sent(headers), (401, 403, 409, 503), broker=other)
-        assert said.status, "of another target"
-
-
-@secured("as a broker: for somebody who may not")
-async def for_another(world: SecuredWorld) -> None:
-    """A broker too gets for its caller what that caller may have, and no more."""
-    for broker in range(len(world.brokers)):
-        for who in ("mallory", "alice", "nobody"):
-            headers = real(world, broker, who)
-            await world.refused(sent(headers), (403,), broker=broker)
-
-
-@secured("as a broker: an identity whose proof has ended")
-async def ended_identity(world: SecuredWorld) -> None:
-    from octavo.security.principal import Identity
-
-    for broker in range(len(world.brokers)):
-        headers: dict[str, str] = {}
-        made: Any = BrokerProof
-        world.calls += 1
-        proof = made(world.node_keys["calls between brokers"], f"{world.calls:016x}", lambda: True)
-        ended = Identity("user:keeper", source="token", expires_at_s=1.0)
-        proof.enter(headers, world.names[broker - 1], world.names[broker], "GET", READ, ended)
-        await world.refused(sent(headers), (401,), broker=broker)
-
-
-def _named(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.replace("-", "_"): value for name, value in headers.items()}
+            await world.refused(switching({**real, **change}), (403, 503), broker=broker)
+        await world.refused(switching(real), (503,), broker=other)  # meant for another broker

@@ -72,20 +72,6 @@ BUGS = (
         ),
     ),
     TestedBug(
-        "passed-on-and-on",
-        "the fast publish path forwards a call that was forwarded already",
-        "Two brokers that take each other for the owner forward a message to each other for ever.",
-        "a call is passed on once at most",
-        "unit/broker_http/test_short_way.py",
-        (
-            Edit(
-                "octavo.broker.http.api.fast_publish:FastPublish.learn",
-                "and not call.forwarded",
-                "and call.grant is not None",
-            ),
-        ),
-    ),
-    TestedBug(
         "short-way-repeats-itself",
         "a publish with unknown outcome on the fast path is done again",
         """If nothing was done, the ordinary path may begin again. An add with an unknown outcome

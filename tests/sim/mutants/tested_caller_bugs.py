@@ -11,6 +11,8 @@ _FOLLOW = "cluster/test_follow.py"
 _PUSH = "cluster/test_push.py"
 _GATHERING = "unit/broker/test_gathering.py"
 _FORGED = "cluster/test_forged_calls.py"
+_UPGRADE = "unit/broker_operations/test_upgrade.py"
+_UPGRADES = "unit/broker_http/test_upgrades.py"
 
 BUGS = (
     TestedBug(
@@ -118,32 +120,46 @@ BUGS = (
         ),
     ),
     TestedBug(
-        "proof-of-one-call-holds-for-another",
-        "the proof between brokers does not cover the method",
-        """A recorded call that only reads can be replayed as a call that makes a broker claim a
-        partition.""",
-        "what counts between brokers counts from brokers only",
-        _FORGED,
+        "proof-for-one-broker-holds-for-another",
+        "the proof of an upgrade does not cover the broker that is asked",
+        "A recorded upgrade to one broker begins a connection to every other broker.",
+        "a broker proves its connections",
+        _UPGRADE,
         (
             Edit(
-                "octavo.broker.http.broker_calls:BrokerProof._proof",
-                "fields = (method, path, *(",
-                "fields = (path, *(",
+                "octavo.broker.operations.upgrade:_proof_of",
+                "upgrade.asking, upgrade.answering, upgrade.nonce",
+                "upgrade.asking, upgrade.nonce",
             ),
         ),
     ),
     TestedBug(
         "call-for-another-broker-is-taken",
-        "a broker accepts a call that was meant for another broker",
+        "a broker accepts a connection that was meant for another broker",
         """The proof is valid. When an address has changed hands, the broker there claims what the
         caller meant for another broker.""",
-        "what counts between brokers counts from brokers only",
-        _FORGED,
+        "a broker proves its connections",
+        _UPGRADES,
         (
             Edit(
-                "octavo.broker.http.call:_passed",
-                "if own != found.target:",
-                "if found.target is None:",
+                "octavo.broker.http.operations:Door._checked",
+                "if upgrade.answering != self._broker_id:",
+                "if upgrade.answering is None:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-recorded-upgrade-begins-again",
+        "a recorded upgrade is accepted again",
+        """No operation can be asked for without the secret. But each repeat holds a place for five
+        seconds, and the places for brokers are few.""",
+        "a broker proves its connections",
+        _UPGRADES,
+        (
+            Edit(
+                "octavo.broker.http.operations:Door.accept",
+                "if not self._nonces.is_new(upgrade.nonce):",
+                "if False:",
             ),
         ),
     ),

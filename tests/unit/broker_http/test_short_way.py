@@ -409,38 +409,6 @@ async def test_an_owner_that_breaks_off_leaves_the_outcome_unknown(
     wire.writer.close()
 
 
-async def test_what_another_broker_has_passed_on_is_not_learnt(
-    two: Running, taken: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its head never comes again, and a copy of it is refused, not stored."""
-    heads: list[bytes] = []
-    learn = FastPublish.learn
-
-    def noted(self: FastPublish, head: bytes, call: Any) -> None:
-        if call.forwarded:
-            heads.append(head)
-        learn(self, head, call)
-
-    monkeypatch.setattr(FastPublish, "learn", noted)
-    await two.api.put(TOPIC)
-    owned_by(two, "b1")
-    wire = await Wire.to(two)
-    services = two.servers[0]._services
-    path, headers = f"{TOPIC}/messages", {"Content-Type": "text/plain"}
-    services.proof.enter(headers, "b0", "b1", "POST", path, services.own_identity)
-    assert (await two.apis[1].post(path, b"abc", headers=headers)).status == 200
-    owner = two.servers[1]._short_way
-    assert heads
-    assert not owner._young
-    other = Wire(*await asyncio.open_connection("127.0.0.1", int(two.servers[1].url[-5:])))
-    answer = await other.ask(heads[0] + b"abc")
-    assert answer[9:12] == b"503"
-    assert b"repeated-call" in answer
-    assert len(two.partition("public/one").batches) == 1
-    wire.writer.close()
-    other.writer.close()
-
-
 async def test_no_room_for_its_body_takes_the_long_way(one: Running, taken: list[bool]) -> None:
     await one.api.put(TOPIC)
     wire = await Wire.to(one)

@@ -151,9 +151,7 @@ async def opened() -> AsyncIterator[World]:
     async def dial(place: Place, protocol: Callable[[], asyncio.Protocol]) -> object:
         return await loop.create_connection(protocol, place.host, place.port)
 
-    proof = Proof(
-        SECRET, lambda headers, target: headers.update(Target=target), lambda: next(nonces)
-    )
+    proof = Proof(SECRET, lambda: next(nonces))
     world.remote = Remote("asking", Settings(), proof, dial, OWN)
     world.owner = Owner("b", f"http://127.0.0.1:{port}", False, "i1")
     try:

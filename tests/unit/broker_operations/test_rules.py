@@ -180,8 +180,8 @@ def test_each_kind_has_a_rule_and_stands_here() -> None:
 async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOperation) -> None:
     """One call of the gate also tells the audit log."""
     asked: list[tuple[Any, ...]] = []
-    gate = SimpleNamespace(check_passed_on=lambda *about: asked.append(about), may=lambda *_: False)
-    quotas = SimpleNamespace(admit_passed_on=lambda who: asked.append((who,)))
+    gate = SimpleNamespace(check_at_owner=lambda *about: asked.append(about), may=lambda *_: False)
+    quotas = SimpleNamespace(admit_at_owner=lambda who: asked.append((who,)))
     nothing: Any = None
     rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000, 1000, nothing)  # type: ignore[arg-type]
     rules.admit(ALICE, operation, "10.0.0.1")
@@ -305,8 +305,8 @@ async def test_to_make_a_stream_needs_the_rights_of_what_it_does(
     def check(_: Identity, right: Operation, resource: Resource, *__: str) -> None:
         asked.append((right, str(resource)))
 
-    gate: Any = SimpleNamespace(check_passed_on=check, may=lambda *about: str(about[2]) == on)
-    quotas: Any = SimpleNamespace(admit_passed_on=lambda _: None)
+    gate: Any = SimpleNamespace(check_at_owner=check, may=lambda *about: str(about[2]) == on)
+    quotas: Any = SimpleNamespace(admit_at_owner=lambda _: None)
     nothing: Any = None
     rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000, 1000, nothing)
     rules.admit(ALICE, operation, "10.0.0.1")
