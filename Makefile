@@ -48,6 +48,7 @@ PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup
 # Three tiers: what is cheap, of every suite; what CI always runs as well; what CI runs as time allows.
 # tests/medium.txt lists the second tier, by what its tests take; the mark `long` stands at the third's.
 test: install
+	@echo 'First the checks: format, lint, types, layers. Then the tests, whose dots begin after their collection.'
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync check $(VENV)/compiled
 	$(PYTEST) -m 'not medium and not long'
 

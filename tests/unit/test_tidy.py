@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import tiers
 from tests.support.sources import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,3 +115,28 @@ def test_a_call_that_bypasses_the_seam_is_found() -> None:
 
 def test_assertions_are_on() -> None:
     assert __debug__, "product assertions are part of the safety net: never run with -O"
+
+
+def has_test(name: str) -> bool:
+    """Say whether there is a test function or folder of a name in a list of tests."""
+    path, _, function = tiers.function_of(name).partition("::")
+    if not function or not (ROOT / path).exists():
+        return not function and (ROOT / path).exists()
+    outer = re.escape(function.partition("::")[0])
+    found = rf"^(?:(?:async )?def|class) {outer}\b|^{outer} = "
+    return re.search(found, (ROOT / path).read_text(), re.MULTILINE) is not None
+
+
+def test_the_second_tier_names_tests_that_are_there() -> None:
+    gone = [name for name in tiers.read(tiers.LIST.read_text()) if not has_test(name)]
+    assert gone == [], "rename these lines of tests/medium.txt as their tests, or take them out"
+    assert [name for name in tiers.FIRST_TIER if not has_test(name)] == []
+
+
+def test_a_test_that_is_gone_is_found() -> None:
+    here = "tests/unit/test_tidy.py::"
+    assert has_test(f"{here}{test_a_test_that_is_gone_is_found.__name__}[a case]")
+    assert has_test("tests/unit/")
+    assert has_test("tests/unit/broker/test_bulk_load.py::TestBulkLoads::runTest")
+    gone = (f"{here}test_a_test", "tests/unit/test_none.py::test_it", "tests/none/")
+    assert [name for name in gone if has_test(name)] == []

@@ -1,46 +1,14 @@
-"""The list of the second tier: it names what is there, and measures move tests into it."""
+"""The list of the second tier: how it is read, and how measurements change it.
+
+That it names what is there: `tests/unit/test_tidy.py`.
+"""
 
 from __future__ import annotations
-
-import ast
-from functools import cache
-from pathlib import Path
 
 import pytest
 
 from tests.support import tiers
 from tests.support.tiers import Line
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-@cache
-def functions(path: str) -> frozenset[str]:
-    """Return the test functions of a file, those of a class with the class's name."""
-    found: set[str] = set()
-    for node in ast.parse((ROOT / path).read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}::{part.name}" for part in node.body if hasattr(part, "name")}
-        elif isinstance(node, ast.Assign):  # a state machine's `TestIt = Machine.TestCase`
-            found |= {f"{ast.unparse(target)}::runTest" for target in node.targets}
-    return frozenset(found)
-
-
-def test_the_list_names_tests_that_are_there() -> None:
-    gone = []
-    for name in tiers.read(tiers.LIST.read_text()):
-        path, _, function = tiers.function_of(name).partition("::")
-        if not (ROOT / path).exists() or (function and function not in functions(path)):
-            gone.append(name)
-    assert gone == [], "rename these lines of tests/medium.txt as their tests, or take them out"
-
-
-def test_what_stays_in_the_first_tier_is_there() -> None:
-    for name in tiers.FIRST_TIER:
-        path, _, function = name.partition("::")
-        assert not function or function in functions(path), name
 
 
 def test_the_list_is_as_it_would_be_written() -> None:
