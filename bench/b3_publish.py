@@ -3,6 +3,7 @@
     python -m bench.b3_publish                       # record batches and NDJSON, three rounds each
     python -m bench.b3_publish --modes batch --seconds 10 --connections 8
     python -m bench.b3_publish --modes batch --secure        # also with a secured cluster
+    python -m bench.b3_publish --modes batch --passed-on     # also through the other broker
     python -m bench.b3_publish --url http://127.0.0.1:8080   # a cluster that is already running
 
 Starts `octavo standalone` in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2. Client
@@ -205,6 +206,17 @@ def targets(where: Where, partitions: int, topic: str = TOPIC) -> list[str]:
     return found
 
 
+def through_others(where: Where, urls: list[str]) -> list[str]:
+    """Turn each publish URL at the owner into one at another broker, which passes batches on."""
+    brokers = [one["url"] for one in call(where, "GET", "/v1/brokers")[0]["brokers"]]
+    found = []
+    for url in urls:
+        path = urlsplit(url).path
+        other = next(one for one in brokers if not url.startswith(one + "/"))
+        found.append(other + path)
+    return found
+
+
 def one_round(job: dict[str, Any], clients: int, pid: int | None) -> dict[str, Any]:
     """Run client processes at the same time; return their combined figures."""
     watched = _family(pid) if pid else []
@@ -271,6 +283,11 @@ def main() -> None:
     parser.add_argument(
         "--secure", action="store_true", help="each round also at a second cluster, with --secure"
     )
+    parser.add_argument(
+        "--passed-on",
+        action="store_true",
+        help="each round also through a broker that is not the owner",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -287,6 +304,8 @@ def main() -> None:
             own = started(options.brokers, options.set, encrypted=options.encrypted)
             plain = stack.enter_context(own)
         to = {"": (plain, targets(plain, options.partitions))}
+        if options.passed_on:
+            to[" passed on"] = plain, through_others(plain, to[""][1])
         if options.encrypted:
             body = json.dumps({"encrypted": True}).encode()
             call(plain, "PUT", f"/v1/namespaces/{ENCRYPTED.split('/')[3]}", body)
