@@ -43,7 +43,7 @@ from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.handover import (
+from octavo.broker.partition.handover_messages import (
     AnnounceToSuccessor,
     AskSuccessor,
     Handover,

@@ -46,7 +46,7 @@ from octavo.broker.cluster.ownership import Held, OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import BROKER_DRAINING, NoOtherBroker, NotOwner, PartitionUnavailable
-from octavo.broker.partition.handover import (
+from octavo.broker.partition.handover_messages import (
     AnnounceToSuccessor,
     AskSuccessor,
     Handover,

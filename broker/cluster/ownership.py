@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from octavo.broker.cluster.claims import (
+from octavo.broker.cluster.openings import Openings
+from octavo.broker.cluster.ownership_states import (
     HERE,
     ON_ITS_WAY,
     WAITS,
@@ -33,7 +34,6 @@ from octavo.broker.cluster.claims import (
     may,
     route,
 )
-from octavo.broker.cluster.openings import Openings
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.cluster.watched_record import WatchedRecord
@@ -48,7 +48,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice, HandoverState
 from octavo.broker.partition.partition import Partition, PartitionOpening
 from octavo.broker.types import (
     BrokerInfo,

@@ -27,7 +27,7 @@ from octavo.broker.errors import QuotaExceeded
 from octavo.broker.http.charges import Charge
 from octavo.broker.http.problems import Problem
 from octavo.broker.operations.quotas import OperationQuotas
-from octavo.broker.policies import INTO
+from octavo.broker.topic_rates import INTO
 from octavo.broker.types import TopicName
 from octavo.security.limits import GO_ON, Wait
 

@@ -23,6 +23,7 @@ from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
 from octavo.broker.groups.coordinator import Groups
 from octavo.broker.http.api.fast_publish import FastPublish
+from octavo.broker.http.broker_connections import Door, new_remote
 from octavo.broker.http.call import INCARNATION_HEADER, OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
@@ -30,7 +31,6 @@ from octavo.broker.http.csrf import check_browser, preflight, protect
 from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.held_bytes import HeldBytes
-from octavo.broker.http.operations import Door, new_remote
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.problems import Problem, problem_of, refusal_of
 from octavo.broker.http.quotas import HttpQuotas

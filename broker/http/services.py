@@ -42,7 +42,7 @@ class Turn:
 
 
 class TakesBrokers(Protocol):
-    """See `octavo.broker.http.operations.Door`."""
+    """See `octavo.broker.http.broker_connections.Door`."""
 
     async def accept(self, call: Call) -> web.StreamResponse:
         """Serve the operations of the broker that makes this call."""

@@ -1,4 +1,4 @@
-"""A partition as a list of ledgers: base offsets, roll-over, trimming, offset to ledger. Pure.
+"""A partition as a list of ledgers: base offsets, roll-over, offset to ledger. Pure.
 
     offset   0          1000        1000+n
              |  ledger 7  |  ledger 9  |  ledger 12 (open) …
@@ -16,7 +16,7 @@ offsets, so that there are no gaps, but they are hidden: no reader gets a piece 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -83,23 +83,6 @@ class Contents(NamedTuple):
         )
 
 
-class RetentionPolicy(NamedTuple):
-    """Which messages may be trimmed; None: no limit.
-
-    `covered_to`: in a compacted topic, the horizon of its view; ledgers that reach beyond it stay.
-    `covered_goes`: ledgers below the horizon go without any other reason.
-    """
-
-    age_ms: int | None
-    payload_bytes: int | None
-    covered_to: int | None = None
-    covered_goes: bool = False
-
-    def is_uncovered(self, segment: PartitionLedger) -> bool:
-        """Whether the segment has messages that are in no compacted view yet."""
-        return self.covered_to is not None and end_offset(segment) > self.covered_to
-
-
 class Cut(NamedTuple):
     """A fork's part of the ledger in which it was forked: up to `last_entry`, perhaps not all of
     that.
@@ -137,21 +120,6 @@ def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
 def is_measured(segment: PartitionLedger) -> bool:
     """Whether the segment's timestamps come from every batch of the closed ledger."""
     return segment.disorder_ms >= 0
-
-
-def is_older(segment: PartitionLedger, age_ms: int, now_ms: int) -> bool:
-    """Whether all messages of a closed ledger are known to be older than `age_ms`.
-
-    A message's age comes from its timestamp. A timestamp in the future (which must not keep all
-    later messages) or no timestamp (-1) says nothing: then the date counts at which the ledger was
-    found closed. If the clock was behind at that date, every message looked as if from the future.
-    So a timestamp that is later than the date and not in the future counts, too.
-    """
-    if segment.aging_since_ms is not None:
-        stamped_ms = segment.last_ms if segment.last_ms <= now_ms else -1
-        if now_ms - max(segment.aging_since_ms, stamped_ms) > age_ms:
-            return True
-    return is_measured(segment) and segment.first_ms >= 0 and now_ms - segment.last_ms > age_ms
 
 
 class LedgerList:
@@ -299,21 +267,6 @@ class LedgerList:
             base += one.count
         return LedgerList(segments, self.trimmed_to)
 
-    def trimming(
-        self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
-    ) -> LedgerList:
-        """Remove the oldest closed ledgers that retention does not keep.
-
-        By time, a ledger goes when its newest message is known to be too old; by size, while the
-        remaining ledgers still hold at least the bytes to keep. An open ledger always stays, and so
-        does every offset from `limit` on: a subscription has not acked these.
-        """
-        keep = self._covered_from(policy, now_ms, open_bytes, limit)
-        if not keep:
-            return self
-        first = end_offset(self.segments[keep - 1])
-        return LedgerList(self.segments[keep:], max(first, self.trimmed_to))
-
     def truncating(self, before: int) -> LedgerList:
         """Remove all offsets before `before`, which is not beyond the end. Never goes back.
 
@@ -325,22 +278,6 @@ class LedgerList:
                 break
             keep += 1
         return LedgerList(self.segments[keep:], max(before, self.earliest_offset))
-
-    def to_measure(
-        self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
-    ) -> PartitionLedger | None:
-        """Return the ledger that `trimming` keeps only because its newest message is not known."""
-        place, closed = self._covered_from(policy, now_ms, open_bytes, limit), self.closed
-        if place == len(closed) or policy.age_ms is None:
-            return None
-        segment = closed[place]
-        if is_measured(segment) or (limit is not None and end_offset(segment) > limit):
-            return None
-        if policy.is_uncovered(segment):
-            return None
-        # The newest message is at least as new as the newest known timestamp.
-        may_be_old = segment.first_ms >= 0 and now_ms - segment.last_ms > policy.age_ms
-        return segment if may_be_old else None
 
     def dating(self, now_ms: int) -> LedgerList:
         """Date the closed ledgers whose messages do not say how old they are.
@@ -356,57 +293,6 @@ class LedgerList:
             for segment in self.segments
         )
         return self if segments == self.segments else LedgerList(segments, self.trimmed_to)
-
-    def _covered_from(
-        self, policy: RetentionPolicy, now_ms: int, open_bytes: int, limit: int | None
-    ) -> int:
-        """Return the index of the first segment that stays."""
-        total, closed = self.closed_bytes + open_bytes, self.closed
-        for number, segment in enumerate(closed):
-            old = policy.age_ms is not None and is_older(segment, policy.age_ms, now_ms)
-            large = (
-                policy.payload_bytes is not None and total - segment.bytes >= policy.payload_bytes
-            )
-            unacked = limit is not None and end_offset(segment) > limit
-            kept = unacked or policy.is_uncovered(segment)
-            covered = policy.covered_goes and not segment.pieces  # a view has no bodies
-            goes = not kept and (old or large or covered)
-            if not goes and end_offset(segment) > self.trimmed_to:  # else it was truncated
-                return number
-            total -= segment.bytes
-        return len(closed)
-
-    def why_kept(
-        self,
-        policy: RetentionPolicy,
-        now_ms: int,
-        open_bytes: int = 0,
-        unacked: Mapping[str, int] | None = None,
-    ) -> str:
-        """Say why the oldest ledger stays. `unacked`: each subscription's first unacked offset."""
-        oldest = self.segments[0] if self.segments else None
-        if oldest is None or oldest.count is None:
-            return "it is the ledger that is being written"
-        if policy.age_ms is None and policy.payload_bytes is None and not policy.covered_goes:
-            return "no retention is set, so nothing goes"
-        if policy.is_uncovered(oldest):
-            return "its messages are in no compacted view yet"
-        slowest = min((unacked or {}).items(), key=lambda one: one[1], default=None)
-        if slowest is not None and slowest[1] < end_offset(oldest):
-            return f"subscription {slowest[0]!r} has not acked offset {slowest[1]}"
-        if self._covered_from(policy, now_ms, open_bytes, None):
-            return "nothing keeps it: the next round removes it"
-        if oldest.pieces and policy.covered_goes:
-            return "it holds a large message, whose body no compacted view has"
-        why = []
-        if policy.payload_bytes is not None:
-            left = self.closed_bytes + open_bytes - oldest.bytes
-            why.append(f"{left} bytes would be left of {policy.payload_bytes} to keep")
-        if policy.age_ms is not None:
-            why.append(
-                f"its newest message is not known to be older than {policy.age_ms / 1000:g} s"
-            )
-        return "; ".join(why)
 
     def measuring(self, ledger_id: int, contents: Contents) -> LedgerList:
         """Set the timestamps of a closed ledger, if the list still has it."""

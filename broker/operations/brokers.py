@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.cluster.dead_letters import LargeLetter
     from octavo.broker.operations.remote import Remote
-    from octavo.broker.partition.handover import Handover, HandoverNotice
+    from octavo.broker.partition.handover_messages import Handover, HandoverNotice
     from octavo.broker.types import BrokerInfo, PartitionName, TopicName
 
 Answer = TypeVar("Answer", bound=AnyAnswer)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from octavo.broker.log.compaction import CompactedBatch
+from octavo.broker.log.compaction_rules import CompactedBatch
 from octavo.broker.types import StoredBatch
 from octavo.protocol.batch import BatchHeader
 

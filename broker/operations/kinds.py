@@ -46,7 +46,7 @@ from octavo.broker.operations.stream_kinds import (
     StreamOperation,
     StreamPage,
 )
-from octavo.broker.partition.handover import Handover, HandoverNotice
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice
 from octavo.broker.types import (
     Delivery,
     GroupName,

@@ -21,7 +21,7 @@ from octavo.broker.errors import QUOTA_FULL, QuotaExceeded, TopicNotFound
 from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.operations.kinds import Rate
 from octavo.broker.operations.processor_time import Measured
-from octavo.broker.policies import INTO, OUT_OF, Rates, has_rates
+from octavo.broker.topic_rates import INTO, OUT_OF, Rates, has_rates
 from octavo.broker.types import SlowedBy, TopicName, TopicSettings
 from octavo.security.limits import GO_ON, Limits, Quotas, Wait
 from octavo.security.principal import ANONYMOUS, Identity

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE, MessageNotFound, NotOwner
-from octavo.broker.log.compaction import CompactedBatch, Hints, Room, View, batch_of
+from octavo.broker.log.compaction_rules import CompactedBatch, Hints, Room, View, batch_of
 from octavo.broker.log.ledger_list import Contents
 from octavo.broker.log.reader import OpenReaders
 from octavo.broker.log.record import PartitionRecordKeeper

@@ -31,7 +31,7 @@ from functools import partial
 
 import structlog
 
-from octavo.broker.log.compaction import (
+from octavo.broker.log.compaction_rules import (
     RUN_PREFIX,
     Choice,
     CompactionPolicy,

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from octavo.broker.clock.deletion_clock import DeletionTime
-from octavo.broker.log.compaction import covered_to
-from octavo.broker.log.ledger_list import LedgerList, RetentionPolicy
+from octavo.broker.log.compaction_rules import covered_to
+from octavo.broker.log.ledger_list import LedgerList
 from octavo.broker.log.ledger_references import referrer_of
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
+from octavo.broker.log.retention import RetentionPolicy
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.publisher import Publisher
@@ -188,17 +189,17 @@ class Maintenance:
         if policy.age_ms is not None and time is not None and not time.doubt:
             await self._date(time.date_ms)
         before = self._record.ledgers
-        unknown = before.to_measure(policy, now_ms, open_bytes)
+        unknown = policy.to_measure(before, now_ms, open_bytes)
         if unknown is not None and self._measuring is None:
             # Measuring reads the whole ledger, so the trim does not wait for it.
             self._measuring = asyncio.create_task(
                 self._measure(unknown), name=f"measure ledger {unknown.ledger_id}"
             )
-        if before.trimming(policy, now_ms, open_bytes) is before:
+        if policy.trimming(before, now_ms, open_bytes) is before:
             return
         await self.follow_subscriptions()
         limit = self._subscriptions.oldest_unacked()
-        if before.trimming(policy, now_ms, open_bytes, limit) is before:
+        if policy.trimming(before, now_ms, open_bytes, limit) is before:
             return
         scanned_from: int | None = None
         if len(publisher.stored_producers) or publisher.stored_stream is not None:
@@ -212,7 +213,7 @@ class Maintenance:
             # is being written, no subscription may.
             limits = [self._subscriptions.oldest_unacked(), scanned_from]
             limit = min((offset for offset in limits if offset is not None), default=None)
-            ledger_list = self._record.ledgers.trimming(policy, now_ms, open_bytes, limit)
+            ledger_list = policy.trimming(self._record.ledgers, now_ms, open_bytes, limit)
             self._log.leave(ledger_list.earliest_offset)
             return with_ledgers(record, ledger_list)
 

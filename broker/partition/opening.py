@@ -34,7 +34,7 @@ from octavo.broker.log.record import (
     was_refused,
     with_ledgers,
 )
-from octavo.broker.partition.handover import HandoverNotice, HandoverState
+from octavo.broker.partition.handover_messages import HandoverNotice, HandoverState
 from octavo.broker.policies import has_append_times
 from octavo.broker.state.format import State, snapshot
 from octavo.broker.state.log import (

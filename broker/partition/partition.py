@@ -47,7 +47,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.cache import PartitionTail
-from octavo.broker.log.compaction import compacted_figures
+from octavo.broker.log.compaction_rules import compacted_figures
 from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.log.ledger_list import ForkPoint, Range
 from octavo.broker.log.open_batches import ReadableBatch
@@ -57,7 +57,7 @@ from octavo.broker.partition.backlogs import Backlogs
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.compactor import Compactor
 from octavo.broker.partition.context import PartitionContext, SchemaCheck
-from octavo.broker.partition.handover import STATE_BYTES_MAX, HandoverNotice, HandoverState
+from octavo.broker.partition.handover_messages import STATE_BYTES_MAX, HandoverNotice, HandoverState
 from octavo.broker.partition.large import (
     BodyReader,
     LargeUpload,
@@ -369,8 +369,8 @@ class Partition:
 
     def _why_kept(self) -> str:
         time = self._context.deletion_time()
-        return self._record.ledgers.why_kept(
-            self._maintenance.retention(time),
+        return self._maintenance.retention(time).why_kept(
+            self._record.ledgers,
             0 if time is None else time.now_ms,
             self._publisher.segment.contents.payload_bytes,
             self._subscriptions.committed(),

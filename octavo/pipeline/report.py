@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.broker.log.ledger_list import LedgerList, RetentionPolicy
+from octavo.broker.log.ledger_list import LedgerList
+from octavo.broker.log.retention import RetentionPolicy
 from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicSettings
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.report_page import page
@@ -123,7 +124,7 @@ def expired_links(
         return []
     policy = RetentionPolicy(settings.retention_ms, settings.retention_bytes)
     ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
-    kept = ledger_list.trimming(policy, now_ms).segments
+    kept = policy.trimming(ledger_list, now_ms).segments
     return list(record.ledgers[: len(record.ledgers) - len(kept)])
 
 

@@ -16,7 +16,7 @@ import psutil
 from octavo.bookie.config import BookieConfig
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.log import compaction
+from octavo.broker.log import compaction_rules
 from octavo.ledger.options import LedgerOptions
 from octavo.process.spec import read_spec
 
@@ -45,7 +45,7 @@ def broker_parts(broker: BrokerConfig, http: HttpConfig, ledger: LedgerOptions) 
         "not acked by every bookie": ledger.pending_bytes_max,
         "connections": connections * BROKER_CONNECTION_BYTES,
         "keys of a compaction": broker.compaction_keys_max * COMPACTED_KEY_BYTES
-        + compaction._RUN_MESSAGES_MAX,
+        + compaction_rules._RUN_MESSAGES_MAX,
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.broker import broker as broker_module
 from octavo.broker.clock.deletion_clock import DeletionTime
-from octavo.broker.log import compaction
+from octavo.broker.log import compaction_rules
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName, TopicSettings
 from octavo.metadata.compactions import begun, compacted_ledgers
@@ -173,7 +173,7 @@ async def test_run_follows_run_and_what_each_has_goes_at_once(
 ) -> None:
     """Maintenance begins one chore: it continues until no run is due, without maintenance in
     between."""
-    monkeypatch.setattr(compaction, "_RUN_MESSAGES_MIN", 5)
+    monkeypatch.setattr(compaction_rules, "_RUN_MESSAGES_MIN", 5)
     monkeypatch.setattr(broker_module, "_RUN_REST_S", 0.01)
     async with running_cluster(tmp_path) as cluster:
         one = await cluster.start("A", trim_interval_ms=3_600_000)

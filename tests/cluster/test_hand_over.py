@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.errors import NotOwner, PartitionMoving
-from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice, HandoverState
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, PartitionName, SubscriptionSettings
 from tests.cluster.test_drain import SLOW

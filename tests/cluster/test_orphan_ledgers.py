@@ -16,9 +16,9 @@ from octavo.broker.errors import (
     PartitionUnavailable,
     PublishOutcomeUnknown,
 )
-from octavo.broker.log.ledger_list import RetentionPolicy
 from octavo.broker.log.orphan_ledgers import custom_of, label_of
 from octavo.broker.log.record import PartitionRecordKeeper, with_ledgers
+from octavo.broker.log.retention import RetentionPolicy
 from octavo.broker.partition import opening
 from octavo.broker.partition.partition import Partition
 from octavo.broker.state.format import Op, producers_op, snapshot
@@ -671,7 +671,7 @@ async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:
         async def measure_while_it_is_trimmed(recovered: Any) -> Any:
             found = await measure(recovered)
             await record.change(
-                lambda value: with_ledgers(value, record.ledgers.trimming(policy, 2**60, 0, None))
+                lambda value: with_ledgers(value, policy.trimming(record.ledgers, 2**60, 0, None))
             )
             return found
 

@@ -16,9 +16,10 @@ from octavo.broker.broker import Broker
 from octavo.broker.clock.deletion_clock import ClockLimits
 from octavo.broker.clock.timekeeper import Timekeeper
 from octavo.broker.errors import OffsetTrimmed
-from octavo.broker.log.ledger_list import Contents, LedgerList, RetentionPolicy
+from octavo.broker.log.ledger_list import Contents, LedgerList
 from octavo.broker.log.reader import LogReader, ReadAheadBudget
 from octavo.broker.log.record import with_ledgers
+from octavo.broker.log.retention import RetentionPolicy
 from octavo.broker.partition.partition import Partition
 from octavo.broker.state.format import Op
 from octavo.broker.subscriptions.subscription import Subscription
@@ -155,11 +156,11 @@ def test_a_doubted_time_dates_nothing() -> None:
     """Pure: messages without a time age from the recorded time only."""
     ledger_list = LedgerList().appending(1).closing_last(1, Contents(1, 1, -1, -1), 5).appending(2)
     policy = RetentionPolicy(100, None)
-    assert ledger_list.trimming(policy, 10**15) is ledger_list
+    assert policy.trimming(ledger_list, 10**15) is ledger_list
     dated = ledger_list.dating(1_000)
     assert dated.dating(2_000) is dated, "once"
-    assert dated.trimming(policy, 1_100) is dated
-    assert dated.trimming(policy, 1_101).earliest_offset == 1
+    assert policy.trimming(dated, 1_100) is dated
+    assert policy.trimming(dated, 1_101).earliest_offset == 1
 
 
 def test_what_was_stamped_since_its_date_is_no_older_than_its_stamp() -> None:
@@ -171,8 +172,8 @@ def test_what_was_stamped_since_its_date_is_no_older_than_its_stamp() -> None:
     policy = RetentionPolicy(week_ms, None)
     dated = closed.dating(now_ms - 8 * DAY_MS)
     assert dated is not closed, "from the future, by that clock"
-    assert dated.trimming(policy, now_ms) is dated
-    assert dated.trimming(policy, now_ms + week_ms + 1).earliest_offset == 1
+    assert policy.trimming(dated, now_ms) is dated
+    assert policy.trimming(dated, now_ms + week_ms + 1).earliest_offset == 1
 
 
 async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyPatch) -> None:

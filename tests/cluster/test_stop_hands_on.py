@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.errors import PartitionMoving
-from octavo.broker.partition.handover import Handover, HandoverNotice
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice
 from octavo.broker.types import BrokerInfo, PartitionName
 from octavo.metadata.store import RecordNotFound
 from tests.cluster.test_balance import serve, share

@@ -1,6 +1,6 @@
 """Brokers that claim a partition and hand it on to each other, and the record of its owner.
 
-A broker decides by the production code of broker/cluster/claims.py, and acts on it as
+A broker decides by the production code of broker/cluster/ownership_states.py, and acts on it as
 `OwnershipManager` does. The metadata store handles a broker's requests in the order in which the
 broker sent them. All other messages come in any order.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.broker.cluster.claims import (
+from octavo.broker.cluster.ownership_states import (
     HERE,
     Event,
     Route,

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from octavo.broker.cluster import claims
-from octavo.broker.cluster.claims import Event, Route, State, route
+from octavo.broker.cluster import ownership_states
+from octavo.broker.cluster.ownership_states import Event, Route, State, route
 from tests.model import claim_nodes
 from tests.model.claim_nodes import Broker, Record, all_served, check
 from tests.model.model import Defect, Model
@@ -26,11 +26,12 @@ def claim_world(*, hands: str = "", closes: str = "", expiring: str = "", faults
 
 
 def table_with(
-    rows: Mapping[tuple[State, Event], State], waits: frozenset[State] = frozenset(claims.WAITS)
+    rows: Mapping[tuple[State, Event], State],
+    waits: frozenset[State] = frozenset(ownership_states.WAITS),
 ) -> AbstractContextManager[object]:
     """Plant other rows in the table, and states in which no call has to wait."""
-    rest = {state: why for state, why in claims.WAITS.items() if state in waits}
-    return patch.multiple(claims, TABLE={**claims.TABLE, **rows}, WAITS=rest)
+    rest = {state: why for state, why in ownership_states.WAITS.items() if state in waits}
+    return patch.multiple(ownership_states, TABLE={**ownership_states.TABLE, **rows}, WAITS=rest)
 
 
 RELEASED_LATE = {
@@ -43,7 +44,7 @@ AMID_RELEASE = Defect(
     depth=22,
     plant=lambda: table_with(
         {(State.RELEASING, Event.CLAIM): State.CLAIMING, **RELEASED_LATE},
-        frozenset(claims.WAITS) - {State.RELEASING},
+        frozenset(ownership_states.WAITS) - {State.RELEASING},
     ),
     world=lambda: claim_world(closes="p"),
 )

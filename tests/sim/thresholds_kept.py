@@ -51,7 +51,7 @@ KEPT: Mapping[str, str] = {
         octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST octavo.spark.options:LATEST
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
-        octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction:_KEY_BYTES
+        octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction_rules:_KEY_BYTES
         octavo.broker.subscriptions.dead_letters:_LENGTHS_BYTES
         octavo.broker.subscriptions.delays:_WORD_BITS
         octavo.broker.subscriptions.delays:_OFFSET_BITS
@@ -68,7 +68,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.subscriptions.dispatch:CONSUMERS_MAX
         octavo.broker.http.api.payloads:DELAY_MS_MAX
         octavo.metadata.topic_settings:COMPACTION_AFTER_BYTES
-        octavo.broker.log.compaction:_RETIRED_MAX octavo.broker.log.compaction:_RUN_MESSAGES_MAX
+        octavo.broker.log.compaction_rules:_RETIRED_MAX
+        octavo.broker.log.compaction_rules:_RUN_MESSAGES_MAX
         octavo.broker.subscriptions.subscription:_ANSWERS_REMEMBERED
         octavo.broker.bulkload.rules:REFUSED_MAX octavo.metadata.topic_settings:PARTITIONS_MAX
         octavo.metadata.topic_settings:BOOKIES_MAX octavo.broker.types:ACK_TIMEOUT_MS_MAX

@@ -32,7 +32,7 @@ from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.server import BrokerServer
 from octavo.broker.operations.upgrade import KEY_USE
-from octavo.broker.partition.handover import Handover, HandoverNotice
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
 from octavo.clock import wall_clock_ms

@@ -34,7 +34,7 @@ from octavo.broker.log.ledger_list import Cut, ForkPoint
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.compacted import CompactedPage
-from octavo.broker.partition.handover import Handover, HandoverNotice
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice
 from octavo.broker.partition.message_batcher import Joined, Placed
 from octavo.broker.partition.stream import PartitionStream
 from octavo.broker.state.producers import BROKERS, Access, AccessState

@@ -16,7 +16,7 @@ _IN_FILE = {
     "broker.cluster.schema_registry:_Subject._quick": "subjects_and_versions_that_are_known",
     "broker.http.api.fast_publish:FastPublish._young": "heads_of_the_short_way",
     "broker.http.stream:Pages._fetching": "pages_that_are_fetched_once",
-    "broker.log.compaction:Hints._ranges": "where_pages_of_a_view_ended",
+    "broker.log.compaction_rules:Hints._ranges": "where_pages_of_a_view_ended",
     "broker.log.open_batches:OpenBatches._kept": "batches_that_are_open",
     "broker.log.reader:LedgerTimes._known": "readers_and_times_of_ledgers",
     "broker.log.reader:OpenReaders._open": "readers_and_times_of_ledgers",
@@ -24,7 +24,7 @@ _IN_FILE = {
         "messages_that_are_passed_on_together"
     ),
     "broker.operations.upgrade:Nonces._seen": "nonces_that_were_seen",
-    "broker.policies:Rates._topics": "rates_of_topics",
+    "broker.topic_rates:Rates._topics": "rates_of_topics",
     "broker.schemas.engine:Answering._compiled": "schemas_that_were_compiled",
     "client.doubt:Doubts._waiting": "owners_that_are_doubted",
     "ledger.bookies.connection:BookieConnection._reads": "reads_that_wait_on_a_connection",

@@ -23,14 +23,14 @@ from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.errors import SchemaMismatch
 from octavo.broker.http.api.fast_publish import shape_of
 from octavo.broker.http.stream import Page, Pages
-from octavo.broker.log.compaction import Hints
+from octavo.broker.log.compaction_rules import Hints
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import LedgerTimes, OpenReaders
 from octavo.broker.operations import kinds
 from octavo.broker.operations.gathered import RemoteBatchers
 from octavo.broker.operations.upgrade import Nonces
-from octavo.broker.policies import INTO, OUT_OF, Rates
 from octavo.broker.schemas.engine import Answering, Check, Misfit
+from octavo.broker.topic_rates import INTO, OUT_OF, Rates
 from octavo.broker.types import Owner, PartitionName, Published, StoredBatch
 from octavo.client.doubt import Doubts
 from octavo.ledger.bookies.connection import BookieConnection

@@ -54,7 +54,7 @@ from octavo.broker.http.forwarding import (
 )
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.stream import EVENTS, LIVES_S, Page, Stream, through_moves
-from octavo.broker.log.compaction import CompactedBatch
+from octavo.broker.log.compaction_rules import CompactedBatch
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.operations import kinds as operations
 from octavo.broker.operations.control import resolve

@@ -76,12 +76,12 @@ MUTANTS = (
                 "if publisher.failed:",
             ),
             Edit(
-                "octavo.broker.partition.handover:HandoverState.is_told_by",
+                "octavo.broker.partition.handover_messages:HandoverState.is_told_by",
                 "closed.last_entry == self.last_entry",
                 "True",
             ),
             Edit(
-                "octavo.broker.partition.handover:HandoverState.is_told_by",
+                "octavo.broker.partition.handover_messages:HandoverState.is_told_by",
                 "plain_length(closed) == self.contents.payload_bytes",
                 "True",
             ),

@@ -37,7 +37,7 @@ MUTANTS = (
         "a second run",
         (
             Edit(
-                "octavo.broker.log.compaction:Choice.keeps",
+                "octavo.broker.log.compaction_rules:Choice.keeps",
                 "return False",
                 "return True",
             ),
@@ -55,7 +55,7 @@ MUTANTS = (
         "tombstones, a long delay, a second run",
         (
             Edit(
-                "octavo.broker.log.compaction:Choice.__init__",
+                "octavo.broker.log.compaction_rules:Choice.__init__",
                 "now_ms - tombstones_ms",
                 "now_ms + tombstones_ms",
             ),

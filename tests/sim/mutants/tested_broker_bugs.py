@@ -215,9 +215,9 @@ BUGS = (
         "unit/broker/test_ledger_list.py",
         (
             Edit(
-                "octavo.broker.log.ledger_list:LedgerList._covered_from",
-                "total - segment.bytes >= policy.payload_bytes",
-                "total >= policy.payload_bytes",
+                "octavo.broker.log.retention:RetentionPolicy._kept_from",
+                "total - segment.bytes >= self.payload_bytes",
+                "total >= self.payload_bytes",
             ),
         ),
     ),
@@ -475,7 +475,7 @@ BUGS = (
         "cluster/test_retention.py",
         (
             Edit(
-                "octavo.broker.log.ledger_list:is_older",
+                "octavo.broker.log.retention:is_older",
                 "max(segment.aging_since_ms, stamped_ms)",
                 "segment.aging_since_ms",
             ),
@@ -594,7 +594,7 @@ BUGS = (
         "cluster/test_retention.py",
         (
             Edit(
-                "octavo.broker.log.ledger_list:is_older",
+                "octavo.broker.log.retention:is_older",
                 "is_measured(segment) and segment.first_ms >= 0 and now_ms",
                 "is_measured(segment) and now_ms",
             ),

@@ -284,7 +284,7 @@ BUGS = (
         "cluster/test_broker_takeover.py",
         (
             Edit(
-                "octavo.broker.cluster.claims:route",
+                "octavo.broker.cluster.ownership_states:route",
                 "if owner is None and not is_forwarded:",
                 "if not is_forwarded:",
             ),

@@ -36,7 +36,7 @@ MUTANTS = (
         "readers that begin amid an entry where another one's page ended",
         (
             Edit(
-                "octavo.broker.log.compaction:Hints.note",
+                "octavo.broker.log.compaction_rules:Hints.note",
                 "self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)",
                 "self._put(batch.ledger_id, batch.entry_id + 1, batch.base_offset, following + 1)",
             ),

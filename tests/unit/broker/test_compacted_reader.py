@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE, MessageNotFound, NotOwner
-from octavo.broker.log.compaction import Room
+from octavo.broker.log.compaction_rules import Room
 from octavo.broker.partition.compacted import _READERS_MAX, CompactedLog, CompactedReader
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
 from octavo.ledger.errors import LedgerNotFound

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE
-from octavo.broker.log.compaction import CompactedBatch, Hints, Room, View, batch_of
+from octavo.broker.log.compaction_rules import CompactedBatch, Hints, Room, View, batch_of
 from octavo.metadata.topics import CompactedLedger, CompactionRecord
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import Record, read_gapped_records

@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.log.ledger_list import (
-    Contents,
-    Cut,
-    ForkPoint,
-    LedgerList,
-    RetentionPolicy,
-    RolloverPolicy,
-)
+from octavo.broker.log.ledger_list import Contents, Cut, ForkPoint, LedgerList, RolloverPolicy
+from octavo.broker.log.retention import RetentionPolicy
 from octavo.metadata.bulk_loads import PrivateLedger
 from octavo.metadata.topics import PartitionLedger
 
@@ -51,7 +45,7 @@ def test_every_offset_is_found_in_its_ledger(sizes: list[int]) -> None:
 def test_retention_by_time_drops_a_prefix(sizes: list[int], age: int) -> None:
     ledger_list, model = build([*sizes, 3])
     now = 1000 + len(sizes)
-    newer = ledger_list.trimming(RetentionPolicy(age, None), now)
+    newer = RetentionPolicy(age, None).trimming(ledger_list, now)
     kept = [segment.ledger_id for segment in newer.segments]
     expected = [i for i in dict.fromkeys(model) if now - (1000 + i) <= age or i == len(sizes)]
     assert kept == expected
@@ -63,7 +57,7 @@ def test_retention_by_time_drops_a_prefix(sizes: list[int], age: int) -> None:
 @given(counts, st.integers(0, 300))
 def test_retention_by_size_keeps_at_least_that_much(sizes: list[int], keep_bytes: int) -> None:
     ledger_list, _ = build([*sizes, 1])
-    newer = ledger_list.trimming(RetentionPolicy(None, keep_bytes), 0)
+    newer = RetentionPolicy(None, keep_bytes).trimming(ledger_list, 0)
     assert newer.closed_bytes >= min(keep_bytes, ledger_list.closed_bytes)
     if len(newer.segments) > 1:
         assert newer.closed_bytes - newer.segments[0].bytes < keep_bytes
@@ -71,7 +65,7 @@ def test_retention_by_size_keeps_at_least_that_much(sizes: list[int], keep_bytes
 
 def test_no_limit_trims_nothing() -> None:
     ledger_list, _ = build([1, 2, 3])
-    assert ledger_list.trimming(RetentionPolicy(None, None), 10**15) is ledger_list
+    assert RetentionPolicy(None, None).trimming(ledger_list, 10**15) is ledger_list
 
 
 def test_the_open_ledger_covers_what_comes() -> None:
@@ -141,7 +135,7 @@ def test_a_truncated_list_begins_there_and_never_goes_back(
     assert after.truncating(data.draw(st.integers(0, before))).earliest_offset == before
     assert after.segments[-1].ledger_id == 99
     # A ledger that lies before it as a whole is gone, or goes with the next trim.
-    trimmed = after.trimming(RetentionPolicy(None, None), 0, limit=0)
+    trimmed = RetentionPolicy(None, None).trimming(after, 0, limit=0)
     assert held(trimmed) == held(after)
     assert all((one.count or 0) + one.base_offset > before for one in trimmed.segments[:-1])
     contents = Contents(3, 30, 1, 2)
@@ -197,18 +191,18 @@ def test_why_the_oldest_ledger_stays() -> None:
     both = closed.appending(2)
     none = RetentionPolicy(None, None)
     by_size, by_age = RetentionPolicy(None, 50), RetentionPolicy(1_000, None)
-    assert "being written" in LedgerList().why_kept(none, 0)
-    assert "being written" in LedgerList().appending(1).why_kept(by_size, 0)
-    assert "no retention is set" in both.why_kept(none, 0)
-    assert "no retention is set" in both.why_kept(RetentionPolicy(None, None, 100), 0)
-    assert "no compacted view" in both.why_kept(RetentionPolicy(None, None, 0, True), 0)
+    assert "being written" in none.why_kept(LedgerList(), 0)
+    assert "being written" in by_size.why_kept(LedgerList().appending(1), 0)
+    assert "no retention is set" in none.why_kept(both, 0)
+    assert "no retention is set" in RetentionPolicy(None, None, 100).why_kept(both, 0)
+    assert "no compacted view" in RetentionPolicy(None, None, 0, True).why_kept(both, 0)
     assert (
-        both.why_kept(by_size, 0, 10, {"s": 3, "t": 4}) == "subscription 's' has not acked offset 3"
+        by_size.why_kept(both, 0, 10, {"s": 3, "t": 4}) == "subscription 's' has not acked offset 3"
     )
-    assert "10 bytes would be left of 50" in both.why_kept(by_size, 0, 10, {"s": 5})
-    assert "next round" in both.why_kept(by_size, 0, 50, {"s": 5})
-    assert "not known to be older than 1 s" in both.why_kept(by_age, 500)
-    assert "next round" in both.why_kept(by_age, 5_000)
+    assert "10 bytes would be left of 50" in by_size.why_kept(both, 0, 10, {"s": 5})
+    assert "next round" in by_size.why_kept(both, 0, 50, {"s": 5})
+    assert "not known to be older than 1 s" in by_age.why_kept(both, 500)
+    assert "next round" in by_age.why_kept(both, 5_000)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=8), st.data())

@@ -34,7 +34,7 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.local import run
 from octavo.broker.operations.serving import Serving
-from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice, HandoverState
 from octavo.broker.types import BrokerInfo, Owner, TopicName
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import Identity

@@ -71,7 +71,7 @@ from octavo.broker.operations.stream_kinds import (
     ReadStream,
     StreamAsked,
 )
-from octavo.broker.partition.handover import Handover, HandoverNotice, HandoverState
+from octavo.broker.partition.handover_messages import Handover, HandoverNotice, HandoverState
 from octavo.broker.state.stream import Append
 from octavo.broker.types import GroupName, PartitionName, TopicSettings
 from octavo.protocol.records import Record, build_batch

@@ -13,7 +13,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.log.ledger_list import Contents, LedgerList, RetentionPolicy
+from octavo.broker.log.ledger_list import Contents, LedgerList
+from octavo.broker.log.retention import RetentionPolicy
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
 from octavo.spark.cluster import Cluster
 from octavo.spark.splits import View, checked_range, pieces
@@ -48,7 +49,7 @@ def test_the_view_and_the_owner_agree(
             case "write":
                 written += number
             case "trim":
-                ledger_list = ledger_list.trimming(RetentionPolicy(None, number), 100)
+                ledger_list = RetentionPolicy(None, number).trimming(ledger_list, 100)
             case _:
                 last = ledger_list.segments[-1].base_offset + written
                 ledger_list = ledger_list.truncating(max(0, last - number))

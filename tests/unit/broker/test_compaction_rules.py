@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.log import compaction
-from octavo.broker.log.compaction import (
+from octavo.broker.log import compaction_rules
+from octavo.broker.log.compaction_rules import (
     Choice,
     CompactionPolicy,
     Dirt,
@@ -67,7 +67,7 @@ def test_a_run_is_full_with_so_many_keys_or_messages() -> None:
 
 
 def test_marks_are_set_some_at_a_time() -> None:
-    count = 2 * compaction._SETTLED_AT_ONCE
+    count = 2 * compaction_rules._SETTLED_AT_ONCE
     newest = NewestOffsets(0, count, count)
     newest.note(0, [b"%d" % number for number in range(count)])
     assert len(list(newest.settling())) == 2

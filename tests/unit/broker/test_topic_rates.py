@@ -4,7 +4,7 @@ once.
 
 from __future__ import annotations
 
-from octavo.broker.policies import INTO, OUT_OF, Rates, has_rates
+from octavo.broker.topic_rates import INTO, OUT_OF, Rates, has_rates
 from octavo.metadata.topics import Policies
 
 SLOW = Policies(publish_bytes=1000, publish_messages=10, dispatch_messages=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.broker.cluster.claims import (
+from octavo.broker.cluster.ownership_states import (
     HERE,
     ON_ITS_WAY,
     TABLE,

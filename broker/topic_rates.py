@@ -1,0 +1,70 @@
+"""Limit the rates of publishing to a topic and of reading from it. Pure.
+
+Each owner of a topic's partitions counts for itself. Each rate that the topic's policies bound has
+a bucket of security/limits.py: a rate may be exceeded for a moment, and use that is known only
+afterwards becomes a bounded debt.
+"""
+
+from __future__ import annotations
+
+from octavo.metadata.topic_settings import Policies
+from octavo.security.limits import GO_ON, SUBJECTS_KEPT, Bucket, Wait
+
+INTO = ("publish_bytes", "publish_messages")
+OUT_OF = ("dispatch_bytes", "dispatch_messages")
+_Bounds = tuple[int | None, ...]
+
+
+def has_rates(policies: Policies) -> bool:
+    """Whether the policies bound a rate."""
+    # Called for every message, so it is spelled out: a generator would cost nine calls.
+    return not (
+        policies.publish_bytes is None
+        and policies.publish_messages is None
+        and policies.dispatch_bytes is None
+        and policies.dispatch_messages is None
+    )
+
+
+class Rates:
+    """The buckets of all topics. Times are seconds of a monotonic clock."""
+
+    def __init__(self, topics_kept: int = SUBJECTS_KEPT) -> None:
+        self._kept = topics_kept
+        self._topics: dict[str, tuple[_Bounds, dict[str, Bucket]]] = {}
+        """The topics in use, the last used at the end."""
+
+    def wait(self, topic: str, policies: Policies, names: tuple[str, ...], now_s: float) -> Wait:
+        """Return the longest wait until these rates have no debt left."""
+        found = GO_ON
+        for name, bucket in self._of(topic, policies, now_s).items():
+            wait_s = bucket.wait_s(0, now_s) if name in names else 0.0
+            if wait_s > found.wait_s:
+                found = Wait(wait_s, f"topic:{topic}", name, getattr(policies, name))
+        return found
+
+    def charge(
+        self,
+        topic: str,
+        policies: Policies,
+        names: tuple[str, ...],
+        size: int,
+        messages: int,
+        now_s: float,
+    ) -> None:
+        """Count published or read messages, and their bytes."""
+        buckets = self._of(topic, policies, now_s)
+        for name, amount in zip(names, (size, messages), strict=True):
+            if amount and (bucket := buckets.get(name)) is not None:
+                bucket.take(amount, now_s)
+
+    def _of(self, topic: str, policies: Policies, now_s: float) -> dict[str, Bucket]:
+        bounds = tuple(getattr(policies, name) for name in (*INTO, *OUT_OF))
+        held = self._topics.pop(topic, None)
+        if held is None or held[0] != bounds:
+            named = zip((*INTO, *OUT_OF), bounds, strict=True)
+            held = (bounds, {name: Bucket(most, now_s) for name, most in named if most is not None})
+            if len(self._topics) >= self._kept:
+                del self._topics[next(iter(self._topics))]
+        self._topics[topic] = held
+        return held[1]
