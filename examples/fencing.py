@@ -15,8 +15,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo.broker.http.broker_connections import new_remote
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.http.operations import new_remote
 from octavo.broker.http.services import node_identity
 from octavo.broker.operations.kinds import OperationOutcomeUnknown, Read, Refused
 from octavo.broker.operations.remote import Remote

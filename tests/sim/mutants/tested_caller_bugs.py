@@ -142,7 +142,7 @@ BUGS = (
         _UPGRADES,
         (
             Edit(
-                "octavo.broker.http.operations:Door._checked",
+                "octavo.broker.http.broker_connections:Door._checked",
                 "if upgrade.answering != self._broker_id:",
                 "if upgrade.answering is None:",
             ),
@@ -157,7 +157,7 @@ BUGS = (
         _UPGRADES,
         (
             Edit(
-                "octavo.broker.http.operations:Door.accept",
+                "octavo.broker.http.broker_connections:Door.accept",
                 "if not self._nonces.is_new(upgrade.nonce):",
                 "if False:",
             ),
