@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # environments want it, each of them would compile all of Octavo again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: apache attack audit containers docs help demo demo-pipeline test test-all test-failed test-long test-medium check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
+.PHONY: apache attack audit containers docs help demo demo-pipeline test test-all test-failed test-long test-medium check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills spark-matrix model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
 
 help:
 	@echo 'make demo        a cluster on real data that loses a bookie and two brokers, then fencing explained'
@@ -178,6 +178,11 @@ spark-kills: N ?= 100
 spark-kills: install
 	$(BIN)/python -m tests.spark.kills --cycles $(N) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(COMMIT),--commit $(COMMIT))
+
+# The Spark tests' short form on every supported Spark, each fetched once (430 MB); minutes:
+# [VERSIONS="oldest 4.1.4"] [WHOLE=1].
+spark-matrix: install
+	$(BIN)/python -m tests.spark.matrix $(if $(WHOLE),--whole) $(VERSIONS)
 
 # Every state that the production state machines can reach, within bounds: [MODEL="M1 M6"] [STORY=1];
 # docs/model_check.md.

@@ -31,7 +31,7 @@ from octavo.spark.cluster import connected
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import Selection, source_options
 from octavo.spark.planning import views_of
-from octavo.spark.source import OctavoReader
+from octavo.spark.readers import OctavoReader
 from octavo.standalone.cluster_file import ClusterFile
 
 TOPIC = "rows"

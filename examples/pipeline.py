@@ -229,11 +229,15 @@ def _read(run: Run, topic: str) -> DataFrame:
 
 
 def _start(run: Run, tables: dict[str, DataFrame], folder: Path, rows: int) -> StreamingQuery:
-    """Start the query over all stored messages, at most `rows` in a batch; then it ends."""
+    """Start the query over all stored messages, at most `rows` in a batch where Spark has limits;
+    then it ends."""
+    from octavo.spark.versions import read_limits
+
+    limits = {"maxOffsetsPerTrigger": rows} if read_limits else {}
     flights = (
         run.spark.readStream.format("octavo")
         .options(service=run.service, subscribe="flights", columns="value")
-        .options(startingOffsets="earliest", maxOffsetsPerTrigger=rows)
+        .options(startingOffsets="earliest", **limits)
         .load()
     )
     return (

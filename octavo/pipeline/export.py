@@ -14,7 +14,7 @@ exactly-once too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,10 +25,12 @@ from octavo.pipeline.files import exists, listing, read_text, write_text
 from octavo.pipeline.interrupt import told
 from octavo.pipeline.json_schema import BadSchema, columns_of, decoder_of
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
+from octavo.pipeline.ranges import follow_ranges
 from octavo.pipeline.runner import BadUsage, Run, frame, look
 from octavo.pipeline.streams import follow
 from octavo.protocol.large import LARGE_HEADER
 from octavo.spark.options import Selection
+from octavo.spark.versions import read_limits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -140,6 +142,22 @@ def _stream(run: Run, options: ExportOptions, tally: _Tally) -> None:
         _write(_typed(batch, options.schema), number, options, tally)
         run.say(f"batch {number}: {tally.rows:,} rows exported, {tally.bad:,} bad")
 
+    try:
+        if read_limits:
+            _by_stream(run, options, checkpoint, write)
+        else:
+            follow_ranges(
+                run, options.selection, checkpoint, write, columns=RAW,
+                rows_max=options.rows_per_batch, every_s=options.every_s,
+            )  # fmt: skip
+    except (StreamingQueryException, _Suspended):
+        if not tally.suspended:
+            raise
+
+
+def _by_stream(
+    run: Run, options: ExportOptions, checkpoint: str, write: Callable[[DataFrame, int], None]
+) -> None:
     selected = options.selection
     which = (
         ("subscribe", ",".join(selected.topics))
@@ -158,11 +176,7 @@ def _stream(run: Run, options: ExportOptions, tally: _Tally) -> None:
         .foreachBatch(write)
         .option("checkpointLocation", checkpoint)
     )
-    try:
-        follow(writer, lambda _: None, every_s=options.every_s)
-    except StreamingQueryException:
-        if not tally.suspended:
-            raise
+    follow(writer, lambda _: None, every_s=options.every_s)
 
 
 def _write(typed: DataFrame, number: int, options: ExportOptions, tally: _Tally) -> None:
@@ -213,10 +227,12 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
     if schema is None:
         return rows.withColumn("_reason", f.lit(None).cast("string"))
     fields = [column.name for column in columns_of(schema)]
-    placed = rows.select(
-        *(f.col(name).alias(f"_{name}") for name in (*_PLACES, "value")),
-        f.exists("headers", lambda header: header["key"] == LARGE_HEADER).alias("_large"),
-        _decoded(schema)("value").alias("_typed"),
+    placed = _decoded(
+        rows.select(
+            *(f.col(name).alias(f"_{name}") for name in (*_PLACES, "value")),
+            f.exists("headers", lambda header: header["key"] == LARGE_HEADER).alias("_large"),
+        ),
+        schema,
     )
     reason = f.col("_typed.reason")
     told = f.when(reason.isNotNull() & f.col("_large"), f.lit(_IS_LARGE)).otherwise(reason)
@@ -227,23 +243,27 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
     )
 
 
-def _decoded(schema: Mapping[str, Any]) -> Any:
-    """Return a UDF value → struct(row, reason), which the tasks run with Arrow."""
-    from pyspark.sql.pandas.functions import arrow_udf
+def _decoded(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
+    """Return the rows with a column `_typed`: the decoded `_value`, or the reason why it is bad.
+
+    The tasks do this with Arrow. `mapInArrow` is in every Spark 4; a UDF of Arrow is not in 4.0.
+    """
     from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
 
     text = json.dumps(schema)
     arrow = pa.struct([("row", columns_of(schema)), ("reason", pa.string())])
-    returned = from_arrow_type(arrow)
+    typed = StructField("_typed", from_arrow_type(arrow))
 
-    def decoded(values: pa.Array) -> pa.Array:
+    def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decode = decoder_of(text)
-        found = (decode(value) for value in values.to_pylist())
-        return pa.array([{"row": row, "reason": reason} for row, reason in found], arrow)
+        for batch in batches:
+            values = batch.column("_value").to_pylist()
+            found = [{"row": row, "reason": why} for row, why in map(decode, values)]
+            columns = [*batch.columns, pa.array(found, arrow)]
+            yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "_typed"])
 
-    # Spark reads the kind of UDF from type hints, but its own type stubs reject them.
-    make: Any = arrow_udf
-    return make(decoded, returnType=returned)
+    return rows.mapInArrow(decoded, StructType([*rows.schema.fields, typed]))
 
 
 # ---------------------------------------------------------------------- the folder

@@ -6,6 +6,7 @@ give.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from octavo.pipeline.session import SparkMissing
@@ -19,14 +20,20 @@ class Package(NamedTuple):
 
     what: str
     known_by: str
-    coordinates: str
-    """With `{spark}` and `{scala}` in place of the versions."""
+    newest: Mapping[str, str]
+    """The newest published coordinates for each Spark, `4.0` to `4.3`; `{scala}` stands for the
+    version of Scala. A Spark that is missing has none."""
 
 
 KAFKA = Package(
     "reading from Kafka",
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",
-    "org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}",
+    {
+        "4.0": "org.apache.spark:spark-sql-kafka-0-10_{scala}:4.0.4",
+        "4.1": "org.apache.spark:spark-sql-kafka-0-10_{scala}:4.1.3",
+        "4.2": "org.apache.spark:spark-sql-kafka-0-10_{scala}:4.2.0",
+        "4.3": "org.apache.spark:spark-sql-kafka-0-10_{scala}:4.2.0",  # none for 4.3 yet
+    },
 )
 
 
@@ -38,7 +45,16 @@ def needed(spark: SparkSession, package: Package) -> None:
 
 def missing(package: Package, spark: str, scala: str) -> str:
     """Return the error message, with the versions of the session."""
-    coordinates = package.coordinates.format(spark=spark, scala=scala)
+    minor = ".".join(spark.split(".")[:2])
+    if minor not in package.newest:
+        known = sorted(package.newest, key=lambda one: [int(part) for part in one.split(".")])
+        return (
+            f"{package.what} needs a package, and none for Spark {minor} was known when this "
+            f"version of Octavo was made; there are for Spark {', '.join(known)}. Use that: "
+            f"pip install 'pyspark=={known[-1]}.*'. Or give a package of your Spark with --conf "
+            "spark.jars.packages=…"
+        )
+    coordinates = package.newest[minor].format(scala=scala)
     return (
         f"{package.what} needs the package {coordinates}, which this Spark {spark} does not have: "
         f"give --conf spark.jars.packages={coordinates}, or --packages to spark-submit"

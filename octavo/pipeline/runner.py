@@ -13,8 +13,8 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from octavo.broker.types import DEFAULT_NAMESPACE
 from octavo.client.errors import InvalidCall
@@ -24,10 +24,11 @@ from octavo.pipeline.interrupt import Interrupted, Signals
 from octavo.pipeline.json_schema import BadSchema
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.session import SparkOptions, session
+from octavo.pipeline.streams import SLOW_START, SLOW_START_HELP
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption, Selection
-from octavo.spark.splits import Offsets, View, ends_of, to_json
+from octavo.spark.splits import Offsets, View, ends_of, from_json, incarnations_in, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,6 +110,8 @@ def run_job(
 def _translated(error: Exception) -> OctavoError:
     name, text = cause_in(str(error))
     kind = InvalidOption if name == InvalidOption.__name__ else JobFailed
+    if SLOW_START in str(error):
+        return kind(f"{text}: {SLOW_START_HELP}")
     return kind(text)
 
 
@@ -186,13 +189,29 @@ def frame_of(
     run: Run, start: Offsets, end: Offsets, columns: str, *, source: str = "octavo"
 ) -> DataFrame:
     """Return the messages of these ranges; `start` and `end` must name the same partitions."""
-    last = to_json(end)
+    return frame_between(run, to_json(start), to_json(end), columns, source=source)
+
+
+def frame_between(
+    run: Run,
+    start: Mapping[str, Any],
+    end: Mapping[str, Any],
+    columns: str,
+    *,
+    source: str = "octavo",
+) -> DataFrame:
+    """As `frame_of`, with offsets as `to_json` writes them: they may name the incarnations that
+    they belong to. A partition that is only in `end` is read from its first message."""
+    parts: dict[str, list[int]] = {}
+    for topic, partition in sorted(from_json(end)):
+        parts.setdefault(topic, []).append(partition)
+    first = {name: from_json(start).get(name, 0) for name in from_json(end)}
     return (
         run.spark.read.format(source)
         .option("service", run.service)
-        .option("assign", json.dumps({t: [int(n) for n in by] for t, by in last.items()}))
-        .option("startingOffsets", json.dumps(to_json(start)))
-        .option("endingOffsets", json.dumps(last))
+        .option("assign", json.dumps(parts))
+        .option("startingOffsets", json.dumps(to_json(first, incarnations_in(start))))
+        .option("endingOffsets", json.dumps(end))
         .option("columns", columns)
         .load()
     )

@@ -10,19 +10,41 @@ from octavo.pipeline.interrupt import Interrupted
 
 _LOOK_S = 1
 """Spark remembers the progress of only a hundred batches: look often."""
+_STARTS_MAX = 5
+SLOW_START = "Python worker failed to connect back"
+"""What Spark says when a Python process is not ready 10 s after its start. It has no setting for
+that time. On a busy machine a stream's first process, which imports Octavo, may take longer."""
+SLOW_START_HELP = (
+    "a Python process of Spark was not ready 10 s after its start, as on a busy machine, or where "
+    "each process compiles its modules again (then unset PYTHONDONTWRITEBYTECODE). Run it again; "
+    "with fewer tasks at once (--master 'local[1]') there are fewer such processes"
+)
 
 
 def follow(writer: Any, look: Callable[[Any], None], *, every_s: float | None) -> None:
     """Start the query and wait until it ends. `every_s` None: read what is there now, then end.
 
-    `look` is called with the query every second and at the end. Raises the query's error, and
-    `Interrupted` once the query has stopped. The interrupted batch is dropped; the next run begins
-    with it.
+    `look` is called with the query every second and at the end. A query whose Python process was
+    too slow to start is started again, a few times: it continues at its checkpoint. Raises the
+    query's error, and `Interrupted` once the query has stopped. The interrupted batch is dropped;
+    the next run begins with it.
     """
+    from pyspark.errors import StreamingQueryException
+
     if every_s is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
+    for starts in range(1, _STARTS_MAX + 1):
+        try:
+            _follow_once(writer, look)
+            return
+        except StreamingQueryException as error:
+            if SLOW_START not in str(error) or starts == _STARTS_MAX:
+                raise
+
+
+def _follow_once(writer: Any, look: Callable[[Any], None]) -> None:
     query = writer.start()
     try:
         while not query.awaitTermination(_LOOK_S):

@@ -22,10 +22,19 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("octavo")` with this session. Needed where Spark's discovery is off."""
+    """Register `format("octavo")` with this session. Needed where Spark's discovery is off.
+
+    May be repeated, and called where Spark has found the source by itself.
+    """
+    from pyspark.errors import AnalysisException
+
     from octavo.spark.source import OctavoDataSource
 
-    spark.dataSource.register(OctavoDataSource)
+    try:
+        spark.dataSource.register(OctavoDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 if not __debug__:  # tasks write ledgers, which rely on assertions

@@ -24,9 +24,10 @@ from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import checked_schema
 from octavo.spark.options import SourceOptions, source_options
 from octavo.spark.planning import planned, range_of, views_of
+from octavo.spark.readers import OctavoReader
 from octavo.spark.reading import Split, SplitReader
 from octavo.spark.served import NotServed
-from octavo.spark.source import OctavoDataSource, OctavoReader
+from octavo.spark.source import OctavoDataSource
 from octavo.spark.splits import Piece
 from octavo.spark.stored import stored_batch
 

@@ -7,7 +7,7 @@ of aiokafka decodes a batch's records; only the requested columns are built.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -111,6 +111,31 @@ def checked_schema(schema: StructType, options: SourceOptions) -> tuple[str, ...
                 f"it must be {EVERY[field.name].simpleString()}"
             )
     return tuple(schema.names)
+
+
+_OPTIONS = "octavo.options"
+"""The key of a catalog table's options in the metadata of its first column."""
+
+
+def with_options(columns: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the columns of a catalog table that keep its options.
+
+    Spark passes a table's options to the statement that creates it, and not to the queries of the
+    table; to these it passes the columns, with their metadata.
+    """
+    if not options:
+        return columns
+    first, *rest = columns.fields
+    kept = StructField(first.name, first.dataType, first.nullable, {_OPTIONS: dict(options)})
+    return StructType([kept, *rest])
+
+
+def options_in(columns: StructType) -> dict[str, str]:
+    """Return the options that the columns of a catalog table keep."""
+    for field in columns.fields:
+        if _OPTIONS in (field.metadata or {}):
+            return dict(field.metadata[_OPTIONS])
+    return {}
 
 
 class ArrowBuilder:

@@ -35,6 +35,9 @@ _AT_ONCE = 16
 _JSON = "application/json"
 TOKEN_HEADER = "Bulk-Load-Token"
 _RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
+_TOKENS_MAX = 64
+_tokens: dict[tuple[str, str], str] = {}
+"""The proofs that this process has made, by service and id."""
 _log = logging.getLogger("octavo.spark")
 
 
@@ -202,6 +205,9 @@ async def _brokers(service: str, timeout_ms: int, bulk_load: str) -> AsyncIterat
             async with asyncio.timeout(timeout_ms / 1000):
                 brokers.token = await _token(brokers, service, bulk_load)
                 yield brokers
+        except SinkFailed:
+            _tokens.pop((service, bulk_load), None)  # perhaps it is another cluster by now
+            raise
         except TimeoutError:
             raise SinkFailed(
                 f"no confirmation within {timeout_ms / 1000:g} s: {brokers.why}"
@@ -229,14 +235,24 @@ async def _next_in_order(
 
 
 async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
-    """Return the proof that an id belongs to this cluster's jobs: the same every time."""
+    """Return the proof that an id belongs to this cluster's jobs: the same every time.
+
+    A stream commits one batch after another in the same process, so the proof is kept: otherwise
+    each commit would connect to the metadata store.
+    """
+    if (known := _tokens.get((service, bulk_load))) is not None:
+        return known
     pauses = _pauses()
     while True:
         try:
             async with connected(service) as cluster:
                 secret = await cluster_secret(cluster.store, rng=cluster.ledgers.rng)
                 # Keep the word of 0.1: existing ids are bound to a token made with it.
-                return secret.key(f"transaction {bulk_load}").hex()
+                found = secret.key(f"transaction {bulk_load}").hex()
+                if len(_tokens) >= _TOKENS_MAX:
+                    _tokens.clear()
+                _tokens[service, bulk_load] = found
+                return found
         except OctavoError as error:
             if not error.retryable:
                 raise SinkFailed(str(error)) from error

@@ -16,10 +16,14 @@ from typing import Any
 
 from octavo.client.types import TopicName
 from octavo.protocol.codes import OctavoError
+from octavo.spark.strange_options import about
 
 EARLIEST = -2
 LATEST = -1
 """Special offsets, as in Kafka's JSON."""
+
+INCARNATION = "incarnation"
+"""The key of a topic's incarnation among its partitions, in the offsets that Spark keeps."""
 
 PartitionOffsets = Mapping[str, Mapping[int, int]]
 """By topic (`namespace/topic`) and partition: an offset, `EARLIEST`, `LATEST`, or a time in ms."""
@@ -48,6 +52,8 @@ class Bound:
     offsets: PartitionOffsets = field(default_factory=dict)
     time_ms: int | None = None
     times_ms: PartitionOffsets = field(default_factory=dict)
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    """The incarnations of topics that the offsets belong to, as a stream's checkpoint has them."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +90,17 @@ SOURCES = (
 )  # fmt: skip
 NO_SERVICE = (
     "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the metadata "
-    "(zk://host:2181/chroot, file:///path/octavo.db). Spark passes a catalog table's "
-    "options only to the statement that creates it: use CREATE TEMPORARY VIEW, or "
-    "SELECT … FROM table WITH (…)"
+    "(zk://host:2181/chroot, file:///path/octavo.db). A catalog table keeps its options with the "
+    "columns that Octavo gives it: create it without naming columns, or use CREATE TEMPORARY "
+    "VIEW, or SELECT … FROM table WITH (…)"
 )
 SINKS = (
     "service", "topic", "partition", "bulkLoadId", "bulkLoadBatch", "compression", "batchBytes",
     "commitTimeout", "commit",
 )  # fmt: skip
+LIMITS_SINCE = "4.2"
+"""The first Spark that passes limits to a Python source."""
+_LIMITS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 FORMER = {"txnId": "bulkLoadId", "txnVersion": "bulkLoadBatch"}
 """Names of 0.1, accepted until 0.3."""
 _SPARKS_OWN = {"path", "checkpointlocation", "queryname", "serialization.format"}
@@ -112,11 +121,18 @@ SPLIT_BYTES = 128 * 2**20
 TRIGGER_DELAY_MS = 15 * 60_000
 
 
-def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse the options of a query. Raises `InvalidOption`."""
+def source_options(
+    given: Mapping[str, str], *, streaming: bool, unlimited: str | None = None
+) -> SourceOptions:
+    """Parse the options of a query. Raises `InvalidOption`.
+
+    `unlimited`: the version of a Spark that passes no limits to a source.
+    """
     read = OptionReader(own_options(given, SOURCES, SINKS, "source"))
     if read.text("service") is None:
         raise InvalidOption(NO_SERVICE)
+    if unlimited is not None:
+        _refuse_limits(read, unlimited)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if read.text(name) is not None:
@@ -168,6 +184,17 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     )
 
 
+def _refuse_limits(read: OptionReader, spark: str) -> None:
+    """Raise `InvalidOption` for a limit, which this Spark would not apply."""
+    for name in _LIMITS:
+        if read.text(name) is not None:
+            raise InvalidOption(
+                f"option {name} needs Spark {LIMITS_SINCE} or newer. This is Spark {spark}, which "
+                "lets a micro-batch read everything that is there: leave the option out, or read "
+                "ranges with startingOffsets and endingOffsets in a batch query"
+            )
+
+
 def own_options(
     given: Mapping[str, str], known: tuple[str, ...], others: tuple[str, ...], whose: str
 ) -> dict[str, str]:
@@ -188,10 +215,20 @@ def own_options(
     unknown = sorted(name for name in options if name not in fine)
     if unknown:
         raise InvalidOption(
-            f"unknown option {', '.join(map(_named, unknown))}; the options of this {whose} are "
-            + ", ".join(sorted(known, key=str.lower))
+            f"unknown option {', '.join(_named(one, others, whose) for one in unknown)}; "
+            f"the options of this {whose} are " + ", ".join(sorted(known, key=str.lower))
         )
     return options
+
+
+def table_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the catalog table that a statement creates; empty for any other."""
+    lower = {name.lower(): value for name, value in given.items()}
+    return {
+        name.removeprefix(_OF_TABLE): value
+        for name, value in sorted(lower.items())
+        if name.startswith(_OF_TABLE) and name != f"{_OF_TABLE}serialization.format"
+    }
 
 
 def _by_todays_names(options: Mapping[str, str]) -> dict[str, str]:
@@ -218,8 +255,21 @@ def warn_of(was: str, now: str) -> None:
     )
 
 
-def _named(unknown: str) -> str:
-    """Return the name, with a suggestion if one is close."""
+def warn_if_empty(options: SourceOptions) -> None:
+    """Warn the user on standard error of a batch query that starts where it ends."""
+    if options.starting == Bound(offset=LATEST):
+        warnings.warn(
+            "startingOffsets=latest in a batch query reads nothing: it ends at the latest offsets "
+            "too. Use earliest, an offset, or startingTimestamp; or readStream for new messages",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _named(unknown: str, others: tuple[str, ...], whose: str) -> str:
+    """Return the name, with what is known of it or a suggestion if one is close."""
+    if (said := about(unknown, others, whose)) is not None:
+        return f"{unknown} ({said})"
     every = {name.lower(): name for name in (*SOURCES, *SINKS)}
     close = difflib.get_close_matches(unknown, every, n=1, cutoff=0.8)
     return f"{unknown} (meant: {every[close[0]]}?)" if close else unknown
@@ -272,7 +322,9 @@ def _bound(read: OptionReader, which: str, default: int) -> Bound:
         if which == "ending" and offset == EARLIEST:
             raise InvalidOption("option endingOffsets cannot be earliest: nothing would be read")
         return Bound(offset=offset)
-    return Bound(offset=default, offsets=read.by_partition(f"{which}Offsets", minimum=EARLIEST))
+    name = f"{which}Offsets"
+    offsets = read.by_partition(name, minimum=EARLIEST)
+    return Bound(offset=default, offsets=offsets, incarnations=read.incarnations(name))
 
 
 def _topic(option: str, text: str) -> str:
@@ -358,12 +410,20 @@ class OptionReader:
             raise InvalidOption(f"option {name} must be a JSON object by topic, got {text[:100]}")
         return found
 
+    def incarnations(self, name: str) -> dict[str, str]:
+        """Return the incarnations of topics, where offsets by partition name them."""
+        return {
+            _topic(name, topic): str(partitions[INCARNATION])
+            for topic, partitions in self.json_object(name).items()
+            if INCARNATION in partitions
+        }
+
     def by_partition(self, name: str, *, minimum: int) -> dict[str, dict[int, int]]:
         """Return numbers by topic and partition, from Kafka's format."""
         found: dict[str, dict[int, int]] = {}
         for topic, partitions in self.json_object(name).items():
             try:
-                good = {int(number): partitions[number] for number in partitions}
+                good = {int(n): partitions[n] for n in partitions if n != INCARNATION}
             except (TypeError, ValueError):
                 good = {-1: 0}
             whole = [isinstance(one, int) and one >= minimum for one in good.values()]

@@ -26,7 +26,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
@@ -42,6 +41,7 @@ from octavo.spark.sink_ledgers import TaskLedgers, Written
 from octavo.spark.sink_options import SinkOptions, checked_columns, sink_options
 from octavo.spark.sink_producer import TASK_BYTES_MAX, not_small
 from octavo.spark.sink_rows import LargeRow, RowRouter, Rows, Target
+from octavo.spark.versions import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -122,7 +122,7 @@ class OctavoStreamWriter(DataSourceStreamArrowWriter):
 
     def with_target(self) -> OctavoStreamWriter:
         """Check the target on the driver, before any task runs. Raises `InvalidOption`."""
-        _run(driver.check_target(self._options))
+        _run(driver.check_target(self._options, once=True))
         return self
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:

@@ -21,6 +21,9 @@ from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import Rows, Target, batches_of
 
 _ATTEMPT = "driver"
+_CHECKED_MAX = 64
+_checked: set[SinkOptions] = set()
+"""The targets that this process has found to be there."""
 
 
 class Batch(NamedTuple):
@@ -37,13 +40,14 @@ def no_topic(topic: str) -> InvalidOption:
     return InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} creates it")
 
 
-async def check_target(options: SinkOptions) -> None:
+async def check_target(options: SinkOptions, *, once: bool = False) -> None:
     """Check the target before any task runs: a task's error is pages long. Raises `InvalidOption`.
 
     Topics named by rows are checked in the tasks. If the cluster does not answer now, the tasks
-    find out whether it does by then.
+    find out whether it does by then. `once`: do nothing if this process has checked it before,
+    because Spark makes a stream's writer anew twice for each micro-batch.
     """
-    if options.topic is None:
+    if options.topic is None or (once and options in _checked):
         return
     try:
         async with connected(options.service) as cluster:
@@ -57,6 +61,9 @@ async def check_target(options: SinkOptions) -> None:
             f"option partition is {options.partition}; topic {options.topic} has partitions 0 to "
             f"{settings.partitions - 1}"
         )
+    if len(_checked) >= _CHECKED_MAX:
+        _checked.clear()
+    _checked.add(options)
 
 
 async def commit(options: SinkOptions, batch: Batch) -> None:

@@ -1,62 +1,25 @@
-"""The Spark source `octavo`: batch and streaming reads of topics.
+"""The Spark source `octavo`: batch and streaming reads and writes of topics.
 
-Spark pickles these objects between its processes, so they hold only values, and connect where they
-run. planning.py decides what is read, reading.py reads it. docs/spark.md explains Spark's own rules
-that matter here: offsets are compared as text, no filter may be taken over, the last commit may
-never come.
+Each process of Spark that plans or reads imports this module, and most need only the columns: so
+the readers (readers.py) and the writers (sink.py), with the cluster's client, are imported where
+they are used. That saves each process a second and more of start on a busy machine.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+import pyspark
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from octavo.loop_thread import LoopThread
-from octavo.spark.cluster import connected
-from octavo.spark.columns import checked_schema, schema_of
-from octavo.spark.options import SourceOptions, source_options
-from octavo.spark.planning import (
-    compacted_at_once,
-    planned,
-    range_of,
-    refuse_amid_compacted,
-    resolved,
-    views_of,
-    within,
-)
-from octavo.spark.reading import Split, SplitReader
-from octavo.spark.sink import OctavoStreamWriter, OctavoWriter, batch_writer, stream_writer
-from octavo.spark.splits import (
-    Minimum,
-    Offsets,
-    View,
-    admitted,
-    begun_anew,
-    bytes_per_row_of,
-    ends_of,
-    from_json,
-    incarnations_in,
-    incarnations_of,
-    to_json,
-)
+from octavo.spark.columns import checked_schema, options_in, schema_of, with_options
+from octavo.spark.options import source_options, table_options, warn_if_empty
+
+if TYPE_CHECKING:
+    from octavo.spark.readers import OctavoReader, OctavoStreamReader, UnlimitedStreamReader
+    from octavo.spark.sink import OctavoStreamWriter, OctavoWriter
 
 
 class OctavoDataSource(DataSource):
@@ -68,198 +31,44 @@ class OctavoDataSource(DataSource):
         return "octavo"
 
     def schema(self) -> StructType:
-        """Return the columns of a query that gives no schema."""
-        return schema_of(source_options(_without_ends(self.options), streaming=False))
+        """Return the columns of a query, or of a catalog table, that names none."""
+        columns = schema_of(source_options(_without_ends(self.options), streaming=False))
+        return with_options(columns, table_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> OctavoWriter:
         """Return the writer of a batch query's result."""
+        from octavo.spark.sink import batch_writer
+
         return batch_writer(self.options, schema, overwrite=overwrite).with_target()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> OctavoStreamWriter:  # noqa: N802, ARG002
         """Return a stream's writer. In complete mode each batch appends the whole result, as in
         Kafka's sink."""
+        from octavo.spark.sink import stream_writer
+
         return stream_writer(self.options, schema).with_target()
 
     def reader(self, schema: StructType) -> OctavoReader:
         """Return the reader of a batch query."""
-        options = source_options(self.options, streaming=False)
+        from octavo.spark.readers import OctavoReader
+
+        options = source_options(options_in(schema) | dict(self.options), streaming=False)
+        warn_if_empty(options)
         return OctavoReader(options, checked_schema(schema, options))
 
-    def streamReader(self, schema: StructType) -> OctavoStreamReader:  # noqa: N802
+    def streamReader(  # noqa: N802
+        self, schema: StructType
+    ) -> OctavoStreamReader | UnlimitedStreamReader:
         """Return the reader of a stream."""
-        options = source_options(self.options, streaming=True)
-        return OctavoStreamReader(options, checked_schema(schema, options))
+        from octavo.spark.readers import OctavoStreamReader, UnlimitedStreamReader
+        from octavo.spark.versions import read_limits
+
+        unlimited = None if read_limits else pyspark.__version__
+        given = options_in(schema) | dict(self.options)
+        options = source_options(given, streaming=True, unlimited=unlimited)
+        of = OctavoStreamReader if read_limits else UnlimitedStreamReader
+        return of(options, checked_schema(schema, options))
 
 
 def _without_ends(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if not name.lower().startswith("ending")}
-
-
-class OctavoReader(DataSourceReader):
-    """Reads a batch query, planned once on the driver."""
-
-    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
-        self._options = options
-        self._splits = SplitReader(options, names)
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the splits; at least one, which may be empty."""
-        thread = LoopThread("octavo-spark")
-        try:
-            return list(thread.call(self._plan()))
-        finally:
-            thread.stop()
-
-    async def _plan(self) -> list[Split]:
-        options = self._options
-        async with connected(options.service, options.read_from) as cluster:
-            wanted = await cluster.partitions(options.selection)
-            views = await views_of(cluster, wanted, compacted=options.compacted)
-            start, end = await range_of(cluster, views, options)
-            refuse_amid_compacted(views, end)
-            return await planned(cluster, options, views, start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read a split in a task."""
-        assert isinstance(partition, Split)
-        return self._splits.read(partition)
-
-
-class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. Lives on the driver with its query; a pickled copy reads in each task."""
-
-    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
-        self._options = options
-        self._splits = SplitReader(options, names)
-        self._driver: _Driver | None = None
-        self._frozen: Offsets | None = None
-        self._minimum = Minimum(options.rows_per_trigger_min, options.trigger_delay_ms_max)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_driver": None}
-
-    @property
-    def _at_driver(self) -> _Driver:
-        if self._driver is None:
-            self._driver = _Driver(self._options)
-        return self._driver
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query starts; the same again if asked before it has begun."""
-        return self._at_driver.first_offsets()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the query's options, which Spark passes to `latestOffset`."""
-        options = self._options
-        if options.rows_per_trigger_max is not None:
-            return ReadMaxRows(options.rows_per_trigger_max)
-        if options.bytes_per_trigger_max is not None:
-            return ReadMaxBytes(options.bytes_per_trigger_max)
-        if options.rows_per_trigger_min is not None:
-            return ReadMinRows(options.rows_per_trigger_min)
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return how far the next micro-batch reads. All limits of the query apply together, even
-        if `limit` does not name them; with `ReadAllAvailable`, none applies."""
-        views = self._at_driver.views()
-        fail = self._options.fail_on_data_loss
-        begin = begun_anew(views, from_json(start), incarnations_in(start), fail=fail)
-        end = ends_of(views)
-        if self._frozen is not None:
-            end = {name: min(offset, self._frozen.get(name, 0)) for name, offset in end.items()}
-        # A bookie may report an earlier end than before: never end before the beginning.
-        end = {name: max(offset, begin.get(name, 0)) for name, offset in end.items()}
-        # A topic that is just deleted has no incarnation now: its offsets keep the old name.
-        of = incarnations_in(start) | incarnations_of(views)
-        if isinstance(limit, ReadAllAvailable):
-            return to_json(end, of)
-        first = {name: begin.get(name, 0) for name in end}
-        # `_frozen` (`Trigger.AvailableNow`): read what is there, never wait for a minimum.
-        if self._frozen is None and not self._minimum.is_met(
-            sum(end[name] - first[name] for name in end), time.monotonic() * 1000
-        ):
-            return start
-        reached = admitted(
-            first,
-            end,
-            {view.name: bytes_per_row_of(view) for view in views},
-            rows_max=self._options.rows_per_trigger_max,
-            bytes_max=self._options.bytes_per_trigger_max,
-        )
-        # Read a compacted view as a whole: it may be replaced before the next batch.
-        least = compacted_at_once(begin, end, views)
-        return to_json({name: max(to, least[name]) for name, to in reached.items()}, of)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the topics end now; the query's progress reports it as its lag."""
-        views = self._at_driver.views()
-        return to_json(ends_of(views), incarnations_of(views))
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read up to what is there now, then end."""
-        self._frozen = ends_of(self._at_driver.views())
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the splits of a micro-batch: the same rows whenever the range is the same."""
-        return list(self._at_driver.splits(start, end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read a split in a task."""
-        assert isinstance(partition, Split)
-        return self._splits.read(partition)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark may never send the last commit, so nothing depends on it."""
-
-    def stop(self) -> None:
-        """Close the connections."""
-        if self._driver is not None:
-            self._driver.close()
-            self._driver = None
-
-
-class _Driver:
-    """A stream's connection to the cluster, on its own event loop."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._thread = LoopThread("octavo-spark")
-        self._context = connected(options.service, options.read_from)
-        try:
-            self._cluster = self._thread.call(self._context.__aenter__())
-        except BaseException:
-            self._thread.stop()
-            raise
-
-    def close(self) -> None:
-        self._thread.call(self._context.__aexit__(None, None, None))
-        self._thread.stop()
-
-    def views(self) -> list[View]:
-        return self._thread.call(self._views())
-
-    async def _views(self) -> list[View]:
-        wanted = await self._cluster.partitions(self._options.selection)
-        return await views_of(self._cluster, wanted, compacted=self._options.compacted)
-
-    def first_offsets(self) -> dict[str, Any]:
-        return self._thread.call(self._first_offsets())
-
-    async def _first_offsets(self) -> dict[str, Any]:
-        options = self._options
-        views = await self._views()
-        start = await resolved(self._cluster, views, options.starting, options.latest_if_late)
-        return to_json(within(views, start, options), incarnations_of(views))
-
-    def splits(self, since: dict[str, Any], until: dict[str, Any]) -> list[Split]:
-        return self._thread.call(self._plan(since, until))
-
-    async def _plan(self, since: dict[str, Any], until: dict[str, Any]) -> list[Split]:
-        start, end = from_json(since), from_json(until)
-        wanted: dict[str, list[int]] = {}
-        for topic, partition in sorted(end):
-            wanted.setdefault(topic, []).append(partition)
-        views = await views_of(self._cluster, wanted, compacted=self._options.compacted)
-        of = incarnations_in(since), incarnations_in(until)
-        return await planned(self._cluster, self._options, views, start, end, *of)

@@ -17,6 +17,7 @@ from octavo.metadata.topic_records import partition_end, partition_start
 from octavo.metadata.topics import CompactionRecord, OffloadRecord
 from octavo.protocol.append_time import Appended
 from octavo.protocol.codes import OctavoError
+from octavo.spark.options import INCARNATION
 
 Name = tuple[str, int]
 """A partition: topic (`namespace/topic`) and number."""
@@ -24,8 +25,6 @@ Offsets = dict[Name, int]
 """The next offset of each partition."""
 Incarnations = dict[str, str]
 """The incarnation of each topic that the offsets belong to."""
-_INCARNATION = "incarnation"
-"""The key of the incarnation among a topic's partitions, in the offsets that Spark keeps."""
 
 _MESSAGE_BYTES_GUESS = 256
 """The assumed message size in an open ledger, whose size is not recorded yet."""
@@ -37,6 +36,13 @@ class DataLost(OctavoError):
     """Offsets that a query needs are gone. With `failOnDataLoss=false` they are skipped."""
 
     name = "data-lost"
+
+
+class EndsBeforeStart(OctavoError):
+    """A micro-batch was planned that ends before its start. Without it, the next batch would read
+    the rows between again."""
+
+    name = "ends-before-start"
 
 
 class Span(NamedTuple):
@@ -140,6 +146,12 @@ def ends_of(views: Iterable[View]) -> Offsets:
     return {view.name: view.end for view in views}
 
 
+def covers(views: Iterable[View], end: Offsets) -> bool:
+    """Return whether the views are of just these partitions, and none ends before its offset."""
+    ends = ends_of(views)
+    return ends.keys() == end.keys() and all(ends[name] >= end[name] for name in end)
+
+
 def incarnations_of(views: Iterable[View]) -> Incarnations:
     """Return the incarnation of each topic that exists."""
     return {view.topic: view.incarnation for view in views if view.incarnation}
@@ -152,7 +164,7 @@ def to_json(offsets: Offsets, incarnations: Mapping[str, str] | None = None) -> 
         found.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
     for topic, by_partition in found.items():
         if incarnation := (incarnations or {}).get(topic):
-            by_partition[_INCARNATION] = incarnation
+            by_partition[INCARNATION] = incarnation
     return found
 
 
@@ -162,13 +174,40 @@ def from_json(found: Mapping[str, Any]) -> Offsets:
         (topic, int(partition)): offset
         for topic, by_partition in found.items()
         for partition, offset in by_partition.items()
-        if partition != _INCARNATION
+        if partition != INCARNATION
     }
 
 
 def incarnations_in(found: Mapping[str, Any]) -> Incarnations:
     """Return the incarnations from the result of `to_json`; older versions stored none."""
-    return {topic: by[_INCARNATION] for topic, by in found.items() if _INCARNATION in by}
+    return {topic: by[INCARNATION] for topic, by in found.items() if INCARNATION in by}
+
+
+def never_backwards(start: Mapping[str, Any], end: Mapping[str, Any]) -> None:
+    """Raise `EndsBeforeStart` if a partition of the same topic ends before its start."""
+    first, last = from_json(start), from_json(end)
+    since, until = incarnations_in(start), incarnations_in(end)
+    for (topic, partition), to in sorted(last.items()):
+        at = first.get((topic, partition), 0)
+        if to < at and since.get(topic) == until.get(topic):
+            raise EndsBeforeStart(
+                f"topic {topic} partition {partition}: this micro-batch would end at offset {to}, "
+                f"before its start {at}: when the query began again, the bookies that answered did "
+                "not know the newest messages, and this Spark does not tell a source where the "
+                "query is. The batch has written nothing: delete the newest file in the "
+                "checkpoint's folder offsets, and start the query again"
+            )
+
+
+def later(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the later offset of each partition; `other` says which topics these are."""
+    before, found = from_json(one), from_json(other)
+    of, now = incarnations_in(one), incarnations_in(other)
+    for topic, partition in found:
+        if of.get(topic) == now.get(topic):
+            name = topic, partition
+            found[name] = max(found[name], before.get(name, 0))
+    return to_json(found, now)
 
 
 def begun_anew(

@@ -133,7 +133,8 @@ def test_a_missing_connector_is_named(
     def job(what: Callable[[Run], Outcome]) -> None:
         run_job("ingest-kafka", what, service=service, say=lambda _: None)
 
-    wanted = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}"
+    minor = ".".join(spark.version.split(".")[:2])
+    wanted = KAFKA.newest[minor].format(scala="2.13")
     with pytest.raises(SparkMissing, match=wanted.replace(".", r"\.")):
         job(lambda run: ingest_kafka(run, options))
     with pytest.raises(BadUsage, match="octavo topic create nowhere makes it"):
@@ -141,6 +142,9 @@ def test_a_missing_connector_is_named(
 
 
 def test_what_is_said_of_a_missing_package() -> None:
-    said = missing(KAFKA, "4.9.1", "2.13")
-    assert "reading from Kafka needs the package" in said
-    assert said.count("org.apache.spark:spark-sql-kafka-0-10_2.13:4.9.1") == 2
+    """Versions that were published: Spark 4.3 runs with the connector of 4.2."""
+    for spark, version in (("4.0.5", "4.0.4"), ("4.2.1", "4.2.0"), ("4.3.0", "4.2.0")):
+        said = missing(KAFKA, spark, "2.13")
+        assert "reading from Kafka needs the package" in said
+        assert said.count(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}") == 2
+    assert "pip install 'pyspark==4.3.*'" in missing(KAFKA, "4.10.1", "2.13")

@@ -209,12 +209,18 @@ def test_views_and_tables(spark: SparkSession, service: str, topic: str) -> None
     names = spark.sql("SELECT DISTINCT topic FROM seen").collect()
     assert [row.topic for row in names] == [topic]
     spark.sql(f"CREATE TABLE kept USING octavo {options}")
+    spark.sql("CREATE TABLE bare (value BINARY) USING octavo " + options)
     try:
-        found = spark.sql(f"SELECT * FROM kept WITH (service='{service}', subscribe='{topic}')")
-        assert numbers_in(found) == list(range(COUNT))
-        with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
-            spark.sql("SELECT * FROM kept").collect()
+        assert numbers_in(spark.sql("SELECT * FROM kept")) == list(range(COUNT))
+        assert numbers_in(spark.table("kept").where("partition >= 0")) == list(range(COUNT))
+        assert spark.sql("SELECT max(offset) FROM kept").first() is not None
+        start = f'{{"{topic}": {{"0": -1, "1": 5}}}}'
+        some = spark.sql(f"SELECT * FROM kept WITH (startingOffsets='{start}')")
+        assert {(row.partition, row.offset >= 5) for row in some.collect()} == {(1, True)}
+        with pytest.raises(Exception, match="create it without naming columns"):
+            spark.sql("SELECT * FROM bare").collect()
     finally:
         spark.sql("DROP TABLE kept")
+        spark.sql("DROP TABLE bare")
     with pytest.raises(Exception, match=r"meant: startingOffsets\?"):
         spark.sql(f"CREATE TABLE bad USING octavo {options[:-1]}, startingOfsets '0')")

@@ -32,8 +32,8 @@ from octavo.spark.cluster import Cluster as SparkCluster
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import InvalidOption, source_options
 from octavo.spark.planning import planned, views_of
+from octavo.spark.readers import OctavoReader, OctavoStreamReader
 from octavo.spark.reading import Split
-from octavo.spark.source import OctavoReader, OctavoStreamReader
 from octavo.spark.splits import DataLost, ends_of
 from tests.spark.test_source import publish
 from tests.support.cluster import TOPIC, owned

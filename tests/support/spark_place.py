@@ -14,8 +14,8 @@ from typing import Any
 from octavo.broker.types import PartitionName
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import source_options
+from octavo.spark.readers import OctavoReader
 from octavo.spark.reading import Split
-from octavo.spark.source import OctavoReader
 from tests.support.cluster import (
     Cluster,
     RunningBroker,

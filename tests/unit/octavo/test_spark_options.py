@@ -14,10 +14,12 @@ pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from octavo.spark.columns import checked_schema, schema_of
-from octavo.spark.options import InvalidOption, source_options
-from octavo.spark.source import OctavoStreamReader
+from octavo.pipeline.packages import KAFKA
+from octavo.spark.columns import checked_schema, options_in, schema_of, with_options
+from octavo.spark.options import LIMITS_SINCE, InvalidOption, source_options, table_options
+from octavo.spark.readers import OctavoStreamReader
 from octavo.spark.splits import Minimum
+from tests.spark.matrix import VERSIONS
 from tests.support.published import seen_by_readers
 from tests.support.spark_place import ROWS, WHOLE, Place, running_place
 
@@ -497,3 +499,35 @@ async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.Monk
             # Half of an answer's time: with one bound for all, the time would be over.
             assert await commit.give_up("octavo.db", "t", 0, [7], 30_000) == [7]
     assert len(asked) == 1
+
+
+def test_a_tables_columns_keep_its_options() -> None:
+    """Spark does not pass a table's options to its queries, but does pass its columns."""
+    given = {"option.service": "http://x", "option.subscribe": "a", "service": "http://x",
+             "subscribe": "a", "provider": "octavo"}  # fmt: skip
+    kept = {"service": "http://x", "subscribe": "a"}
+    assert table_options(given) == kept
+    assert table_options(kept) == {}
+    plain = schema_of(source_options({"service": "http://x", "subscribe": "a"}, streaming=False))
+    columns = StructType.fromJson(with_options(plain, kept).jsonValue())  # as catalogs store them
+    assert options_in(columns) == kept
+    assert columns.names == plain.names
+    assert checked_schema(columns, source_options(kept, streaming=False))
+    assert with_options(plain, {}) is plain
+    assert options_in(plain) == {}
+
+
+def test_the_page_says_what_each_version_of_spark_can_do() -> None:
+    text = Path(__file__).parents[3].joinpath("docs/spark.md").read_text()
+    section = text.split("## Versions of Spark")[1].split("## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| 4.")
+    ]
+    minors = [version.rsplit(".", 1)[0] for version in VERSIONS]
+    assert [row[0] for row in rows] == list(VERSIONS)
+    for minor, (_, able, limits, kafka) in zip(minors, rows, strict=True):
+        assert able == "yes"
+        assert limits == ("yes" if minor >= LIMITS_SINCE else "refused")
+        assert kafka == KAFKA.newest[minor].rsplit(":", 1)[1]

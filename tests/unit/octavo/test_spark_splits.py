@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.spark.options import EARLIEST, LATEST, InvalidOption, source_options
+from octavo.spark.options import (
+    EARLIEST,
+    LATEST,
+    InvalidOption,
+    source_options,
+    warn_if_empty,
+)
 from octavo.spark.splits import (
     DataLost,
+    EndsBeforeStart,
     Span,
     View,
     admitted,
     bytes_per_row,
     checked_range,
+    covers,
+    later,
+    never_backwards,
     pieces,
     shared_out,
+    to_json,
 )
 
 
@@ -181,6 +194,17 @@ def test_options_with_kafkas_names_and_meanings() -> None:
             {"startingOffset": "1"},
             "unknown option startingoffset (meant: startingOffsets?); the options of",
         ),
+        ({"kafka.bootstrap.servers": "h:9092"}, "kafka.bootstrap.servers (did you mean service?"),
+        ({"kafka.group.id": "g"}, "kafka.group.id (a query belongs to no consumer group"),
+        ({"groupIdPrefix": "g"}, "groupidprefix (a query belongs to no consumer group"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "(credentials come from OCTAVO_TOKEN"),
+        ({"kafka.fetch.max.bytes": "1"}, "(a setting of Kafka's client, which is not used here"),
+        ({"kafkaConsumer.pollTimeoutMs": "1"}, "(reads are repeated by themselves"),
+        ({"fetchOffset.numRetries": "1"}, "(reads are repeated by themselves"),
+        ({"service.url": "pulsar://h"}, "service.url (did you mean service?"),
+        ({"topicsPattern": "a.*"}, "topicspattern (did you mean subscribePattern?)"),
+        ({"topic": "a"}, "topic (an option of the sink: use subscribe here)"),
+        ({"commit": "auto"}, "commit (an option of the sink: leave it out)"),
         ({"startingOffsets": "first"}, "startingOffsets is not JSON"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "-2 is earliest"),
         ({"endingOffsets": "earliest"}, "nothing would be read"),
@@ -198,6 +222,69 @@ def test_a_bad_option_says_what_would_be_right(given: dict[str, str], said: str)
     with pytest.raises(InvalidOption) as refused:
         source_options({**MINIMAL, **given}, streaming=False)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"maxOffsetsPerTrigger": "5"}, {"maxBytesPerTrigger": "1m"},
+        {"minOffsetsPerTrigger": "5"}, {"maxTriggerDelay": "1s"},
+    ],
+)  # fmt: skip
+def test_a_limit_is_refused_by_a_spark_that_would_not_apply_it(limit: dict[str, str]) -> None:
+    said = f"option {next(iter(limit))} needs Spark 4.2 or newer. This is Spark 4.1.4"
+    with pytest.raises(InvalidOption, match=said):
+        source_options(MINIMAL | limit, streaming=True, unlimited="4.1.4")
+    source_options(MINIMAL | limit, streaming=True)
+    source_options(MINIMAL | limit, streaming=False)
+
+
+def test_a_micro_batch_that_ends_before_its_start_is_refused() -> None:
+    """Spark 4.0 and 4.1 do not tell a source where a query is when it starts again. If a bookie
+    then reports an earlier end, a batch that repeats rows would follow an empty batch."""
+
+    def at(offset: int, incarnation: str = "a") -> dict[str, Any]:
+        return to_json({("public/t", 0): offset}, {"public/t": incarnation})
+
+    with pytest.raises(EndsBeforeStart, match=r"partition 0: .* offset 4, before its start 7"):
+        never_backwards(at(7), at(4))
+    never_backwards(at(7), at(7))
+    never_backwards(at(7, "a"), at(4, "b"))  # another topic of the same name
+    never_backwards({}, at(4))
+    assert later(at(7), at(4)) == at(7)
+    assert later(at(4), at(7)) == at(7)
+    assert later(at(7, "a"), at(4, "b")) == at(4, "b")
+    assert later({}, at(4)) == at(4)
+
+
+def test_a_batch_that_starts_where_it_ends_warns() -> None:
+    def warned(**given: str) -> bool:
+        options = source_options(MINIMAL | given, streaming=False)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            warn_if_empty(options)
+        return any("startingOffsets=latest in a batch query" in str(one.message) for one in found)
+
+    assert warned(startingOffsets="latest")
+    assert not warned()
+    assert not warned(startingOffsets='{"flights": {"0": -1, "1": 3}}')
+
+
+def test_offsets_may_name_the_incarnation_that_they_belong_to() -> None:
+    """As in a stream's checkpoint, from which people paste them."""
+    text = '{"flights": {"0": 5, "incarnation": "ab"}, "ops/logs": {"0": 7}}'
+    found = source_options(MINIMAL | {"startingOffsets": text}, streaming=False).starting
+    assert found.offsets == {"public/flights": {0: 5}, "ops/logs": {0: 7}}
+    assert found.incarnations == {"public/flights": "ab"}
+
+
+def test_views_of_a_moment_ago_plan_a_batch_only_if_they_hold_it() -> None:
+    views = [view_of([5, 5])]
+    assert covers(views, {("public/t", 0): 10})
+    assert covers(views, {("public/t", 0): 3})
+    assert not covers(views, {("public/t", 0): 11})
+    assert not covers(views, {("public/t", 0): 10, ("public/t", 1): 0})
+    assert not covers(views, {})
 
 
 def test_a_stream_has_no_end() -> None:
