@@ -383,7 +383,7 @@ class LedgerClient:
         )
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:
-        """Say why bookies cannot be chosen now; `failed`: those that failed a ledger, and why."""
+        """Say why bookies cannot be chosen now; `failed`: bookies that failed a ledger, and why."""
         suspects = self.bookies.suspects()
         return no_choice(self.bookies.available, suspects=suspects, failed=failed)
 

@@ -63,7 +63,7 @@ class LedgerContext(Protocol):
         """Choose a spare bookie for each position that can have one."""
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:
-        """Say why bookies cannot be chosen now; `failed`: those that failed a ledger, and why."""
+        """Say why bookies cannot be chosen now; `failed`: bookies that failed a ledger, and why."""
 
     def with_connection(
         self,

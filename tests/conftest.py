@@ -47,7 +47,7 @@ def _put_folders_into_memory() -> None:
 def _memory_left() -> Iterator[int]:
     """Yield what is free of the machine's memory, and of the memory that its container may have.
 
-    The free space of `/dev/shm` is that of its own limit, however little memory there is.
+    The free space of `/dev/shm` follows its own limit, however little memory there is.
     """
     found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
     yield 1024 * int(found[1]) if found else 0

@@ -68,7 +68,7 @@ class LedgerIndex(Protocol):
         """(log id, offset) before which every record is indexed; None when it was never set."""
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
-        """Index `runs`, all or none; a later extent wins over earlier ones."""
+        """Index `runs`, all or none; a later extent replaces an earlier extent."""
 
     def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
         """Return the extent that holds the entry."""

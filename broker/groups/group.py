@@ -129,7 +129,7 @@ class State(enum.Enum):
     """Another broker kept the group before. Members that hold partitions may not have called here
     yet, so members get no partitions beyond those that they hold."""
     RECONCILING = "reconciling"
-    """A member holds partitions that are assigned to others, or lacks some of its own."""
+    """A member holds partitions that are assigned to others, or lacks partitions of its own."""
     STABLE = "stable"
     """Each member holds exactly the partitions that are assigned to it."""
     DEAD = "dead"

@@ -81,7 +81,7 @@ Position = str | int | MessageId | tuple[int]
 
 
 At = str | int | list[int]
-"""A position inside an operation: a message id is a list of three numbers, a time a list of one."""
+"""A position in an operation: a message id is a list of three numbers, a time of one number."""
 
 
 def at_of(position: Position) -> At:
@@ -477,7 +477,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fate(msgspec.Struct, frozen=True, array_like=True):
-    """What happened to a batch: it was published or refused."""
+    """The fate of a batch: it was published or refused."""
 
     published: Published | None
     refusal: Refusal | None = None

@@ -41,7 +41,7 @@ class Consumer:
 
 
 class ConsumerSelection:
-    """Whose turn it is in partition `number` of a subscription."""
+    """Decides whose turn it is in partition `number` of a subscription."""
 
     def __init__(self, type_: SubscriptionType, timeout_ms: int, number: int) -> None:
         self._type = type_

@@ -316,8 +316,8 @@ def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offse
 
 
 _SAY_LEAST = ("Timestamp", "Id", "Deliveries", "Partition", "Subscription", "Topic", "Offset")
-"""Suffixes of the headers that may be dropped, the first ones first. The header that names a
-retry's subscription stays, because it addresses the retry."""
+"""Suffixes of the headers that may be dropped, in this order. The header that names a retry's
+subscription stays, because it addresses the retry."""
 _DROPPED = tuple(
     front + word
     for word in _SAY_LEAST

@@ -1,4 +1,4 @@
-"""Compute which entries a bookie must hold, and who takes over a lost bookie's entries. Pure.
+"""Compute which entries a bookie must hold, and which bookies replace a lost bookie. Pure.
 
 A *stretch* is the part of a fragment whose holders no writer will change any more: all of a closed
 ledger, and every fragment of an open ledger but the last. A *hole* is a position of a stretch whose

@@ -86,7 +86,7 @@ class Force(NamedTuple):
 
     bookie_id: str
     last_entry: int
-    """The bookie has acked all its entries up to this one."""
+    """The bookie has acked all its entries up to this entry."""
     term: int
     """The term of the bookie's position when the request was made. The term changes when a bookie
     fails, is replaced or returns."""

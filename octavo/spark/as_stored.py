@@ -73,7 +73,7 @@ class AsStoredReader(OctavoReader):
 
 
 class WholeSplit(Split):
-    """Pieces that each are a whole ledger. Of ledgers in `closed` all offsets are read."""
+    """Pieces that each are a whole ledger. All offsets of the ledgers in `closed` are read."""
 
     def __init__(
         self, parts: tuple[Piece, ...], records: dict[str, bytes], closed: frozenset[int]

@@ -179,7 +179,7 @@ class _Task:
     def fail(self) -> None:
         """Discard the ledgers as far as possible."""
         if self._writing is not None:
-            # Let the last write end: a cancelled write might leave a ledger that nobody deletes.
+            # Let the last write end: a cancelled write might leave a ledger for ever.
             with contextlib.suppress(Exception):
                 self._writing.result(_LAST_WRITE_S)
         if self._ledgers is not None:

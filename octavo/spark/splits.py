@@ -306,7 +306,7 @@ def compacted_pieces(view: View, end: int) -> list[Piece]:
 
 
 def bytes_per_row(view: View) -> dict[int, float]:
-    """Return each ledger's mean payload per offset; for an open ledger, that of all others."""
+    """Return each ledger's mean payload per offset; for an open ledger, the mean of all others."""
     known = [span for span in view.spans if span.bytes]
     rows = sum(span.end - span.base for span in known)
     guess = sum(span.bytes for span in known) / rows if rows else _MESSAGE_BYTES_GUESS

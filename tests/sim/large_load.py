@@ -290,7 +290,7 @@ class LargeLoad:
                     self.load.cluster.network.reset(broker.name, other)
 
     def _check_told(self, sent: Sent, stored: LargeStored) -> None:
-        """Check the size that the publisher is told."""
+        """Check the size in the publisher's answer."""
         if stored.size != len(sent.value):
             self.load.audit.fail(f"X23 {sent.name} is said to have {stored.size} bytes")
 

@@ -132,7 +132,7 @@ class _Writer:
 
 
 class Front:
-    """The counts of one broker's process for its clients."""
+    """The counts of a broker's process for its clients."""
 
     def __init__(self, at: SimBroker, process: Process) -> None:
         assert at.broker is not None

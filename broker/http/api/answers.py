@@ -217,7 +217,7 @@ class PartitionFigures(msgspec.Struct):
 
 
 class ExplainedPublishing(msgspec.Struct):
-    """What may delay a partition's publishers, and what does."""
+    """Limits and reasons that delay a partition's publishers."""
 
     pending_bytes: Annotated[int, Meta(ge=0, description="on their way to the ack quorum")]
     pending_bytes_max: Annotated[int, Meta(ge=0, description="beyond it publishers wait")]
@@ -226,7 +226,7 @@ class ExplainedPublishing(msgspec.Struct):
 
 
 class ExplainedSubscription(msgspec.Struct):
-    """What may delay a subscription's consumers in a partition, and what does."""
+    """Limits and reasons that delay a subscription's consumers in a partition."""
 
     figures: SubscriptionFigures
     unacked_max: Annotated[
@@ -315,7 +315,7 @@ class Share(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """The result of one message of a request: its place, or a problem."""
+    """The result of a message of a request: its place, or a problem."""
 
     status: int
     partition: Count
@@ -328,7 +328,7 @@ class Result(msgspec.Struct):
 
 
 class StoredBatchAt(msgspec.Struct):
-    """The place of one batch."""
+    """The place of a batch."""
 
     count: Count
     offset: Annotated[int, Meta(description="-1: stored too long ago to be remembered")]
@@ -351,7 +351,7 @@ Errors = Annotated[list[PartError], Meta(description="in a 207: why, by partitio
 
 
 class Published(msgspec.Struct):
-    """What a publish stored, and what it did not store."""
+    """The messages that a publish stored, and those that it did not store."""
 
     count: Annotated[int, Meta(ge=0, description="messages stored, duplicates included")]
     first: Place | UnsetType = UNSET

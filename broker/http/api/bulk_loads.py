@@ -133,7 +133,8 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What the writer will publish to one partition; `content` in the writer's own words."""
+    """The share of a partition that the writer will publish; `content` describes it in the writer's
+    words."""
 
     topic: str
     partition: PartitionNumber

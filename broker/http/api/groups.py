@@ -37,7 +37,7 @@ PartitionText = Annotated[
 
 
 class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a member wants and holds."""
+    """The topics that a member wants, and the partitions that it holds."""
 
     schema_name: ClassVar = "GroupMember"
 

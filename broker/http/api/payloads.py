@@ -110,7 +110,7 @@ Shown = Annotated[
 
 
 class Large(msgspec.Struct, gc=False):
-    """What is shown of a large message in place of its value."""
+    """A large message's size and checksum, in place of its value."""
 
     size: Annotated[int, Meta(ge=0, description="bytes of its body")]
     crc32c: Annotated[str, Meta(description="of its body, in hex")]

@@ -68,7 +68,7 @@ POLICY_BYTES_MAX = 2 * 1024 * 1024
 
 
 class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
-    """What a principal may or must not do, in the words of `octavo acl`."""
+    """A principal's rights, or operations that it must not do, in the words of `octavo acl`."""
 
     effect: Literal["allow", "deny"]
     principal: str
@@ -188,7 +188,7 @@ Amount = Annotated[int, Meta(ge=-1, le=2**53, description="-1: no limit")]
 
 
 class QuotaBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a user or namespace may do: per second, and at once. Omitted limits have their
+    """The limits of a user or namespace: per second, and at once. Omitted limits have their
     default."""
 
     schema_name: ClassVar = "Quota"
