@@ -77,12 +77,10 @@ class AuditWriter:
         self._told: str | None = None
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"waiting": len(self._waiting)}
 
     @property
     def waiting(self) -> int:
-        """Events that are not stored yet."""
         return len(self._waiting)
 
     def add(self, event: Mapping[str, Any], time_ms: int) -> None:
@@ -208,7 +206,6 @@ class AuditLog:
 
     @property
     def waiting(self) -> int:
-        """Events that are not in the topic yet."""
         return self._writer.waiting
 
     def start(self) -> None:

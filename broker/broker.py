@@ -173,7 +173,6 @@ class Broker:
         ledgers: LedgerClient,
         clock: Callable[[], int],
     ) -> PartitionContext:
-        """Make the state that all partitions share."""
         config = self.config
         return PartitionContext(
             config=config,
@@ -258,7 +257,6 @@ class Broker:
             _log.info("not_all_handed_on", partitions=left, reason=reason or "no broker took them")
 
     async def close(self) -> None:
-        """Hand over every partition and leave the cluster."""
         await self.give_away()
         await self.background_tasks.close()
         try:
@@ -316,7 +314,6 @@ class Broker:
         return await self.ownership.let_go(name, incarnation)
 
     def duties(self) -> Duties:
-        """Return figures of the background tasks."""
         balance = self.balance
         return Duties(
             len(self.ownership.open_partitions()),

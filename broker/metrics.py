@@ -24,8 +24,6 @@ SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5
 
 
 class Duties(NamedTuple):
-    """Figures of a broker's background work."""
-
     served: int = 0
     """Partitions open here."""
     to_move: int = 0
@@ -45,8 +43,7 @@ class Duties(NamedTuple):
 
 
 class Described(Protocol):
-    async def stats_in_turns(self) -> PartitionStats:
-        """See `Partition.stats_in_turns`."""
+    async def stats_in_turns(self) -> PartitionStats: ...
 
 
 class Metrics:
@@ -160,11 +157,9 @@ class Metrics:
         counter.inc()
 
     def denied(self, reason: str) -> None:
-        """Count a call that was not let in."""
         self._denied.labels(reason).inc()
 
     def answered(self, call: str, status: int, seconds: float) -> None:
-        """Count an answer."""
         counter = self._counted.get((call, status))
         if counter is None:
             counter = self._counted[call, status] = self._requests.labels(call, str(status))
@@ -266,7 +261,6 @@ class _Families(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Return the given metrics."""
         return self._families
 
 
@@ -281,7 +275,6 @@ class _DutiesCollector(Collector):
         self._duties = duties
 
     def collect(self) -> Iterable[Metric]:
-        """Return one family per figure."""
         duties = self._duties()
         failures = CounterMetricFamily(
             "octavo_chore_failures", "Maintenance that failed and is tried again", labels=("chore",)

@@ -41,7 +41,6 @@ def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | 
 
 
 def is_deferred(policies: Policies) -> bool:
-    """Whether entries are synced after their ack."""
     return policies.durability == "deferred"
 
 
@@ -154,7 +153,6 @@ class Ages:
 
     @property
     def marks(self) -> tuple[Mark, ...]:
-        """The marks, oldest first."""
         return tuple(self._marks)
 
     def note(self, offset: int, time_ms: int) -> bool:

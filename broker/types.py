@@ -44,8 +44,6 @@ StartPosition = Literal["earliest", "latest"]
 
 
 class TopicName(NamedTuple):
-    """A topic: `namespace/topic`."""
-
     namespace: str
     topic: str
 
@@ -252,7 +250,6 @@ class SubscriptionSettings:
         self._check_filter()
 
     def _check_letters(self) -> None:
-        """Check the settings of dead letters and retries."""
         for topic in (self.dead_letter_topic, self.retry_topic):
             if topic and "/" in topic:
                 TopicName.parse(topic)
@@ -377,8 +374,6 @@ class Publishing(NamedTuple):
 
 
 class SlowedBy(NamedTuple):
-    """Texts about the exceeded rates of a topic."""
-
     into: tuple[str, ...]
     out_of: tuple[str, ...]
 
@@ -430,8 +425,6 @@ class Owner(NamedTuple):
 
 
 class BrokerInfo(NamedTuple):
-    """A live broker."""
-
     broker_id: str
     url: str
 

@@ -253,8 +253,7 @@ async def takes_all(_: PartitionName) -> None:
 class TakesPart(Protocol):
     """The methods of a served partition that bulk loads need."""
 
-    async def load_part(self, bulk_load: str, batch: int) -> int | None:
-        """See `Partition.load_part`."""
+    async def load_part(self, bulk_load: str, batch: int) -> int | None: ...
 
 
 class Committed(NamedTuple):

@@ -58,7 +58,6 @@ class BackgroundTasks:
             self._under_way[piece] = self._spawn(self._do(piece, work))
 
     def has_failed(self, chore: str, of: Hashable) -> bool:
-        """Whether the piece's last run failed."""
         return (chore, of) in self._failing
 
     def _may_run(self, piece: tuple[str, Hashable]) -> bool:

@@ -169,7 +169,6 @@ class BrokerStatuses:
         await asyncio.gather(*(self._look(name) for name in registered))
 
     def close(self) -> None:
-        """Stop watching."""
         for name in list(self._others):
             self._forget(name)
 

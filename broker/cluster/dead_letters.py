@@ -64,11 +64,9 @@ class ValueSource:
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
         return len(self._value)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the value in pieces."""
         for start in range(0, len(self._value), PIECE_BYTES):
             yield self._value[start : start + PIECE_BYTES]
 
@@ -131,8 +129,6 @@ class Turns:
 
 
 class DeadLetterRouter:
-    """Sends letters from this broker."""
-
     def __init__(
         self,
         topics: Topics,

@@ -338,7 +338,6 @@ class Deletions:
             await self._tell_all(name, incarnation, frozenset(owners.values()))
 
     async def _owners(self, name: TopicName, numbers: Iterable[int]) -> dict[int, bytes]:
-        """Return the owners' claims that stand, by partition."""
         asked = sorted(numbers)
         paths = [owner_path(*name.partition(number)) for number in asked]
         found = await gather_each(paths, self._ownership.owner, _AT_ONCE)

@@ -183,7 +183,6 @@ class ExpiredStreams:
         self._spawn = spawn
 
     def is_due(self, partition: Partition) -> bool:
-        """Whether the stream should be checked."""
         state = partition.stream.state
         return state is not None and (state.is_gone or partition.stream.is_over)
 
@@ -214,7 +213,6 @@ class ExpiredStreams:
         self._spawn(self._look_quietly(partition))
 
     async def work(self, partition: Partition) -> None:
-        """Run `look` as a chore."""
         await self.look(partition)
 
     async def _look_quietly(self, partition: Partition) -> None:

@@ -91,7 +91,6 @@ class RecoveryDoor:
         self._forced_s = -math.inf
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"recoveries": self._inside}
 
     @contextlib.contextmanager

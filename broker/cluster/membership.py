@@ -66,8 +66,6 @@ REMEMBERED_MAX = 100
 
 
 class GoneBroker(NamedTuple):
-    """A broker that was live and is gone."""
-
     info: BrokerInfo
     since_s: float
     """Steady time at which it was first found missing."""

@@ -21,7 +21,6 @@ class Openings:
         self._hurried: OrderedDict[Hashable, asyncio.Future[None]] = OrderedDict()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "turns": self._at_once - self._free,
             "waiting": _waiting(self._line, self._hurried),

@@ -87,8 +87,6 @@ _SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
 
 
 class Held(NamedTuple):
-    """A partition that is open here."""
-
     partitions: int
     """How many partitions its topic has."""
     placed: bool
@@ -361,7 +359,6 @@ class OwnershipManager:
         ownership.on_lost(self._claim_lost)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         states = Counter(holding.state for holding in self._holdings.values())
         lasting = (State.AWAY, State.CLAIMING, State.SERVING)
         under_way = {state.value: states[state] for state in State if state not in lasting}
@@ -372,7 +369,6 @@ class OwnershipManager:
         self._value = value
 
     def open_partitions(self) -> list[Partition]:
-        """Return the partitions that are served here."""
         return [
             one.partition
             for one in self.tenures()
@@ -985,7 +981,6 @@ class OwnershipManager:
         await asyncio.wait((holding.release,))
 
     async def _close(self, tenure: Tenure) -> None:
-        """Close the partition gracefully, and release its record."""
         name = tenure.name
         if self._tenure_of(name) is not tenure:
             return

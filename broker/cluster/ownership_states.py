@@ -22,8 +22,6 @@ from collections.abc import Callable, Mapping
 
 
 class State(enum.Enum):
-    """The state of a partition at a broker."""
-
     AWAY = "away"
     """Another broker owns the partition, or no broker does."""
     PREPARED = "prepared"
@@ -48,8 +46,6 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens to a partition at a broker."""
-
     PREPARE = "its owner says that it will hand it to this broker"
     EXPIRE = "its owner did not hand it to this broker in time"
     CLAIM = "this broker should serve it"
@@ -114,7 +110,6 @@ def after(state: State, event: Event) -> State:
 
 
 def may(state: State, event: Event) -> bool:
-    """Whether the event can happen in this state."""
     return (state, event) in TABLE
 
 
@@ -124,8 +119,6 @@ def begins_release(before: State, then: State) -> bool:
 
 
 class Route(enum.Enum):
-    """Where a call on a partition goes."""
-
     HERE = "to this broker, which serves the partition or is opening it"
     SUCCESSOR = "to the broker that will have it next"
     OWNER = "to the broker that the record names"

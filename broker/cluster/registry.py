@@ -125,7 +125,6 @@ class BrokerRegistry:
         await self._ownership.release(broker_path(self.own.broker_id))
 
     async def close(self) -> None:
-        """Stop watching."""
         self.statuses.close()
         if self._watch is not None:
             self._watch.cancel()
@@ -179,7 +178,6 @@ class BrokerRegistry:
 
     @property
     def is_draining(self) -> bool:
-        """Whether this broker is being drained."""
         return self.statuses.own.draining
 
     def undrained(self) -> tuple[str, ...]:

@@ -182,13 +182,11 @@ class SchemaRegistry:
         self._known: dict[SubjectName, tuple[WatchedRecord[_Subject], Watch]] = {}
 
     def close(self) -> None:
-        """Stop watching."""
         for _, watch in tuple(self._known.values()):
             watch.cancel()
         self._known.clear()
 
     async def subjects(self, namespace: str) -> list[str]:
-        """List the subjects of a namespace, sorted."""
         return await self._records.subjects(namespace)
 
     async def subject(self, name: SubjectName) -> SubjectRecord:

@@ -67,8 +67,6 @@ _SILENT = Policies()
 
 
 class _Known:
-    """A topic in memory."""
-
     __slots__ = ("holds", "info", "subscriptions", "watches")
 
     def __init__(self, info: WatchedRecord[TopicInfo]) -> None:
@@ -90,8 +88,6 @@ class _Known:
 
 
 class _KnownNamespace:
-    """A namespace in memory."""
-
     __slots__ = ("record", "watch")
 
     def __init__(self, record: WatchedRecord[NamespaceRecord]) -> None:
@@ -133,7 +129,6 @@ class Topics:
         self._run = run
 
     def close(self) -> None:
-        """Stop watching."""
         for known in self._known.values():
             for watch in known.watches:
                 watch.cancel()
@@ -841,7 +836,6 @@ def _no_subscription(topic: TopicName, name: str) -> SubscriptionNotFound:
 
 
 def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
-    """Return the topic that the record describes."""
     return TopicInfo(
         name, record.settings, record.created_ms, record.identity, record.fork, bool(record.stream),
         bool(record.letters),

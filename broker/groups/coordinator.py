@@ -27,16 +27,13 @@ expire."""
 
 class Limits(Protocol):
     @property
-    def groups_max(self) -> int:
-        """The most groups of a broker."""
+    def groups_max(self) -> int: ...
 
     @property
-    def group_members_max(self) -> int:
-        """The most members of a group."""
+    def group_members_max(self) -> int: ...
 
     @property
-    def group_partitions_max(self) -> int:
-        """The most partitions of all topics of a group."""
+    def group_partitions_max(self) -> int: ...
 
 
 def coordinator_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo | None:
@@ -60,7 +57,6 @@ class KeptGroup:
         self._assigning: asyncio.Task[None] | None = None
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest it is 0."""
         return {"assigning": int(self._assigning is not None)}
 
     def wake(self) -> None:

@@ -208,8 +208,6 @@ class Membership(NamedTuple):
 
 
 class MemberNow(NamedTuple):
-    """A member as others see it."""
-
     name: str
     holds: list[PartitionName]
     expires_in_ms: int

@@ -68,11 +68,9 @@ class _Switched(web.StreamResponse):
         """Always true: the head was sent by hand."""
         return True
 
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Send nothing."""
+    async def prepare(self, request: web.BaseRequest) -> None: ...
 
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Send nothing."""
+    async def write_eof(self, data: bytes = b"") -> None: ...
 
 
 class _Accepted(AnsweringLink):

@@ -174,7 +174,6 @@ class Call:
 
     @property
     def identity(self) -> Identity:
-        """The identity of the caller."""
         assert self.grant is not None, "the gate has let it in"
         return self.grant.identity
 
@@ -373,7 +372,6 @@ class Call:
 
     @property
     def peer(self) -> str:
-        """The address that the call came from."""
         return self.request.remote or "unknown"
 
     async def _arrived(self, patience_ms: int) -> bytes:
@@ -483,7 +481,6 @@ class Call:
 
     @property
     def client_is_gone(self) -> bool:
-        """Whether the client has disconnected."""
         transport = self.request.transport
         return transport is None or transport.is_closing()
 
@@ -583,7 +580,6 @@ def whole_hint(least: int, most: int) -> str:
 
 
 def bad_parameter(name: str, text: str, expected: str) -> Problem:
-    """Return the 400 for a query parameter."""
     return Problem(400, "invalid-parameter", f"{name}={text[:60]!r}: it must be {expected}")
 
 

@@ -9,8 +9,6 @@ import enum
 
 
 class Charge(enum.Enum):
-    """How a call is charged."""
-
     PUBLISHES = "publishes"
     """It brings messages: its announced length is charged before its body is read."""
     UPLOADS = "uploads"

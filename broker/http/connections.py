@@ -74,7 +74,6 @@ class _MaskedFrames:
         return result
 
     def feed_eof(self) -> None:
-        """See aiohttp's `WebSocketReader`."""
         self._parser.feed_eof()
 
 
@@ -161,13 +160,11 @@ class Connection(web.RequestHandler):
         return self._certificate or None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the client's address."""
         super().connection_made(transport)
         if peer := transport.get_extra_info("peername"):
             self.peer = str(peer[0])
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Call `call` when the connection ends."""
         self._lost = call
 
     @property
@@ -296,7 +293,6 @@ class ConnectionServer(web.Server):
         self._refusals = LogLimiter()
 
     def __call__(self) -> web.RequestHandler:
-        """Make a connection."""
         return Connection(self, self._short_way, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -313,7 +309,6 @@ class ConnectionServer(web.Server):
     def connection_lost(
         self, handler: web.RequestHandler, exc: BaseException | None = None
     ) -> None:
-        """Free the connection's place."""
         assert isinstance(handler, Connection)
         self._reserved.pop(handler, None)
         super().connection_lost(handler, exc)

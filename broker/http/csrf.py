@@ -77,14 +77,10 @@ class Asked(Protocol):
     """The parts of a request that `protect` needs."""
 
     @property
-    def method(self) -> str:
-        """The request's method."""
-        ...
+    def method(self) -> str: ...
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """The request's headers."""
-        ...
+    def headers(self) -> Mapping[str, str]: ...
 
     @property
     def secure(self) -> bool:

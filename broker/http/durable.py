@@ -45,7 +45,6 @@ _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 def offset_text(offset: int) -> str:
-    """Return the text of an offset."""
     assert 0 <= offset < FIRST_UNSHOWN
     return f"{0:016d}_{offset:016d}"
 
@@ -111,7 +110,6 @@ def matches(if_none_match: str | None, tag: str) -> bool:
 
 
 def joined(values: Sequence[bytes], *, is_json: bool) -> bytes:
-    """Join messages to the body of an answer."""
     return b"[" + b",".join(values) + b"]" if is_json else b"".join(values)
 
 

@@ -60,8 +60,6 @@ class FormerNames:
         return tuple(found)
 
     def _with_headers(self, handler: Handler) -> Handler:
-        """Wrap `handler` to accept former headers."""
-
         async def answer(call: Call) -> web.StreamResponse:
             if not _rename_headers(call):
                 return await handler(call)

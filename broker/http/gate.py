@@ -71,7 +71,6 @@ class Wakes:
         self._sleepers: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"sleepers": len(self._sleepers)}
 
     @contextmanager

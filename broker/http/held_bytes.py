@@ -35,8 +35,6 @@ def pace_least(held: int, bytes_max: int) -> float:
 
 
 class HeldBytes:
-    """Counts the bytes that this broker holds."""
-
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._peer_bytes_max = bytes_max - bytes_max // 4
@@ -51,7 +49,6 @@ class HeldBytes:
         self._waiting: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "bytes": self._held,
             "going_out": self._going_out,
@@ -62,7 +59,6 @@ class HeldBytes:
 
     @property
     def total(self) -> int:
-        """The bytes in memory now."""
         return self._held
 
     @property

@@ -51,8 +51,6 @@ class Right(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """All rights that a call needs."""
-
     rights: tuple[Right, ...] = ()
     is_open: bool = False
     """Whether no identity is needed."""
@@ -82,7 +80,6 @@ def of_namespace(operation: Operation) -> Needs:
 
 
 def of_cluster(operation: Operation) -> Needs:
-    """Need this operation on the cluster."""
     return Needs((Right(operation, Kind.CLUSTER),))
 
 

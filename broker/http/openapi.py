@@ -60,12 +60,10 @@ async def openapi(call: Call) -> web.StreamResponse:
 
 
 def encoded(routes: Iterable[Route]) -> bytes:
-    """Return the document as it is sent."""
     return msgspec.json.encode(document(routes)) + b"\n"
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the whole document."""
     routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -181,7 +179,6 @@ def _described(schema: Any) -> Any:
 
 
 def _structs(routes: Iterable[Route]) -> Iterator[Struct]:
-    """Yield the structs of all bodies and answers."""
     for route in routes:
         for contents in (route.body, *(answer.contents for answer in route.answers)):
             for content in contents:

@@ -67,8 +67,6 @@ class Seen(NamedTuple):
 
 
 class Overview:
-    """Keeps the overview at this broker."""
-
     def __init__(
         self,
         store: MetadataStore,
@@ -103,7 +101,6 @@ class Overview:
             self._spawn(self._soon(one))
 
     async def close(self) -> None:
-        """Stop watching."""
         for watch in self._watches:
             watch.cancel()
         tasks = tuple(self._tasks)

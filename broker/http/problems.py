@@ -57,7 +57,6 @@ class Problem(OctavoError):
         self.extra = dict(extra or {})
 
     def body(self, instance: str | None = None) -> dict[str, Any]:
-        """Return the members of the problem+json object."""
         members: dict[str, Any] = {
             "type": f"urn:octavo:problem:{self.code}",
             "title": self.code.replace("-", " ").capitalize(),

@@ -49,8 +49,7 @@ class Counted(Protocol):
     counted_as: str
     """The principal for which its place is counted; empty before its first call."""
 
-    def when_lost(self, call: Callable[[], None]) -> None:
-        """Call `call` when the connection ends."""
+    def when_lost(self, call: Callable[[], None]) -> None: ...
 
 
 class HttpQuotas(OperationQuotas):

@@ -107,8 +107,6 @@ def path_names(path: str) -> list[str]:
 
 
 class _Step:
-    """A place in the tree of paths."""
-
     __slots__ = ("routes", "steps", "variable")
 
     def __init__(self) -> None:

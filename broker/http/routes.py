@@ -123,19 +123,16 @@ _NAMED: dict[str, dict[str, Any]] = {
 
 
 def _in_path(*names: str) -> tuple[Parameter, ...]:
-    """Describe variables of the path."""
     return tuple(
         Parameter(name, "path", f"the {name}", _NAMED[name], _EXAMPLES.get(name)) for name in names
     )
 
 
 def _query(name: str, description: str, schema: dict[str, Any], example: Any = None) -> Parameter:
-    """Describe a query parameter."""
     return Parameter(name, "query", description, schema, example)
 
 
 def _header(name: str, description: str, example: Any = None) -> Parameter:
-    """Describe a header of the request."""
     return Parameter(name, "header", description, {"type": "string"}, example)
 
 
@@ -145,7 +142,6 @@ def _json(struct: Struct | None, example: Any = None) -> tuple[Content, ...]:
 
 
 def _ok(description: str, struct: Struct | None = None, status: int = 200) -> Answer:
-    """Describe a successful answer."""
     return Answer(status, description, _json(struct))
 
 

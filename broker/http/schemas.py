@@ -69,7 +69,6 @@ def _with_parts(structs: Iterable[Struct]) -> set[Struct]:
 
 
 def _renamed(schema: Any, names: dict[str, str]) -> Any:
-    """Return the schema with references to public names."""
     if isinstance(schema, list):
         return [_renamed(one, names) for one in schema]
     if not isinstance(schema, dict):

@@ -80,8 +80,6 @@ class CannotListen(BrokerError):
 
 
 class BrokerServer:
-    """A broker with its HTTP server."""
-
     def __init__(
         self,
         broker: Broker,

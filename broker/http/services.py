@@ -47,8 +47,7 @@ class TakesBrokers(Protocol):
     async def accept(self, call: Call) -> web.StreamResponse:
         """Serve the operations of the broker that makes this call."""
 
-    def close(self) -> None:
-        """End all connections of other brokers."""
+    def close(self) -> None: ...
 
 
 class InHand:
@@ -60,11 +59,9 @@ class InHand:
         self.idle.set()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"requests": self.count}
 
     def enter(self) -> None:
-        """Count a request."""
         self.count += 1
         self.idle.clear()
 

@@ -67,7 +67,6 @@ class Page:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the page has no messages."""
         return not self.messages and not self.batches
 
     @property
@@ -114,7 +113,6 @@ class Pages:
         self._fetching: dict[Place, asyncio.Task[Page]] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"fetching": len(self._fetching)}
 
     def close(self) -> None:
@@ -153,15 +151,12 @@ log = structlog.get_logger()
 
 
 class StreamPlaces:
-    """Limits the number of streams."""
-
     def __init__(self, most: int, tell: Callable[[float], object]) -> None:
         self.taken = 0
         self._most = most
         self._tell = tell
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest it is 0."""
         return {"streams": self.taken}
 
     @contextmanager
@@ -295,12 +290,10 @@ class Holding:
         self._held.count_going_out(self._peer, size)
 
     def end(self) -> None:
-        """Stop counting."""
         self.add(-self._bytes)
 
 
 def stopping() -> Problem:
-    """Return the problem that a stopping broker sends."""
     return Problem(503, "stopping", "this broker stops; ask another one", retryable=True)
 
 

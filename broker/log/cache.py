@@ -55,8 +55,6 @@ class CachedBatch:
 
 
 class PartitionTail:
-    """A partition's part of the cache."""
-
     __slots__ = ("_bases", "_batches", "_cache", "_gone", "_start")
 
     def __init__(self, cache: TailCache) -> None:
@@ -72,12 +70,10 @@ class PartitionTail:
 
     @property
     def cleared(self) -> bool:
-        """Whether the partition was closed."""
         return self._gone
 
     @property
     def first_offset(self) -> int | None:
-        """The oldest offset in the cache."""
         return self._bases[self._start] if self._start < len(self._bases) else None
 
     def append(self, batch: CachedBatch) -> None:
@@ -129,7 +125,6 @@ class PartitionTail:
         self._start = 0
 
     def evict_oldest(self) -> int:
-        """Drop the oldest batch; return the bytes freed."""
         if self._gone or self._start == len(self._batches):
             return 0
         batch = self._batches[self._start]
@@ -154,7 +149,6 @@ class TailCache:
         self.cached_bytes = 0
 
     def partition(self) -> PartitionTail:
-        """Make a new, empty tail."""
         return PartitionTail(self)
 
     def added(self, tail: PartitionTail, cost_bytes: int) -> None:

@@ -200,7 +200,6 @@ class NewestOffsets:
                 yield
 
     def has(self, key: bytes) -> bool:
-        """Whether a message with this key was noted."""
         return _short(key) in self._newest
 
     def staying(self, first: int, count: int) -> bytes:
@@ -243,7 +242,6 @@ class CompactedBatch(StoredBatch):
 
     @property
     def next_offset(self) -> int:
-        """The offset after its last record."""
         return self.base_offset + self.header.last_offset_delta + 1
 
 
@@ -304,7 +302,6 @@ class Room(NamedTuple):
 
     @property
     def is_left(self) -> bool:
-        """Whether another batch may follow."""
         return self.bytes > 0 and self.messages > 0
 
     def entries(self, ledger: CompactedLedger, entries: int) -> int:

@@ -70,7 +70,6 @@ class Contents(NamedTuple):
     disorder_ms: int = 0
 
     def plus(self, header: BatchHeader, payload_bytes: int) -> Contents:
-        """Return the measures with one more batch."""
         first, newest = header.first_timestamp, header.max_timestamp
         if not self.messages:
             return Contents(header.record_count, payload_bytes, first, newest)
@@ -154,7 +153,6 @@ class LedgerList:
 
     @property
     def earliest_offset(self) -> int:
-        """The first offset that is left."""
         first_base = self.segments[0].base_offset if self.segments else None
         return partition_start(first_base, self.trimmed_to)
 
@@ -188,7 +186,6 @@ class LedgerList:
         return next((segment for segment in self.segments if segment.ledger_id == ledger_id), None)
 
     def after(self, ledger_id: int) -> PartitionLedger | None:
-        """Return the segment that follows this ledger."""
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if segment.ledger_id == ledger_id:
                 return following

@@ -56,8 +56,6 @@ class Turns:
 
 
 class OpenBatches:
-    """The unpacked batches of a broker."""
-
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._kept: OrderedDict[_Key, BatchWindows | InvalidBatch] = OrderedDict()
@@ -160,7 +158,6 @@ class _Damaged:
         self._why = why
 
     def span(self, index: int) -> range:
-        """Return the messages to take together."""
         return range(index, min(index + WINDOW_RECORDS, self._record_count))
 
     def readable_window(self, index: int) -> tuple[int, list[Record]]:

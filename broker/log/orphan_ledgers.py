@@ -161,7 +161,6 @@ def may_go(
 
 
 def named_ledgers(record: PartitionRecord) -> set[int]:
-    """Return all ledgers that a partition's record names."""
     named = {segment.ledger_id for segment in record.ledgers} | set(compacted_ledgers(record))
     return named if record.state_ledger is None else named | {record.state_ledger}
 
@@ -179,7 +178,6 @@ class Suspects:
 
     @property
     def known(self) -> list[int]:
-        """All suspects, ascending."""
         return sorted(self._since_s)
 
     def judged(self, ledger_id: int, now_s: float, *, goes: bool) -> bool:

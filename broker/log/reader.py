@@ -134,8 +134,6 @@ class ReadAheadBudget:
 
 
 class LogReader:
-    """Reads an owned partition."""
-
     def __init__(
         self,
         name: PartitionName,

@@ -65,8 +65,6 @@ class Asked:
 
 
 class Upload(NamedTuple):
-    """A client's large message, without its body."""
-
     name: PartitionName
     upload: str
     """The client's name for the message, which makes a repeat safe; or empty."""
@@ -76,8 +74,6 @@ class Upload(NamedTuple):
 
 
 class Operations:
-    """Runs the operations of this broker's clients."""
-
     def __init__(
         self,
         broker: Broker,

@@ -32,8 +32,6 @@ log = structlog.get_logger()
 
 
 class Authorizer:
-    """Decides, and reports each decision."""
-
     def __init__(
         self,
         authority: Authority | None,

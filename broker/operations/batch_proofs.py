@@ -37,7 +37,6 @@ class _Line:
         self._waiting: FairQueue[str, asyncio.Future[None]] = FairQueue()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"turns": int(self._taken), "waiting": len(self._waiting)}
 
     async def enter(self, peer: str) -> None:
@@ -72,8 +71,6 @@ class _Line:
 
 
 class BatchProofs:
-    """Checks the batches that reach this broker."""
-
     def __init__(self) -> None:
         self._line = _Line()
 

@@ -54,7 +54,6 @@ class Bodies:
         self._bodies: dict[tuple[Asker, str], _Body] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"bodies": len(self._bodies)}
 
     async def begin(self, asker: Asker, operation: BeginBody, work: Work) -> PieceTaken:
@@ -167,7 +166,6 @@ class _Body:
             self._forget()
 
     def give_up(self) -> None:
-        """Store nothing of the body."""
         self._is_over = True
         self._expect_nothing()
         self._work.cancel()

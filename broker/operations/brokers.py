@@ -89,7 +89,6 @@ class OwnOperations:
     async def prepare(
         self, successor: BrokerInfo, name: PartitionName, foretold: HandoverNotice
     ) -> None:
-        """Make a broker prepare for a partition."""
         await self._ask(_at(successor, foretold.incarnation), Prepare(name, foretold), Done)
 
     async def take(self, successor: BrokerInfo, name: PartitionName, handed: Handover) -> None:
@@ -124,7 +123,6 @@ class OwnOperations:
         await self._remote.send_body(owner, self._remote.own, begin, letter.body.pieces())
 
     async def write_audit(self, owner: Owner, batch: bytes) -> None:
-        """Store audit events."""
         await self._ask(owner, WriteAudit(AUDIT_PARTITION, batch), Done)
 
     async def _ask(self, owner: Owner, operation: AnyOperation, kind: type[Answer]) -> Answer:

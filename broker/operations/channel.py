@@ -167,7 +167,6 @@ class _Outbox:
         self._lines[priority].append(outgoing)
 
     def put_at_once(self, frame: Frame) -> None:
-        """Queue a frame without data before all others."""
         self._at_once.append(frame)
 
     def drop(self, priority: Priority, outgoing: _Outgoing) -> None:
@@ -179,7 +178,6 @@ class _Outbox:
 
     @property
     def has_at_once(self) -> bool:
-        """Whether frames without data wait."""
         return bool(self._at_once)
 
     def order(self) -> tuple[Priority, Priority]:
@@ -224,8 +222,6 @@ class _Incoming:
 
 
 class _Request:
-    """A request at the asking side."""
-
     __slots__ = (
         "deadline_s",
         "incoming",
@@ -264,8 +260,6 @@ class _Request:
 
 
 class Asking:
-    """The asking side of a connection."""
-
     def __init__(self, windows: Windows = DEFAULT_WINDOWS) -> None:
         self._windows = windows
         self._requests: dict[int, _Request] = {}
@@ -281,7 +275,6 @@ class Asking:
         self._taken_bytes = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "requests": len(self._requests),
             "waiting_bytes": self._waiting_bytes,
@@ -429,7 +422,6 @@ class Asking:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When to call `overdue`."""
         while self._deadlines:
             request = self._requests.get(self._deadlines[0][1])
             if request is not None and request.state is not State.GONE:
@@ -506,8 +498,6 @@ _NOT_SENT = (State.WAITING, State.PARTLY)
 
 
 class _Owed:
-    """A request at the answering side."""
-
     __slots__ = (
         "answer", "asked", "incoming", "is_offered", "priority", "reserve", "size", "undelivered",
     )  # fmt: skip
@@ -525,8 +515,6 @@ class _Owed:
 
 
 class Answering:
-    """The answering side of a connection."""
-
     def __init__(self, windows: Windows = DEFAULT_WINDOWS) -> None:
         self._windows = windows
         self._owed: dict[int, _Owed] = {}
@@ -536,7 +524,6 @@ class Answering:
         self._offered_bytes = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "owed": len(self._owed),
             "asked_bytes": self._asked_bytes,

@@ -121,7 +121,6 @@ async def _on_cursors(
 
 
 async def _move(partition: Partition, operation: Seek | Skip | Expire) -> Moved:
-    """Move the cursor of a subscription."""
     subscription = await partition.subscription(operation.subscription)
     if isinstance(operation, Seek):
         offset = await resolve(partition, operation.at)

@@ -49,8 +49,6 @@ class BrokenChannel(BrokerError):
 
 
 class Kind(enum.IntEnum):
-    """The kind of a frame."""
-
     HELLO = 1
     ASK = 2
     MORE = 3
@@ -108,11 +106,9 @@ class Seals:
 
     @property
     def next_bytes(self) -> int:
-        """The length of the next seal."""
         return 0 if self._first_only and self._number else SEAL_BYTES
 
     def next(self, *parts: bytes | memoryview) -> bytes:
-        """Return the seal of the next frame."""
         if not self.next_bytes:
             return b""
         number = self._number.to_bytes(8, "big")
@@ -152,7 +148,6 @@ class Receiver:
         self._greeted = False
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"unread_bytes": len(self._rest)}
 
     def feed(self, data: bytes) -> list[Frame]:

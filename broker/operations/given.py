@@ -27,7 +27,6 @@ class GivenBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 def given_of(batches: Iterable[StoredBatch]) -> list[GivenBatch]:
-    """Return the batches as an answer has them."""
     return [
         GivenBatch(
             batch.base_offset, batch.ledger_id, batch.entry_id, batch.header, batch.data,

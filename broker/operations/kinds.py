@@ -85,12 +85,10 @@ At = str | int | list[int]
 
 
 def at_of(position: Position) -> At:
-    """Encode a position."""
     return list(position) if isinstance(position, tuple) else position
 
 
 def position_of(at: At) -> Position:
-    """Decode a position."""
     if not isinstance(at, list):
         return at
     return MessageId(*at) if len(at) == 3 else (at[0],)
@@ -444,7 +442,6 @@ AnyOperation = PartitionOperation | BrokerOperation | GroupOperation
 
 
 def subscription_of(operation: AnyOperation) -> str:
-    """Return the subscription that the operation names."""
     name: str = getattr(operation, "subscription")  # noqa: B009
     return name
 
@@ -467,7 +464,6 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
     def cut(self) -> Refusal:
-        """Return the refusal, shortened to `REFUSAL_BYTES_MAX`."""
         if len(msgspec.msgpack.encode(self)) <= REFUSAL_BYTES_MAX:
             return self
         short = msgspec.structs.replace(self, detail=self.detail[:_DETAIL_CHARS_MAX])
@@ -520,7 +516,6 @@ class Leases(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def count(self) -> int:
-        """How many messages are leased."""
         if self.leased is None:
             return len(self.deliveries)
         return sum(run.end - run.start for run in self.leased.runs)
@@ -550,15 +545,12 @@ class Settled(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def problem(self) -> StaleLease | TooManyDelayed | None:
-        """The error for the refused part."""
         if self.stale:
             return StaleLease.of(self.stale)
         return TooManyDelayed(self.too_many_delayed) if self.too_many_delayed else None
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `FindOffset`."""
-
     offset: int
     earliest: int
     following: int
@@ -599,8 +591,6 @@ class ExplainedSubscription(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Explain`."""
-
     stats: PartitionStats
     why: str
     """Why this broker serves the partition, in words."""
@@ -616,8 +606,6 @@ class Explanation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Unloaded(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Unload`."""
-
     from_broker: str
     to_broker: str
 
@@ -653,8 +641,6 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Unused(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `FindUnused`."""
-
     is_unused: bool
 
 
@@ -665,8 +651,6 @@ class Released(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Drained(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Drain`."""
-
     draining: bool
     partitions: int
     """How many partitions the broker still has."""
@@ -715,12 +699,10 @@ class Caller(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, identity: Identity) -> Caller:
-        """Return the caller with this identity."""
         return cls(identity.name, sorted(identity.groups), identity.source, identity.expires_at_s)
 
     @property
     def identity(self) -> Identity:
-        """The identity of this caller."""
         return Identity(
             self.name, frozenset(self.groups), self.source, self.expires_at_s, Standing()
         )
@@ -934,7 +916,6 @@ class Refused(BrokerError):
 
     @property
     def code(self) -> str:
-        """The name of the owner's error."""
         return self.refusal.code
 
 

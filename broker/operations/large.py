@@ -47,8 +47,7 @@ class Memory(Protocol):
     async def take(self, peer: str, size: int, *subjects: str) -> None:
         """Count more bytes of a sender, in the shares of these subjects. Raises `Overloaded`."""
 
-    def give_back(self, peer: str, size: int, *subjects: str) -> None:
-        """Count fewer bytes."""
+    def give_back(self, peer: str, size: int, *subjects: str) -> None: ...
 
 
 class Room:
@@ -78,11 +77,9 @@ class Room:
 class Charges(Protocol):
     """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
 
-    def may_publish(self, topic: TopicName) -> None:
-        """Check rates and quotas before messages are stored."""
+    def may_publish(self, topic: TopicName) -> None: ...
 
-    def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge what is being stored."""
+    def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
     def published(self, size: int, messages: int) -> None:
         """Count what was stored here for the first time."""

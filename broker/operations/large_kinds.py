@@ -82,8 +82,6 @@ class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="read_body"):
 
 
 class PieceTaken(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `BeginUpload`, `BeginLargeCopy` and `AddPiece`."""
-
     wants_more: bool
     """False: the whole message is stored already."""
 
@@ -105,8 +103,6 @@ class BodyStored(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BodyPiece(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `OpenBody` and `ReadBody`."""
-
     offset: int
     size: int
     """The length of the whole body."""

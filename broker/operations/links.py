@@ -68,8 +68,6 @@ class Reply(NamedTuple):
 
 
 class _Link(asyncio.Protocol):
-    """The part that both ends share."""
-
     def __init__(self, hello: bytes, sends: Seals, receives: Seals) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -95,7 +93,6 @@ class _Link(asyncio.Protocol):
         self._greeting = self._loop.call_later(HELLO_TIMEOUT_S, self._not_greeted)
 
     def data_received(self, data: bytes) -> None:
-        """Take frames, in whatever pieces they come."""
         if self._ended:
             return
         self.heard_s = self._loop.time()
@@ -121,11 +118,9 @@ class _Link(asyncio.Protocol):
         self.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail all requests: the connection has ended."""
         self._lose(str(exc) if exc else "the connection was closed")
 
     def end(self, reason: str) -> None:
-        """End the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
         self._lose(reason)
@@ -136,7 +131,6 @@ class _Link(asyncio.Protocol):
         return "frames wait, and the connection takes them" if takes and self._may_send() else ""
 
     def pump(self) -> None:
-        """Send all frames that may be sent."""
         while not (self._is_paused or self._ended):
             frame = self._next_frame()
             if frame is None:
@@ -184,8 +178,6 @@ class _Link(asyncio.Protocol):
 
 
 class AskingLink(_Link):
-    """The asking end."""
-
     def __init__(self, hello: bytes, sends: Seals, receives: Seals) -> None:
         super().__init__(hello, sends, receives)
         self._channel = Asking()
@@ -194,12 +186,10 @@ class AskingLink(_Link):
         self._timer_s = 0.0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"waiters": len(self._waiters), **self._channel.describe()}
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes requests."""
         return not self._ended
 
     async def ask(
@@ -306,7 +296,6 @@ class AnsweringLink(_Link):
         self._work: dict[int, asyncio.Task[None]] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"work": len(self._work), **self._channel.describe()}
 
     def _may_send(self) -> bool:

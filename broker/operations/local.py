@@ -74,8 +74,7 @@ class Rules(Protocol):
     def may_publish(self, topic: TopicName) -> None:
         """Check rates and quotas before messages are stored."""
 
-    def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge what is being stored."""
+    def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
     def published(self, size: int, messages: int) -> None:
         """Count what was stored here for the first time."""
@@ -83,8 +82,7 @@ class Rules(Protocol):
     def may_read(self, topic: TopicName) -> None:
         """Check rates and quotas before messages are read."""
 
-    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
-        """Charge what was read."""
+    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None: ...
 
     def delivered(self, topic: TopicName, leases: Leases) -> None:
         """Charge and count leased messages."""
@@ -309,5 +307,4 @@ async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Sett
 
 
 def batches_of(given: Given) -> list[StoredBatch]:
-    """Return the batches of another broker's answer."""
     return stored_of(given.batches)

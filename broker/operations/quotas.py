@@ -307,7 +307,6 @@ class OperationQuotas:
                 ))  # fmt: skip
 
     def loaded(self, principal: str, namespace: str, size: int, messages: int) -> None:
-        """Charge ledgers that were added."""
         if self.on:
             self._limits.charge(
                 principal, namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()

@@ -86,8 +86,6 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(NamedTuple):
-    """Where a broker listens."""
-
     host: str
     port: int
     is_tls: bool
@@ -120,8 +118,6 @@ class Proof(NamedTuple):
 
 
 class Remote:
-    """The connections of this broker to all others."""
-
     def __init__(
         self,
         broker_id: str,
@@ -147,7 +143,6 @@ class Remote:
         self._is_closed = False
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         found = {"opening": len(self._opening), "giving_back": len(self._giving_back)}
         for link in tuple(self._links.values()):
             for name, count in link.describe().items():
@@ -489,7 +484,6 @@ async def _next_of(pieces: Pieces, measured: Measured) -> bytes | None:
 
 
 def hello_of(broker_id: str) -> bytes:
-    """Encode the greeting of a broker."""
     return msgspec.msgpack.encode(Hello(VERSION, broker_id))
 
 
@@ -499,7 +493,6 @@ def seals_of(keys: Keys, *, is_tls: bool) -> tuple[Seals, Seals]:
 
 
 def place_of(url: str) -> Place:
-    """Return where the broker with this URL listens."""
     found = urlsplit(url)
     is_tls = found.scheme == "https"
     return Place(found.hostname or "", found.port or (443 if is_tls else 80), is_tls, found.netloc)

@@ -338,7 +338,6 @@ def _size_of_leases(leases: Leases) -> int:
 
 
 def _size_of(messages: list[Delivery]) -> int:
-    """Return the bytes of keys, values and headers."""
     records = (one.record for one in messages)
     return sum(record_bytes(one.key, one.value, one.headers) for one in records)
 

@@ -60,8 +60,6 @@ Done = TypeVar("Done")
 
 
 class Serving:
-    """Answers operations at this broker."""
-
     def __init__(
         self,
         broker: Broker,
@@ -89,7 +87,6 @@ class Serving:
         self._bodies = Bodies()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "work": len(self._work),
             "looking": sum(self._looking.values()),

@@ -24,8 +24,6 @@ ELEMENTS_MAX = 20_000
 
 
 class ForkAsked(NamedTuple):
-    """The fork that a client asks for."""
-
     source: TopicName
     offset: int | None
     """The offset before which to fork; None: the end."""
@@ -33,8 +31,6 @@ class ForkAsked(NamedTuple):
 
 
 class StreamAsked(NamedTuple):
-    """The stream that a client asks for."""
-
     content_type: str
     """Empty: not given."""
     ttl_s: int | None
@@ -61,8 +57,6 @@ class StreamAsked(NamedTuple):
 
 
 class ForkPlan(NamedTuple):
-    """How to make a fork."""
-
     config: StreamConfig
     base: int
     """The offset before which the source is cut."""
@@ -132,8 +126,6 @@ class AppendToStream(msgspec.Struct, frozen=True, array_like=True, tag="append_t
 
 
 class StreamAppended(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `AppendToStream`."""
-
     end: int
     closed: bool
     repeated: bool
@@ -172,8 +164,6 @@ class ReadStream(msgspec.Struct, frozen=True, array_like=True, tag="read_stream"
 
 
 class StreamPage(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `ReadStream`."""
-
     config: StreamConfig
     incarnation: str
     batches: list[GivenBatch]
@@ -205,8 +195,6 @@ class DescribeStream(msgspec.Struct, frozen=True, array_like=True, tag="describe
 
 
 class StreamNow(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `DescribeStream`."""
-
     config: StreamConfig
     end: int
     closed: bool

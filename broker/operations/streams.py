@@ -57,14 +57,12 @@ BEGINNING = -1
 class Charges(Protocol):
     """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
 
-    def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge what is being stored."""
+    def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
     def published(self, size: int, messages: int) -> None:
         """Count what was stored here for the first time."""
 
-    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
-        """Charge what was read."""
+    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None: ...
 
     def bound_name(self, identity: Identity, producer: str) -> str:
         """Return the name under which a producer of this caller is stored."""

@@ -76,7 +76,6 @@ class Backlogs:
         self._evicting: asyncio.Task[None] | None = None
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"held": self._held}
 
     def waits_in_vain(self) -> str:

@@ -75,7 +75,6 @@ class CompactedLog:
         return self._view
 
     async def close(self, error: NotOwner) -> None:
-        """Stop reading; later reads raise `error`."""
         await self._view.close(error)
 
     async def resolve(

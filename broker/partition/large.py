@@ -64,7 +64,6 @@ _REFUSALS = (ExclusiveProducer, StaleProducerAccess, TopicIsStream)
 
 
 def placed(segment: PartitionLedger, *, duplicate: bool) -> Published:
-    """Return the place of this ledger's large message."""
     assert segment.count is not None
     offset = segment.base_offset + segment.count - 1
     return Published(offset, offset, segment.ledger_id, segment.count - 1, 1, duplicate)
@@ -271,7 +270,6 @@ async def read_piece(log: PartitionLog, segment: PartitionLedger, number: int) -
 async def piece_at(
     log: PartitionLog, record: PartitionRecordKeeper, offset: int, number: int
 ) -> Piece:
-    """See `Partition.body_piece`."""
     ledgers = record.ledgers
     segment = ledgers.find(offset) if offset >= ledgers.earliest_offset else None
     if segment is None or number >= (segment.pieces or 0):
@@ -287,7 +285,6 @@ async def open_body(
     readable: Callable[[StoredBatch], AbstractAsyncContextManager[ReadableBatch]],
     offset: int,
 ) -> BodyReader:
-    """See `Partition.body`."""
     batches = await log.read(offset, 1, 1, 0.0)
     if not batches or not batches[0].base_offset <= offset < batches[0].next_offset:
         behind = record.ledgers.shown_from(offset)
@@ -313,5 +310,4 @@ async def open_body(
 
 
 def id_of(published: Published) -> MessageId:
-    """Return the message id of a large message."""
     return MessageId(published.ledger_id, published.entry_id, 0)

@@ -108,7 +108,6 @@ class PartitionLog:
     async def read(
         self, offset: int, bytes_max: int, count_max: int, wait_s: float
     ) -> list[StoredBatch]:
-        """See `Partition.read`."""
         self._check(offset)
         if offset < self.end_offset:
             offset = self._record.ledgers.shown_from(offset)
@@ -128,7 +127,6 @@ class PartitionLog:
         return found
 
     async def fork_point(self, offset: int) -> ForkPoint:
-        """See `Partition.fork_point`."""
         self._check(offset)
         if offset == self.earliest_offset:
             return ForkPoint(offset)
@@ -196,7 +194,6 @@ class PartitionLog:
         self.times.forget(ledger_id)
 
     async def position(self, message_id: MessageId) -> int:
-        """See `Partition.position`."""
         cached = self.tail.find(message_id.ledger_id, message_id.entry_id)
         if cached is not None and message_id.index < cached.header.record_count:
             return cached.base_offset + message_id.index

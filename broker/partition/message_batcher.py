@@ -81,7 +81,6 @@ class MessageBatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "under_way": self._under_way,
             "tasks": len(self._tasks),
@@ -95,7 +94,6 @@ class MessageBatcher:
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is under way."""
         return not self._under_way
 
     async def publish(self, record: Record) -> Placed:

@@ -33,7 +33,6 @@ class PartLoader:
         self._record = record
 
     async def load(self, rollover: Rollover, bulk_load: str, batch: int) -> int | None:
-        """See `Partition.load_part`."""
         await rollover.insert(partial(self._plan, bulk_load, batch))
         return await self._first_offset(bulk_load, batch)
 

@@ -274,7 +274,6 @@ class Partition:
         """How many batches are being checked, or wait for their check."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"checking": self._checking}
 
     # Figures
@@ -291,7 +290,6 @@ class Partition:
 
     @property
     def earliest_offset(self) -> int:
-        """The first offset that retention has left."""
         return self._log.earliest_offset
 
     @property
@@ -301,7 +299,6 @@ class Partition:
 
     @property
     def ledger_ids(self) -> tuple[int, ...]:
-        """The ledgers that the partition's record names."""
         return tuple(segment.ledger_id for segment in self._record.ledgers.segments)
 
     @property
@@ -562,7 +559,6 @@ class Partition:
 
     @property
     def access(self) -> AccessState:
-        """The exclusive access, if a producer has it."""
         return self._access.state
 
     async def acquire_access(
@@ -1018,7 +1014,6 @@ class Partition:
         self._backlogs.confirmed(payload_bytes)
 
     def _stored(self) -> list[Stored]:
-        """Return the confirmed extent of each ledger."""
         publisher, found = self._publisher, list[Stored]()
         last = publisher.segment
         parts = [(one.ledger_id, one.base_offset, one) for one in self._record.ledgers.segments]

@@ -215,7 +215,6 @@ class Publisher:
         self._listen_to(segment)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "inflight_bytes": self.inflight_bytes,
             "pending": len(self._pending),
@@ -455,7 +454,6 @@ class Publisher:
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of batches that wait for room."""
         return self._waiting_bytes
 
     def _has_room(self, job: _Job) -> bool:

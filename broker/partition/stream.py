@@ -39,8 +39,6 @@ _REFUSALS = (EpochBegun, StaleStreamEpoch, StreamClosed, StreamSequence, StreamS
 
 
 class Appended(NamedTuple):
-    """The result of an append."""
-
     end: int
     """The end of the stream."""
     closed: bool
@@ -81,7 +79,6 @@ class PartitionStream:
         self._used_s = self._loop.time()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"pending": self._pending, "waiting": len(self._waiting)}
 
     # State
@@ -93,7 +90,6 @@ class PartitionStream:
 
     @property
     def end(self) -> int:
-        """One past the last durable message."""
         return self._publisher().confirmed_offset
 
     @property
@@ -310,7 +306,6 @@ class PartitionStream:
                 self._used_s = self._loop.time()
 
     def wake(self) -> None:
-        """Wake all waiting readers."""
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             _wake(waiter)

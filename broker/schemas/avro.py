@@ -244,7 +244,6 @@ def _shown(schema: Avro) -> str:
 
 
 def names_of(schema: Avro) -> dict[str, Avro]:
-    """Return all named types in a schema, by name."""
     found: dict[str, Avro] = {}
     left: list[Avro] = [schema]
     while left:
@@ -358,7 +357,6 @@ class Shape:
         return frozenset(named)
 
     def _named_inside(self, name: str) -> list[str]:
-        """Return the named types directly inside a type."""
         found: list[str] = []
         left = _inside(self._names[name])
         while left:
@@ -447,7 +445,6 @@ class Shape:
         return self._empty[name]
 
     def _resolved(self, schema: Avro) -> Avro:
-        """Return the type without names and wrappers."""
         while True:
             if isinstance(schema, str) and schema in self._names:
                 schema = self._names[schema]
@@ -532,7 +529,6 @@ def _long(value: bytes, at: int) -> tuple[int, int]:
 
 
 def _inside(schema: Avro) -> list[Avro]:
-    """Return the schemas directly inside a schema."""
     if isinstance(schema, list):
         return [*schema]
     if not isinstance(schema, Mapping):

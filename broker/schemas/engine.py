@@ -50,8 +50,6 @@ class Check(msgspec.Struct, tag="check", frozen=True):
 
 
 class Text(msgspec.Struct, tag="text", frozen=True):
-    """The answer to `Read`."""
-
     text: str
 
 
@@ -93,8 +91,7 @@ class Engine(Protocol):
         Raises `SchemaCheckUnavailable` when there is no answer now.
         """
 
-    async def aclose(self) -> None:
-        """Stop answering."""
+    async def aclose(self) -> None: ...
 
 
 class Answering:
@@ -156,5 +153,4 @@ class InProcess:
         del key
         return self._answering.answer(question)
 
-    async def aclose(self) -> None:
-        """Do nothing."""
+    async def aclose(self) -> None: ...

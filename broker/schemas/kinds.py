@@ -37,11 +37,8 @@ _AVRO_STEPS = 40
 
 
 class Schema(Protocol):
-    """A schema that has been read."""
-
     @property
-    def text(self) -> str:
-        """The normalised text."""
+    def text(self) -> str: ...
 
     def misfit(self, value: bytes) -> str | None:
         """Return why a message's value does not fit, with the path in the value; None if it
@@ -86,8 +83,7 @@ class Quick(Protocol):
     def steps(self, size: int) -> int:
         """Return the most steps for a value of `size` bytes; see `STEP_NS`."""
 
-    def fits(self, value: bytes) -> bool:
-        """Whether a message's value fits."""
+    def fits(self, value: bytes) -> bool: ...
 
 
 def quick(kind: str, text: str) -> Quick | None:

@@ -71,7 +71,6 @@ class Cursor:
         return new
 
     def backlog(self, end: int) -> int:
-        """How many offsets before `end` are not acked."""
         return max(0, end - self._floor - self._beyond)
 
     def next_unacked(self, offset: int) -> int:
@@ -85,7 +84,6 @@ class Cursor:
         return offset
 
     def first_unacked(self, count: int, end: int) -> list[int]:
-        """Return the first `count` unacked offsets before `end`."""
         found: list[int] = []
         at = self._floor
         while len(found) < count:

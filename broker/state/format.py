@@ -183,7 +183,6 @@ class State:
 
 
 def encode(ops: Iterable[Op]) -> bytes:
-    """Encode the payload of an entry."""
     packed: bytes = msgpack.packb(list(ops))
     return packed
 
@@ -194,7 +193,6 @@ def cursor_op(name: str, created_ms: int, committed_offset: int) -> Op:
 
 
 def ack_op(name: str, ranges: Iterable[Range]) -> Op:
-    """Ack ascending ranges."""
     return ["a", name, pack_ranges(ranges)]
 
 
@@ -203,7 +201,6 @@ def delete_op(name: str) -> Op:
 
 
 def deliveries_op(name: str, counts: Mapping[int, int]) -> Op:
-    """Set the delivery counts of these messages, ascending."""
     packed: list[int] = []
     before = 0
     for offset, count in counts.items():

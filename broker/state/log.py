@@ -76,7 +76,6 @@ def let_go(writer: LedgerWriter) -> None:
 
 
 async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
-    """Begin a new state ledger with these entries."""
     # Add all entries before the first await, so that the snapshot shows a single moment.
     await asyncio.gather(*[writer.append(payload) for payload in entries])
 
@@ -109,8 +108,6 @@ class _OpenedAnew(Exception):
 
 
 class StateLog:
-    """The state ledger of an owned partition."""
-
     def __init__(
         self,
         ledgers: LedgerClient,
@@ -138,7 +135,6 @@ class StateLog:
         it."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
@@ -148,7 +144,6 @@ class StateLog:
 
     @property
     def exists(self) -> bool:
-        """Whether the partition has a state ledger."""
         return self._record.value.state_ledger is not None
 
     @property

@@ -140,7 +140,6 @@ class ProducerTable:
         self._put(state)
 
     def snapshot(self) -> Iterator[ProducerState]:
-        """Return all producers, least recently active first."""
         return iter(self._producers.values())
 
     def take_changed(self) -> list[ProducerState]:

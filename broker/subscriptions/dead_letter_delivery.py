@@ -38,9 +38,7 @@ class LargeSource(Protocol):
     """The body of a large message."""
 
     @property
-    def size(self) -> int:
-        """The length of the body in bytes."""
-        ...
+    def size(self) -> int: ...
 
     def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the whole body, in order. May raise read errors."""
@@ -113,12 +111,10 @@ class DeadLetterDelivery:
             self._task = asyncio.create_task(self._run(), name=f"bury {self._name}")
 
     def close(self) -> None:
-        """Stop sending."""
         if self._task is not None:
             self._task.cancel()
 
     def stats(self) -> DeadLetters:
-        """Return current counts, and the current problem."""
         return DeadLetters(len(self._spent), self._sent, self._problem or self._elsewhere)
 
     async def _run(self) -> None:

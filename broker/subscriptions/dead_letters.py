@@ -68,7 +68,6 @@ class SpentMessages:
         """When a spent message would be redelivered, for messages with a delay."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "waiting": len(self._waiting),
             "under_way": len(self._under_way),
@@ -77,7 +76,6 @@ class SpentMessages:
 
     @property
     def limits(self) -> bool:
-        """Whether a message can be spent at all."""
         return self._deliveries_max is not None
 
     def __len__(self) -> int:
@@ -146,7 +144,6 @@ class SpentMessages:
         self.acked([one for one in self.offsets() if one <= offset and one not in but])
 
     def offsets(self) -> list[int]:
-        """All spent messages, ascending."""
         return sorted((*self._waiting, *self._under_way))
 
     def clear(self) -> None:

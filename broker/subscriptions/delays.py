@@ -73,7 +73,6 @@ class _Run:
             self.at = 0
 
     def left(self) -> list[int]:
-        """All messages left, ascending."""
         return [self._unpacked(self.words[at]) for at in range(self.at, len(self.words))]
 
     def drop_before(self, floor: int) -> int:
@@ -132,7 +131,6 @@ class Delays:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more messages may be added."""
         return self._count >= self._pending_max
 
     @property
@@ -227,7 +225,6 @@ class Delays:
             self._newest = []
 
     def _first(self) -> int | None:
-        """Return the message with the earliest due time."""
         heads = self._heads
         while heads:
             head, number = heads[0]
@@ -240,7 +237,6 @@ class Delays:
         return min(heads[0][0], self._newest[0]) if self._newest else heads[0][0]
 
     def _pop(self, first: int) -> None:
-        """Remove the message that `_first` returned."""
         if self._newest and self._newest[0] == first:
             heapq.heappop(self._newest)
             return

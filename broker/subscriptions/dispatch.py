@@ -148,7 +148,6 @@ class Dispatcher:
         """How many dispatched batches are being read from the log."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {
             "leased": len(self._lease_of),
             "reads": self._reads,
@@ -163,7 +162,6 @@ class Dispatcher:
 
     @property
     def leased(self) -> int:
-        """How many messages are leased."""
         return len(self._lease_of)
 
     @property
@@ -173,7 +171,6 @@ class Dispatcher:
 
     @property
     def delayed(self) -> int:
-        """How many messages wait for their delay."""
         return len(self._delayed)
 
     def held_back(self, end: int, consumer: str = "") -> str | None:
@@ -528,7 +525,6 @@ class Dispatcher:
             self._held_until_ms = max(self._held_until_ms, now_ms + self._ack_timeout_ms)
 
     def expire(self, now_ms: int) -> None:
-        """End leases and delays whose time is over."""
         self._seen_ms = now_ms
         ended: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:

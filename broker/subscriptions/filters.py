@@ -30,11 +30,9 @@ class Filter:
 
     @property
     def passes_all(self) -> bool:
-        """Whether there is no filter."""
         return not self._headers and self._prefix is None
 
     def passes(self, key: bytes | None, headers: Headers) -> bool:
-        """Whether the message belongs to the subscription."""
         if self._prefix is not None and (key is None or not key.startswith(self._prefix)):
             return False
         return all(_has(headers, name, values) for name, values in self._headers)

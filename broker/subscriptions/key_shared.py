@@ -68,8 +68,6 @@ def _points(name: str) -> tuple[tuple[int, str], ...]:
 
 
 class Slots:
-    """The slots of the current consumers."""
-
     def __init__(self, names: Iterable[str] = (), before: Slots | None = None) -> None:
         """`before`: the slots before a change of the consumers; makes a small change fast."""
         self.names = frozenset(names)
@@ -155,7 +153,6 @@ class KeyOrder:
         self._begin()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"waiting": self._waiting, "returned": len(self._returned)}
 
     def _begin(self) -> None:
@@ -186,7 +183,6 @@ class KeyOrder:
 
     @property
     def slots(self) -> Slots:
-        """The current owners of the slots."""
         return self._slots
 
     @property
@@ -510,7 +506,6 @@ class KeyOrder:
             heapq.heappush(self._free, offset)
 
     def _forget(self, offset: int) -> None:
-        """Forget a waiting message that was acked."""
         if offset in self._known and self._known.pop(offset) is not None:
             self._waiting -= 1
         self._returned.pop(offset, None)
@@ -518,7 +513,6 @@ class KeyOrder:
         self._asleep_free.pop(offset, None)
 
     def _head(self, key: _Key) -> int | None:
-        """Return the key's first waiting message."""
         while key.waiting:
             offset = key.waiting[0]
             if self._known.get(offset) is key and not self._cursor.is_acked(offset):

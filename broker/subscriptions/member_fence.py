@@ -33,7 +33,6 @@ class MemberFence:
         return LeftHold(self.member or "", max(0, self.until_ms - now_ms), self.generation)
 
     def resume(self, left: LeftHold, now_ms: int) -> None:
-        """Continue with the fence of the last owner."""
         self.generation, self.member = left.generation, left.name or None
         self.until_ms = now_ms + left.left_ms
 

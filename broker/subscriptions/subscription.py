@@ -109,19 +109,16 @@ class SubscribedLog(Protocol):
         """Return the body of the large message at this offset; None for any other message."""
 
     @property
-    def earliest_offset(self) -> int:
-        """The first offset that is left."""
+    def earliest_offset(self) -> int: ...
 
     @property
     def kept_from(self) -> int:
         """The first offset that is left once a trim that is being written has taken effect."""
 
     @property
-    def next_offset(self) -> int:
-        """The confirmed end."""
+    def next_offset(self) -> int: ...
 
-    async def persist(self, op: Op) -> None:
-        """Return when the operation is durable."""
+    async def persist(self, op: Op) -> None: ...
 
     def wall_ms(self) -> int:
         """Return the wall-clock time by which messages become due."""
@@ -132,8 +129,6 @@ class SubscribedLog(Protocol):
 
 
 class _Asked(NamedTuple):
-    """The arguments of a receive."""
-
     consumer: str
     messages_max: int
     request: str
@@ -162,8 +157,6 @@ class LeasedBatches(NamedTuple):
 
 
 class Subscription:
-    """A subscription in one owned partition."""
-
     def __init__(
         self,
         log: SubscribedLog,
@@ -240,7 +233,6 @@ class Subscription:
             self._resume(left)
 
     def _resume(self, left: LeftLeases) -> None:
-        """Continue with the leases of the last owner."""
         now_ms = self._now_ms()
         self._era = left.era
         self._dispatcher.resume(left, now_ms)
@@ -276,7 +268,6 @@ class Subscription:
         return left
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"waiters": len(self._waiters), "receiving": self._receiving}
 
     async def receive(
@@ -492,7 +483,6 @@ class Subscription:
 
     @property
     def committed_offset(self) -> int:
-        """The first unacked offset."""
         return self._cursor.committed_offset
 
     async def peek(self, messages_max: int) -> list[Delivery]:
@@ -936,7 +926,6 @@ class Subscription:
             ) from error
 
     def _forget_counts(self) -> None:
-        """Drop the counts of acked messages."""
         for offset in [offset for offset in self._told if self._cursor.is_acked(offset)]:
             del self._told[offset]
 

@@ -28,8 +28,6 @@ STATS_A_TURN = 100
 
 
 class SubscriptionSet:
-    """The subscriptions of an owned partition."""
-
     def __init__(
         self,
         log: SubscribedLog,
@@ -228,7 +226,6 @@ class SubscriptionSet:
             await self.pass_over(name, end)
 
     def wake(self) -> None:
-        """Tell all subscriptions that there are new messages."""
         for subscription in tuple(self._open.values()):
             subscription.wake()
 

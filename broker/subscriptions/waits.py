@@ -15,8 +15,6 @@ CONSUMERS_TOLD_MAX = 20
 
 
 class Leased(NamedTuple):
-    """The messages that a consumer holds."""
-
     consumer: str
     messages: int
     first: int

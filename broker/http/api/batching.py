@@ -140,7 +140,6 @@ class Publishing:
         """Whether something was not stored, so that it is useless to read on."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
         return {"open_bytes": self._open_bytes, "in_flight": self._in_flight}
 
     @property
@@ -153,7 +152,6 @@ class Publishing:
         return size_of(record, self._bytes_max)
 
     def add(self, record: Record) -> None:
-        """Take a message."""
         key = record.key
         size = self.size_of(record)
         if self._only is not None:

@@ -173,8 +173,6 @@ async def give_back(
 
 
 class Share:
-    """A partition's share of an ack call."""
-
     __slots__ = ("ack_ids", "extend", "nacks", "release")
 
     def __init__(self) -> None:
@@ -372,7 +370,6 @@ class HeldLeases:
         self._ack_ids: list[str] = []
 
     async def leases(self) -> Leases:
-        """Receive, and hold the leases."""
         call, asked = self._call, self._asked
         leases = await operate(call, asked, Leases, is_part=self._is_part)
         self._ack_ids = leases.ack_ids
@@ -452,7 +449,6 @@ class _AckIdOnly(msgspec.Struct):
 
 
 def ack_ids_in(messages: Iterable[Raw]) -> list[str]:
-    """Return the ack ids of encoded messages."""
     return [msgspec.json.decode(raw, type=_AckIdOnly).ack_id for raw in messages]
 
 

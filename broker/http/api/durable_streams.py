@@ -189,7 +189,6 @@ def number(name: str, text: str) -> int:
 
 
 def bad(name: str, text: str, expected: str) -> Problem:
-    """Return the 400 for a header."""
     return Problem(400, "invalid-header", f"{name} is {text[:40]!r}; it must be {expected}")
 
 
@@ -201,8 +200,6 @@ _TRIES_MAX = 4
 
 
 class Plan(NamedTuple):
-    """How to make a fork of a topic."""
-
     source: TopicInfo
     fork: ForkPlan
 
@@ -275,7 +272,6 @@ async def _topic(
 async def _make(
     call: Call, asked: StreamAsked, body: bytes, info: TopicInfo, plan: Plan | None
 ) -> StreamMade:
-    """Ask the owner to make the stream."""
     fork = None if plan is None else plan.fork
     operation = MakeStream(info.name.partition(0), asked, body, info.for_stream, fork)
     made = await operate(call, operation, StreamMade)
@@ -541,7 +537,6 @@ def _head(found: StreamNow) -> web.StreamResponse:
 async def _once(
     call: Call, asked: ReadStream, *, live: str | None, now: bool
 ) -> web.StreamResponse:
-    """Answer a single read."""
     if live is not None:
         asked = replace(asked, wait_ms=call.services.config.stream_poll_ms)
     elif now:
@@ -577,7 +572,6 @@ async def _once(
 
 
 async def _values(call: Call, page: StreamPage) -> list[bytes]:
-    """Return the messages of a page."""
     opener = call.services.broker.open_batches
     values: list[bytes] = []
     for batch in stored_of(page.batches):

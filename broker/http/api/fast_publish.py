@@ -71,8 +71,7 @@ class Caller(Protocol):
     peer: str
     counted_as: str
 
-    def when_lost(self, call: Callable[[], None]) -> None:
-        """Call `call` when the connection ends."""
+    def when_lost(self, call: Callable[[], None]) -> None: ...
 
     @property
     def certificate(self) -> bytes | None:
@@ -121,8 +120,6 @@ def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
 
 
 class FastPublish:
-    """Answers single messages at this broker."""
-
     def __init__(self, services: Services) -> None:
         self._services = services
         self._elsewhere = RemoteBatchers(services.remote)

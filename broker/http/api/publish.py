@@ -190,7 +190,6 @@ def partition_of_single(record: Record, partitions: int, turn: int) -> int:
 
 
 def count_single(placed: Placed, services: Services, topic: TopicName) -> None:
-    """Count a message that was stored here."""
     services.quotas.stored(topic, 0 if placed.number else placed.batch_bytes, 1)
     metrics = services.metrics
     metrics.messages_published.inc(1)

@@ -197,8 +197,6 @@ class Said(msgspec.Struct, omit_defaults=True):
 
 
 class _Ends(Exception):
-    """Raised to close the connection."""
-
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code = code
@@ -206,13 +204,10 @@ class _Ends(Exception):
 
 
 def wants_socket(call: Call) -> bool:
-    """Whether the caller asks for a WebSocket."""
     return call.request.headers.get("Upgrade", "").strip().lower() == "websocket"
 
 
 class Socket:
-    """A client's WebSocket."""
-
     def __init__(self, call: Call, feed: Feed) -> None:
         self._call = call
         self._feed = feed

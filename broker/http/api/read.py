@@ -469,8 +469,6 @@ async def follow(
 
 
 class _Following:
-    """A reader's stream."""
-
     def __init__(
         self,
         call: Call,

@@ -215,7 +215,6 @@ async def put_topic(call: Call) -> web.StreamResponse:
 
 
 def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
-    """Return the topic, with warnings for its maker."""
     shown, settings = show_topic(info), info.settings
     risk = risk_of(settings.write_quorum, settings.ack_quorum)
     if found := [*warnings, *([risk] if risk else [])]:
@@ -382,7 +381,6 @@ def _backlog(partitions: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def show_stats(stats: PartitionStats) -> dict[str, Any]:
-    """Return the figures as JSON."""
     shown = answers.PartitionFigures(
         partition=stats.name.partition,
         owner=stats.broker_id,
