@@ -7,5 +7,5 @@ known. `batching` makes batches of a publish request's messages and sends them t
 
 Promises: an invalid request is refused before anything is changed. Handlers keep nothing between
 calls, so a crash loses nothing. Relies on the rows of `http/routes.py`; `http/schemas.py` describes
-the bodies and answers. Others use the handlers only through that table.
+the bodies and answers. Others use the handlers only through these rows.
 """
