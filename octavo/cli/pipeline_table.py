@@ -54,7 +54,8 @@ def table(
     rows_per_commit: RowsPerCommit = 1_000_000,
     mib_per_commit: MibPerCommit = 256,
     schema: Annotated[
-        Path | None, typer.Option(help="A JSON Schema: its properties become columns.")
+        str | None,
+        typer.Option(help="A JSON Schema's file, or infer: the value's fields become columns."),
     ] = None,
     bad_rows: Annotated[
         str, typer.Option(help="For a value that breaks the schema: suspend (stop), or skip it.")
@@ -94,7 +95,8 @@ def table(
         options = TableOptions(
             str(found),
             place_of(found, to, catalog, name, named_values("--catalog-option", catalog_option)),
-            schema=None if schema is None else _json_file(schema),
+            schema=None if schema in (None, "infer") else _json_file(Path(schema or "")),
+            infer=schema == "infer",
             bad_rows=bad_rows,
             follow=follow,
             every_s=every_s,

@@ -9,12 +9,13 @@ messages. The rules are in table_rules.py.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 from octavo.client.types import TopicName
 from octavo.loop_thread import LoopThread
 from octavo.pipeline.interrupt import Interrupted, Signals, told
+from octavo.pipeline.json_schema import BadSchema
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import BadUsage, JobFailed
 from octavo.pipeline.table_columns import Columns, Rows, columns_of_schema
@@ -34,6 +36,7 @@ from octavo.pipeline.table_iceberg import (
     away,
     only_follower,
 )
+from octavo.pipeline.table_infer import inferred, json_of, widened
 from octavo.pipeline.table_rules import (
     INCARNATION,
     INFERRED,
@@ -41,6 +44,7 @@ from octavo.pipeline.table_rules import (
     TOPIC,
     Plan,
     Position,
+    TableUnusable,
     Upkeep,
     check_topic,
     next_ranges,
@@ -49,9 +53,11 @@ from octavo.pipeline.table_rules import (
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.options import InvalidOption, Selection
-from octavo.spark.splits import View, pieces
+from octavo.spark.splits import Piece, View, pieces
 from octavo.spark.stored import PieceReader
 
+_INFER_ROWS = 10_000
+"""A schema is inferred from as many messages."""
 _TRIES_MAX = 5
 """Failures in a row after which a job without `--follow` ends."""
 
@@ -63,6 +69,8 @@ class TableOptions:
     topic: str
     place: Place
     schema: Mapping[str, Any] | None = None
+    infer: bool = False
+    """Take the fields of the first messages for the schema, and add fields that come later."""
     bad_rows: str = "suspend"
     """If a value does not fit the schema, `suspend` ends the job before the commit that would have
     it, and `skip` leaves the message out."""
@@ -94,6 +102,10 @@ class _Tally:
     expired: int = 0
     suspended: bool = False
     findings: list[Finding] = field(default_factory=list)
+
+
+class _Widened(Exception):
+    """The schema has new fields now, so the range is read again."""
 
 
 class _Suspended(Exception):
@@ -180,6 +192,8 @@ class Follower:
         self._table = IcebergTable(options.place, self.name, step)
         self._columns: Columns | None = None
         self._schema: Mapping[str, Any] | None = None
+        self._infers = options.infer
+        """Whether unknown fields become columns."""
         self.tally = _Tally()
 
     def close(self) -> None:
@@ -196,6 +210,8 @@ class Follower:
                 failures = 0
             except _Suspended:
                 return
+            except _Widened:
+                continue
             except Conflict as conflict:
                 self.tally.conflicts += 1
                 failures += 1
@@ -242,6 +258,10 @@ class Follower:
             check_topic(position, self._options.topic, incarnation)
         else:
             position = Position(self._options.topic, incarnation)
+        if not exists and self._options.infer and self._schema is None:
+            self._schema = self._inferred(position, views)
+            if self._schema is None:
+                return False
         columns = self._columns_for()
         if not exists:
             self._table.create(columns.arrow, self._properties(position))
@@ -249,13 +269,7 @@ class Follower:
             position = self._table.position()
             check_topic(position, self._options.topic, incarnation)
         self._table.check_mine()
-        plan = next_ranges(
-            position,
-            views,
-            rows_max=self._options.rows_max,
-            bytes_max=self._options.bytes_max,
-            fail=self._options.fail_on_data_loss,
-        )
+        plan = self._plan(position, views, self._options.rows_max)
         if not plan.ranges:
             self.tally.behind = 0
             return False
@@ -270,6 +284,33 @@ class Follower:
             self.keep_up()
         return self.tally.behind > 0 and (plan.is_full or reached != _ends(plan))
 
+    def _plan(self, position: Position, views: list[View], rows_max: int) -> Plan:
+        return next_ranges(
+            position,
+            views,
+            rows_max=rows_max,
+            bytes_max=self._options.bytes_max,
+            fail=self._options.fail_on_data_loss,
+        )
+
+    def _inferred(self, position: Position, views: list[View]) -> Mapping[str, Any] | None:
+        """Return the schema of the first messages; None if there is no message yet.
+
+        Raises `TableUnusable` if none of them has fields.
+        """
+        plan = self._plan(position, views, _INFER_ROWS)
+        if not plan.ranges:
+            return None
+        batches, _, _ = self._read(plan, Columns(None))
+        values = (value for one in batches for value in one.column("value").to_pylist())
+        found = inferred(json_of(value) for value in values)
+        if found is None:
+            raise TableUnusable(
+                "none of the first messages is a JSON object with fields, from which columns could "
+                "be inferred: leave out --schema infer to keep the values as bytes"
+            )
+        return found
+
     async def _looked(self) -> list[View]:
         """Return the topic's partitions as they are now. Raises `InvalidOption`: no such topic."""
         async with connected(self._service) as cluster:
@@ -278,7 +319,7 @@ class Follower:
     def _columns_for(self) -> Columns:
         """Return the columns: of the schema that was given, or else of the table's own."""
         if self._columns is None:
-            self._schema = self._chosen()
+            self._schema = self._schema or self._chosen()
             self._columns = columns_of_schema(self._schema, keep_value=self._options.keep_value)
         return self._columns
 
@@ -287,7 +328,8 @@ class Follower:
         if not self._table.exists:
             return given
         pinned = self._table.properties.get(SCHEMA, "")
-        if pinned == "" and given is not None:
+        self._infers = given is None and self._table.properties.get(INFERRED) == "true"
+        if pinned == "" and (given is not None or self._options.infer):
             raise BadUsage(
                 "the table has values as bytes, in one column: leave out --schema, or choose "
                 "another with --table NAMESPACE.NAME"
@@ -300,7 +342,7 @@ class Follower:
             TOPIC: position.topic,
             INCARNATION: position.incarnation,
             SCHEMA: "" if schema is None else json.dumps(schema),
-            INFERRED: "false",
+            INFERRED: "true" if self._infers else "false",
         }
 
     def _read(
@@ -308,6 +350,12 @@ class Follower:
     ) -> tuple[list[pa.RecordBatch], Rows, dict[int, int]]:
         """Read the ranges, up to the bound of bytes; return how far each partition was read."""
         parts = [one for given in plan.ranges for one in pieces(given.view, given.start, given.end)]
+        with _without_collector():
+            return self._rows_of(parts, plan, columns)
+
+    def _rows_of(
+        self, parts: list[Piece], plan: Plan, columns: Columns
+    ) -> tuple[list[pa.RecordBatch], Rows, dict[int, int]]:
         records = self._thread.call(self._records(one.ledger_id for one in parts))
         rows = Rows(columns)
         batches: list[pa.RecordBatch] = []
@@ -322,7 +370,7 @@ class Follower:
                     if rows.pending >= 20_000:
                         batches.append(rows.take())
                         size += batches[-1].nbytes
-                if size >= self._options.bytes_max:
+                if size + rows.misfit_bytes >= self._options.bytes_max:
                     break
             else:
                 reached = _ends(plan)
@@ -330,10 +378,27 @@ class Follower:
             batches.append(rows.take())
         return batches, rows, reached
 
+    def _widen(self, rows: Rows) -> None:
+        """Add fields that messages have and the schema lacks. Raises `_Widened` if that helps."""
+        assert self._schema is not None
+        schema = dict(self._schema)
+        for one in rows.misfits:
+            with contextlib.suppress(BadSchema):
+                schema = widened(schema, json_of(one.value))
+        if schema == self._schema:
+            return
+        with contextlib.suppress(BadSchema):
+            columns = columns_of_schema(schema, keep_value=self._options.keep_value)
+            if any(columns.fits(one.value) for one in rows.misfits):
+                self._schema, self._columns = schema, columns
+                raise _Widened
+
     def _judge(self, rows: Rows) -> None:
         """Count values that do not fit. Raises `_Suspended` if they end the job."""
         if not rows.misfits:
             return
+        if self._infers:
+            self._widen(rows)
         self.tally.findings += [
             Finding(
                 "bad-row", f"{self._options.topic}/{one.partition} offset {one.offset}", one.reason
@@ -390,6 +455,19 @@ class Follower:
             self.tally.joined += self._table.join_small(self._options.upkeep)
             self._table.load()
             self.tally.expired += self._table.expire(self._options.upkeep)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Turn the garbage collector off: it goes through all messages again and again, which takes
+    longer than their decoding. A commit's bounds also bound the garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _ends(plan: Plan) -> dict[int, int]:

@@ -98,6 +98,14 @@ class Columns:
         """Return the value's fields. Raises msgspec's errors, `UnicodeDecodeError`."""
         return self._decode(value)
 
+    def fits(self, value: bytes | None) -> bool:
+        """Return whether the value can be decoded."""
+        try:
+            self._decode(value or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        return True
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Columns) and self.arrow == other.arrow
 
@@ -164,6 +172,7 @@ class Rows:
         """The messages whose time is outside the calendar."""
         self.newest_ms = -1
         self.misfits: list[Misfit] = []
+        self.misfit_bytes = 0
 
     def _clear(self) -> None:
         self._partitions: list[int] = []
@@ -202,6 +211,7 @@ class Rows:
                 bad.append(number)
                 reason = _IS_LARGE if is_large(record) else str(error)
                 self.misfits.append(misfit(partition, offsets[number], reason, record))
+                self.misfit_bytes += len(value)
         self._decoded += decoded
         if bad:
             gone = set(bad)

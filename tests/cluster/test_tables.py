@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,7 @@ pytest.importorskip("pyiceberg", reason="needs octavo[tables]")
 
 from octavo.broker.types import PartitionName, TopicName
 from octavo.pipeline.outcome import Outcome
-from octavo.pipeline.runner import BadUsage
+from octavo.pipeline.runner import BadUsage, JobFailed
 from octavo.pipeline.table import TableOptions, table
 from octavo.pipeline.table_iceberg import Place, TableTaken, catalog_of
 from octavo.pipeline.table_rules import TableUnusable, TopicReplaced, Upkeep, position_in
@@ -372,3 +373,74 @@ async def test_three_readers_find_the_topic_in_the_table(world: World) -> None:
     there = set(world.to.rglob("*.parquet"))
     assert alive <= there
     assert len(there - alive) <= 2 * len(alive), "files of expired snapshots are deleted"
+
+
+async def test_fields_are_inferred_pinned_and_grow(world: World) -> None:
+    """The first messages give the columns. A later field becomes a column, in the same commit as
+    its message; a later run knows the columns without being told; a value of another type is bad.
+    """
+    assert (await world.table(infer=True)).summary["commits"] == 0
+    assert not (world.to / "public" / "flights").exists(), "without a message there is no table"
+    await world.publish(2, value=lambda n: b'{"n": %d, "tail": "N%d"}' % (n, n))
+    await world.table(infer=True)
+    names = {one.name for one in world.read().schema().fields}
+    assert {"n", "tail"} < names
+
+    await world.publish(1, value=lambda n: b'{"n": %d, "in": {"gate": "A%d"}}' % (n, n))
+    await world.publish(1, value=lambda n: b'{"n": %d, "in": {"gate": "B", "row": 1}}' % n)
+    found = await world.table()
+    assert (found.summary["rows"], found.summary["bad_rows"]) == (2 * ROWS, 0)
+    rows = world.read().scan().to_arrow().sort_by("offset").to_pylist()
+    assert [row["n"] for row in rows] == list(range(4 * ROWS))
+    assert rows[0]["in"] is None
+    assert rows[2 * ROWS]["in"] == {"gate": "A14", "row": None}
+    assert rows[-1]["in"] == {"gate": "B", "row": 1}
+
+    await world.publish(1, value=lambda n: b'{"n": "x"}' if n == 4 * ROWS else b'{"n": 1}')
+    found = await world.table()
+    assert (found.exit, found.summary["suspended"]) == (1, True)
+    assert "Expected `int | null`, got `str` - at `$.n`" in found.findings[0].what
+    assert (await world.table(bad_rows="skip")).summary["rows"] == ROWS - 1
+
+    text = Place(str(world.to), "public", "text")
+    await world.running.broker.topics.delete(TOPIC)
+    await make_topic(world.running.broker, TOPIC, partitions=2)
+    await world.publish(1)
+    with pytest.raises(TableUnusable, match="none of the first messages is a JSON object"):
+        await world.table(infer=True, place=text)
+
+
+async def test_a_catalog_that_is_away_and_a_full_disk_are_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog is locked by another program, then the disk is full, then nothing answers."""
+    from sqlalchemy.exc import OperationalError
+
+    monkeypatch.setattr("octavo.pipeline.table.pause_s", lambda _: 0.01)
+    await world.publish(4)
+    errors: list[Exception] = [
+        OperationalError("update", {}, Exception("database is locked")),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)),
+    ]
+    at = ["load", "write", "commit append"]
+
+    def fail(step: str) -> None:
+        if at and step == at[0]:
+            at.pop(0)
+            raise errors.pop(0)
+
+    found = await world.table(fail)
+    assert found.summary["rows"] == 4 * ROWS
+    assert world.rows() == await world.messages()
+    said = "\n".join(world.said)
+    assert "database is locked" in said
+    assert "No space left on device" in said
+    assert "Connection refused: trying again in" in said.replace("[Errno 111] ", "")
+
+    def always(step: str) -> None:
+        if step == "load":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(JobFailed, match=r"No space left on device.*tried 5 times"):
+        await world.table(always)
