@@ -122,7 +122,8 @@ class BrokerRegistry:
     async def leave(self) -> None:
         """Withdraw the registration, so that other brokers are preferred."""
         self._registered = False
-        await self._ownership.release(broker_path(self.own.broker_id))
+        if self.own.broker_id:  # else the start has failed before it
+            await self._ownership.release(broker_path(self.own.broker_id))
 
     async def close(self) -> None:
         self.statuses.close()

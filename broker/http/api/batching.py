@@ -215,7 +215,7 @@ class Publishing:
         await self._wait_for_queues()
         for piece in self.pieces:
             if piece.published is None and piece.error is None:
-                piece.error = _NOT_SENT
+                piece.error = NOT_SENT
 
     async def abandon(self) -> None:
         """Send nothing more, and wait for batches under way, because the request ends early."""
@@ -417,6 +417,7 @@ def _too_many_results(results_max: int) -> Problem:
     )
 
 
-_NOT_SENT = Problem(
+NOT_SENT = Problem(
     503, "not-sent", "not sent: something before it in this request failed", retryable=True
 )
+"""The error of messages that were not tried, because others of the request had failed."""

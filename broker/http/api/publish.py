@@ -22,7 +22,14 @@ from msgspec import UNSET
 from octavo.broker.errors import InvalidTimestamp, MessageTooLong, UnsupportedBatch
 from octavo.broker.http.api import answers
 from octavo.broker.http.api.access import LAST_EPOCH
-from octavo.broker.http.api.batching import ACCESS_HEADER, Piece, Producer, Publishing, size_of
+from octavo.broker.http.api.batching import (
+    ACCESS_HEADER,
+    NOT_SENT,
+    Piece,
+    Producer,
+    Publishing,
+    size_of,
+)
 from octavo.broker.http.api.payloads import (
     decode_message,
     decode_messages,
@@ -578,8 +585,8 @@ def _answer(
     """Answer 200, 204 if all was stored before, 207 if only a part is; or raise the problem."""
     failed = [piece for piece in pieces if piece.published is None]
     if failed and len(failed) == len(pieces):
-        error = next(piece.error for piece in failed if piece.error is not None)
-        raise error
+        causes = (piece.error for piece in failed if piece.error not in (None, NOT_SENT))
+        raise next(causes, None) or NOT_SENT
     summary = summarize(pieces)
     if places is not None:
         summary.results = [_result(piece, index) for piece, index in places]
