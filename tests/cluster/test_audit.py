@@ -19,7 +19,7 @@ from octavo.security.audit import REASON_CHARS, Decided
 from octavo.security.principal import Identity
 from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.fake_broker import until
+from tests.support.http_api import until
 from tests.support.kit.refusals import raises_code
 
 AUDIT = "/v1/topics/octavo/audit"

@@ -13,8 +13,8 @@ import pytest
 
 from octavo.security.quotas import quota_store, with_quota
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.fake_broker import Answer, until
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.http_api import Answer, until
 
 ADMIN, ALICE, BOB = as_user("admin"), as_user("alice"), as_user("bob")
 ORDERS = "/v1/topics/public/orders"

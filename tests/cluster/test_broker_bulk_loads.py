@@ -55,7 +55,7 @@ from tests.support.cluster import (
     until,
     values,
 )
-from tests.support.fake_broker import Answer
+from tests.support.http_api import Answer
 from tests.support.kit.refusals import raises_code
 
 

@@ -20,7 +20,7 @@ from octavo.client.errors import ApiError, NotFound, TopicReplaced, Trimmed
 from octavo.client.sync import Client
 from octavo.client.transport import Transport
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.fake_broker import until
+from tests.support.http_api import until
 
 TOPIC = "/v1/topics/public/t/partitions/0"
 

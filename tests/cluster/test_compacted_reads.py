@@ -17,7 +17,7 @@ from octavo.protocol.batch import split_batches
 from octavo.protocol.records import Record, build_batch, read_gapped_records
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.compacted_views import Kept, delete_retired, write_view
-from tests.support.fake_broker import Answer, until
+from tests.support.http_api import Answer, until
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"

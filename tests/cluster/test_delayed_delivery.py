@@ -10,7 +10,7 @@ from octavo.clock import wall_clock_ms
 from octavo.protocol.due import due_header
 from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import Cluster, owned, running_cluster
-from tests.support.fake_broker import Api
+from tests.support.http_api import Api
 
 PATH = "/v1/topics/public/flights"
 BATCH = "application/vnd.kafka.recordbatch.v2"

@@ -21,7 +21,7 @@ from octavo.client.client import AsyncClient
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import read_records
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.fake_broker import Api, until
+from tests.support.http_api import Api, until
 
 MESSAGES = "/v1/topics/public/t/partitions/0/messages"
 EVENTS = {"Accept": "text/event-stream"}

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.fake_broker import until
+from tests.support.http_api import until
 
 NDJSON = "application/x-ndjson"
 BATCH = "application/vnd.kafka.recordbatch.v2"

@@ -12,7 +12,7 @@ import pytest
 from octavo.broker.errors import StaleLease
 from octavo.broker.types import PartitionName
 from tests.support.cluster import Cluster, owned, running_cluster, until
-from tests.support.fake_broker import Api
+from tests.support.http_api import Api
 
 TOPIC = "/v1/topics/public/orders"
 SUB = TOPIC + "/subscriptions/s"

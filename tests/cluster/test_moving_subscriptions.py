@@ -16,7 +16,7 @@ from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, Trimmed
 from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import running_cluster
-from tests.support.fake_broker import Api
+from tests.support.http_api import Api
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 TWO = "/v1/topics/public/two"

@@ -38,7 +38,7 @@ from octavo.metadata.topics import (
 )
 from octavo.protocol.codes import OctavoError
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
-from tests.support.fake_broker import Answer
+from tests.support.http_api import Answer
 from tests.support.raw_bookie import open_metadata
 
 # After an unexpected error in a background task of a partition, callers waited in silence. A claim

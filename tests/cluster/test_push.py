@@ -21,7 +21,7 @@ from octavo.client.client import AsyncClient
 from octavo.client.types import decode_deliveries
 from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.fake_broker import Api, until
+from tests.support.http_api import Api, until
 
 TOPIC = "/v1/topics/public/t"
 SUB = f"{TOPIC}/subscriptions/s"

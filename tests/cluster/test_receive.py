@@ -33,7 +33,7 @@ from octavo.client.transport import _params
 from octavo.client.types import Delivery
 from octavo.client.wire import NoAnswer
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
-from tests.support.fake_broker import Api, until
+from tests.support.http_api import Api, until
 
 # A receive whose answer was lost left a gap that a cumulative ack then acked unseen. The owner
 # delivered 60 messages, the answer never arrived, and the client's next receive got the 60 after

@@ -20,7 +20,7 @@ from octavo.broker.operations.links import AnsweringLink, AskingLink
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.protocol.leased import LEASED_HEADER
 from tests.support.cluster import RunningBroker, running_cluster
-from tests.support.fake_broker import Api, until
+from tests.support.http_api import Api, until
 
 TOPIC = "/v1/topics/public/orders"
 SUB = f"{TOPIC}/subscriptions/s"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import running_cluster
-from tests.support.fake_broker import until
+from tests.support.http_api import until
 
 TOPIC = "/v1/topics/public/t"
 CALLERS = 200

@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from tests.support.metadata_trees import SimulatedTree, Tree, embedded_tree, zookeeper_tree
+from tests.support.metadata_trees import (
+    MemoryTree,
+    SimulatedTree,
+    Tree,
+    embedded_tree,
+    zookeeper_tree,
+)
 
 __all__ = ["embedded_tree", "zookeeper_tree"]
 
@@ -34,8 +40,18 @@ def simulated_tree() -> Iterator[SimulatedTree]:
     assert not tree.loop.errors
 
 
+@pytest.fixture
+def memory_tree() -> MemoryTree:
+    return MemoryTree()
+
+
 @pytest.fixture(
-    params=["embedded", "simulated", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+    params=[
+        "embedded",
+        "simulated",
+        "memory",
+        pytest.param("zookeeper", marks=pytest.mark.zookeeper),
+    ]
 )
 def tree(request: pytest.FixtureRequest) -> Tree:
     found: Tree = request.getfixturevalue(f"{request.param}_tree")

@@ -50,7 +50,7 @@ from octavo.security.keys.config import KeysConfig
 from octavo.security.keys.data_keys import DataKeys
 from octavo.security.policy import PolicyRecord, PolicyStore, make_rule, rule_record
 from octavo.tls.contexts import Certificates
-from tests.support.fake_broker import Api
+from tests.support.http_api import Api
 from tests.support.kit.quiescence import held_after_close
 from tests.support.raw_bookie import config_in, new_node, open_metadata
 from tests.support.served import served

@@ -69,6 +69,9 @@ from octavo.protocol.ack_ids import each
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
 from octavo.protocol.large import PIECE_BYTES, LargeBody, Piece, large_body_of
 from octavo.protocol.records import Record, build_batch, read_records
+from tests.support.http_api import Answer, Api, until
+
+__all__ = ["Answer", "Api", "until"]
 
 NOW_MS = 1_700_000_000_000
 CALL_KEY = b"the brokers' own key"
@@ -1013,64 +1016,12 @@ class FakeBroker:
         return [BrokerInfo(one.broker_id, one.url) for one in self.cluster.brokers.values()]
 
 
-class Api:
-    """A test's HTTP client: `await api.post("/v1/…", json=…)` returns an `Answer`."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self.session = session
-        self.url = url
-
-    async def call(self, method: str, path: str, **kwargs: Any) -> Answer:
-        from yarl import URL
-
-        headers = kwargs.pop("headers", {})
-        url = URL(self.url + path, encoded=True)
-        async with self.session.request(
-            method, url, headers=headers, allow_redirects=False, **kwargs
-        ) as response:
-            return Answer(response.status, response.headers, await response.read())
-
-    async def get(self, path: str, **kwargs: Any) -> Answer:
-        return await self.call("GET", path, **kwargs)
-
-    async def post(self, path: str, data: Any = None, kind: str = "", **kwargs: Any) -> Answer:
-        if kind:
-            kwargs.setdefault("headers", {})["Content-Type"] = kind
-        return await self.call("POST", path, data=data, **kwargs)
-
-    async def put(self, path: str, **kwargs: Any) -> Answer:
-        return await self.call("PUT", path, **kwargs)
-
-
-class Answer:
-    def __init__(self, status: int, headers: Any, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    def json(self) -> Any:
-        import json
-
-        return json.loads(self.body)
-
-    def __repr__(self) -> str:
-        return f"<{self.status} {self.body[:600]!r}>"
-
-
-async def until(check: Callable[[], Any], seconds: float = 5.0) -> None:
-    """Wait until `check` holds."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if check():
-                return
-            await asyncio.sleep(0.005)
-
-
 class Running:
     """Brokers of a fake cluster that listen."""
 
     def __init__(self, cluster: FakeCluster, servers: list[BrokerServer], apis: list[Api]) -> None:
         self.cluster = cluster
+        self.store = cluster.store
         self.servers = servers
         self.apis = apis
         self.api = apis[0]

@@ -21,6 +21,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.metadata import SimMetadata
 from tests.sim.metadata_store import SimMetadataStore
 from tests.sim.trace import Trace
+from tests.support.memory_metadata import MemoryMetadata, MemoryStore
 
 SESSION_TIMEOUT_MS = 20_000
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
@@ -257,3 +258,29 @@ async def zookeeper_tree(zookeeper: Any) -> AsyncIterator[ZooKeeperTree]:
     yield tree
     await asyncio.gather(*(store.close() for store in tree.stores))
     await asyncio.gather(*(proxy.close() for proxy in tree.proxies.values()))
+
+
+class MemoryTree:
+    """The store of tests/support/memory_metadata.py."""
+
+    def __init__(self) -> None:
+        self.server = MemoryMetadata()
+
+    async def open(
+        self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, impatient: bool = False
+    ) -> MemoryStore:
+        return self.server.open()
+
+    async def expire(self, store: Any) -> None:
+        store.expire()
+
+    @contextlib.asynccontextmanager
+    async def cut(self, store: Any) -> AsyncIterator[None]:
+        store.cut()
+        yield
+        store.heal()
+
+    @contextlib.asynccontextmanager
+    async def unwritable(self) -> AsyncIterator[None]:
+        pytest.skip("this store has no writes that fail alone")
+        yield

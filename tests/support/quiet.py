@@ -25,3 +25,16 @@ def quiet() -> Iterator[None]:
     be_quiet()
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def unprinted() -> Iterator[None]:
+    """Print no logs in a folder whose conftest.py imports this fixture; `capture_logs` works."""
+
+    def drop(*_: Any) -> Any:
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[drop])
+    yield
+    structlog.configure(**before)

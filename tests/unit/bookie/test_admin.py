@@ -18,7 +18,7 @@ from octavo.ledger.rereplication.keeper import KeeperStatus
 from octavo.process import copies
 from octavo.protocol.codes import BookieIOError
 from octavo.protocol.numbers import WHOLE_MAX
-from tests.support.fake_broker import until
+from tests.support.http_api import until
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ unknown.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,21 +18,22 @@ from octavo.broker.errors import (
     StreamGone,
     StreamNotFound,
 )
+from octavo.broker.partition.partition import Partition
 from octavo.broker.state.format import State, encode
 from octavo.broker.state.stream import Append, StreamConfig
-from octavo.broker.types import TopicName
+from octavo.broker.types import TopicName, TopicSettings
 from octavo.protocol.records import Record
-from tests.support.fake_broker import NOW_MS, FakeCluster, FakePartition
 from tests.support.kit.refusals import raises_code
+from tests.support.memory_cluster import NOW_MS, running
 
-NAME = TopicName("public", "s").partition(0)
+NAME = TopicName("public", "s")
 TEXT = StreamConfig("text/plain")
 
 
 class Ledger:
     """Takes operations, or leaves their outcome unknown."""
 
-    def __init__(self, partition: FakePartition) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.ops: list[Any] = []
         self.fails = False
         partition.stream._persist = self.persist
@@ -46,17 +48,23 @@ class Ledger:
         return State.told_by([encode([op]) for op in self.ops]).stream
 
 
-def new() -> tuple[FakePartition, Ledger]:
-    partition = FakePartition(NAME, FakeCluster())
-    return partition, Ledger(partition)
+Made = tuple[Partition, Ledger]
+
+
+@pytest.fixture
+async def new() -> AsyncIterator[Made]:
+    async with running() as one:
+        await one.brokers["b0"].topics.create(NAME, TopicSettings(), for_stream=True)
+        partition = await one.partition(str(NAME))
+        yield partition, Ledger(partition)
 
 
 def text(*values: bytes) -> list[Record]:
     return [Record(None, value) for value in values]
 
 
-async def test_a_stream_that_is_not_written_down_is_not_there() -> None:
-    partition, ledger = new()
+async def test_a_stream_that_is_not_written_down_is_not_there(new: Made) -> None:
+    partition, ledger = new
     ledger.fails = True
     with pytest.raises(AckOutcomeUnknown):
         await partition.stream.make(TEXT, text(b"a"), closed=False)
@@ -72,8 +80,8 @@ async def test_a_stream_that_is_not_written_down_is_not_there() -> None:
     assert ledger.told.whole_at == 1
 
 
-async def test_a_making_that_broke_off_goes_on() -> None:
-    partition, _ = new()
+async def test_a_making_that_broke_off_goes_on(new: Made) -> None:
+    partition, _ = new
     store = partition.stream._store
 
     async def lost(*how: Any) -> int | None:
@@ -90,8 +98,8 @@ async def test_a_making_that_broke_off_goes_on() -> None:
     assert partition.next_offset == 1
 
 
-async def test_what_a_making_has_stored_is_not_stored_again() -> None:
-    partition, _ = new()
+async def test_what_a_making_has_stored_is_not_stored_again(new: Made) -> None:
+    partition, _ = new
     store = partition.stream._store
 
     async def stored(*how: Any) -> int | None:
@@ -106,8 +114,8 @@ async def test_what_a_making_has_stored_is_not_stored_again() -> None:
     assert partition.next_offset == 1
 
 
-async def test_an_end_is_shown_when_it_is_durable() -> None:
-    partition, ledger = new()
+async def test_an_end_is_shown_when_it_is_durable(new: Made) -> None:
+    partition, ledger = new
     stream = partition.stream
     await stream.make(TEXT, [], closed=False)
     ledger.fails = True
@@ -129,8 +137,8 @@ async def test_an_end_is_shown_when_it_is_durable() -> None:
     assert len(ledger.ops) == count, "nothing is left to be told"
 
 
-async def test_a_close_that_was_not_told_is_told_by_the_next() -> None:
-    partition, ledger = new()
+async def test_a_close_that_was_not_told_is_told_by_the_next(new: Made) -> None:
+    partition, ledger = new
     await partition.stream.make(TEXT, [], closed=False)
     ledger.fails = True
     by = Append("p", 0, 0, closes=True)
@@ -143,8 +151,8 @@ async def test_a_close_that_was_not_told_is_told_by_the_next() -> None:
     assert ledger.told.closed_by == ("p", 0, 0)
 
 
-async def test_a_repeat_of_something_else_closes_nothing() -> None:
-    partition, _ = new()
+async def test_a_repeat_of_something_else_closes_nothing(new: Made) -> None:
+    partition, _ = new
     stream = partition.stream
     await stream.make(TEXT, [], closed=False)
     for sequence in range(2):
@@ -156,8 +164,8 @@ async def test_a_repeat_of_something_else_closes_nothing() -> None:
     assert not stream.is_closed
 
 
-async def test_one_that_is_there_is_compared() -> None:
-    partition, _ = new()
+async def test_one_that_is_there_is_compared(new: Made) -> None:
+    partition, _ = new
     await partition.stream.make(TEXT, [], closed=False)
     for config, closed in (
         (StreamConfig("text/html"), False),
@@ -170,8 +178,8 @@ async def test_one_that_is_there_is_compared() -> None:
     assert not await partition.stream.make(StreamConfig("TEXT/plain; x=y"), [], closed=False)
 
 
-async def test_who_waits_uses_it_and_hears_that_it_is_gone() -> None:
-    partition, _ = new()
+async def test_who_waits_uses_it_and_hears_that_it_is_gone(new: Made) -> None:
+    partition, _ = new
     stream = partition.stream
     await stream.make(StreamConfig("text/plain", 1), [], closed=False)
     waiting = asyncio.create_task(stream.wait(0, 30))
@@ -185,8 +193,8 @@ async def test_who_waits_uses_it_and_hears_that_it_is_gone() -> None:
     assert stream.is_over
 
 
-async def test_nothing_expires_by_a_clock_in_doubt() -> None:
-    partition, _ = new()
+async def test_nothing_expires_by_a_clock_in_doubt(new: Made) -> None:
+    partition, _ = new
     time: DeletionTime | None = DeletionTime(NOW_MS, "the clocks differ", 0, NOW_MS)
     partition.stream._deletion_time = lambda: time
     await partition.stream.make(

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from octavo.tls.contexts import client_context
 from tests.support.certificates import certificates, make
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.memory_cluster import Running, running
 
 MESSAGES = "/v1/topics/public/one/messages"
 
@@ -34,7 +34,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[tuple[Running, FakeAuthority]
         async with connected(tmp_path, "alice") as session:
             url = one.servers[0].url + "/v1/topics/public/one"
             assert (await session.put(url)).status == 201
-        one.cluster.owners[one.partition("public/one").name] = "b0"
+        await one.move("public/one", "b0")
         authority.secure(
             "allow user:alice produce topic:public/one", "allow user:bob consume topic:public/one"
         )
@@ -63,7 +63,7 @@ async def test_a_certificate_says_who_asks(
         # A header wins over it, and a bad header is refused despite a good certificate.
         assert (await bob.post(url, data=b"x", headers=as_user("alice"))).status == 200
         assert (await alice.post(url, data=b"x", headers=as_user("bad"))).status == 401
-    assert one.partition("public/one").next_offset == 4
+    assert one.next_offset("public/one") == 4
 
 
 async def test_a_nodes_certificate_is_no_node_for_it(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 
 ONE = "/v1/topics/public/one"
 

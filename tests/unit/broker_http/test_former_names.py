@@ -14,7 +14,8 @@ from octavo.broker.bulkload.rules import digest_of
 from octavo.broker.http import former_names
 from octavo.broker.http.api.bulk_loads import TOKEN_HEADER
 from octavo.protocol import log_limiter
-from tests.support.fake_broker import FakeBulkLoads, Running, running
+from tests.support.bulk_load_stub import BulkLoadStub, stub_bulk_loads
+from tests.support.memory_cluster import Running, running
 
 FORMER_TOKEN = former_names.HEADERS[TOKEN_HEADER]
 NOW, FORMER = "/v1/bulk-loads/q-1", "/v1/transactions/q-1"
@@ -39,8 +40,15 @@ CALLS: dict[str, tuple[str, str, Any]] = {
 }
 
 
-def driver(one: Running, number: int = 0) -> FakeBulkLoads:
-    return list(one.cluster.brokers.values())[number].bulk_loads
+@pytest.fixture
+async def one() -> AsyncIterator[Running]:
+    async with running() as cluster:
+        stub_bulk_loads(cluster.brokers["b0"])
+        yield cluster
+
+
+def driver(one: Running) -> BulkLoadStub:
+    return stub_bulk_loads(one.brokers["b0"])
 
 
 def in_former_words(found: Any) -> Any:
@@ -57,6 +65,7 @@ async def pair() -> AsyncIterator[tuple[Running, Running]]:
     """Two independent clusters: one gets today's calls, one the former calls."""
     async with running(1) as one, running(1) as other:
         for each in (one, other):
+            driver(each)
             await each.api.call("PUT", "/v1/topics/public/t", json={"partitions": 2})
         yield one, other
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import AsyncIterator
@@ -21,8 +20,9 @@ from octavo.metadata.store import SessionState
 from octavo.security.principal import ANONYMOUS
 from octavo.security.rules import Kind, Operation
 from octavo.security.settings import SecurityConfig
-from tests.support.fake_broker import Running, running
+from tests.support.bulk_load_stub import stub_bulk_loads
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.memory_cluster import Running, running
 
 ALL_ROUTES = FormerNames().routes(ROUTES)
 PARTS = {
@@ -105,6 +105,7 @@ def authenticator() -> FakeAuthenticator:
 @pytest.fixture
 async def one(authority: FakeAuthority, authenticator: FakeAuthenticator) -> AsyncIterator[Running]:
     async with running(1, authority=authority, authenticator=authenticator) as cluster:
+        stub_bulk_loads(cluster.brokers["b0"])
         await cluster.api.put(TOPIC)
         await cluster.api.put(TOPIC + "/subscriptions/s", json={"start": "earliest"})
         await cluster.api.post(TOPIC + "/messages", b"first", "text/plain")
@@ -113,16 +114,14 @@ async def one(authority: FakeAuthority, authenticator: FakeAuthenticator) -> Asy
 
 def state_of(one: Running) -> Any:
     """Return all state that a call could have changed."""
-    cluster = one.cluster
-    partition = one.partition("public/one")
-    loads = [broker.bulk_loads for broker in cluster.brokers.values()]
-    return copy.copy((
-        sorted(cluster.namespaces), dict(cluster.topics),
-        {topic: sorted(found) for topic, found in cluster.subscriptions.items()},
-        partition.next_offset,
-        [(sub.next, len(sub.leases), len(sub.acked)) for sub in partition.subscriptions.values()],
-        [(len(load.asked), len(load.begun), len(load.callers)) for load in loads],
-    ))  # fmt: skip
+    partition = one.open_partition("public/one")
+    assert partition is not None
+    loads = stub_bulk_loads(one.brokers["b0"])
+    return (
+        (len(loads.asked), len(loads.begun), len(loads.callers)),
+        one.metadata.tree.records(), partition.next_offset, partition.access,
+        partition.stream.state, partition.stats().subscriptions,
+    )  # fmt: skip
 
 
 BODIES: dict[str, Any] = {
@@ -298,7 +297,7 @@ async def test_topics_named_in_a_body_are_asked_for(one: Running, authority: Fak
             answer = await one.api.post(path, json=body, headers=as_user("bob"))
             assert answer.status == 403, answer
             assert "topic:public/two" in answer.json()["detail"]
-    assert not one.cluster.brokers["b0"].bulk_loads.callers
+    assert not stub_bulk_loads(one.brokers["b0"]).callers
     authority.secure(*rules, "allow user:bob produce topic:public/two")
     for call, body in (("begin", {"parts": shares}), ("commit", {"parts": parts})):
         path = f"/v1/bulk-loads/t/batches/0/{call}"
@@ -364,8 +363,8 @@ async def test_a_broker_that_requires_security_serves_nothing_without() -> None:
 async def test_strangers_are_not_told_where_the_metadata_is(
     one: Running, authority: FakeAuthority
 ) -> None:
-    one.cluster.store.session_state = SessionState.SUSPENDED
-    url = one.cluster.store.url
+    one.stores["b0"].session_state = SessionState.SUSPENDED
+    url = one.store.url
     for secured in (False, True):
         if secured:
             authority.secure()
@@ -421,7 +420,7 @@ async def test_a_topic_that_is_not_used_yet_is_no_empty_stream(
 
     for who in ("maker", "changer"):
         assert await put("new", who) == 403, "what expires is deleted"
-    assert one.partition("public/new").stream.state is None
+    assert (await one.partition("public/new")).stream.state is None
     answer = await one.api.post(
         "/v1/topics/public/new/messages", b"x", "text/plain", headers=as_user("alice")
     )
@@ -429,8 +428,8 @@ async def test_a_topic_that_is_not_used_yet_is_no_empty_stream(
     assert await put("mine", "maker") == 201
     assert await put("mine", "maker") == 200
     # Only the stream's topic was created: its maker may continue.
-    broker = one.cluster.brokers["b0"]
-    await broker.create(TopicName("public", "half"), TopicSettings(), for_stream=True)
+    broker = one.brokers["b0"]
+    await broker.topics.create(TopicName("public", "half"), TopicSettings(), for_stream=True)
     assert await put("half", "maker") == 201
 
 
@@ -470,13 +469,12 @@ async def test_a_producer_hears_of_a_schema_only_that_the_message_does_not_fit(
     authority.secure(*rules)
     async with running(2, authority=authority, authenticator=FakeAuthenticator()) as one:
         assert (await one.api.put("/v1/topics/public/one", headers=as_user("ann"))).status == 201
-        partition = one.partition("public/one")
 
         def refuse() -> None:
             raise SchemaMismatch("the message was not stored: it lacks `salary`", 0)
 
-        partition.before_publish = refuse
-        owner = one.cluster.owners[TopicName("public", "one").partition(0)]
+        await one.before_publish("public/one", refuse)
+        owner = await one.owner("public/one")
         asked = next(
             api for api, server in zip(one.apis, one.servers, strict=True)
             if (server._services.broker.broker_id == owner) is not passed_on

@@ -29,7 +29,7 @@ from octavo.broker.types import Delivery, MessageId, PartitionName
 from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS
 from tests.support.cluster import running_cluster
-from tests.support.fake_broker import Api, until
+from tests.support.http_api import Api, until
 from tests.support.kit.quiescence import in_use
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from octavo.broker.bulkload.driver import Offer
 from octavo.broker.errors import BULK_LOAD_ABORTED, BULK_LOAD_UNFINISHED
 from octavo.broker.types import PartitionName
 from octavo.metadata.bulk_loads import PrivateLedger
-from tests.support.fake_broker import FakeBulkLoads, Running
+from tests.support.bulk_load_stub import BulkLoadStub, stub_bulk_loads
+from tests.support.memory_cluster import Running, running
 
 LEDGER = {"id": 7, "messages": 3, "bytes": 100, "first_ms": 1, "last_ms": 2}
 COMMIT = "/v1/bulk-loads/q-1/batches/4/commit"
@@ -19,9 +21,15 @@ BEGIN = "/v1/bulk-loads/q-1/batches/4/begin"
 SHARE = {"topic": "flights", "partition": 1, "content": "3-9-ff"}
 
 
-def driver(one: Running) -> FakeBulkLoads:
-    (broker,) = one.cluster.brokers.values()
-    return broker.bulk_loads
+@pytest.fixture
+async def one() -> AsyncIterator[Running]:
+    async with running() as cluster:
+        stub_bulk_loads(cluster.brokers["b0"])
+        yield cluster
+
+
+def driver(one: Running) -> BulkLoadStub:
+    return stub_bulk_loads(one.brokers["b0"])
 
 
 def body(**changes: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from octavo.broker.errors import GROUP_FULL
 from octavo.broker.groups.coordinator import Groups, KeptGroup, coordinator_of, now_ms
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.types import BrokerInfo, GroupName
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
 from tests.support.kit.refusals import raises_code
+from tests.support.memory_cluster import Running, running
 
 MEMBER = "/v1/groups/public/billing/members/"
 
@@ -80,7 +80,7 @@ async def test_what_cannot_be_is_refused(
 
 
 async def test_what_is_too_much() -> None:
-    bounds = {"groups_max": 1, "group_members_max": 1, "group_partitions_max": 3}
+    bounds: dict[str, Any] = {"groups_max": 1, "group_members_max": 1, "group_partitions_max": 3}
     async with running(1, **bounds) as cluster:
         await cluster.api.put("/v1/topics/public/t1", json={"partitions": 4})
         answer = await beat(cluster, "a")

@@ -14,7 +14,8 @@ from octavo.client.client import AsyncClient
 from octavo.client.errors import NotFound
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record, build_batch
-from tests.support.fake_broker import Answer, Running, running
+from tests.support.http_api import Answer
+from tests.support.memory_cluster import Running, running
 from tests.unit.broker_http.test_http_quotas import Frozen
 
 LAB = "/v1/namespaces/lab"
@@ -43,7 +44,7 @@ async def test_a_topic_that_is_not_there_is_not_made_unless_its_namespace_says_s
         assert "policy auto_create of namespace lab, which is off" in answer.json()["detail"]
     answer = await two.api.put(f"{TOPIC}?auto=true")
     assert (answer.status, answer.json()["code"]) == (404, "topic-not-found")
-    assert not two.cluster.topics
+    assert not await two.topics()
     body = {"auto_create": {"partitions": 3, "ensemble_size": 2, "write_quorum": 2}}
     await two.api.put(LAB, json=body)
     answer = await two.api.post(f"{TOPIC}/messages", b"x", "text/plain")
@@ -74,7 +75,7 @@ async def test_a_call_for_a_topic_that_is_gone_makes_no_other(two: Running) -> N
         f"{TOPIC}/messages", b"x", "text/plain", headers={"Octavo-Incarnation": "i7"}
     )
     assert answer.status in (404, 409)
-    assert not two.cluster.topics
+    assert not await two.topics()
 
 
 # ---- messages that are too long

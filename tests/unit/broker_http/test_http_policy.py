@@ -10,8 +10,8 @@ import pytest
 from octavo.broker.http.api.security import RULES_MAX
 from octavo.security.authority import Authority
 from octavo.security.policy import PolicyStore, secured
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, as_user
+from tests.support.memory_cluster import Running, running
 
 PATH = "/v1/policy"
 ANN = as_user("ann")
@@ -28,21 +28,19 @@ ADMIN: dict[str, Any] = {
 async def one() -> AsyncIterator[Running]:
     """A broker whose policy is in the store, as in a cluster; `refresh` reads it."""
     async with running(1, authenticator=FakeAuthenticator()) as cluster:
-        cluster.servers[0]._gate._authority = Authority(cluster.cluster.store)  # type: ignore[arg-type]
+        cluster.servers[0]._gate._authority = Authority(cluster.store)  # type: ignore[arg-type]
         yield cluster
 
 
-async def refresh(one: Running) -> None:
+async def refresh(one: Any) -> None:
     authority = one.servers[0]._gate._authority
     assert authority is not None
-    found = await PolicyStore(one.cluster.store).read()  # type: ignore[arg-type]
+    found = await PolicyStore(one.store).read()  # type: ignore[arg-type]
     authority._take(found.policy, found.version)
 
 
-async def secure(one: Running) -> None:
-    await PolicyStore(one.cluster.store).change(  # type: ignore[arg-type]
-        lambda record: secured(record, "user:ann")
-    )
+async def secure(one: Any) -> None:
+    await PolicyStore(one.store).change(lambda record: secured(record, "user:ann"))
     await refresh(one)
 
 

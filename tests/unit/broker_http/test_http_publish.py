@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from octavo.broker.errors import PartitionUnavailable, SchemaMismatch
 from octavo.protocol.records import Record, build_batch, partition_for
-from tests.support.fake_broker import Running, until
+from tests.support.http_api import until
+from tests.support.memory_cluster import Running
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"
@@ -36,7 +38,7 @@ async def test_raw_body_is_one_message(one: Running) -> None:
         headers={"Octavo-Key": "k", "Octavo-Header-Origin": "EWR", "Octavo-Timestamp": "5"},
     )
     assert answer.status == 200, answer
-    place = {"partition": 0, "offset": 0, "id": "7:0:0"}
+    place = {"partition": 0, "offset": 0, "id": "0:0:0"}
     assert answer.json() == {"count": 1, "first": place, "last": place}
     assert answer.headers["Octavo-Owner"] == one.api.url
     [found] = await messages(one)
@@ -54,14 +56,14 @@ async def test_one_json_object_and_several(one: Running) -> None:
     )
     assert answer.json()["count"] == 3
     assert answer.json()["first"]["offset"] == 1
-    assert answer.json()["last"] == {"partition": 0, "offset": 3, "id": "7:1:2"}
+    assert answer.json()["last"] == {"partition": 0, "offset": 3, "id": "0:1:2"}
     assert [m["value"] for m in await messages(one)] == [{"a": 1}, 0, 1, 2]
 
 
 async def test_values_are_stored_byte_for_byte(one: Running) -> None:
     text = '{"n": 12345678901234567890123, "x": 1.10, "s": "\\u00e9 é"}'
     await one.api.post(ONE + "/messages", f'{{"value":{text}}}'.encode(), "application/json")
-    [stored] = one.partition("one").all_records().values()
+    [stored] = (await one.records("one")).values()
     assert stored[1].value == text.encode()
     answer = await one.api.get(ONE + "/messages")
     assert text.encode() in answer.body
@@ -71,7 +73,7 @@ async def test_null_missing_and_both_values(one: Running) -> None:
     assert (await one.api.post(ONE + "/messages", json={"value": None})).status == 200
     [found] = await messages(one)
     assert found["value"] is None
-    assert next(iter(one.partition("one").all_records().values()))[1].value is None
+    assert next(iter((await one.records("one")).values()))[1].value is None
     for body in ({"key": "a"}, {"value": 1, "value_base64": "AA=="}, {"vaule": 1}, {}):
         answer = await one.api.post(ONE + "/messages", json=body)
         assert answer.status == 422, answer
@@ -98,11 +100,11 @@ async def test_ndjson_keeps_order_per_key_over_partitions(one: Running) -> None:
 async def test_messages_without_key_are_spread(one: Running) -> None:
     body = b'{"value":1}\n' * 8000
     assert (await one.api.post(FOUR + "/messages", body, NDJSON)).json()["count"] == 8000
-    counts = [one.partition("four", n).next_offset for n in range(4)]
+    counts = [one.next_offset("four", n) for n in range(4)]
     assert counts == [2000] * 4
     for _ in range(4):
         await one.api.post(FOUR + "/messages", b"x", "text/plain")
-    assert [one.partition("four", n).next_offset - 2000 for n in range(4)] == [1] * 4
+    assert [one.next_offset("four", n) - 2000 for n in range(4)] == [1] * 4
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
@@ -139,11 +141,9 @@ async def test_one_bad_line_is_named_and_what_was_stored(
     assert says in problem["detail"]
     assert "line 2501" in problem["detail"]
     assert problem["stored"]["count"] == 2500
-    number = partition_for(b"k", 4)
     assert problem["stored"]["last"]["offset"] == 2499
-    stored = one.partition("four", number)
-    assert stored.next_offset == 2500
-    assert sum(one.partition("four", n).next_offset for n in range(4)) == 2500
+    assert one.next_offset("four", partition_for(b"k", 4)) == 2500
+    assert sum(one.next_offset("four", n) for n in range(4)) == 2500
 
 
 async def test_bad_json_message_stores_nothing(one: Running) -> None:
@@ -155,7 +155,7 @@ async def test_bad_json_message_stores_nothing(one: Running) -> None:
     assert answer.status == 400
     answer = await one.api.post(ONE + "/messages", json={"messages": []})
     assert answer.status == 422
-    assert one.partition("one").next_offset == 0
+    assert one.next_offset("one") == 0
 
 
 async def test_record_batch_is_stored_as_it_is(one: Running) -> None:
@@ -169,7 +169,7 @@ async def test_record_batch_is_stored_as_it_is(one: Running) -> None:
     assert found.headers["Next-Offset"] == "5"
     answer = await one.api.post(ONE + "/messages", batch + batch, BATCH)
     assert answer.json()["count"] == 10
-    assert one.partition("one").next_offset == 15
+    assert one.next_offset("one") == 15
 
 
 async def test_damaged_record_batches(one: Running) -> None:
@@ -188,7 +188,7 @@ async def test_damaged_record_batches(one: Running) -> None:
         answer = await one.api.post(ONE + "/messages", body, BATCH)
         assert answer.status == 422, answer
         assert says in answer.json()["detail"]
-    assert one.partition("one").next_offset == 0
+    assert one.next_offset("one") == 0
 
 
 async def test_record_batch_for_a_topic_with_partitions_names_one(one: Running) -> None:
@@ -208,7 +208,7 @@ async def test_results_all(one: Running) -> None:
     assert len(results) == 10
     for n, result in enumerate(results):
         assert result["partition"] == partition_for(b"k%d" % (n % 3), 4)
-        records = one.partition("four", result["partition"]).all_records()
+        records = await one.records("four", result["partition"])
         assert records[result["offset"]][1].value == b"%d" % n
         assert str(records[result["offset"]][0]) == result["id"]
 
@@ -230,7 +230,7 @@ async def test_idempotent_publish(one: Running) -> None:
     assert (await one.api.post(path, json=body, headers=producer(1, 0))).status == 200
     stale = await one.api.post(path, json=body, headers=producer(0, 3))
     assert stale.status == 403
-    assert one.partition("one").next_offset == 6
+    assert one.next_offset("one") == 6
 
 
 async def test_a_repeated_stream_makes_the_same_batches(one: Running) -> None:
@@ -248,7 +248,7 @@ async def test_a_repeated_stream_makes_the_same_batches(one: Running) -> None:
     assert first.json()["count"] == 3000
     again = await one.api.post(path, pieces(7_777), NDJSON, headers=dict(headers))
     assert again.status == 204, again
-    assert one.partition("one").next_offset == 3000
+    assert one.next_offset("one") == 3000
 
 
 async def test_idempotence_needs_one_partition(one: Running) -> None:
@@ -329,15 +329,14 @@ async def test_gzip_is_unpacked(one: Running) -> None:
 
 async def test_partial_failure_is_207(one: Running) -> None:
     """One partition refuses, the others store: the answer says which, and how much."""
-    from octavo.broker.errors import PartitionUnavailable
-
     bad = partition_for(b"a", 4)
     good = next(k for k in (b"b", b"c", b"d", b"e", b"f") if partition_for(k, 4) != bad)
 
     def refuse() -> None:
         raise PartitionUnavailable("1 bookie is up, 2 are needed")
 
-    one.partition("four", bad).before_publish = refuse
+    await one.before_publish("four", refuse, bad)
+    await one.partition("four", partition_for(good, 4))
     body = {"messages": [{"key": "a", "value": 1}, {"key": good.decode(), "value": 2}]}
     answer = await one.api.post(FOUR + "/messages?results=all", json=body)
     assert answer.status == 207, answer
@@ -352,16 +351,32 @@ async def test_partial_failure_is_207(one: Running) -> None:
     assert "bookie" in answer.json()["detail"]
 
 
+async def test_a_message_that_was_not_sent_hides_no_cause(one: Running) -> None:
+    """The answer was 503 `not-sent`, to be repeated, where a later message is refused for good."""
+    bad = partition_for(b"a", 4)
+    first = next(k for k in (b"b", b"c", b"d", b"e", b"f") if partition_for(k, 4) != bad)
+
+    def refuse() -> None:
+        raise SchemaMismatch("the message was not stored: it does not fit", 0)
+
+    await one.before_publish("four", refuse, bad)
+    # The partition of the first message is not open yet, so the second message fails earlier.
+    body = {"messages": [{"key": first.decode(), "value": 1}, {"key": "a", "value": 2}]}
+    answer = await one.api.post(FOUR + "/messages?results=all", json=body)
+    assert (answer.status, answer.json()["code"]) == (422, "schema-mismatch"), answer
+    assert answer.json()["retryable"] is False
+    assert one.next_offset("four", partition_for(first, 4)) == 0
+
+
 async def test_a_stream_that_pauses_is_published_as_far_as_it_came(one: Running) -> None:
     """`tail -f | curl -T -`: no need to wait until a batch is full."""
-    partition = one.partition("one")
 
     async def lines():
         for n in range(3):
             yield b'{"value":%d}\n{"value":"half' % n
-            await until(lambda n=n: partition.next_offset == 2 * n + 1)
+            await until(lambda n=n: one.next_offset("one") == 2 * n + 1)
             yield b' of it"}\n'
-            await until(lambda n=n: partition.next_offset == 2 * n + 2)
+            await until(lambda n=n: one.next_offset("one") == 2 * n + 2)
 
     answer = await one.api.post(ONE + "/messages", lines(), NDJSON)
     assert answer.json()["count"] == 6

@@ -13,8 +13,10 @@ from octavo.broker.http import held_bytes
 from octavo.broker.http.api.fast_publish import FastPublish
 from octavo.protocol.records import Record, build_batch
 from octavo.security.quotas import quota_store, with_quota, without_quota
-from tests.support.fake_broker import Answer, Running, running, until
+from tests.support.bulk_load_stub import stub_bulk_loads
+from tests.support.http_api import Answer, until
 from tests.support.kit.quiescence import in_use
+from tests.support.memory_cluster import Running, running
 from tests.unit.broker_http.test_short_way import Wire, post
 
 TOPIC = "/v1/topics/public/one"
@@ -42,14 +44,14 @@ async def two() -> AsyncIterator[Running]:
 class Frozen:
     """A clock that moves only when told: a busy machine refuses no fewer calls than an idle one."""
 
-    def __init__(self, cluster: Running) -> None:
+    def __init__(self, cluster: Any) -> None:
         self.now_s = 100.0
         for server in cluster.servers:
             server._services.quotas.now_s = lambda: self.now_s
 
 
-async def set_quota(cluster: Running, subject: str, **amounts: int) -> None:
-    store = quota_store(cluster.cluster.store)
+async def set_quota(cluster: Any, subject: str, **amounts: int) -> None:
+    store = quota_store(cluster.store)
     record, _ = await store.change(lambda record: with_quota(record, subject, amounts))
     for server in cluster.servers:
         quotas = server._services.quotas
@@ -304,7 +306,7 @@ async def test_a_quota_that_is_removed_holds_no_longer(one: Running) -> None:
     for _ in range(3):
         answer = await one.api.get(TOPIC)
     assert answer.status == 429
-    store = quota_store(one.cluster.store)
+    store = quota_store(one.store)
     await store.change(lambda record: without_quota(record, "anonymous"))
     await until(lambda: not one.servers[0]._services.quotas.on)
     assert (await one.api.get(TOPIC)).status == 200
@@ -329,7 +331,7 @@ async def test_a_publish_that_has_begun_is_slowed_by_the_namespaces_quota(
     assert answer.status == 200, answer
     assert answer.json()["count"] == 210
     assert loop.time() - began > 0.3, "140 KB went before the last 70, of which 100 were free"
-    assert two.partition("public/one").next_offset == 210
+    assert two.next_offset("public/one") == 210
 
 
 async def test_what_was_read_is_acked_whatever_is_owed(two: Running) -> None:
@@ -525,6 +527,7 @@ async def test_groups_are_counted(one: Running, subject: str) -> None:
 async def test_ledgers_of_a_bulk_load_are_published(one: Running, subject: str) -> None:
     clock = Frozen(one)
     await set_quota(one, subject, publish_bytes=1_000)
+    stub_bulk_loads(one.brokers["b0"])
     ledger = {"id": 9, "messages": 5, "bytes": 100_000, "first_ms": 0, "last_ms": 0}
     parts = [{"topic": "public/one", "partition": 0, "ledgers": [ledger]}]
     path = "/v1/bulk-loads/load/batches"

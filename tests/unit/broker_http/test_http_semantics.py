@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from octavo.protocol.records import read_records
-from tests.support.fake_broker import Running, running, until
+from tests.support.http_api import until
+from tests.support.memory_cluster import Running, running
 
 TOPIC = "/v1/topics/public/one"
 REQUEST = (
@@ -26,13 +27,13 @@ async def test_both_arrive_through_any_broker() -> None:
     test_any_broker_answers_alike.py found it."""
     async with running(2) as one:
         assert (await one.api.put(TOPIC)).status == 201
-        for server in one.servers:  # the first one owns the partition
+        for server in one.servers:
             host, _, port = server.url.removeprefix("http://").partition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(REQUEST)
             assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
             writer.close()
-        stored = [read_records(batch.data) for batch in one.partition("public/one").batches]
+        stored = [read_records(batch.data) for batch in (await one.batches("public/one"))]
         assert [record.headers for (record,) in stored] == [[("b", b"1"), ("b", b"2")]] * 2
 
 
@@ -93,10 +94,9 @@ async def test_calls_that_wait_leave_connections_to_those_that_work() -> None:
             asyncio.ensure_future(other.get(f"{TOPIC}/messages?from=latest&wait=30s"))
             for _ in range(20)
         ]
-        partition = two.partition("public/one")
         try:
             async with asyncio.timeout(10):
-                await until(lambda: len(partition.waiters) == 20)
+                await until(lambda: two.waiting("public/one") == 20)
                 answers = await asyncio.gather(
                     *(other.post(f"{TOPIC}/messages", b"x", "text/plain") for _ in range(8))
                 )

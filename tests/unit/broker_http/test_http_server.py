@@ -8,14 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from octavo.broker.config import BrokerConfig
 from octavo.broker.http.connections import ConnectionServer
 from octavo.broker.http.server import BrokerServer, CannotListen
 from octavo.broker.operations.upgrade import Upgrade, request_head
+from octavo.metadata.store import MetadataUnavailable, SessionState
 from octavo.protocol.records import Record, build_batch, partition_for
 from octavo.standalone.ports import free_port
-from tests.support.fake_broker import CALL_KEY, FakeBroker, FakeCluster, Running, running, until
+from tests.support.http_api import until
+from tests.support.memory_cluster import CALL_KEY, NOW_MS, Running, running
 from tests.support.vanished_host import vanished_host
 
 ONE = "/v1/topics/public/one"
@@ -59,8 +61,7 @@ async def test_bad_topic_names(one: Running, name: str, method: str) -> None:
     await one.api.put(ONE)
     answer = await one.api.call(method, f"{ONE}/subscriptions/{name}")
     assert answer.status == 400, answer
-    assert list(one.cluster.namespaces) == ["public"]
-    assert len(one.cluster.topics) == 1
+    assert await one.topics() == ["one"]
 
 
 async def test_longest_name_works(one: Running) -> None:
@@ -94,21 +95,20 @@ async def test_every_problem_has_its_members(one: Running) -> None:
     assert answer.headers["Allow"] == "DELETE, GET, PUT"
 
 
-async def test_an_unforeseen_error_is_a_500_without_a_trace(
-    one: Running, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_unforeseen_error_is_a_500_without_a_trace(one: Running) -> None:
     await one.api.put(ONE)
 
     def fail() -> None:
         raise RuntimeError("secret detail")
 
-    one.partition("one").before_publish = fail
-    answer = await one.api.post(ONE + "/messages", build_batch([Record(None, b"x")]), BATCH)
+    await one.before_publish("one", fail)
+    with capture_logs() as logged:
+        answer = await one.api.post(ONE + "/messages", build_batch([Record(None, b"x")]), BATCH)
     assert answer.status == 500
     assert b"secret" not in answer.body
     assert b"Traceback" not in answer.body
     assert answer.json()["code"] == "internal-error"
-    assert "secret detail" in capsys.readouterr().out
+    assert "secret detail" in str(logged)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_topic_settings_that_are_refused(
     answer = await one.api.put(ONE, json=body)
     assert answer.status == status, answer
     assert says in answer.json()["detail"]
-    assert not one.cluster.topics
+    assert not await one.topics()
 
 
 async def test_a_topic_that_brokers_compact(one: Running) -> None:
@@ -309,6 +309,12 @@ async def test_a_topic_inherits_what_it_does_not_say_itself(one: Running) -> Non
 # ---- any broker answers any call
 
 
+async def made(two: Running) -> None:
+    """Create the topic; b0 serves it."""
+    await two.api.put(ONE)
+    await two.move("one", "b0")
+
+
 async def test_either_broker_publishes_everywhere(two: Running) -> None:
     await two.api.put(FOUR, json={"partitions": 4})
     for api in two.apis:
@@ -316,12 +322,14 @@ async def test_either_broker_publishes_everywhere(two: Running) -> None:
         answer = await api.post(FOUR + "/messages?results=all", body, NDJSON)
         assert answer.status == 200, answer
         assert answer.json()["count"] == 4000
-        records = [two.partition("four", number).all_records() for number in range(4)]
+        records = [(await two.records("four", number)) for number in range(4)]
         for n, result in enumerate(answer.json()["results"]):
             assert records[result["partition"]][result["offset"]][1].value == b"%d" % n
     seen: dict[bytes, list[int]] = {}
     for number in range(4):
-        for _, record in two.partition("four", number).all_records().values():
+        for _, record in (await two.records("four", number)).values():
+            assert record.key is not None
+            assert record.value is not None
             assert partition_for(record.key, 4) == number
             seen.setdefault(record.key, []).append(int(record.value))
     for k in range(9):
@@ -330,7 +338,7 @@ async def test_either_broker_publishes_everywhere(two: Running) -> None:
 
 
 async def test_proxy_and_redirect(two: Running) -> None:
-    await two.api.put(ONE)  # served by b0
+    await made(two)
     other = two.apis[1]
     answer = await other.post(ONE + "/messages", b"by proxy", "text/plain")
     assert answer.status == 200
@@ -340,7 +348,7 @@ async def test_proxy_and_redirect(two: Running) -> None:
     )
     assert answer.status == 307
     assert answer.headers["Location"] == two.apis[0].url + ONE + "/messages?results=all"
-    assert two.partition("one").next_offset == 1
+    assert two.next_offset("one") == 1
     answer = await two.api.post(
         ONE + "/messages", b"x", "text/plain", headers={"Prefer": "redirect"}
     )
@@ -351,7 +359,7 @@ async def test_proxy_and_redirect(two: Running) -> None:
 
 @pytest.mark.parametrize("size", [3_000, 300_000])
 async def test_proxy_streams(two: Running, size: int) -> None:
-    await two.api.put(ONE)
+    await made(two)
 
     async def lines():
         for start in range(0, size, 1000):
@@ -362,13 +370,13 @@ async def test_proxy_streams(two: Running, size: int) -> None:
     answer = await two.apis[1].get(ONE + "/messages?max_bytes=8000000", headers={"Accept": BATCH})
     assert (
         len(answer.body)
-        == min(8_000_000, sum(len(batch.data) for batch in two.partition("one").batches[:1000]))
+        == min(8_000_000, sum(len(batch.data) for batch in (await two.batches("one"))[:1000]))
         or len(answer.body) > 1000
     )
 
 
 async def test_proxy_names_the_bad_line_of_a_stream(two: Running) -> None:
-    await two.api.put(ONE)
+    await made(two)
 
     async def lines():
         yield b'{"value":1}\n' * 200_000
@@ -378,18 +386,24 @@ async def test_proxy_names_the_bad_line_of_a_stream(two: Running) -> None:
     answer = await two.apis[1].post(ONE + "/messages", lines(), NDJSON)
     assert answer.status == 400, answer
     assert answer.json()["line"] == 200_001
-    assert answer.json()["stored"]["count"] == 200_000 == two.partition("one").next_offset
+    assert answer.json()["stored"]["count"] == 200_000 == two.next_offset("one")
 
 
 async def test_waits_for_a_partition_that_moves(two: Running) -> None:
-    await two.api.put(ONE)
-    name = two.partition("one").name
-    two.cluster.owners[name] = None
+    await made(two)
+    two.hold()
+    sent = asyncio.ensure_future(two.api.post(ONE + "/messages", json={"value": 0}))
+    await until(lambda: two.servers[0]._services.in_hand.count)
+    moving = asyncio.ensure_future(two.move("one", "b1"))  # it waits for the message under way
+    await until(lambda: two.open_partition("one") is None)
     waiting = [
         asyncio.ensure_future(api.post(ONE + "/messages", json={"value": 1})) for api in two.apis
     ]
     await asyncio.sleep(0.1)
-    two.cluster.owners[name] = "b1"
+    assert not any(one.done() for one in waiting)
+    two.go_on()
+    await moving
+    assert (await sent).status == 200
     for answer in await asyncio.gather(*waiting):
         assert answer.status == 200, answer
         assert answer.headers["Octavo-Owner"] == two.apis[1].url
@@ -397,64 +411,62 @@ async def test_waits_for_a_partition_that_moves(two: Running) -> None:
 
 async def test_stream_goes_on_at_the_new_owner(two: Running) -> None:
     """The partition moves in the middle of a stream: no message is lost or doubled."""
-    await two.api.put(ONE)
-    partition = two.partition("one")
+    await made(two)
 
     async def lines():
         for n in range(20_000):
             if n == 10_000:
-                await until(lambda: not partition.next_offset < 5_000)
-                two.cluster.owners[partition.name] = "b1"
+                await until(lambda: two.next_offset("one") >= 5_000)
+                await two.move("one", "b1")
             yield b'{"value":%d}\n' % n
 
     answer = await two.api.post(ONE + "/messages", lines(), NDJSON)
     assert answer.status == 200, answer
-    values = [int(record.value) for _, record in partition.all_records().values()]
+    values = [int(record.value or b"") for _, record in (await two.records("one")).values()]
     assert values == list(range(20_000))
 
 
 async def test_503_when_nobody_owns_it(two: Running) -> None:
-    await two.api.put(ONE)
-    two.cluster.owners[two.partition("one").name] = None
-    answer = await two.api.post(ONE + "/messages", json={"value": 1})
+    await made(two)
+    assert (await two.api.post(ONE + "/messages", json={"value": 1})).status == 200
+    two.hold()  # the next owner cannot recover the ledger
+    await two.die("b0")
+    answer = await two.apis[1].post(ONE + "/messages", json={"value": 1})
+    two.go_on()
     assert answer.status == 503
     assert answer.json()["retryable"] is True
     assert answer.headers["Retry-After"] == "1"
 
 
 async def test_503_when_the_owner_is_unreachable(two: Running) -> None:
-    await two.api.put(ONE)
-    await two.servers[0].stop()
+    await made(two)
+    await two.vanish("b0")
     for kind, body in (("application/json", b'{"value":1}'), (NDJSON, b'{"value":1}\n')):
         answer = await two.apis[1].post(ONE + "/messages", body, kind)
         assert answer.status == 503, answer
         assert answer.json()["code"] == "owner-unreachable"
         assert "cannot be reached" in answer.json()["detail"]
-    await two.apis[1].put(FOUR, json={"partitions": 4})
-    answer = await two.apis[1].post(FOUR + "/partitions/1/messages", b"x", "text/plain")
-    assert answer.status == 200
 
 
 async def test_503_when_the_owners_host_has_vanished() -> None:
     """Not 504: nothing was sent, so the outcome is known."""
     with vanished_host() as url:
-        async with running(2, peer_connect_timeout_ms=50) as two:
-            await two.api.put(ONE)
-            two.cluster.brokers["b0"].url = url
+        async with running(2, registered={"b0": url}, peer_connect_timeout_ms=50) as two:
+            await made(two)
             answer = await two.apis[1].post(ONE + "/messages", b"x", "text/plain")
             assert answer.status == 503, answer
             assert answer.json()["code"] == "owner-unreachable"
 
 
 async def test_takes_over_a_call_meant_for_an_owner_that_vanished() -> None:
-    waiting = running(2, peer_connect_timeout_ms=50, moving_wait_ms=60_000)
     with vanished_host() as url:
-        async with waiting as two:
-            await two.api.put(ONE)
-            two.cluster.brokers["b0"].url = url
+        async with running(
+            2, registered={"b0": url}, peer_connect_timeout_ms=50, moving_wait_ms=60_000
+        ) as two:
+            await made(two)
             sent = asyncio.ensure_future(two.apis[1].post(ONE + "/messages", b"y", "text/plain"))
             await asyncio.sleep(0.2)
-            two.cluster.owners[two.partition("one").name] = "b1"
+            await two.die("b0")
             answer = await sent
             assert answer.status == 200, answer
 
@@ -462,20 +474,20 @@ async def test_takes_over_a_call_meant_for_an_owner_that_vanished() -> None:
 @pytest.mark.parametrize("kind", [NDJSON, "application/json", "text/plain"])
 async def test_takes_over_a_call_meant_for_an_owner_that_died(two: Running, kind: str) -> None:
     """Its body was read to be forwarded, and is now used here."""
-    await two.api.put(ONE)
-    await two.servers[0].stop()
+    await made(two)
+    await two.vanish("b0")
     sent = asyncio.ensure_future(two.apis[1].post(ONE + "/messages", b'{"value":1}\n', kind))
     await asyncio.sleep(0.1)
-    two.cluster.owners[two.partition("one").name] = "b1"
+    await two.die("b0")
     answer = await sent
     assert answer.status == 200, answer
-    assert answer.json()["count"] == 1 == two.partition("one").next_offset
+    assert answer.json()["count"] == 1 == two.next_offset("one")
 
 
 async def test_brokers_that_disagree_do_not_loop(two: Running) -> None:
-    await two.api.put(ONE)
-    name = two.partition("one").name
-    first = two.cluster.brokers["b1"]
+    await made(two)
+    name = two.name("one")
+    first = two.brokers["b1"].ownership
     real = first.owner_of
 
     async def wrong(asked: object, *, forwarded: bool = False, incarnation: str | None = None):
@@ -554,7 +566,7 @@ async def test_slow_bodies_are_cut_off() -> None:
             )
             assert b" 408 " in answer.partition(b"\r\n")[0], answer
             assert b"body-too-slow" in answer
-        assert one.partition("one").next_offset == 1  # the whole line of the stream
+        assert one.next_offset("one") == 1  # the whole line of the stream
 
 
 async def test_a_client_that_breaks_off_leaves_nothing_running(one: Running) -> None:
@@ -569,13 +581,13 @@ async def test_a_client_that_breaks_off_leaves_nothing_running(one: Running) -> 
     with suppress(Exception):
         await one.api.post(ONE + "/messages", lines(), NDJSON)
     await until(lambda: not one.servers[0]._services.in_hand.count)
-    assert one.partition("one").next_offset % 1000 == 0
+    assert one.next_offset("one") % 1000 == 0
 
 
 async def test_a_stream_is_not_kept_in_memory(one: Running) -> None:
     """The body is many times a request's maximum; the waiting part stays below the bound."""
     await one.api.put(ONE)
-    partition = one.partition("one")
+    partition = await one.partition("one")
     most = 0
     blocks = 0
     line = b'{"value":"' + b"x" * 988 + b'"}\n'
@@ -603,92 +615,54 @@ async def test_a_stream_is_not_kept_in_memory(one: Running) -> None:
 
 async def test_port_in_use() -> None:
     port = free_port()
-    cluster = FakeCluster()
-    servers = [
-        BrokerServer(
-            FakeBroker(cluster, f"b{n}", BrokerConfig(port=port)),  # type: ignore[arg-type]
-            store=cluster.store,
-            ledgers=None,  # type: ignore[arg-type]
-            clock=lambda: 0,
-            call_key=CALL_KEY,
-        )
-        for n in range(2)
-    ]
-    await servers[0].start()
-    try:
+    async with running(0) as cluster:
+        servers = [
+            await cluster.new_server(f"b{n}", lambda: NOW_MS, {"port": port}) for n in range(2)
+        ]
+        await servers[0].start()
         with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is in use"):
             await servers[1].start()
         await servers[1].stop()
-    finally:
         await servers[0].stop()
 
 
 async def test_a_start_that_fails_leaves_the_port_free() -> None:
-    from octavo.metadata.store import MetadataUnavailable
-
     port = free_port()
-    cluster = FakeCluster()
-    broker = FakeBroker(cluster, "b0", BrokerConfig(port=port))
-
-    async def start(url: str) -> None:
-        raise MetadataUnavailable("zk://nowhere:2181 does not answer: connection refused")
-
-    good, broker.start = broker.start, start  # type: ignore[method-assign]
-    server = BrokerServer(
-        broker,  # type: ignore[arg-type]
-        store=cluster.store,
-        ledgers=None,  # type: ignore[arg-type]
-        clock=lambda: 0,
-        call_key=CALL_KEY,
-    )
-    with pytest.raises(MetadataUnavailable, match="zk://nowhere"):
+    async with running(0) as cluster:
+        server = await cluster.new_server("b0", lambda: NOW_MS, {"port": port})
+        cluster.metadata.is_away = True
+        with pytest.raises(MetadataUnavailable, match="does not answer"):
+            await server.start()
+        cluster.metadata.is_away = False
+        server = await cluster.new_server("b0", lambda: NOW_MS, {"port": port})
         await server.start()
-    broker.start = good  # type: ignore[method-assign]
-    server = BrokerServer(
-        broker,  # type: ignore[arg-type]
-        store=cluster.store,
-        ledgers=None,  # type: ignore[arg-type]
-        clock=lambda: 0,
-        call_key=CALL_KEY,
-    )
-    await server.start()
-    assert server.url.endswith(f":{port}")
-    await server.stop()
-    await server.stop()
+        assert server.url.endswith(f":{port}")
+        await server.stop()
+        await server.stop()
 
 
 async def test_stop_lets_requests_end_and_hands_over() -> None:
     async with running(1) as one:
         await one.api.put(ONE)
-        partition = one.partition("one")
-        publish = partition.publish
-        entered, leave = asyncio.Event(), asyncio.Event()
-
-        async def held(*args, **kwargs):
-            entered.set()
-            await leave.wait()
-            assert not one.cluster.brokers["b0"].closed
-            return await publish(*args, **kwargs)
-
-        partition.publish = held  # type: ignore[method-assign]
+        partition = await one.partition("one")
+        one.hold()
         sent = asyncio.ensure_future(one.api.post(ONE + "/messages", b"x", "text/plain"))
         polling = asyncio.ensure_future(one.api.get(ONE + "/messages?from=latest&wait=60"))
-        await entered.wait()
-        await until(lambda: partition.waiters)
+        await until(lambda: one.servers[0]._services.in_hand.count == 2)
+        await until(lambda: one.waiting("one"))
         stopping = asyncio.ensure_future(one.servers[0].stop())
         answer = await polling
         assert (answer.status, answer.json()["code"]) == (503, "stopping")
-        leave.set()
+        assert one.open_partition("one") is partition
+        one.go_on()
         assert (await sent).status == 200
         await stopping
-        assert one.cluster.brokers["b0"].closed
+        assert one.open_partition("one") is None
         with pytest.raises(Exception, match="connect"):
             await one.api.get("/healthz")
 
 
 async def test_health_metrics_and_page(one: Running) -> None:
-    from octavo.metadata.store import SessionState
-
     await one.api.put(ONE)
     await one.api.post(ONE + "/messages", b"x", "text/plain")
     assert (await one.api.get("/healthz")).json()["status"] == "ok"
@@ -697,7 +671,7 @@ async def test_health_metrics_and_page(one: Running) -> None:
     assert "octavo_messages_published_total 1.0" in text
     assert 'octavo_http_requests_total{call="publish",status="200"} 1.0' in text
     assert 'octavo_partition_next_offset{partition="0",topic="public/one"} 1.0' in text
-    one.cluster.store.session_state = SessionState.SUSPENDED
+    one.stores["b0"].session_state = SessionState.SUSPENDED
     answer = await one.api.get("/readyz")
     assert answer.status == 503
     assert "metadata store" in answer.json()["detail"]

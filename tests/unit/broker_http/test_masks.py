@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.http.connection_bytes import FRAGMENTS_MAX, FRAMES_A_STEP, Masks
-from tests.support.fake_broker import Running
 from tests.support.loop_time import LoopTime
+from tests.support.memory_cluster import Running
 
 
 def frame(payload: bytes, *, masked: bool = True, long: bool = False, op: int = 0x81) -> bytes:

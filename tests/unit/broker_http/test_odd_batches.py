@@ -30,7 +30,7 @@ from tests.support.damaged_batches import (
     varint,
     whole,
 )
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 from tests.unit.protocol.test_odd_records import KINDS, odd_batch
 
 ONE = "/v1/topics/public/one"
@@ -72,7 +72,7 @@ async def test_a_time_that_no_calendar_has_is_refused(
         answer = await one.api.post(ONE + "/messages" + query, batch, RECORD_BATCH)
         assert (answer.status, answer.json()["code"]) == (422, "invalid-timestamp"), answer
         assert says in answer.json()["detail"]
-    assert one.partition("public/one").next_offset == 0
+    assert one.next_offset("public/one") == 0
 
 
 @pytest.mark.parametrize("time_ms", [-1, 0, NOW_MS, TIMESTAMP_MS_MAX])
@@ -103,7 +103,7 @@ async def test_a_damaged_batch_is_refused_and_the_record_named(one: Running, nam
                 "record batch counts",
             )
             assert said.startswith(tuple(place + each for each in named)), said
-    assert one.partition("public/one").next_offset == 0, "nothing was stored"
+    assert one.next_offset("public/one") == 0, "nothing was stored"
 
 
 @pytest.mark.parametrize("name", LENIENT)

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.broker.errors import PartitionUnavailable
 from octavo.broker.http.routes import ROUTES
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 
 SWITCHES = "operations"
 """The call that turns a connection between brokers into one of frames."""
@@ -102,7 +102,7 @@ async def test_answers_are_as_described(two: Running) -> None:
     def refuse() -> None:
         raise PartitionUnavailable("1 bookie is up, 2 are needed")
 
-    two.partition("four", 1).before_publish = refuse
+    await two.before_publish("four", refuse, 1)
     answer = await api.call("POST", topic + "/messages?results=all", json=many)
     assert answer.status == 207, answer
     assert answer.json()["errors"][0]["partition"] == 1

@@ -15,8 +15,8 @@ import pytest
 from octavo.broker.http.call import JSON, RECORD_BATCH
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import Record, build_batch
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.memory_cluster import Running, running
 
 ONE = "/v1/topics/public/one"
 RULES = ["allow user:ann all *", "allow user:bob produce,consume topic:public/one"]
@@ -52,8 +52,8 @@ async def publish(
     return await api.post(path, b'{"value": "%s"}' % value, headers={**who, **numbered})
 
 
-def stored(one: Running) -> list[bytes | None]:
-    return [record.value for _, record in one.partition("public/one").all_records().values()]
+async def stored(one: Running) -> list[bytes | None]:
+    return [record.value for _, record in (await one.records("public/one")).values()]
 
 
 @pytest.mark.parametrize("broker", [0, 1])
@@ -67,7 +67,7 @@ async def test_another_ones_sequence_cannot_be_taken(
         assert answer.status == status, answer
     assert (await publish(secured, "bob", b"b", 0, way=way, epoch=9)).status == 200
     assert (await publish(secured, "ann", b"a1", 1, way=way, broker=broker)).status == 200
-    assert len(stored(secured)) == 5
+    assert len(await stored(secured)) == 5
 
 
 @pytest.mark.parametrize("way", ["json", "batch", "batches"])
@@ -78,7 +78,7 @@ async def test_a_repeat_is_known_by_whatever_way_it_comes(secured: Running, way:
         assert answer.status in (200, 204)
     for broker in (0, 1):
         await publish(secured, "ann", b"a0", 0, way=way, broker=broker)
-    assert len(stored(secured)) == 1
+    assert len(await stored(secured)) == 1
 
 
 async def test_what_a_reader_sees_is_of_no_use(secured: Running) -> None:

@@ -33,7 +33,7 @@ class Wire:
         self.writer = writer
 
     @classmethod
-    async def to(cls, one: Running) -> Wire:
+    async def to(cls, one: Any) -> Wire:
         host, _, port = one.servers[0].url.removeprefix("http://").partition(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 from octavo.broker.http.csrf import PAGE_HEADERS, SANDBOX, protect
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 
 ONE = "/v1/topics/public/one"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.broker.http.call import parse_time_ms, time_hint
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 
 NEW_YEAR_MS = 1_767_225_600_000
 

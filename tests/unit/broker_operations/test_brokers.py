@@ -35,10 +35,10 @@ from octavo.broker.operations.kinds import (
 from octavo.broker.operations.local import run
 from octavo.broker.operations.serving import Serving
 from octavo.broker.partition.handover_messages import Handover, HandoverNotice, HandoverState
-from octavo.broker.types import BrokerInfo, Owner, TopicName
+from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import Identity
-from tests.support.fake_broker import Running, running
+from tests.support.memory_cluster import Running, running
 
 TOPIC = TopicName("public", "one")
 ASKER = Asker("peer", "10.0.0.1")
@@ -58,30 +58,42 @@ async def test_a_hand_over_arrives_as_it_was_sent() -> None:
     async with running(2) as two:
         await two.api.put("/v1/topics/public/one")
         broker, successor, _ = asking(two)
-        await broker.announce_to_peer(successor, NAME, HandoverNotice("i0", 3, True))
+        came: list[Any] = []
+
+        async def prepare(name: PartitionName, foretold: HandoverNotice) -> None:
+            came.append((name, foretold))
+
+        async def take(name: PartitionName, handed: Handover) -> None:
+            came.append((name, handed))
+
+        owners: Any = two.brokers["b0"].ownership
+        owners.prepare, owners.take = prepare, take
+        notice = HandoverNotice("i0", 3, True)
+        await broker.announce_to_peer(successor, NAME, notice)
         handed = Handover("i0", True, END, "b1", "b1 is being drained")
         await broker.ask_peer(successor, NAME, handed)
-        assert two.cluster.brokers["b0"].foretold == [HandoverNotice("i0", 3, True)]
-        assert two.cluster.brokers["b0"].taken == [(NAME, handed)]
+        assert came == [(NAME, notice), (NAME, handed)]
 
 
 async def test_a_deletion_and_a_letter_reach_the_other_broker() -> None:
     async with running(2) as two:
         await two.api.put("/v1/topics/public/one")
         broker, peer, owner = asking(two)
-        two.cluster.owners[NAME] = "b0"
+        await two.move("public/one", "b0")
         let_go: list[tuple[TopicName, str]] = []
 
         async def lets_go(name: TopicName, incarnation: str) -> list[int]:
             let_go.append((name, incarnation))
             return [0, 4]
 
-        two.cluster.brokers["b0"].let_go = lets_go  # type: ignore[method-assign]
+        two.brokers["b0"].let_go = lets_go  # type: ignore[method-assign]
         assert await broker.tell_peer(peer, TOPIC, "i0") == [0, 4]
         assert let_go == [(TOPIC, "i0")]
+        incarnation = (await two.partition("public/one")).incarnation
+        owner = owner._replace(incarnation=incarnation)
         await broker.letters.pass_on(owner, NAME, BATCH)
-        assert len(two.cluster.partitions[NAME].batches) == 1
-        unused = two.cluster.partitions[NAME]
+        assert two.next_offset("public/one") == 1
+        unused = await two.partition("public/one")
         asked: list[tuple[Any, ...]] = []
         unused.is_unused = lambda *how: bool(asked.append(how)) or True  # type: ignore[method-assign]
         unused.is_subscription_unused = (  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ from octavo.client.errors import Unreachable
 from octavo.client.transport import Transport
 from octavo.metadata.store import SessionState
 from tests.support.cluster import Cluster, RunningBroker, running_cluster
-from tests.support.fake_broker import Answer
+from tests.support.http_api import Answer
 
 NOBODY = "http://127.0.0.1:9"
 

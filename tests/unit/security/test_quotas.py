@@ -24,7 +24,7 @@ from octavo.security.quotas import (
     with_quota,
     without_quota,
 )
-from tests.support.fake_broker import until
+from tests.support.http_api import until
 from tests.support.raw_bookie import open_metadata
 
 

@@ -15,8 +15,8 @@ from octavo.process import fetching
 from octavo.process.fetching import fetch
 from octavo.security.identity.token_form import LEEWAY_S
 from octavo.security.principal import Unauthenticated
-from tests.support.fake_broker import until
 from tests.support.foreign_tokens import EC, FOREIGN, OTHER_RSA, RSA, claims, jwk, signed
+from tests.support.http_api import until
 from tests.support.identities import NOW_S, Lab, lab
 
 pytestmark = pytest.mark.usefixtures("quick")
