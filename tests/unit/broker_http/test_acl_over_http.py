@@ -182,7 +182,7 @@ async def test_what_others_change_meanwhile_stays(
     monkeypatch.setattr(policy_place, "ATTEMPTS", 1)
     faster.clear()
     assert await acl(one, "allow", "user:late", "consume", ORDERS) != 0
-    assert "read it again" in " ".join(capsys.readouterr().err.split())
+    assert "read the policy again" in " ".join(capsys.readouterr().err.split())
 
 
 async def test_a_cluster_that_is_not_secured_says_how_to(
