@@ -58,6 +58,15 @@ class Rates:
             if amount and (bucket := buckets.get(name)) is not None:
                 bucket.take(amount, now_s)
 
+    def give_back(
+        self, topic: str, policies: Policies, size: int, messages: int, now_s: float
+    ) -> None:
+        """Return what a publish was charged that stored nothing."""
+        buckets = self._of(topic, policies, now_s)
+        for name, amount in zip(INTO, (size, messages), strict=True):
+            if (bucket := buckets.get(name)) is not None:
+                bucket.give_back(amount)
+
     def _of(self, topic: str, policies: Policies, now_s: float) -> dict[str, Bucket]:
         bounds = tuple(getattr(policies, name) for name in (*INTO, *OUT_OF))
         held = self._topics.pop(topic, None)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from octavo.broker.errors import StaleLease, TooManyDelayed
+from octavo.broker.errors import PublishOutcomeUnknown, StaleLease, TooManyDelayed
 from octavo.broker.log.open_batches import Turns
 from octavo.broker.operations import control, large, settling, streams
 from octavo.broker.operations.control import resolve
@@ -41,11 +41,12 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.operations.large_kinds import LargeRead
 from octavo.broker.operations.stream_kinds import StreamOperation
+from octavo.broker.partition.message_batcher import Placed
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import Delivery, GroupName, Published, SlowedBy, StoredBatch, TopicName
 from octavo.protocol.batch import check_batch, read_header
-from octavo.protocol.records import read_records
+from octavo.protocol.records import Record, read_records
 from octavo.security.principal import Identity
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class Rules(Protocol):
         """Check rates and quotas before messages are stored."""
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
+
+    def not_stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """Give back what was charged for messages that were not stored."""
 
     def published(self, size: int, messages: int) -> None:
         """Count what was stored here for the first time."""
@@ -124,23 +128,58 @@ class Rules(Protocol):
 
 async def publish_all(
     partition: Partition,
+    topic: TopicName,
     batches: Sequence[bytes],
+    counts: Sequence[int],
     expected: Sequence[int | None],
     access: int | None,
+    identity: Identity,
+    rules: Rules,
     *,
     checked: bool,
 ) -> list[Published | BaseException]:
-    """Store batches in their order; return the result of each.
+    """Store a client's batches at the same time, in their order; return the result of each.
 
-    All begin before the first is stored, so that no other batch comes between them.
+    All begin before the first is stored, so that no other batch comes between them. They are
+    charged when they begin, so that others which come meanwhile wait; what is not stored is given
+    back. `counts`: their messages. `checked`: this broker has checked their bytes. Raises
+    `QuotaExceeded`.
     """
-    return await asyncio.gather(
-        *(
-            partition.publish(batch, expected_offset=at, checked=checked, access=access)
-            for batch, at in zip(batches, expected, strict=True)
-        ),
-        return_exceptions=True,
-    )
+    rules.may_publish(topic)
+    rules.stored(topic, sum(map(len, batches)), sum(counts))
+    work = [
+        partition.publish(
+            rules.bound(identity, batch), expected_offset=at, checked=checked, access=access
+        )
+        for batch, at in zip(batches, expected, strict=True)
+    ]
+    found = await asyncio.gather(*work, return_exceptions=True)
+    for batch, count, one in zip(batches, counts, found, strict=True):
+        if isinstance(one, Published) and not one.duplicate:
+            rules.published(len(batch), count)
+        elif not isinstance(one, PublishOutcomeUnknown):
+            rules.not_stored(topic, len(batch), count)
+    return found
+
+
+async def publish_single(
+    partition: Partition, topic: TopicName, record: Record, rules: Rules
+) -> Placed:
+    """Store a client's message, which may share its batch with messages of other clients.
+
+    Raises `QuotaExceeded`, and what `Partition.publish_single` raises.
+    """
+    rules.may_publish(topic)
+    placed = await partition.publish_single(record)
+    count_single(placed, topic, rules)
+    return placed
+
+
+def count_single(placed: Placed, topic: TopicName, rules: Rules) -> None:
+    """Charge and count a message that was stored here; its batch by its first message."""
+    size = 0 if placed.number else placed.batch_bytes
+    rules.stored(topic, size, 1)
+    rules.published(size, 1)
 
 
 async def run(
@@ -152,6 +191,8 @@ async def run(
     refusal_of: Callable[[BaseException], Refusal],
 ) -> AnyAnswer:
     """Run an operation, and return its answer. Raises the error that refuses all of it."""
+    if isinstance(operation, Publish):
+        return await _publish(partition, operation, identity, rules, refusal_of)
     rate = RULES[type(operation)].rate
     if rate is Rate.INTO:
         rules.may_publish(operation.name.topic_name)
@@ -159,8 +200,6 @@ async def run(
         rules.may_read(operation.name.topic_name)
     elif rate is Rate.INTO_IF_ANY and brings_messages(operation):
         rules.may_publish(operation.name.topic_name)
-    if isinstance(operation, Publish):
-        return await _publish(partition, operation, identity, rules, refusal_of)
     if isinstance(operation, Read):
         return await _read(partition, operation, rules)
     if isinstance(operation, Await):
@@ -189,23 +228,23 @@ async def _publish(
     rules: Rules,
     refusal_of: Callable[[BaseException], Refusal],
 ) -> Stored:
-    topic, batches = operation.name.topic_name, operation.batches
+    batches = operation.batches
     if operation.is_single:
         return await _publish_single(partition, operation, rules)
     counts = [read_header(batch).record_count for batch in batches]
-    rules.stored(topic, sum(map(len, batches)), sum(counts))
     found = await publish_all(
         partition,
-        [rules.bound(identity, batch) for batch in batches],
+        operation.name.topic_name,
+        batches,
+        counts,
         _expected(operation.expected_offset, counts),
         operation.access,
+        identity,
+        rules,
         checked=False,  # the batches came over a network
     )
     if len(found) == 1 and isinstance(error := found[0], BaseException):
         raise error  # the whole operation is refused
-    for batch, count, one in zip(batches, counts, found, strict=True):
-        if isinstance(one, Published) and not one.duplicate:
-            rules.published(len(batch), count)
     fates = [
         Fate(one) if isinstance(one, Published) else Fate(None, refusal_of(one).cut())
         for one in found
@@ -218,10 +257,7 @@ async def _publish_single(partition: Partition, operation: Publish, rules: Rules
     (batch,) = operation.batches
     check_batch(batch)
     (record,) = read_records(batch)
-    placed = await partition.publish_single(record)
-    size = 0 if placed.number else placed.batch_bytes  # count a batch once, by its first message
-    rules.stored(topic, size, 1)
-    rules.published(size, 1)
+    placed = await publish_single(partition, topic, record, rules)
     return Stored([Fate(placed.published, None, placed.number)], partition.epoch)
 
 

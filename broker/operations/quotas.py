@@ -159,11 +159,21 @@ class OperationQuotas:
             ))  # fmt: skip
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge what was stored in a partition that is open here."""
+        """Charge messages that are stored, or begin to be, in a partition that is open here."""
         self._charge(topic, INTO, size, messages)
         if self.on:
             self._limits.charge(
                 "", topic.namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
+            )
+
+    def not_stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """Give back what `stored` has charged before it turned out that nothing was stored."""
+        now_s = self.now_s()
+        if (policies := self._policies(topic)) is not None:
+            self._rates.give_back(str(topic), policies, size, messages, now_s)
+        if self.on:
+            self._limits.give_back(
+                topic.namespace, bytes_in=size, messages_in=messages, now_s=now_s
             )
 
     def given(

@@ -7,7 +7,7 @@ open (`octavo.broker.operations.local`). The rules have no state.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.broker.errors import InvalidTimestamp, UnsupportedBatch
@@ -114,12 +114,28 @@ class BrokerRules:
         headers = [check_whole(batch) for batch in operation.batches]
         messages = sum(header.record_count for header in headers)
         self._quotas.begin(identity, rate, sum(map(len, operation.batches)), messages)
-        most = self.message_bytes_max(operation.name.topic_name)
-        if operation.is_single and most is None:
-            most = self._message_bytes_max
+        topic, is_single = operation.name.topic_name, operation.is_single
         for header, batch in zip(headers, operation.batches, strict=True):
-            check_supported(header)
-            await self.proofs.prove(header, batch, peer, _hold_nothing, most)
+            await self.check_batch(topic, header, batch, peer, _hold_nothing, is_single=is_single)
+
+    async def check_batch(
+        self,
+        topic: TopicName,
+        header: BatchHeader,
+        batch: bytes,
+        peer: str,
+        hold: Callable[[int], Awaitable[None]],
+        *,
+        is_single: bool = False,
+    ) -> None:
+        """Check a client's batch: its features and times, its records, the sizes of its messages.
+
+        `hold` counts what is held to unpack it. Raises what `check_supported` and
+        `BatchProofs.prove` raise.
+        """
+        check_supported(header)
+        most = self.single_bytes_max(topic) if is_single else self.message_bytes_max(topic)
+        await self.proofs.prove(header, batch, peer, hold, most)
 
     def check_topics(self, identity: Identity, operation: Heartbeat, peer: str) -> None:
         """Check and report the rights on the topics that a member names. Raises `Forbidden`.
@@ -157,6 +173,10 @@ class BrokerRules:
         most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
         return None if most is None or most >= self._message_bytes_max else most
 
+    def single_bytes_max(self, topic: TopicName) -> int:
+        """Return how many bytes a message of the topic may have, if a broker makes its batch."""
+        return self.message_bytes_max(topic) or self._message_bytes_max
+
     def large_bytes_max(self, topic: TopicName) -> int:
         """Return how many bytes a large message of the topic may have."""
         most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
@@ -192,6 +212,9 @@ class BrokerRules:
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
         self._quotas.stored(topic, size, messages)
+
+    def not_stored(self, topic: TopicName, size: int, messages: int) -> None:
+        self._quotas.not_stored(topic, size, messages)
 
     def published(self, size: int, messages: int) -> None:
         self._metrics.messages_published.inc(messages)

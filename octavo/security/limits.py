@@ -139,6 +139,11 @@ class Bucket:
         self.wait_s(0, now_s)
         self._tokens = max(self._tokens - amount, -self._rate * DEBT_S_MAX)
 
+    def give_back(self, amount: float) -> None:
+        """Return tokens that were taken while none were owed, and not used."""
+        most = self._rate * DEBT_S_MAX  # `take` took no more than this and what was there
+        self._tokens = min(self.burst, self._tokens + min(amount, most))
+
 
 class Limits:
     """Enforces quotas with buckets and counts. Times are in seconds of a monotonic clock."""
@@ -224,6 +229,13 @@ class Limits:
             for name, amount in zip(RATES, amounts, strict=True):
                 if amount and (bucket := buckets.get(name)) is not None:
                     bucket.take(amount, now_s)
+
+    def give_back(self, namespace: str, *, bytes_in: int, messages_in: int, now_s: float) -> None:
+        """Return what a publish was charged that stored nothing."""
+        buckets = self._of(f"namespace:{namespace}", now_s)
+        for name, amount in zip(RATES[1:3], (bytes_in, messages_in), strict=True):
+            if (bucket := buckets.get(name)) is not None:
+                bucket.give_back(amount)
 
     def bounds(self, subject: str, rate: str, now_s: float) -> bool:
         """Return whether `subject` has a bound for `rate`."""

@@ -118,6 +118,9 @@ class SimRules:
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
         """Charge nothing."""
 
+    def not_stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """Give nothing back."""
+
     def published(self, size: int, messages: int) -> None:
         """Count nothing."""
 

@@ -120,9 +120,7 @@ class Publishing:
         self._producer = producer
         self._expected = expected_offset
         self._config = call.services.config
-        self._bytes_max = (
-            call.services.rules.message_bytes_max(topic) or self._config.line_bytes_max
-        )
+        self._bytes_max = call.services.rules.single_bytes_max(topic)
         self._queues: dict[int, _PartitionQueue] = {}
         # A request for a given partition does not advance the turn: otherwise single messages would
         # use only every second partition.
@@ -305,16 +303,15 @@ class Publishing:
                 queue.pieces[at]
                 for at in range(min(len(queue.pieces), self._config.inflight_batches_max))
             ]
-            size, count = sum(len(one.batch) for one in flight), sum(one.count for one in flight)
-            quotas, topic = self._call.services.quotas, partition.name.topic_name
-            bound = self._call.services.rules.bound
-            quotas.may_publish(topic)
-            quotas.stored(topic, size, count)
             results = await publish_all(
                 partition,
-                [bound(self._call.identity, piece.batch) for piece in flight],
+                self._topic,
+                [piece.batch for piece in flight],
+                [piece.count for piece in flight],
                 [piece.expected for piece in flight],
                 self._access,
+                self._call.identity,
+                self._call.services.rules,
                 checked=True,
             )
             self._take_results(queue, flight, results)
@@ -366,10 +363,6 @@ class Publishing:
     def _stored(self, queue: _PartitionQueue, piece: Piece, published: Published) -> None:
         piece.published = published
         self._stored_some = True
-        metrics = self._call.services.metrics
-        if not published.duplicate:
-            metrics.messages_published.inc(piece.count)
-            metrics.bytes_published.inc(len(piece.batch))
         self._call.messages += piece.count
         self._settled(piece)
         if queue.pieces and queue.pieces[0] is piece:

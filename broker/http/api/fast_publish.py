@@ -36,7 +36,6 @@ from aiohttp.helpers import rfc822_formatted_time
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged
 from octavo.broker.http.api.publish import (
-    count_single,
     may_be_single,
     partition_of_single,
     single_answer,
@@ -47,6 +46,7 @@ from octavo.broker.http.gate import Grant
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.http.services import Services
 from octavo.broker.operations.gathered import RemoteBatchers
+from octavo.broker.operations.local import count_single
 from octavo.broker.partition.message_batcher import Joined, Stored
 from octavo.broker.types import PartitionName, TopicName
 from octavo.protocol.due import is_delayed
@@ -310,7 +310,7 @@ class _ShortCall:
     def _answer(self) -> bytes:
         services, placed = self._services, self._joined.placed()
         if self._owner_url == services.url:
-            count_single(placed, services, self._name.topic_name)
+            count_single(placed, self._name.topic_name, services.rules)
         body = msgspec.json.encode(single_answer(self._name.partition, placed))
         headers = {OWNER_HEADER: self._owner_url, INCARNATION_HEADER: self._incarnation}
         return _whole_answer("200 OK", JSON, headers, body, services)

@@ -43,7 +43,7 @@ from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BAT
 from octavo.broker.http.forwarding import note_owner, redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.services import Services
-from octavo.broker.operations.rules import check_supported
+from octavo.broker.operations.local import publish_all, publish_single
 from octavo.broker.partition.message_batcher import Placed
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, Published, TopicName
@@ -102,24 +102,16 @@ async def _publish_one_batch(
 ) -> web.StreamResponse:
     """Publish a single record batch as it came, which is the usual case."""
     _refuse_producer_headers(call)
-    _refuse_unsupported(header)
-    await _prove(call, body, header, body, call.services.rules.message_bytes_max(call.topic))
-    count, quotas = header.record_count, call.services.quotas
-    expected, access = _expected_offset(call), access_of(call)
+    await _check_batch(call, body, header, body)
+    count, expected, access = header.record_count, _expected_offset(call), access_of(call)
 
     async def here(partition: Partition) -> Published:
-        quotas.may_publish(name.topic_name)
-        published = await partition.publish(
-            call.services.rules.bound(call.identity, body),
-            expected_offset=expected,
-            checked=True,
-            access=access,
-        )
-        if not published.duplicate:
-            quotas.stored(name.topic_name, len(body), count)
-            metrics = call.services.metrics
-            metrics.messages_published.inc(count)
-            metrics.bytes_published.inc(len(body))
+        (published,) = await publish_all(
+            partition, name.topic_name, [body], [count], [expected], access, call.identity,
+            call.services.rules, checked=True,
+        )  # fmt: skip
+        if isinstance(published, BaseException):
+            raise published
         return published
 
     async def there(owner: Owner) -> Published:
@@ -187,21 +179,13 @@ def single_record(
         record = raw_record(body, headers, now_ms)
         if key is not None:
             record = record._replace(key=key)
-    size_of(record, services.rules.message_bytes_max(topic) or services.config.line_bytes_max)
+    size_of(record, services.rules.single_bytes_max(topic))
     return record
 
 
 def partition_of_single(record: Record, partitions: int, turn: int) -> int:
     """Return the partition of a message for a whole topic: by its key, or by turns."""
     return turn % partitions if record.key is None else partition_for(record.key, partitions)
-
-
-def count_single(placed: Placed, services: Services, topic: TopicName) -> None:
-    services.quotas.stored(topic, 0 if placed.number else placed.batch_bytes, 1)
-    metrics = services.metrics
-    metrics.messages_published.inc(1)
-    if not placed.number:
-        metrics.bytes_published.inc(placed.batch_bytes)
 
 
 def single_answer(number: int, placed: Placed) -> answers.Published:
@@ -217,10 +201,7 @@ async def _publish_single(call: Call, name: PartitionName, record: Record) -> we
     """Publish a message, which may share its batch with messages of other requests."""
 
     async def here(partition: Partition) -> Placed:
-        call.services.quotas.may_publish(name.topic_name)
-        placed = await partition.publish_single(record)
-        count_single(placed, call.services, name.topic_name)
-        return placed
+        return await publish_single(partition, name.topic_name, record, call.services.rules)
 
     async def there(owner: Owner) -> Placed:
         batch = build_batch([record])
@@ -367,14 +348,6 @@ def _refuse_producer_headers(call: Call) -> None:
         )
 
 
-def _refuse_unsupported(header: BatchHeader) -> None:
-    """See `check_supported`. Raises a `Problem`, `InvalidBatch`, `UnsupportedCompression`."""
-    try:
-        check_supported(header)
-    except (UnsupportedBatch, InvalidTimestamp) as error:  # the answer says what was stored
-        raise problem_of(error) from error
-
-
 def access_of(call: Call) -> int | None:
     """Return the epoch of exclusive access from the header."""
     text = call.headers.get(ACCESS_HEADER)
@@ -476,15 +449,12 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
         )
     if not batches:
         raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
-    for header, _ in batches:
-        _refuse_unsupported(header)
-    bytes_max = call.services.rules.message_bytes_max(call.topic)
     turns, whole = call.services.broker.open_batches.turns, []
     for number, (header, view) in enumerate(batches, 1):
         await turns.take(1)
         batch = bytes(view)
         try:
-            await _prove(call, body, header, batch, bytes_max)
+            await _check_batch(call, body, header, batch)
         except InvalidBatch as error:
             if len(batches) == 1:
                 raise
@@ -495,21 +465,20 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
         publishing.add_batch(batch, header.record_count)
 
 
-async def _prove(
-    call: Call, body: bytes, header: BatchHeader, batch: bytes, bytes_max: int | None
-) -> None:
-    """Check a batch's header against its records, and the size of its messages.
+async def _check_batch(call: Call, body: bytes, header: BatchHeader, batch: bytes) -> None:
+    """See `BrokerRules.check_batch`. `body`: the whole body, which is in memory besides.
 
-    Raises `InvalidBatch`, `Overloaded`, a 413 `Problem`.
+    Raises `InvalidBatch`, `UnsupportedCompression`, `Overloaded`, a `Problem`.
     """
 
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
 
+    rules = call.services.rules
     try:
-        await call.services.rules.proofs.prove(header, batch, call.peer, hold, bytes_max)
-    except MessageTooLong as error:  # the answer says what of the body was stored
-        raise problem_of(error) from error
+        await rules.check_batch(call.topic, header, batch, call.peer, hold)
+    except (UnsupportedBatch, InvalidTimestamp, MessageTooLong) as error:
+        raise problem_of(error) from error  # the answer says what of the body was stored
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from octavo.broker.errors import PartitionUnavailable
 from octavo.broker.http import held_bytes
 from octavo.broker.http.api.fast_publish import FastPublish
 from octavo.protocol.records import Record, build_batch
@@ -220,6 +221,94 @@ async def test_a_namespace_is_charged_by_its_owner_for_whoever_asks(two: Running
         "namespace:public", "publish_bytes", 500,
     )  # fmt: skip
     assert (await first.get(f"{TOPIC}/messages")).status == 200
+
+
+def bodies(value: bytes) -> dict[str, tuple[bytes, dict[str, str]]]:
+    """Return a producer's message of this value, in each form that several messages have."""
+    batch = build_batch([Record(None, value)], producer_id=7, producer_epoch=0, base_sequence=0)
+    producer = {"Producer-Id": "7", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    line = json.dumps({"value": value.decode()}).encode()
+    return {
+        "a batch": (batch, {"Content-Type": BATCH}),
+        "a batch, with results": (batch, {"Content-Type": BATCH}),
+        "JSON": (line, {"Content-Type": "application/json", **producer}),
+        "NDJSON": (line + b"\n", {"Content-Type": NDJSON, **producer}),
+    }
+
+
+FORMS = list(bodies(b""))
+
+
+def path_of(form: str) -> str:
+    return f"{TOPIC}/messages" + ("?results=all" if "results" in form else "")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_publishes_that_come_together_are_charged_when_they_begin(
+    two: Running, asked: int, form: str
+) -> None:
+    """Otherwise any number of them is let in before the first is stored."""
+    Frozen(two)
+    await set_quota(two, "namespace:public", publish_bytes=500)
+    await two.partition("public/one")
+    two.hold()
+    body, headers = bodies(b"x" * 900)[form]
+    asking = [
+        asyncio.ensure_future(two.apis[asked].post(path_of(form), body, headers=headers))
+        for _ in range(6)
+    ]
+    await until(lambda: sum(one.done() for one in asking) == 5)
+    two.go_on()
+    found = await asyncio.gather(*asking)
+    assert sorted(one.status for one in found) == [200, 429, 429, 429, 429, 429]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_a_message_that_is_not_stored_costs_its_namespace_nothing(
+    two: Running, asked: int, form: str
+) -> None:
+    """A repeat is stored already, and a refused message never is."""
+    Frozen(two)
+    await set_quota(two, "namespace:public", publish_bytes=1500)
+    body, headers = bodies(b"x" * 900)[form]
+    for _ in range(5):
+        answer = await two.apis[asked].post(path_of(form), body, headers=headers)
+        assert answer.status in (200, 204), answer
+    assert two.next_offset("public/one") == 1
+    is_down = True
+
+    def refuse() -> None:
+        if is_down:
+            raise PartitionUnavailable("1 bookie is up, 2 are needed")
+
+    await two.before_publish("public/one", refuse)
+    for _ in range(3):
+        other = build_batch([Record(None, b"y" * 900)])
+        answer = await two.apis[asked].post(f"{TOPIC}/messages", other, BATCH)
+        assert answer.status == 503, answer
+    is_down = False
+    answer = await two.apis[asked].post(f"{TOPIC}/messages", b"x" * 900, "text/plain")
+    assert answer.status == 200, "1,800 bytes were stored, and the last began with some left"
+    refused(
+        await two.apis[asked].post(f"{TOPIC}/messages", b"x", "text/plain"),
+        "namespace:public", "publish_bytes", 1500,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_messages_are_counted_where_they_are_stored(two: Running, form: str) -> None:
+    """Once in the cluster, whichever broker was asked."""
+    owner = await two.owner("public/one")
+    body, headers = bodies(b"x")[form]
+    for api in two.apis:
+        assert (await api.post(path_of(form), body, headers=headers)).status in (200, 204)
+    counted = {
+        server._services.broker.broker_id: server._services.metrics.messages_published._value.get()
+        for server in two.servers
+    }
+    assert counted == {name: float(name == owner) for name in counted}
 
 
 async def test_a_stream_over_its_quota_is_slower_and_goes_on(one: Running) -> None:

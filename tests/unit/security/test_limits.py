@@ -120,6 +120,25 @@ def test_what_a_quota_leaves_open_is_the_defaults() -> None:
     assert not Quotas()
 
 
+@given(rate=st.integers(1, 100), amount=st.integers(1, 20_000), earlier=st.integers(0, 400))
+def test_what_is_given_back_leaves_no_more_than_before(
+    rate: int, amount: int, earlier: int
+) -> None:
+    """Not even if the charge was beyond the largest debt, which is not remembered whole."""
+    these, those = (limits(namespace_n=Quota(publish_bytes=rate)) for _ in range(2))
+    for one in (these, those):
+        one.charge("", "n", bytes_in=min(earlier, round(rate * BURST_S)), now_s=0.0)
+    these.charge("", "n", bytes_in=amount, now_s=0.0)
+    these.give_back("n", bytes_in=amount, messages_in=1, now_s=0.0)
+    for asked in range(1, round(rate * BURST_S) + 1, max(1, rate // 10)):
+        wait_s = these.take("", "n", bytes_in=asked, now_s=0.0).wait_s
+        assert wait_s >= those.take("", "n", bytes_in=asked, now_s=0.0).wait_s - 1e-9
+    if amount <= rate * DEBT_S_MAX:
+        assert these.take("", "n", bytes_in=0, now_s=0.0) == those.take(
+            "", "n", bytes_in=0, now_s=0.0
+        )
+
+
 def test_what_is_open_is_counted_until_it_is_let_go() -> None:
     these = limits(user_alice=Quota(streams=2))
     assert these.hold(ALICE, "streams") == GO_ON
