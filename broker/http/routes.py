@@ -195,6 +195,11 @@ _LEASED = {
 _NEXT = {"Next-Offset": "where to continue reading"}
 _READ = {**_NEXT, APPEND_TIME_HEADER: _LEASED[APPEND_TIME_HEADER]}
 _PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of forwarding the call")
+_REDIRECTED = Answer(
+    307,
+    "With Prefer: redirect: the owner's address",
+    headers={"Location": "the same call at the owner"},
+)
 _WAIT = _query(
     "wait", "how long to wait for new messages, at most 60 s", {"type": "string"}, "100ms"
 )
@@ -411,9 +416,7 @@ _PUBLISH_LARGE = Route(
     ),
     answers=(
         _ok("All of it is durable", answers.LargePublished),
-        Answer(307, "With Prefer: redirect: the owner's address", headers={
-            "Location": "the same call at the owner"
-        }),
+        _REDIRECTED,
     ),
     problems=(400, 403, 404, 408, 409, 413, 422, 429, 504),
 )  # fmt: skip
@@ -466,9 +469,7 @@ _MESSAGES = (
                 _ok("All of it is durable", answers.Published),
                 Answer(204, "All of it was stored before, by a request with the same sequence"),
                 _ok("Only a part was stored: `errors` says why", answers.Published, 207),
-                Answer(307, "With Prefer: redirect: the owner's address", headers={
-                    "Location": "the same call at the owner"
-                }),
+                _REDIRECTED,
             ),
             problems=(403, 404, 408, 409, 412, 413, 415, 422, 429, 504),
         )
@@ -494,6 +495,7 @@ _MESSAGES = (
                     ),),
                     {"Octavo-Crc32c": "of a large message's body, in hex"},
                 ),
+                _REDIRECTED,
             ),
             problems=(404, 410, 416, 422),
         )
@@ -547,6 +549,7 @@ _MESSAGES = (
                     _READ,
                 ),
                 Answer(204, "Nothing new", headers=_NEXT),
+                _REDIRECTED,
             ),
             problems=(404, 406, 410, 416, 422),
         )

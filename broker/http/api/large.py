@@ -128,6 +128,8 @@ async def body(call: Call) -> web.StreamResponse:
             "(ledger:entry:index)",
         )
 
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
     is_head = call.request.method == "HEAD"
     asked = OpenBody(name, at_of(position), is_head)
     if not is_head:

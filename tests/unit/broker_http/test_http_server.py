@@ -11,6 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.http.connections import ConnectionServer
+from octavo.broker.http.router import Route
+from octavo.broker.http.routes import ROUTES
 from octavo.broker.http.server import BrokerServer, CannotListen
 from octavo.broker.operations.upgrade import Upgrade, request_head
 from octavo.metadata.store import MetadataUnavailable, SessionState
@@ -355,6 +357,56 @@ async def test_proxy_and_redirect(two: Running) -> None:
     assert answer.status == 200
     problem = await other.post(ONE + "/messages", b"x", "multipart/form-data")
     assert problem.status == 415
+
+
+_CALLS = {
+    "publish": (b"x", "text/plain", ""),
+    "publish_large": (b"x", "text/plain", ""),
+    "put_large": (b"x", "text/plain", ""),
+    "truncate": (b"", "", "?before=latest"),
+    "acquire_access": (b'{"producer":"p"}', "application/json", ""),
+    "release_access": (b"", "", "?epoch=1"),
+    "put_subscription": (b"{}", "application/json", ""),
+    "receive": (b"{}", "application/json", ""),
+    "acknowledge": (b'{"ack_ids":[]}', "application/json", ""),
+    "seek": (b'{"to":"earliest"}', "application/json", ""),
+    "skip": (b'{"messages":1}', "application/json", ""),
+    "expire": (b'{"older_than":"1h"}', "application/json", ""),
+}
+"""Body, content type and query of calls that need more than their path."""
+_OF_ONE_PARTITION = [
+    route
+    for route in ROUTES
+    if "{partition}" in route.path
+    and not route.needs.is_inner
+    # A stream continues when its partition moves, so the broker that was asked serves it.
+    and route.name != "stream_of_partition"
+]
+
+
+@pytest.mark.parametrize("route", _OF_ONE_PARTITION, ids=lambda route: route.name)
+async def test_each_call_about_a_partition_is_redirected(two: Running, route: Route) -> None:
+    """With `Prefer: redirect`, a broker that does not own the partition names the owner."""
+    await two.api.put(ONE)  # served by b0
+    await two.api.put(ONE + "/subscriptions/s")
+    await two.api.post(ONE + "/messages", b"x", "text/plain")
+    variables = {
+        "namespace": "public", "topic": "one", "partition": "0", "subscription": "s",
+        "message": "0",
+    }  # fmt: skip
+    path = route.path.format(**variables)
+    body, kind, query = _CALLS.get(route.name.removesuffix("_of_partition"), (b"", "", ""))
+    headers = {"Prefer": "redirect"} | ({"Content-Type": kind} if kind else {})
+    answer = await two.apis[1].call(route.method, path + query, data=body or None, headers=headers)
+    assert answer.status == 307, answer
+    assert answer.headers["Location"] == two.apis[0].url + path + query
+    assert answer.headers["Preference-Applied"] == "redirect"
+
+
+def test_a_call_that_documents_the_redirect_documents_its_answer() -> None:
+    for route in ROUTES:
+        prefers = any(one.name == "Prefer" for one in route.parameters)
+        assert prefers == (307 in {answer.status for answer in route.answers}), route.name
 
 
 @pytest.mark.parametrize("size", [3_000, 300_000])
