@@ -43,7 +43,7 @@ class Duties(NamedTuple):
 
 
 class Described(Protocol):
-    async def stats_in_turns(self) -> PartitionStats: ...
+    async def stats(self) -> PartitionStats: ...
 
 
 class Metrics:
@@ -144,7 +144,7 @@ class Metrics:
         for number, partition in enumerate(self._partitions()):
             if number % _PARTITIONS_A_TURN == 0:
                 await asyncio.sleep(0)
-            for _ in figures.add(await partition.stats_in_turns()):
+            for _ in figures.add(await partition.stats()):
                 await asyncio.sleep(0)
         figures.write()
         return b"".join((*parts, figures.text()))

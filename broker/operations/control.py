@@ -109,7 +109,7 @@ async def _on_cursors(
     if isinstance(operation, Truncate):
         return Truncated(await partition.truncate(await resolve(partition, operation.at)))
     if isinstance(operation, DescribePartition):
-        return await partition.stats_in_turns()
+        return await partition.stats()
     if isinstance(operation, Subscribe | DescribeSubscription):
         subscription = await partition.subscription(operation.subscription)
         if isinstance(operation, Subscribe):
@@ -170,7 +170,7 @@ async def _access(
 async def _explain(
     broker: Broker, partition: Partition, operation: Explain, rules: Charges
 ) -> Explanation:
-    figures = await partition.stats_in_turns()
+    figures = await partition.stats()
     place = broker.balance.place_of(partition.name)
     rates = rules.rates_of(operation.name.topic_name)
     explained = None

@@ -91,7 +91,6 @@ from octavo.broker.types import (
     Publishing,
     StoredBatch,
     SubscriptionInfo,
-    SubscriptionStats,
     TopicSettings,
     Work,
 )
@@ -333,15 +332,15 @@ class Partition:
             publisher.inflight_bytes, most, holder or None, tuple(why), self._backlogs.over
         )
 
-    def stats(self) -> PartitionStats:
-        """Return the live figures, all from the same moment."""
-        return self._stats(self._subscriptions.stats())
+    @property
+    def ledgers(self) -> tuple[tuple[int, int], ...]:
+        """The ledgers that make the partition, each with its first offset, in order."""
+        segments = self._record.ledgers.segments
+        return tuple((segment.ledger_id, segment.base_offset) for segment in segments)
 
-    async def stats_in_turns(self) -> PartitionStats:
-        """Like `stats`; thousands of subscriptions take several turns of the loop."""
-        return self._stats(await self._subscriptions.stats_in_turns())
-
-    def _stats(self, subscriptions: dict[str, SubscriptionStats]) -> PartitionStats:
+    async def stats(self) -> PartitionStats:
+        """Return the live figures; thousands of subscriptions take several turns of the loop."""
+        subscriptions = await self._subscriptions.stats()
         publisher, segment = self._publisher, self._publisher.segment
         return PartitionStats(
             name=self.name,
@@ -351,10 +350,7 @@ class Partition:
             next_offset=self.next_offset,
             stored_bytes=self._record.ledgers.closed_bytes + segment.contents.payload_bytes,
             pending_bytes=publisher.inflight_bytes,
-            ledgers=tuple(
-                (segment.ledger_id, segment.base_offset)
-                for segment in self._record.ledgers.segments
-            ),
+            ledgers=self.ledgers,
             last_add_confirmed=segment.last_entry,
             producers=len(publisher.stored_producers),
             subscriptions=subscriptions,

@@ -258,12 +258,11 @@ class SubscriptionSet:
         passed_s = asyncio.get_running_loop().time() - self._restored_s
         return held.left.later(int(passed_s * 1000))
 
-    def stats(self) -> dict[str, SubscriptionStats]:
-        """Return the statistics of the subscriptions used since the partition was opened."""
-        return {name: subscription.stats() for name, subscription in self._open.items()}
+    async def stats(self) -> dict[str, SubscriptionStats]:
+        """Return the statistics of the subscriptions used since the partition was opened.
 
-    async def stats_in_turns(self) -> dict[str, SubscriptionStats]:
-        """Like `stats`, but with a few subscriptions in each turn of the loop."""
+        A turn of the loop takes a few subscriptions.
+        """
         found: dict[str, SubscriptionStats] = {}
         for number, (name, subscription) in enumerate(tuple(self._open.items()), 1):
             if self._open.get(name) is subscription:  # it may have been deleted meanwhile

@@ -142,7 +142,7 @@ async def test_a_batch_joins_several_partitions_between_what_is_published(
     ]  # fmt: skip
     assert await values(second) == ["b0-0", "c0-0", "c0-1"]
     # The empty open ledger of partition 1 left the ledger list, and the cluster.
-    named = {ledger for one in (first, second) for ledger, _ in one.stats().ledgers}
+    named = {ledger for one in (first, second) for ledger, _ in one.ledgers}
 
     async def strangers() -> set[int]:
         return set(await running.ledgers.list()) - named
@@ -220,7 +220,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_committed(
         }
     )  # fmt: skip
     await partition.publish(batch(1))
-    data_ledger = partition.stats().ledgers[0][0]
+    data_ledger = partition.ledgers[0][0]
     elsewhere = await private(running, TOPIC.partition(1), "q", 0, [1])
     for bad, why in (
         (PrivateLedger(open_one.ledger_id, 1, 1, 0, 0), "must be closed"),

@@ -67,7 +67,7 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(cluster: Cluster) -> 
 
     for start in range(0, 200, 4):
         await asyncio.gather(*(publish(number) for number in range(start, start + 4)))
-    assert len(partition.stats().ledgers) > 4
+    assert len(partition.ledgers) > 4
     assert await values(partition) == [f"r{n}-{i}" for n in range(200) for i in range(3)]
     # Any offset, from a cold start, with an empty tail cache.
     for offset in (0, 1, 299, 300, 419, 598):
@@ -149,11 +149,11 @@ async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
     for number in range(20):
         await partition.publish(batch(1, tag=f"t{number}", time_ms=cluster.clock.now_ms))
         async with asyncio.timeout(20):
-            while len(partition.stats().ledgers) < 1 + (number + 1) // 5:  # noqa: ASYNC110
+            while len(partition.ledgers) < 1 + (number + 1) // 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
-    before = [ledger for ledger, _ in partition.stats().ledgers]
+    before = [ledger for ledger, _ in partition.ledgers]
     await partition.maintain()
-    assert [ledger for ledger, _ in partition.stats().ledgers] == before
+    assert [ledger for ledger, _ in partition.ledgers] == before
     cluster.clock.now_ms += 70_000
     info, _ = await running.broker.topics.create_subscription(
         name.topic_name, "s", SubscriptionSettings()
@@ -166,7 +166,7 @@ async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
     assert 5 <= partition.earliest_offset <= 12
     await running.broker.topics.delete_subscription(name.topic_name, "s")
     await partition.maintain()
-    after = [ledger for ledger, _ in partition.stats().ledgers]
+    after = [ledger for ledger, _ in partition.ledgers]
     assert partition.earliest_offset >= 15
     left = await running.ledgers.list()
     assert set(before) - set(after)

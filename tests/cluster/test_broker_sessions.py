@@ -128,7 +128,7 @@ async def test_a_record_changed_behind_the_owner_stops_it(cluster: Cluster) -> N
     assert await values(again) == ["0-0", "1-0", "2-0"]
     async with asyncio.timeout(10):
         # No orphan ledger is left: the one that no record ever named is deleted.
-        while len(await first.ledgers.list()) != len(again.stats().ledgers):  # noqa: ASYNC110
+        while len(await first.ledgers.list()) != len(again.ledgers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -87,7 +87,7 @@ async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
     for number in range(20):
         await partition.publish(batch(3, tag=f"m{number}"))
     assert (await owner_at(second, name)).broker_id == "A"
-    old_ledger = partition.stats().ledgers[-1][0]
+    old_ledger = partition.ledgers[-1][0]
     with capture_logs() as events:
         await first.vanish()
         await until(
@@ -224,7 +224,7 @@ async def test_a_graceful_stop_hands_over_quickly(cluster: Cluster) -> None:
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(5))
-    old_ledger = partition.stats().ledgers[-1][0]
+    old_ledger = partition.ledgers[-1][0]
     with capture_logs() as events:
         await first.close()
         await until(
@@ -656,7 +656,7 @@ async def test_what_only_the_successor_has(
     """Asked through the production forwarding, which could reach the successor."""
     old, _, new, name = await two_owners(plain_cluster)
     successor = await new.ownership.partition(name)
-    assert successor.stats().ledgers[-1][0] == SUCCESSORS_LEDGER
+    assert successor.ledgers[-1][0] == SUCCESSORS_LEDGER
     with pytest.raises((NotOwner, PartitionUnavailable)):
         await plain_cluster.at_owner(old, name, work)
     await work(successor)

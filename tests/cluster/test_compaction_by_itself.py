@@ -184,12 +184,12 @@ async def test_run_follows_run_and_what_each_has_goes_at_once(
             await until(
                 lambda: horizon_of_closed(partition) == len(written.all), "a ledger is closed"
             )
-        stats = partition.stats()
+        stats = await partition.stats()
         assert stats.uncompacted == (stats.stored_bytes, True)
         one.broker._look_after(partition)
         await until(lambda: partition.earliest_offset == 20, "everything is in the view and gone")
         assert await read_view(partition) == written.newest(20)
-        stats = partition.stats()
+        stats = await partition.stats()
         assert stats.uncompacted == (0, False)
 
 

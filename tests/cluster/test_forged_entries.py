@@ -90,7 +90,7 @@ async def filled(cluster: Cluster) -> tuple[Broker, Partition, int]:
     partition = await owned(first.broker, name)
     for number in range(10):
         await partition.publish(batch(count=3, tag=f"m{number}"))
-    (ledger_id, _) = partition.stats().ledgers[0]
+    (ledger_id, _) = partition.ledgers[0]
     await first.close()
     second = await cluster.start("B")
     return second.broker, await owned(second.broker, name), ledger_id

@@ -34,11 +34,11 @@ async def test_a_ledger_is_made_for_the_first_publish(cluster: Cluster) -> None:
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     assert await partition.read(0, bytes_max=1, count_max=1) == []
-    assert partition.stats().ledgers == ()
+    assert not list(partition.ledgers)
     assert await running.ledgers.list() == []
     assert (await partition.publish(batch(2, tag="a"))).first_offset == 0
     assert (await partition.publish(batch(1, tag="b"))).first_offset == 2
-    assert [base for _, base in partition.stats().ledgers] == [0]
+    assert [base for _, base in partition.ledgers] == [0]
     assert len(await running.ledgers.list()) == 1
 
 
@@ -112,7 +112,7 @@ async def test_a_successor_for_which_nobody_came_keeps_the_former_owner_out(
     second = await cluster.start("B")
     await second.store.delete(owner_path(*name))
     successor = await owned(second.broker, name)
-    assert successor.stats().ledgers == unaware.stats().ledgers
+    assert successor.ledgers == unaware.ledgers
     with pytest.raises(NotOwner):
         await unaware.publish(batch(1, tag="late"))
     with pytest.raises(NotOwner):
@@ -132,14 +132,14 @@ async def test_the_last_ledger_of_a_partition_that_nobody_writes_to_goes_by_age(
     await running.broker.ownership.open_anew(name, placed=False)
     partition = await running.broker.ownership.partition(name)
     await partition.maintain()
-    assert len(partition.stats().ledgers) == 1
+    assert len(partition.ledgers) == 1
     cluster.clock.now_ms += 120_000
     async with asyncio.timeout(10):
         while partition.earliest_offset == 0:
             running.broker._tell_time()
             await asyncio.sleep(0.02)
             await partition.maintain()
-    assert (partition.earliest_offset, partition.stats().ledgers) == (3, ())
+    assert (partition.earliest_offset, partition.ledgers) == (3, ())
     assert (await partition.publish(batch(1))).first_offset == 3
 
 

@@ -345,7 +345,7 @@ async def test_the_new_ledger_is_deleted(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.undo()
 
         async def left_over() -> set[int]:
-            named = {ledger_id for ledger_id, _ in partition.stats().ledgers}
+            named = {ledger_id for ledger_id, _ in partition.ledgers}
             return set(await running.ledgers.list()) - named
 
         async with asyncio.timeout(15):

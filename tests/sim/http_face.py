@@ -139,7 +139,7 @@ class _Call(SimpleNamespace):
         """Run `work` at the owner, which may hold the call for `wait_s`; return the owner too."""
 
         async def noted(partition: Partition) -> Any:
-            return await work(partition), partition.epoch, partition.stats().broker_id
+            return await work(partition), partition.epoch, (await partition.stats()).broker_id
 
         found, epoch, self.owner = await self.broker.at_owner(name, noted, wait_s=wait_s)
         self.epochs[str(name.partition)] = epoch

@@ -41,7 +41,7 @@ async def test_bookies_objects_and_lookups_agree(tmp_path: Path) -> None:
         for number in range(10):
             await partition.publish(batch(3, time_ms=5))
             ledgers = number // 4 + (2 if number % 4 == 3 else 1)
-            await until(lambda n=ledgers: len(partition.stats().ledgers) == n, "a new ledger", 60)
+            await until(lambda n=ledgers: len(partition.ledgers) == n, "a new ledger", 60)
             cluster.clock.now_ms += 1_000
         wanted = [(time_ms, 1) for time_ms in WANTED]
         async with asyncio.timeout(30):  # bookies learn a moment later what is confirmed

@@ -125,7 +125,7 @@ async def test_closed_ledgers_are_copied_and_everybody_reads_on(
         assert await rows_of(place, readFrom=read_from) == WHOLE, read_from
     # The owner writes its record over the job's, and keeps the job's change.
     await place.publish(100, 4)
-    await until(lambda: len(partition.stats().ledgers) == 8, "a new ledger", 400)
+    await until(lambda: len(partition.ledgers) == 8, "a new ledger", 400)
     assert (await owned(place.broker, place.name)).epoch == epoch, "nobody lost the partition"
     assert all(link.offload for link in (await links(place))[: len(closed)])
     again = await offloaded(place, tmp_path / "out", COPY)

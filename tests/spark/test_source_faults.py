@@ -70,10 +70,10 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 async def trim(place: Place) -> int:
     """Let retention remove all but the newest ledgers, and bookies collect them too."""
     partition = await owned(place.broker, place.name)
-    before = {ledger_id for ledger_id, _ in partition.stats().ledgers}
+    before = {ledger_id for ledger_id, _ in partition.ledgers}
     await place.broker.topics.update(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
     await partition.maintain()
-    stats = partition.stats()
+    stats = await partition.stats()
     assert stats.earliest_offset > 0
     for ledger_id in before - {ledger_id for ledger_id, _ in stats.ledgers}:
         await place.forget(ledger_id)

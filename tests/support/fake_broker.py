@@ -618,10 +618,7 @@ class FakePartition:
     def publishing(self) -> Publishing:
         return Publishing(0, 1000, None, ())
 
-    async def stats_in_turns(self) -> PartitionStats:
-        return self.stats()
-
-    def stats(self) -> PartitionStats:
+    async def stats(self) -> PartitionStats:
         return PartitionStats(
             name=self.name,
             broker_id=self.cluster.owners[self.name] or "",

@@ -161,7 +161,9 @@ class Running:
     def leased(self, topic: str, number: int = 0) -> int:
         """Count the messages that are leased to consumers."""
         found = self.open_partition(topic, number)
-        return 0 if found is None else sum(s.leased for s in found.stats().subscriptions.values())
+        if found is None:
+            return 0
+        return sum(one.stats().leased for one in found._subscriptions._open.values())
 
     async def topics(self, namespace: str = "public") -> list[str]:
         """List the topics that exist."""

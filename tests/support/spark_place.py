@@ -84,9 +84,7 @@ async def running_place(folder: Path) -> AsyncIterator[Place]:
             # The partition rolls over after the entry in flight: here, after exactly this entry.
             ledgers = first // LEDGER_BATCHES + 2
             partition = await owned(broker.broker, name)
-            await until(
-                lambda p=partition, n=ledgers: len(p.stats().ledgers) == n, "a new ledger", 60
-            )
+            await until(lambda p=partition, n=ledgers: len(p.ledgers) == n, "a new ledger", 60)
         yield made
 
 

@@ -383,7 +383,7 @@ async def status_page(call: Call) -> web.StreamResponse:
         if not call.may_see(Kind.TOPIC, str(one.name.topic_name)):
             continue
         if len(partitions) < ROWS_SHOWN_MAX:
-            partitions.append(await one.stats_in_turns())
+            partitions.append(await one.stats())
         else:
             more += 1
     return web.Response(

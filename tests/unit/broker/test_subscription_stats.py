@@ -60,18 +60,18 @@ async def test_some_subscriptions_are_described_in_each_turn(monkeypatch: Any) -
         return stats(one)
 
     monkeypatch.setattr(Subscription, "stats", counted)
-    making = asyncio.ensure_future(found.stats_in_turns())
+    making = asyncio.ensure_future(found.stats())
     while not making.done():
         here = 0
         await asyncio.sleep(0)
         most = max(most, here)
     assert most == STATS_A_TURN
-    assert making.result() == found.stats()
+    assert making.result() == {name: one.stats() for name, one in found._open.items()}
 
 
 async def test_a_subscription_that_is_deleted_meanwhile_is_left_out() -> None:
     found = many()
-    making = asyncio.ensure_future(found.stats_in_turns())
+    making = asyncio.ensure_future(found.stats())
     await asyncio.sleep(0)
     await found._forget(f"s{SUBSCRIPTIONS - 1}")
     assert len(await making) == SUBSCRIPTIONS - 1

@@ -120,7 +120,8 @@ def state_of(one: Running) -> Any:
     return (
         (len(loads.asked), len(loads.begun), len(loads.callers)),
         one.metadata.tree.records(), partition.next_offset, partition.access,
-        partition.stream.state, partition.stats().subscriptions,
+        partition.stream.state,
+        {name: found.stats() for name, found in partition._subscriptions._open.items()},
     )  # fmt: skip
 
 

@@ -496,7 +496,7 @@ async def test_a_topic_is_shown_although_an_owner_sleeps(
     real = control.run
 
     async def run(broker: Any, partition: Any, operation: Any, rules: Any) -> Any:
-        if partition.stats().broker_id == asleep:
+        if (await partition.stats()).broker_id == asleep:
             await never()
         return await real(broker, partition, operation, rules)
 
