@@ -16,6 +16,13 @@ class LedgerError(OctavoError):
     name = "ledger-error"
 
 
+class BadLedgerOption(LedgerError):
+    """A setting of the ledger client is out of range. The message says what would be right."""
+
+    name = "bad-ledger-option"
+    scope = Scope.PROCESS
+
+
 class LedgerNotFound(LedgerError):
     """No such ledger in the metadata store: never made, or deleted."""
 

@@ -31,6 +31,8 @@ from octavo.broker.types import (
     SubscriptionSettings,
     TopicSettings,
 )
+from octavo.ledger.errors import BadLedgerOption
+from octavo.ledger.options import LedgerOptions
 from octavo.metadata.topic_settings import NAMES, OFF, WORDS, Policies, check_policies
 from octavo.protocol.bounds import bounds_of
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
@@ -236,6 +238,43 @@ def test_no_number_of_a_broker_is_without_a_bound() -> None:
 def test_of_a_brokers_http_side(name: str) -> None:
     assert not taken(HttpConfig, BrokerConfigError, **{name: 0})
     assert taken(HttpConfig, BrokerConfigError, **{name: 1})
+
+
+LEDGER_NUMBERS = [one for one in fields(LedgerOptions) if str(one.type) in ("int", "float")]
+
+
+@pytest.mark.parametrize("name", [one.name for one in LEDGER_NUMBERS])
+def test_of_a_ledger_client(name: str) -> None:
+    """Within its bounds alone: a pair of pauses also bounds each other."""
+    bounds = bounds_of(LedgerOptions)[name]
+    assert bounds.least is not None
+    assert taken(LedgerOptions, BadLedgerOption, **{name: getattr(LedgerOptions(), name)})
+    for wrong in (bounds.least / 2, 0, -1, float("nan"), float("-inf")):
+        assert not taken(LedgerOptions, BadLedgerOption, **{name: wrong}), wrong
+    if bounds.most is None:
+        assert taken(LedgerOptions, BadLedgerOption, **{name: bounds.least})
+    else:
+        for wrong in (2 * bounds.most, float("inf")):
+            assert not taken(LedgerOptions, BadLedgerOption, **{name: wrong}), wrong
+
+
+def test_no_number_of_a_ledger_client_is_without_a_bound() -> None:
+    assert {one.name for one in LEDGER_NUMBERS} == set(bounds_of(LedgerOptions))
+
+
+@pytest.mark.parametrize("pair", ["busy_backoff_ms", "reconnect_ms"])
+def test_a_shortest_pause_is_not_above_the_longest(pair: str) -> None:
+    for least, is_good in ((9, True), (10, True), (11, False)):
+        how = {f"{pair}_min": least, f"{pair}_max": 10}
+        assert taken(LedgerOptions, BadLedgerOption, **how) is is_good
+
+
+def test_a_fraction_that_is_not_a_number_is_refused() -> None:
+    """TOML and `--set` accept `nan` and `inf`."""
+    for name in BOOKIE_NUMBERS:
+        if isinstance(getattr(BookieConfig(**BOOKIE), name), float):
+            assert not bookie(**{name: float("nan")}), name
+            assert not bookie(**{name: float("inf")}), name
 
 
 BOOKIE: dict[str, Any] = {"journal_directories": ("/j",), "ledger_directories": ("/l",)}
