@@ -32,7 +32,7 @@ from octavo.logs import configure_logging
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.store import MetadataStore, SessionExpired
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import ANONYMOUS
@@ -81,6 +81,12 @@ async def run_fencing(folder: Path) -> int:
             )  # fmt: skip
             client = AsyncClient(supervisor.cluster.urls)
             await Fencing(screen, supervisor, follower, client, store, remote).run()
+        except SessionExpired as error:
+            screen.check(
+                False,
+                f"this demo kept its own metadata session ({error}): the machine is too busy, so "
+                "run the demo again",
+            )
         finally:
             if remote is not None:
                 await remote.close()

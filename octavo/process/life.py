@@ -1,8 +1,9 @@
 """The life of a process: uvloop, signals, readiness, its supervisor, exit codes.
 
 A supervisor and its process share a socket pair. The process sends one JSON line on it,
-`{"event": "ready", …}` or `{"event": "failed", "reason": …}`. End of file means that the supervisor
-is gone: the process stops, to free ports and locks. The kernel also sends SIGTERM when the
+`{"event": "ready", …}` or `{"event": "failed", "reason": …}`. A process that lost its metadata
+session says so (`lost_session`): a new start may succeed. End of file means that the supervisor is
+gone: the process stops, to free ports and locks. The kernel also sends SIGTERM when the
 supervisor dies, in case another process holds the supervisor's end of the pair open. A process
 whose loop hangs cannot stop; loop_watch.py and outside_watch.py kill it.
 
@@ -26,6 +27,7 @@ import structlog
 import uvloop
 
 from octavo.logs import configure_logging
+from octavo.metadata.store import SessionExpired
 from octavo.process import outside_watch
 from octavo.process.garbage import ShortCollections
 from octavo.process.loop_watch import LoopWatch
@@ -86,8 +88,14 @@ class Life:
         """Log the error and send it to the supervisor."""
         known = isinstance(error, OctavoError | OSError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
+        lost_session = isinstance(error, SessionExpired)
+        if lost_session:
+            reason += (
+                ". The process could not renew its session in time, because the machine or the "
+                "metadata store was too busy: start it again, or set a longer session_timeout_ms"
+            )
         log.error("process_failed", reason=reason, exc_info=None if known else error)
-        self._tell({"event": "failed", "reason": reason})
+        self._tell({"event": "failed", "reason": reason, "lost_session": lost_session})
 
     def _on_control(self) -> None:
         assert self._control is not None

@@ -34,6 +34,8 @@ class ChildFailed(OctavoError):
 
     name = "child-failed"
     scope = Scope.PROCESS
+    lost_session = False
+    """Whether it lost its metadata session while it started, so that a new start may succeed."""
 
 
 class Child:
@@ -146,7 +148,9 @@ class Child:
             return said
         await self.wait()
         reason = said.get("reason") or f"{self.exit_text} before it was ready"
-        raise ChildFailed(f"{self.name} did not start: {reason} (log: {self.log_path})")
+        failed = ChildFailed(f"{self.name} did not start: {reason} (log: {self.log_path})")
+        failed.lost_session = bool(said.get("lost_session"))
+        raise failed
 
 
 def is_child(pid: int) -> bool:

@@ -43,6 +43,8 @@ SMALLER: Mapping[str, Mapping[str, Any]] = {
     "broker": {"tail_cache_bytes_max": 16 << 20, "read_ahead_bytes_max": 16 << 20},
 }
 """Caches smaller than the defaults: five processes share a machine, with 500 MB in all."""
+STARTS_MAX = 4
+"""How often a start is tried that loses its metadata session because the machine is too busy."""
 ORPHANS_TIMEOUT_S = 45.0
 CERTIFICATE_DAYS = 365
 FIRST_ADMIN = "user:admin"
@@ -238,7 +240,22 @@ class Supervisor:
             self.cluster = replace(self.cluster, shown=shown)
 
     async def _prepare_metadata(self) -> None:
-        """Make the store's root records, before all processes try it at once."""
+        """Make the store's root records, before all processes try it at once.
+
+        Each write may be repeated, so all are, if the session ends meanwhile.
+        """
+        from octavo.metadata.store import SessionExpired
+
+        for left in reversed(range(STARTS_MAX)):
+            try:
+                await self._make_root_records()
+                break
+            except SessionExpired as error:
+                if not left:
+                    raise
+                log.warning("metadata_session_lost", reason=str(error))
+
+    async def _make_root_records(self) -> None:
         from octavo.metadata.ledgers import LedgerStore
         from octavo.metadata.opening import open_store
         from octavo.tls.contexts import certificates_of
@@ -345,7 +362,7 @@ class Supervisor:
         return ports.free_port(host)
 
     async def _start_child(self, child: Child) -> None:
-        facts = await child.start()
+        facts = await self._until_started(child)
         member = self._member(child.name)
         address = str(facts.get("url") or facts.get("address") or "")
         self._change(
@@ -359,6 +376,17 @@ class Supervisor:
         )
         watcher = asyncio.create_task(self._keep_alive(child), name=f"watch {child.name}")
         self._watchers[child.name] = watcher
+
+    async def _until_started(self, child: Child) -> dict[str, Any]:
+        """Start the child; again, if it loses its metadata session. Raises `ChildFailed`."""
+        for left in reversed(range(STARTS_MAX)):
+            try:
+                return await child.start()
+            except ChildFailed as error:
+                if not (left and error.lost_session):
+                    raise
+                log.warning("child_start_repeated", child=child.name, reason=str(error))
+        raise AssertionError
 
     async def _keep_alive(self, child: Child) -> None:
         """Watch the child, also after an error of the supervisor itself (such as a full disk)."""

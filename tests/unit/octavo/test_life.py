@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.metadata.store import SessionExpired
 from octavo.process import life as life_module
 from octavo.process.life import Life, allow_open_files, run_process
 from octavo.process.spec import ProcessSpec
@@ -87,11 +88,29 @@ def test_a_failure_is_told_to_log_and_supervisor(
 
     ours, theirs = pair()
     assert run_process(main, spec, theirs) == 1
-    assert json.loads(ours.recv(4096)) == {"event": "failed", "reason": reason}
+    assert json.loads(ours.recv(4096)) == {
+        "event": "failed",
+        "reason": reason,
+        "lost_session": False,
+    }
     (last,) = events(spec)
     assert (last["event"], last["reason"]) == ("process_failed", reason)
     assert ("trace" in last) == traced
     ours.close()
+
+
+def test_a_lost_session_is_told_with_what_helps(spec: ProcessSpec) -> None:
+    """A supervisor may start the process again; a person reads why, and which setting matters."""
+
+    async def lose(_spec: ProcessSpec, _life: Life) -> None:
+        raise SessionExpired("the session in which this call to file:///m began is over")
+
+    ours, fd = pair()
+    assert run_process(lose, spec, fd) == 1
+    told = json.loads(ours.recv(4096))
+    assert (told["event"], told["lost_session"]) == ("failed", True)
+    assert "session_timeout_ms" in told["reason"]
+    assert events(spec)[-1]["reason"] == told["reason"]
 
 
 def test_a_failure_while_serving_ends_it(spec: ProcessSpec) -> None:

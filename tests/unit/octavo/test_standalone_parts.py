@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from octavo.cli.standalone import _announce
+from octavo.metadata.ledgers import LedgerStore
+from octavo.metadata.store import SessionExpired
+from octavo.process.spec import ProcessSpec
 from octavo.standalone import ports
+from octavo.standalone.child import Child, ChildFailed
 from octavo.standalone.cluster_file import ClusterFile, Member, NoCluster, alive, read_cluster
+from octavo.standalone.supervisor import STARTS_MAX, Plan, Supervisor
 
 
 def test_the_cluster_file_survives(tmp_path: Path) -> None:
@@ -140,3 +147,73 @@ def test_one_full_disk_of_four_is_a_warning(capsys: pytest.CaptureFixture[str]) 
     _announce(small_disk(read_only=1).with_member(spare), 1.0, as_json=False)
     said = capsys.readouterr().out
     assert said.index("warning: bookie-1 is read-only") < said.index("ready after")
+
+
+class _Child:
+    """Fails in its first starts."""
+
+    name = "broker-1"
+
+    def __init__(self, failures: int, *, lost_session: bool) -> None:
+        self.failures, self.starts, self.lost_session = failures, 0, lost_session
+
+    async def start(self) -> dict[str, int]:
+        self.starts += 1
+        if self.starts <= self.failures:
+            failed = ChildFailed("broker-1 did not start: its session is over")
+            failed.lost_session = self.lost_session
+            raise failed
+        return {"pid": 7}
+
+
+async def test_a_start_that_loses_its_session_is_repeated(tmp_path: Path) -> None:
+    """On a machine that is too busy, a process loses its session before it serves."""
+    supervisor = Supervisor(Plan(folder=tmp_path))
+    child: Any = _Child(STARTS_MAX - 1, lost_session=True)
+    assert await supervisor._until_started(child) == {"pid": 7}
+    for lost_session, starts in ((True, STARTS_MAX), (False, 1)):
+        child = _Child(STARTS_MAX, lost_session=lost_session)
+        with pytest.raises(ChildFailed, match="its session is over"):
+            await supervisor._until_started(child)
+        assert child.starts == starts
+
+
+async def test_root_records_are_made_though_a_session_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = LedgerStore.initialize, 0
+
+    async def initialize(store: LedgerStore) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < STARTS_MAX:
+            raise SessionExpired("the session in which this call began is over")
+        await real(store)
+
+    monkeypatch.setattr(LedgerStore, "initialize", initialize)
+    await Supervisor(Plan(folder=tmp_path))._prepare_metadata()
+    assert calls == STARTS_MAX
+    calls = -STARTS_MAX
+    with pytest.raises(SessionExpired):
+        await Supervisor(Plan(folder=tmp_path))._prepare_metadata()
+
+
+class _Speaking(Child):
+    """A process that says one line to its supervisor and ends."""
+
+    said = ""
+
+    @property
+    def command(self) -> list[str]:
+        script = "import os, sys; os.write(int(sys.argv[2]), sys.argv[3].encode() + b'\\n')"
+        return [sys.executable, "-c", f"import sys; sys.argv.append({self.said!r}); {script}"]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_child_says_that_it_lost_its_session(tmp_path: Path, lost: bool) -> None:
+    spec = ProcessSpec(name="broker-1", metadata_url=f"file://{tmp_path}/m", sections={})
+    child = _Speaking("broker", spec, tmp_path)
+    child.said = json.dumps({"event": "failed", "reason": "why", "lost_session": lost})
+    with pytest.raises(ChildFailed, match="why") as failed:
+        await child.start()
+    assert failed.value.lost_session == lost
