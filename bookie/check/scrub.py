@@ -35,7 +35,7 @@ _AT_REST = (
     DamageKind.FILE_HEADER,
     DamageKind.RECORD_HEADER,
     DamageKind.TRUNCATED,
-    DamageKind.RUN_CHECKSUM,
+    DamageKind.EXTENT_CHECKSUM,
     DamageKind.ENTRY_DIGEST,
     DamageKind.UNREADABLE,
     DamageKind.MISSING_FILE,

@@ -43,7 +43,7 @@ class DamageKind(enum.StrEnum):
     """A record header; `length` reaches to the next good header, if that is known."""
     TRUNCATED = "truncated"
     """The file ends too early."""
-    RUN_CHECKSUM = "run-checksum"
+    EXTENT_CHECKSUM = "extent-checksum"
     """An extent's bytes do not match its checksum."""
     ENTRY_DIGEST = "entry-digest"
     """An entry does not match its own digest, although its extent's checksum matches."""

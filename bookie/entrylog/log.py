@@ -396,7 +396,7 @@ class EntryLogs:
         if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
             short = len(frames) != record.frames_bytes
             raise self._damaged(
-                DamageKind.TRUNCATED if short else DamageKind.RUN_CHECKSUM,
+                DamageKind.TRUNCATED if short else DamageKind.EXTENT_CHECKSUM,
                 location,
                 ledger_id,
                 f"{where}: the extent's checksum does not match its bytes",

@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 def frame_faults(record: Record, frames: bytes) -> list[Fault]:
     """Return all faults of `frames`, the body of `record`; empty when they are good."""
     if crc32c(frames) != record.frames_crc or len(frames) != record.frames_bytes:
-        return [_whole(DamageKind.RUN_CHECKSUM, record)]
+        return [_whole(DamageKind.EXTENT_CHECKSUM, record)]
     try:
         found = split_adds(memoryview(frames), 0, record.frames_bytes)
     except OctavoError:

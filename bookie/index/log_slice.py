@@ -87,7 +87,7 @@ def read_slice(
             raise _damaged(logs, log_id, location.offset, end, fault)
         if fault is not None or crc32c(frames) != record.frames_crc:
             start, behind = location.offset, location.offset + location.length
-            raise _damaged(logs, log_id, start, behind, DamageKind.RUN_CHECKSUM, record)
+            raise _damaged(logs, log_id, start, behind, DamageKind.EXTENT_CHECKSUM, record)
         found.append(Stored(record, location, frames))
     return found, walk.offset
 

@@ -87,7 +87,7 @@ def entrylog(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show entry logs: their runs, entries and ledgers map.
+    """Show entry logs: their extents, entries and ledgers map.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def index(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the index: the place of each run of entries in the entry logs.
+    """Show the index: the place of each extent in the entry logs.
 
     For a running bookie, the index as of the last flush.
 

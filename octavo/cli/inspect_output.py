@@ -82,7 +82,7 @@ class Shown:
 
         self._lines[line.kind] += 1
         self._unknown_digests += line.fields.get("digests_unknown", 0)
-        if line.kind in ("block", "run"):
+        if line.kind in ("block", "extent"):
             self._entries += line.fields.get("entries", 0)
         for one in line.damage:
             self._damages += 1

@@ -119,14 +119,14 @@ class EntryLogWalk:
         if open_ended and vouched is not None and offset >= vouched:
             return Line("torn", offset, length, note=_UNVOUCHED)
         if open_ended and vouched is None:
-            note = "no good run: torn or damaged, the journal mark would tell"
+            note = "no good extent: torn or damaged, the journal mark would tell"
             return Line("torn", offset, length, note=note)
         line = Line("damage", offset, length)
         known = self._lookup(offset, end)
         line.damage = [
             Damage(DamageKind.RECORD_HEADER, path, offset, length, *one) for one in known
         ] or [Damage(DamageKind.RECORD_HEADER, path, offset, length)]
-        what = "a run that goes beyond the end" if record is not None else "no good run"
+        what = "an extent that goes beyond the end" if record is not None else "no good extent"
         named = ", ".join(f"ledger {ledger} {entries_of(a, b)}" for ledger, a, b in known[:4])
         line.note = (
             f"{what}; by the index it held {named or 'nothing that is live'}"
@@ -139,7 +139,7 @@ class EntryLogWalk:
         self.sums[record.ledger_id] = self.sums.get(record.ledger_id, 0) + record.frames_bytes
         wish = self._wish
         first, last = record.first_entry, record.last_entry
-        line = Line("run", offset, record.total_bytes)
+        line = Line("extent", offset, record.total_bytes)
         line.fields = {"ledger": record.ledger_id, "first": first, "last": last}
         line.fields["entries"] = record.entries
         wanted = wish.wants(record.ledger_id, first, last)
@@ -156,8 +156,8 @@ class EntryLogWalk:
         ledger_id, first = record.ledger_id, record.first_entry
         ids = (ledger_id, first, record.last_entry)
         if record.frames_bytes > BODY_BYTES_MAX:
-            line.note = f"claims {record.frames_bytes} bytes, no run is so long"
-            line.damage = [Damage(DamageKind.RUN_CHECKSUM, path, offset, line.length, *ids)]
+            line.note = f"claims {record.frames_bytes} bytes, no extent is so long"
+            line.damage = [Damage(DamageKind.EXTENT_CHECKSUM, path, offset, line.length, *ids)]
             return []
         frames = self._file.pread(record.frames_bytes, offset + RECORD_BYTES)
         whole = len(frames) == record.frames_bytes and crc32c(frames) == record.frames_crc
@@ -182,8 +182,10 @@ class EntryLogWalk:
         if not whole and self._vouched is not None and offset >= self._vouched and not self._sealed:
             line.kind, line.note = "torn", _UNVOUCHED
         elif not whole:
-            line.damage = [Damage(DamageKind.RUN_CHECKSUM, path, offset, line.length, *ids)]
-            line.note = "the run's checksum does not hold: all its entries are answered as unknown"
+            line.damage = [Damage(DamageKind.EXTENT_CHECKSUM, path, offset, line.length, *ids)]
+            line.note = (
+                "the extent's checksum does not hold: all its entries are answered as unknown"
+            )
             if wish.verify and (bad or len(found) < record.entries):
                 gone = [spans(bad)] if bad else []
                 if len(found) < record.entries:
@@ -191,7 +193,7 @@ class EntryLogWalk:
                 line.note += f"; by their digests these are damaged: {', '.join(gone)}"
         elif broken:
             line.damage = [Damage(DamageKind.WRONG_RECORD, path, offset, line.length, *ids)]
-            line.note = f"{broken[0]}, although the run's checksum holds"
+            line.note = f"{broken[0]}, although the extent's checksum holds"
         elif bad:
             of_them = (ledger_id, bad[0], bad[-1])
             line.damage = [Damage(DamageKind.ENTRY_DIGEST, path, offset, line.length, *of_them)]
@@ -216,7 +218,7 @@ class EntryLogWalk:
         line.fields = {"ledgers": {str(ledger): size for ledger, size in found.items()}}
         line.note = f"sealed; {len(found)} ledgers, {sum(found.values()):,} bytes of frames"
         if found != self.sums and not self._has_gaps:
-            line.note += "; its sums differ from those of the runs"
+            line.note += "; its sums differ from those of the extents"
             line.damage = [Damage(DamageKind.WRONG_RECORD, self._file.path, offset, length)]
         return line
 

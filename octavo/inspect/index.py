@@ -151,7 +151,7 @@ def walk_index(reader: IndexReader, wish: Wish) -> Iterator[Line]:
 
 
 def _record_line(found: Stored, before: Stored | None, path: str) -> Line:
-    line = Line("run", found.offset, found.length)
+    line = Line("extent", found.offset, found.length)
     line.fields = {"ledger": found.ledger_id, "first": found.first, "last": found.last}
     line.fields["log_id"] = found.log_id
     line.note = f"entry log {found.log_id}"

@@ -47,7 +47,7 @@ class Line:
     """A thing at a place of a file."""
 
     kind: str
-    """`header`, `block`, `run`, `entry`, `fence`, `map`, `free`, `damage`, …"""
+    """`header`, `block`, `extent`, `entry`, `fence`, `map`, `free`, `damage`, …"""
     offset: int
     length: int
     fields: dict[str, Any] = field(default_factory=dict)

@@ -52,12 +52,12 @@ def ledger_sizes(
         finally:
             file.close()
     seen: dict[int, tuple[int, int]] = {}
-    for run in _indexed(folders):
-        one = size_of(run.ledger_id)
-        one.entries += max(0, run.last - run.first + 1)
-        if seen.get(run.ledger_id) != (run.log_id, run.offset):
-            one.live_bytes += run.length
-        seen[run.ledger_id] = (run.log_id, run.offset)
+    for extent in _indexed(folders):
+        one = size_of(extent.ledger_id)
+        one.entries += max(0, extent.last - extent.first + 1)
+        if seen.get(extent.ledger_id) != (extent.log_id, extent.offset):
+            one.live_bytes += extent.length
+        seen[extent.ledger_id] = (extent.log_id, extent.offset)
     return sorted(found.values(), key=lambda one: (-one.stored_bytes, one.ledger_id))
 
 

@@ -90,7 +90,7 @@ async def test_what_was_written_and_cut_and_deleted_in_good_order_is_consistent(
 async def test_damage_in_a_log_has_one_finding(bench: Bench, number: int) -> None:
     at = (await fill(bench))[number]
     flip(bench.disk, at.path, at.location.offset + RECORD_BYTES + 3)
-    assert checked(bench) == [finding(KINDS.RUN_CHECKSUM, at)]
+    assert checked(bench) == [finding(KINDS.EXTENT_CHECKSUM, at)]
     flip(bench.disk, at.path, at.location.offset + RECORD_BYTES + 3)
     flip(bench.disk, at.path, at.location.offset)
     assert checked(bench) == [finding(KINDS.RECORD_HEADER, at)]
@@ -202,5 +202,5 @@ async def test_a_start_reports_what_it_finds_and_serves(bench: Bench) -> None:
     bench.config = replace(bench.config, consistency_check_on_start=True)
     await bench.restart()
     found = [damage._replace(found_ms=0) for damage in bench.storage.damages.current()]
-    assert found == [finding(KINDS.RUN_CHECKSUM, placed[4])]
+    assert found == [finding(KINDS.EXTENT_CHECKSUM, placed[4])]
     assert await bench.storage.reads.read(1, 0)

@@ -114,7 +114,7 @@ async def test_a_damaged_record_is_a_finding(tmp_path: Path) -> None:
     spoil(path, run.location.offset + 50)
     report = checked(config)
     (found,) = report.damage
-    assert found[:2] == (KINDS.RUN_CHECKSUM, str(path))
+    assert found[:2] == (KINDS.EXTENT_CHECKSUM, str(path))
     assert (found.offset, found.ledger_id, found.first) == (run.location.offset, *run[:2])
     assert not report.ok
 

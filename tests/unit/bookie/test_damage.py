@@ -28,20 +28,22 @@ def test_a_finding_is_kept_and_told_once() -> None:
     found = DamageRegistry(clock=iter((7, 8, 9)).__next__)
     with capture_logs() as logs:
         for _ in range(3):
-            found.report(DamageKind.RUN_CHECKSUM, "/l/1.log", 24, 100, ledger_id=5, first=0, last=9)
-    assert found.current() == [Damage(DamageKind.RUN_CHECKSUM, "/l/1.log", 24, 100, 5, 0, 9, 7)]
+            found.report(
+                DamageKind.EXTENT_CHECKSUM, "/l/1.log", 24, 100, ledger_id=5, first=0, last=9
+            )
+    assert found.current() == [Damage(DamageKind.EXTENT_CHECKSUM, "/l/1.log", 24, 100, 5, 0, 9, 7)]
     assert [entry["event"] for entry in logs] == ["damage_found"]
     assert (logs[0]["path"], logs[0]["ledger"], logs[0]["last"]) == ("/l/1.log", 5, 9)
 
 
 def test_another_place_or_kind_is_another_finding() -> None:
     found = DamageRegistry()
-    found.report(DamageKind.RUN_CHECKSUM, "/l/1.log", 24)
-    found.report(DamageKind.RUN_CHECKSUM, "/l/1.log", 25)
+    found.report(DamageKind.EXTENT_CHECKSUM, "/l/1.log", 24)
+    found.report(DamageKind.EXTENT_CHECKSUM, "/l/1.log", 25)
     found.report(DamageKind.UNREADABLE, "/l/1.log", 24)
     assert len(found.current()) == 3
     counts = found.counts()
-    assert counts["run-checksum"] == 2
+    assert counts["extent-checksum"] == 2
     assert counts["unreadable"] == 1
     assert sum(counts.values()) == 3
     assert set(counts) == {kind.value for kind in DamageKind}
@@ -68,7 +70,7 @@ def test_the_list_is_bounded_and_says_once_that_it_is_full() -> None:
 def test_a_log_that_goes_takes_its_damage_with_it_and_no_other() -> None:
     found = DamageRegistry()
     for log_id in (1, 2):
-        found.report(DamageKind.RUN_CHECKSUM, f"/l/{file_name(log_id)}", 24)
+        found.report(DamageKind.EXTENT_CHECKSUM, f"/l/{file_name(log_id)}", 24)
     found.clear_file(file_name(1))
     assert [damage.path for damage in found.current()] == [f"/l/{file_name(2)}"]
 

@@ -57,7 +57,7 @@ async def test_what_is_good_is_never_reported(bench: Bench) -> None:
 async def test_a_flipped_bit_in_a_body_is_a_run_checksum(bench: Bench, number: int) -> None:
     at = (await fill(bench))[number]
     flip(bench.disk, at.path, at.location.offset + RECORD_BYTES + 40)
-    assert await scrubbed(bench) == [lost(KINDS.RUN_CHECKSUM, at)]
+    assert await scrubbed(bench) == [lost(KINDS.EXTENT_CHECKSUM, at)]
 
 
 @pytest.mark.parametrize("number", range(9))
@@ -93,7 +93,7 @@ async def test_a_file_header_is_named_and_the_rest_is_read(bench: Bench) -> None
     flip(bench.disk, placed[0].path, placed[0].location.offset + RECORD_BYTES)
     assert await scrubbed(bench) == [
         Damage(KINDS.FILE_HEADER, placed[0].path, 0, 24),
-        lost(KINDS.RUN_CHECKSUM, placed[0]),
+        lost(KINDS.EXTENT_CHECKSUM, placed[0]),
     ]
 
 
@@ -173,8 +173,8 @@ async def test_damage_where_nothing_lives_names_no_ledger(bench: Bench) -> None:
     await bench.storage.checkpoint()
     for at in placed[:2]:
         flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)
-    dead = lost(KINDS.RUN_CHECKSUM, placed[0])._replace(ledger_id=None, first=None, last=None)
-    assert await scrubbed(bench) == [dead, lost(KINDS.RUN_CHECKSUM, placed[1])]
+    dead = lost(KINDS.EXTENT_CHECKSUM, placed[0])._replace(ledger_id=None, first=None, last=None)
+    assert await scrubbed(bench) == [dead, lost(KINDS.EXTENT_CHECKSUM, placed[1])]
 
 
 async def test_only_entries_that_the_index_finds_there_are_named(bench: Bench) -> None:
@@ -184,7 +184,7 @@ async def test_only_entries_that_the_index_finds_there_are_named(bench: Bench) -
     await bench.storage.checkpoint()
     at = (await fill(bench, ledgers=0))[0]
     flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)
-    assert await scrubbed(bench) == [lost(KINDS.RUN_CHECKSUM, at)._replace(first=2)]
+    assert await scrubbed(bench) == [lost(KINDS.EXTENT_CHECKSUM, at)._replace(first=2)]
 
 
 async def test_what_is_good_again_is_cleared_and_the_rest_stays(bench: Bench) -> None:
@@ -195,8 +195,8 @@ async def test_what_is_good_again_is_cleared_and_the_rest_stays(bench: Bench) ->
     assert len(await scrubbed(bench)) == 3
     flip(bench.disk, placed[4].path, placed[4].location.offset + RECORD_BYTES)
     assert await scrubbed(bench) == [
-        lost(KINDS.RUN_CHECKSUM, placed[0]),
-        lost(KINDS.RUN_CHECKSUM, placed[8]),
+        lost(KINDS.EXTENT_CHECKSUM, placed[0]),
+        lost(KINDS.EXTENT_CHECKSUM, placed[8]),
     ]
 
 
@@ -208,7 +208,7 @@ async def test_a_read_and_the_scrubber_report_the_same_finding_once(bench: Bench
         with pytest.raises(Exception, match="checksum"):
             await bench.storage.reads.read(at.record.ledger_id, at.record.first_entry)
     assert len(bench.storage.damages.current()) == 1
-    assert await scrubbed(bench) == [lost(KINDS.RUN_CHECKSUM, at)]
+    assert await scrubbed(bench) == [lost(KINDS.EXTENT_CHECKSUM, at)]
 
 
 async def test_it_keeps_to_its_rate(bench: Bench) -> None:

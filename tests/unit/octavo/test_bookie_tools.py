@@ -87,7 +87,7 @@ def flip(path: Path, offset: int) -> None:
 @pytest.mark.parametrize(
     ("name", "offset", "named"),
     [
-        ("ledgers-1/0000000000000001.log", 327, "run-checksum"),
+        ("ledgers-1/0000000000000001.log", 327, "extent-checksum"),
         ("ledgers-1/0000000000000001.state", 60, "state"),
         ("journal/0000000000000001.journal", 3640, "journal"),
         ("ledgers-2/journal.mark", 20, "mark"),
@@ -205,7 +205,7 @@ ANSWERS: dict[str, Any] = {
     "/damage": {
         "damage": [
             {
-                "kind": "run-checksum",
+                "kind": "extent-checksum",
                 "path": "/l/1.log",
                 "offset": 24,
                 "length": 100,
@@ -255,7 +255,7 @@ def test_gc_says_per_log_why_it_is_kept(canned: str, capsys: pytest.CaptureFixtu
 def test_damage_is_exit_code_1(canned: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = said(["damage", "--url", canned], capsys)
     assert code == 1
-    assert "run-checksum /l/1.log 24 100 7 3–9" in out
+    assert "extent-checksum /l/1.log 24 100 7 3–9" in out
     assert err == "1 damaged place"
     assert said(["damage", "--url", canned, "--json"], capsys)[0] == 1
 

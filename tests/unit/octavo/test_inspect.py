@@ -129,7 +129,7 @@ def test_limbo(bookie: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_filters(bookie: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = parsed(["entrylog", str(bookie), "--ledger", "7", "--entry", "9"], capsys)
-    assert [one["first"] for one in found if one["type"] == "run"] == [8]
+    assert [one["first"] for one in found if one["type"] == "extent"] == [8]
     (entry,) = [one for one in found if one["type"] == "entry"]
     assert (entry["ledger"], entry["first"], entry["digest"]) == (7, 9, "CRC32C")
     assert entry["batch"]["records"] == 2
@@ -140,7 +140,7 @@ def test_filters(bookie: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["type"] for one in found if one.get("ledger") == 8] == ["fence"]
     assert [one["entries"] for one in found if one["type"] == "block"] == [13, 0, 1]
     found = parsed(["index", str(bookie), "--ledger", "7", "--from", "9"], capsys)
-    assert [one["first"] for one in found if one["type"] == "run"] == [8]
+    assert [one["first"] for one in found if one["type"] == "extent"] == [8]
     found = parsed(["state", str(bookie), "--ledger", "9"], capsys)
     assert [one["deleted"] for one in found if one["type"] == "ledger"] == [True]
 
@@ -165,7 +165,7 @@ def test_a_single_file_out_of_its_folder(bookie: Path, tmp_path: Path) -> None:
     shutil.copy(bookie / LOG_1, alone)
     assert not damage("entrylog", alone / "0000000000000001.log")
     assert [line.kind for line in lines("entrylog", alone)] == (
-        ["header", "run", *["entry"] * 8, "run", *["entry"] * 3, "map"]
+        ["header", "extent", *["entry"] * 8, "extent", *["entry"] * 3, "map"]
     )
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_run_is_named(bookie: Path, capsys: pytest.CaptureFixture[str]
     code, out, err = shown(["entrylog", str(bookie), "--verify"], capsys)
     assert code == 1
     assert "by their digests these are damaged: 1" in out
-    assert f"{LOG_1} bytes 24–1,396: run-checksum, ledger 7 entries 0–7" in err
+    assert f"{LOG_1} bytes 24–1,396: extent-checksum, ledger 7 entries 0–7" in err
     assert shown(["entrylog", str(bookie), "--verify", "--json"], capsys)[0] == 1
 
 
@@ -485,7 +485,7 @@ def test_a_map_that_is_just_being_written(open_bookie: Path) -> None:
     log = open_bookie / "ledgers-1/0000000000000002.log"
     whole = log.read_bytes()
     log.write_bytes(whole[:MARKED] + encode_map({7: 1372, 10: 170}, MARKED) + bytes(4096))
-    assert kinds(looked("entrylog", log)) == ["header", "run", "run", "torn"]
+    assert kinds(looked("entrylog", log)) == ["header", "extent", "extent", "torn"]
     log.write_bytes(whole[: MARKED - 20] + encode_map({7: 1372}, MARKED - 20) + bytes(4096))
     assert [line for line in looked("entrylog", log) if line.damage], "before the mark it is damage"
 
@@ -496,7 +496,7 @@ def test_a_run_that_is_just_being_written(open_bookie: Path) -> None:
     run = encode_record(7, 16, 2, [bytes(frames)])
     log.write_bytes(log.read_bytes()[:MARKED] + run + frames[:40] + bytes(4096))
     lines = looked("entrylog", log)
-    assert kinds(lines) == ["header", "run", "run", "torn", "free"]
+    assert kinds(lines) == ["header", "extent", "extent", "torn", "free"]
     assert lines[3].length == RECORD_BYTES + len(frames)
 
 
