@@ -192,8 +192,8 @@ async def test_a_conflict_names_the_settings_that_differ(conflict_cluster: Clust
     )
     assert answer.json()["detail"] == (
         "subscription 's' of public/orders exists with other settings: type is \"shared\", not "
-        '"exclusive", filter is null, not {"headers":{},"key_prefix":"eu-"}; a subscription keeps '
-        "those that it was made with: use it as it is, or another name, or delete it"
+        '"exclusive", filter is null, not {"headers":{},"key_prefix":"eu-"}; a '
+        "subscription's settings never change: use it as it is, or another name, or delete it"
     )
 
 

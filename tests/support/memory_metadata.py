@@ -75,6 +75,7 @@ class MemoryStore:
         """End the session and its ephemeral records."""
         if self._is_open:
             self._is_open = False
+            self.session_state = SessionState.EXPIRED
             self._server.tree.end_session(self._session, by=self._author)
             self._server.stores.remove(self)
 

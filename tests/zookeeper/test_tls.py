@@ -134,7 +134,7 @@ def test_what_was_decrypted_already_counts_as_readable(certs: Path, tmp_path: Pa
         port = listening.sockets[0].getsockname()[1]
 
         def ask() -> None:
-            sock = handler.create_connection(("127.0.0.1", port), "127.0.0.1", 5.0)
+            sock = handler.create_connection(("127.0.0.1", port), hostname="127.0.0.1", timeout=5.0)
             assert sock.recv(3) == b"one"
             began = time.monotonic()
             assert handler.select([sock], [], [], 5.0)[0] == [sock]

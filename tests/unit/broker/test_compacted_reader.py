@@ -265,7 +265,7 @@ async def test_what_cannot_be_is_an_error(world: World, reader: CompactedReader)
         reader._closed = None
 
     world.entries[only.ledger_id] = whole[:2]
-    await refused("it is the last one; the ledger ends at 44")
+    await refused("it is the last; the ledger ends at 44")
     await refused("it comes after offset 29", 30)
     world.entries[only.ledger_id] = [whole[1], whole[0], whole[2]]
     await refused("it comes after offset 9")

@@ -457,7 +457,7 @@ def test_members_that_claim_to_hold_too_much_are_refused() -> None:
 
     for number in range(4):
         join(number)
-    with raises_code(GROUP_FULL, match="let them go"):
+    with raises_code(GROUP_FULL, match="release some, and call again"):
         join(4)
     group.leave("m0", "alice")
     join(4)

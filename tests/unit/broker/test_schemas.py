@@ -238,10 +238,10 @@ def test_what_nests_fits() -> None:
     [
         (value_record("A", a="A"), "A contains itself, always"),
         (value_record("A", b=value_record("B", a="A")), "contains itself, always"),
-        ({"type": "array", "items": "null"}, "any number of elements"),
-        ({"type": "array", "items": value_record("E", n="null")}, "any number of elements"),
+        ({"type": "array", "items": "null"}, "any number of them"),
+        ({"type": "array", "items": value_record("E", n="null")}, "any number of them"),
         ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, "any number"),
-        (["null", {"type": "array", "items": {"type": "null"}}], "any number of elements"),
+        (["null", {"type": "array", "items": {"type": "null"}}], "any number of them"),
         (
             value_record(
                 "A",

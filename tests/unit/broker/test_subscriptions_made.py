@@ -109,7 +109,7 @@ async def test_who_made_it_hears_that_it_is_gone() -> None:
         await making
     assert [op[0] for op in slow.ops] == ["c", "d"], "in the order of what happened"
     assert slow.subscriptions.cursors() == []
-    assert slow.subscriptions.stats() == {}
+    assert await slow.subscriptions.stats() == {}
 
     again = await slow.subscriptions.make(INFO)
     assert [op[0] for op in slow.ops] == ["c", "d", "c"]

@@ -32,6 +32,7 @@ INSIDE = {
     # A damaged record in the metadata store is no caller's fault: a 500 that the log explains.
     metadata_errors.BadRecord,
     # Raised at the start of a process, before there is any caller.
+    ledger_errors.BadLedgerOption,
     metadata_errors.BadMetadataUrl,
     metadata_errors.BadMetadataCredentials,
 }
