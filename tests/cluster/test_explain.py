@@ -80,7 +80,7 @@ async def test_what_holds_consumers_back_is_named_with_its_limit(
         found = await explained(cluster, "?subscription=s")
         assert (found["subscription"], found["type"]) == ("s", "key_shared")
         held = [why for p in found["partitions"] for why in p["subscription"]["held_back"]]
-        assert any("no more than 3 out" in why for why in held), held
+        assert any("at most 3 out" in why for why in held), held
         for part in found["partitions"]:
             told = part["subscription"]
             assert told["unacked_max"] == 3
@@ -98,7 +98,7 @@ async def test_what_holds_consumers_back_is_named_with_its_limit(
         said = capsys.readouterr().out
         assert "subscription s (key_shared)" in said
         assert "of 65536 slots" in said
-        assert "no more than 3 out in one partition" in said
+        assert "at most 3 out in one partition" in said
         assert "is on" in said
         assert json.dumps(again)
 

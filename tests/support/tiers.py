@@ -1,7 +1,8 @@
 """Which tests `make test` runs, and which it leaves to `make test-medium`.
 
 `tests/medium.txt` lists the second tier. It is measured, in seconds of processor time, which other
-work on the machine hardly changes: `python -m tests.support.tiers RUN.xml` writes the list from the
+work on the machine hardly changes. A test that mostly waits counts with a third of its time, because
+three tests run at a time; so measure on a machine that does nothing else: `python -m tests.support.tiers RUN.xml` writes the list from the
 JUnit files of runs (`pytest --junitxml=RUN.xml`), and keeps the lines of tests that did not run.
 """
 
@@ -20,6 +21,8 @@ LIST = Path(__file__).resolve().parents[1] / "medium.txt"
 PROPERTY = "processor_seconds"
 """What a test and the processes that it waited for took, in a JUnit file."""
 
+WAITING_SHARE = 1 / 3
+"""How much of its time a test costs that only waits."""
 CASE_SECONDS_MAX = 0.5
 """A test that takes longer is left to the second tier."""
 FUNCTION_SECONDS_MAX = 1.0
@@ -50,7 +53,7 @@ FIRST_TIER = {
 _HEAD = """\
 # The second tier: `make test` leaves these tests to `make test-medium`; CI runs both, always.
 # Written from measurements: python -m tests.support.tiers --help
-# Seconds of processor time · cases that stay in `make test`, evenly spread · test, case or folder
+# Seconds · cases that stay in `make test`, evenly spread · test, case or folder
 """
 
 
@@ -107,7 +110,9 @@ def measured(text: str) -> dict[str, float]:
         seconds = case.find(f"./properties/property[@name='{PROPERTY}']")
         named = case.find("./properties/property[@name='nodeid']")
         if seconds is not None and named is not None:
-            found[_without_group(named.attrib["value"])] = float(seconds.attrib["value"])
+            waited = WAITING_SHARE * float(case.attrib["time"])
+            took = max(float(seconds.attrib["value"]), waited)
+            found[_without_group(named.attrib["value"])] = took
     return found
 
 
