@@ -1,9 +1,10 @@
 """Which tests `make test` runs, and which it leaves to `make test-medium`.
 
 `tests/medium.txt` lists the second tier. It is measured, in seconds of processor time, which other
-work on the machine hardly changes. A test that mostly waits counts with a third of its time, because
-three tests run at a time; so measure on a machine that does nothing else: `python -m tests.support.tiers RUN.xml` writes the list from the
-JUnit files of runs (`pytest --junitxml=RUN.xml`), and keeps the lines of tests that did not run.
+work on the machine hardly changes. A test that mostly waits counts with a third of its time,
+because three tests run at a time; so measure on a machine that does nothing else.
+`python -m tests.support.tiers RUN.xml` writes the list from the JUnit files of runs
+(`pytest --junitxml=RUN.xml`), and keeps the lines of tests that did not run.
 """
 
 from __future__ import annotations

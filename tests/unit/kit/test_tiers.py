@@ -66,8 +66,10 @@ def test_a_list_is_read_as_it_is_written() -> None:
 
 
 def test_a_runs_file_is_read() -> None:
-    text = """<testsuites><testsuite><testcase classname="c" name="n"><properties>
+    text = """<testsuites><testsuite><testcase classname="c" name="n" time="0.5"><properties>
         <property name="nodeid" value="a.py::test_it[1]@spark"/>
         <property name="processor_seconds" value="0.250"/>
         </properties></testcase><testcase name="skipped"/></testsuite></testsuites>"""
     assert tiers.measured(text) == {"a.py::test_it[1]": 0.25}
+    waited = text.replace('time="0.5"', 'time="3"')
+    assert tiers.measured(waited) == {"a.py::test_it[1]": 1.0}, "a third of a test that waits"
