@@ -14,7 +14,7 @@ help:
 	@echo 'make install     set up .venv; the other targets do it when needed'
 	@echo 'make check       format, lint, types, layers'
 	@echo 'make test        the same, and 14,000 tests, of every suite a short form: about 8 minutes'
-	@echo 'make test-medium the 2,500 tests that take longer, which CI always runs too: about 12 minutes'
+	@echo 'make test-medium the 2,800 tests that take longer, which CI always runs too: about 13 minutes'
 	@echo 'make test-all    the same, and the long tests'
 	@echo 'make test-failed what failed in the last run, one test at a time'
 	@echo 'make fmt         format, and repair what can be repaired'
