@@ -42,6 +42,7 @@ from octavo.ledger.recover.recovery import Recovery
 from octavo.ledger.write.taken_ids import TakenIds
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.bookies import BookieRegistry
+from octavo.metadata.gather_all import gather_each
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore, RecordNotFound
@@ -60,6 +61,7 @@ T = TypeVar("T")
 _TICK_S = 0.05
 _TICKED_AT_ONCE = 100
 """Ledgers that are ticked in one turn of the loop: a broker of 2,000 partitions writes 4,000."""
+_RECORDS_AT_ONCE = 64
 _ASK_FOR_ID_S = 2.0
 
 
@@ -361,11 +363,14 @@ class LedgerClient:
 
         For ids from `list()`: a ledger may be deleted between the listing and the reading.
         """
-        found = {}
-        for ledger_id in ledger_ids:
+
+        async def read(ledger_id: int) -> LedgerMetadata | None:
             with contextlib.suppress(LedgerNotFound):
-                found[ledger_id] = await self.metadata(ledger_id)
-        return found
+                return await self.metadata(ledger_id)
+            return None
+
+        found = await gather_each(ledger_ids, read, _RECORDS_AT_ONCE)
+        return {one.ledger_id: one for one in found if one is not None}
 
     # ------------------------------------------------------------------ for this package
 

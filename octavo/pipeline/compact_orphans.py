@@ -8,14 +8,12 @@ deleted, the run is removed from the record: it can no longer publish the delete
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
 from octavo.broker.bulkload.rules import PARTITION_KEY
 from octavo.clock import wall_clock_ms
-from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.compactions import (
     KIND,
     KIND_KEY,
@@ -29,8 +27,6 @@ from octavo.metadata.offloads import change_partition
 from octavo.metadata.store import RecordNotFound
 from octavo.pipeline.compact import Name, collect_retired, delete_ledger
 from octavo.spark.cluster import Cluster, connected
-
-_READS_AT_ONCE = 64
 
 
 class Leftover(NamedTuple):
@@ -111,18 +107,9 @@ async def _published_after_all(cluster: Cluster, name: Name, run: str, ledger_id
 
 async def _older_than(cluster: Cluster, until_ms: int) -> dict[Name, list[LedgerMetadata]]:
     """Return compacted ledgers made before `until_ms`, by partition."""
-    turn = asyncio.Semaphore(_READS_AT_ONCE)
-
-    async def read(ledger_id: int) -> LedgerMetadata | None:
-        async with turn:
-            try:
-                return await cluster.ledgers.metadata(ledger_id)
-            except LedgerNotFound:
-                return None
-
     found: dict[Name, list[LedgerMetadata]] = defaultdict(list)
-    for one in await asyncio.gather(*map(read, await cluster.ledgers.list())):
-        if one is not None and one.custom.get(KIND_KEY) == KIND and one.created_ms <= until_ms:
+    for one in (await cluster.ledgers.standing(await cluster.ledgers.list())).values():
+        if one.custom.get(KIND_KEY) == KIND and one.created_ms <= until_ms:
             namespace, topic, number = one.custom[PARTITION_KEY].decode().split("/")
             found[namespace, topic, int(number)].append(one)
     return found

@@ -7,21 +7,17 @@ commit and keeps every ledger that a partition has. So the grace period only spa
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
 from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY
 from octavo.clock import wall_clock_ms
-from octavo.ledger.errors import LedgerNotFound
-from octavo.metadata.ledgers import LedgerMetadata
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.commit import SinkFailed, give_up
 
 GRACE_MS = 24 * 3600 * 1000
 _ABORT_TIMEOUT_MS = 60_000
-_READS_AT_ONCE = 64
 
 
 class Orphans(NamedTuple):
@@ -70,19 +66,10 @@ async def collect_orphans(
 async def _older_than(cluster: Cluster, until_ms: int) -> dict[tuple[str, int], list[int]]:
     """Return private ledgers made before `until_ms` that no partition's record names."""
     named = await cluster.named_ledgers()
-    turn = asyncio.Semaphore(_READS_AT_ONCE)
-
-    async def read(ledger_id: int) -> LedgerMetadata | None:
-        async with turn:
-            try:
-                return await cluster.ledgers.metadata(ledger_id)
-            except LedgerNotFound:
-                return None
-
     ids = [one for one in await cluster.ledgers.list() if one not in named]
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for one in await asyncio.gather(*map(read, ids)):
-        if one is None or one.custom.get(KIND_KEY) != KIND or one.created_ms >= until_ms:
+    for one in (await cluster.ledgers.standing(ids)).values():
+        if one.custom.get(KIND_KEY) != KIND or one.created_ms >= until_ms:
             continue
         bulk_load, batch = one.custom[BULK_LOAD_KEY], one.custom[BATCH_KEY]
         found[bulk_load.decode(), int(batch)].append(one.ledger_id)

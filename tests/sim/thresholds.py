@@ -161,7 +161,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.spark.commit:_GIVEN_UP_AT_ONCE": (1, 3),
     "octavo.spark.commit:_PAUSE_S": (0.01, 0.5),
     "octavo.spark.commit:_PAUSE_S_MAX": (0.5, 1.0),
-    "octavo.spark.orphans:_READS_AT_ONCE": (1, 2),
+    "octavo.ledger.client:_RECORDS_AT_ONCE": (1, 2),
     # Drawn last, so that the other draws of a seed stay as they were.
     "octavo.broker.cluster.orphan_ledgers:_AT_ONCE": (1, 2),
     "octavo.broker.cluster.forks:_AT_ONCE": (1, 2),
