@@ -250,6 +250,7 @@ class _Driver:
 
     def views(self) -> list[View]:
         """Return the partitions as they are now; the next micro-batch is planned with them."""
+        self._seen = None  # a failed look leaves no older views to plan with
         self._seen = self._thread.call(self._views())
         return self._seen
 
