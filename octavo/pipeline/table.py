@@ -48,8 +48,8 @@ from octavo.pipeline.table_rules import (
     Upkeep,
     check_topic,
     next_ranges,
-    pause_s,
 )
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.options import InvalidOption, Selection
@@ -58,6 +58,8 @@ from octavo.spark.stored import PieceReader
 
 _INFER_ROWS = 10_000
 """A schema is inferred from as many messages."""
+_PAUSE_S, _PAUSE_S_MAX = 0.5, 30.0
+"""The first and the longest pause after failures in a row."""
 _TRIES_MAX = 5
 """Failures in a row after which a job without `--follow` ends."""
 
@@ -194,6 +196,7 @@ class Follower:
         self._schema: Mapping[str, Any] | None = None
         self._infers = options.infer
         """Whether unknown fields become columns."""
+        self._pauses = Backoff(_PAUSE_S, _PAUSE_S_MAX, None)
         self.tally = _Tally()
 
     def close(self) -> None:
@@ -208,6 +211,7 @@ class Follower:
             try:
                 is_full = self.commit_next()
                 failures = 0
+                self._pauses.reset()
             except _Suspended:
                 return
             except _Widened:
@@ -236,7 +240,7 @@ class Follower:
         """Wait before the next try; raise `JobFailed` after the last."""
         if not self._options.follow and failures >= _TRIES_MAX:
             raise JobFailed(f"{why} (tried {failures} times)") from error
-        pause = pause_s(failures - 1)
+        pause = self._pauses.next_s()
         self._say(f"{why}: trying again in {pause:.1f} s")
         time.sleep(pause)
 
@@ -265,7 +269,6 @@ class Follower:
         columns = self._columns_for()
         if not exists:
             self._table.create(columns.arrow, self._properties(position))
-            exists = True
             position = self._table.position()
             check_topic(position, self._options.topic, incarnation)
         self._table.check_mine()

@@ -47,10 +47,7 @@ class Misfit(NamedTuple):
     partition: int
     offset: int
     reason: str
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp_ms: int
+    value: bytes
 
 
 class Columns:
@@ -98,18 +95,13 @@ class Columns:
         """Return the value's fields. Raises msgspec's errors, `UnicodeDecodeError`."""
         return self._decode(value)
 
-    def fits(self, value: bytes | None) -> bool:
+    def fits(self, value: bytes) -> bool:
         """Return whether the value can be decoded."""
         try:
-            self._decode(value or b"")
+            self._decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         return True
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Columns) and self.arrow == other.arrow
-
-    __hash__ = None  # type: ignore[assignment]
 
     def values(self, rows: list[Any]) -> list[pa.Array]:
         """Return the value's columns of decoded rows; None: a row without a value."""
@@ -167,7 +159,6 @@ class Rows:
         self._columns = columns
         self._schema = columns.arrow
         self._clear()
-        self.rows = 0
         self.odd_times = 0
         """The messages whose time is outside the calendar."""
         self.newest_ms = -1
@@ -196,7 +187,6 @@ class Rows:
         self._offsets.extend(offsets)
         self._records.extend(records)
         self._partitions.extend([batch.partition] * len(records))
-        self.rows += len(records)
 
     def _fitting(self, partition: int, offsets: Any, records: list[Any]) -> tuple[Any, list[Any]]:
         """Decode the values; keep misfits apart."""
@@ -210,7 +200,7 @@ class Rows:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 bad.append(number)
                 reason = _IS_LARGE if is_large(record) else str(error)
-                self.misfits.append(misfit(partition, offsets[number], reason, record))
+                self.misfits.append(Misfit(partition, offsets[number], reason, value))
                 self.misfit_bytes += len(value)
         self._decoded += decoded
         if bad:
@@ -258,12 +248,6 @@ def _headers(every: list[Any]) -> pa.Array:
 def is_large(record: Any) -> bool:
     """Return whether the message's body is stored in pieces."""
     return any(key == LARGE_HEADER for key, _ in record.headers)
-
-
-def misfit(partition: int, offset: int, reason: str, record: Any) -> Misfit:
-    """Return a message that does not fit, with what is needed to publish it elsewhere."""
-    headers = tuple((key, value) for key, value in record.headers)
-    return Misfit(partition, offset, reason, record.key, record.value, headers, record.timestamp)
 
 
 def columns_of_schema(schema: Mapping[str, Any] | None, *, keep_value: bool = False) -> Columns:

@@ -2,8 +2,8 @@
 
 A table's snapshots carry, in their summary, the topic, its incarnation, and the next offset of each
 partition. They are written by the commit that adds the messages, so the newest of these snapshots
-is always the exact position of the table, whenever a process was killed. If another
-program made a snapshot, which carries none, the position of its nearest ancestor counts.
+is always the exact position of the table, whenever a process was killed. A snapshot of another
+program carries no position; then the position of its nearest ancestor counts.
 """
 
 from __future__ import annotations
@@ -282,8 +282,3 @@ def to_expire(
             break
         found.append(one)
     return found
-
-
-def pause_s(failures: int) -> float:
-    """Return how long to wait after as many failures in a row."""
-    return min(30.0, 0.5 * 2.0 ** min(failures, 10))

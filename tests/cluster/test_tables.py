@@ -416,7 +416,7 @@ async def test_a_catalog_that_is_away_and_a_full_disk_are_waited_for(
     """The catalog is locked by another program, then the disk is full, then nothing answers."""
     from sqlalchemy.exc import OperationalError
 
-    monkeypatch.setattr("octavo.pipeline.table.pause_s", lambda _: 0.01)
+    monkeypatch.setattr("octavo.pipeline.table._PAUSE_S", 0.01)
     await world.publish(4)
     errors: list[Exception] = [
         OperationalError("update", {}, Exception("database is locked")),

@@ -16,7 +16,6 @@ from octavo.pipeline.table_rules import (
     Upkeep,
     check_topic,
     next_ranges,
-    pause_s,
     position_in,
     resumed,
     to_expire,
@@ -118,7 +117,3 @@ def test_old_ancestors_are_expired_up_to_the_first_that_is_kept() -> None:
     assert [one.id for one in to_expire(8, every, [3], 8_000, keep)] == [1, 2]
     assert [one.id for one in to_expire(8, every, [], 80_000, keep)] == [1, 2, 3, 4, 5, 6]
     assert to_expire(None, every, [], 80_000, keep) == []
-
-
-def test_pauses_grow_and_are_bounded() -> None:
-    assert [pause_s(n) for n in (0, 1, 2, 50)] == [0.5, 1.0, 2.0, 30.0]
