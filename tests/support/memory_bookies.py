@@ -2,7 +2,7 @@
 
 `MemoryLedgerClient` is the production client with its writers, readers and recoveries; only the
 connection to a bookie is replaced. A bookie asks bookie/ledgers/rules.py, as the real bookie does.
-Tests set its faults: `refuses`, `hold`, `go_down`.
+Tests set its faults: `refuses`, `hold`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from octavo.ledger.bookies.bookies import Bookie, Bookies, RequestClass
 from octavo.ledger.bookies.connection import BatchDone, BookieConnection, ReadDone, RequestDone
 from octavo.ledger.bookies.connection import _Waiting as Waiting
 from octavo.ledger.client import LedgerClient
-from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.cookie import Cookie
@@ -49,10 +48,8 @@ class MemoryBookie:
     def __init__(self, bookie_id: str) -> None:
         self.info = BookieInfo(bookie_id, "memory", 1, properties={"incarnation": "1"})
         self.ledgers: dict[int, MemoryLedger] = {}
-        self.is_up = True
         self.refuses: Code | None = None
         """The answer to all adds, when it is set."""
-        self.connections: dict[MemoryConnection, None] = {}
         self._held: list[Callable[[], None]] | None = None
 
     def hold(self) -> None:
@@ -65,12 +62,6 @@ class MemoryBookie:
         held, self._held = self._held or [], None
         for work in held:
             work()
-
-    def go_down(self) -> None:
-        """Break all connections, and take no new ones until `is_up` is set."""
-        self.is_up = False
-        for connection in tuple(self.connections):
-            connection.close("the bookie is down")
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do it in the next turn of the loop, unless the bookie is held."""
@@ -158,11 +149,6 @@ class MemoryConnection(BookieConnection):
             buffer_bytes_max=pool.options.connection_buffer_bytes_max,
         )
         self._bookie = bookie
-        bookie.connections[self] = None
-
-    def _fail(self, reason: str) -> None:
-        self._bookie.connections.pop(self, None)
-        super()._fail(reason)
 
     def send_adds(self, frames: Sequence[Buffer], size: int) -> None:
         self._bookie.soon(partial(self._add, b"".join(frames)))
@@ -246,8 +232,6 @@ class _Line(Bookie):
         self._bookie = bookie
 
     async def _open(self) -> BookieConnection:
-        if not self._bookie.is_up:
-            raise BookieUnavailable(self.bookie_id, "the bookie is down")
         return MemoryConnection(self._bookie, self, self._pool)
 
 
