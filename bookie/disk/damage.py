@@ -48,7 +48,7 @@ class DamageKind(enum.StrEnum):
     ENTRY_DIGEST = "entry-digest"
     """An entry does not match its own digest, although its extent's checksum matches."""
     WRONG_RECORD = "wrong-record"
-    """A good record, but not that of the index, or with frames of other entries."""
+    """A good record, but another than the index says, or with frames of other entries."""
     NOT_INDEXED = "not-indexed"
     """A good record of a live ledger that the index does not know: its entries read as absent."""
     LEDGERS_MAP = "ledgers-map"

@@ -399,7 +399,8 @@ class BulkLoads:
     async def abort(
         self, bulk_load: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
     ) -> list[int]:
-        """Give up private ledgers of this batch, and delete those that no partition has.
+        """Give up private ledgers of this batch, and delete the ledgers that no partition
+        has.
 
         Binds no id to a token: other processes may give up orphans. Raises `FOREIGN_BULK_LOAD`,
         `INVALID_BULK_LOAD`, `BULK_LOAD_ABORTED`.

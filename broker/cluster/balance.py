@@ -243,8 +243,10 @@ class Balance:
         return self._loads.of(name)
 
     def load_to_tell(self) -> int:
-        """Return the load that the others are told; a change of a tenth shows within ten
-        seconds."""
+        """Return the load to report to other brokers.
+
+        A change of a tenth is reported within ten seconds.
+        """
         now_s = self.clock()
         since_s = now_s - self._told_s
         told = worth_telling(self._told, self.load(), self._rules.floor, since_s)

@@ -104,8 +104,8 @@ class InactiveTopics:
         )
 
     def _spans(self, partition: Partition) -> list[tuple[int, bool]]:
-        """Return each time in ms after which subscriptions expire, and whether it is for durable
-        ones."""
+        """Return each time in ms after which subscriptions expire, and whether it applies to
+        durable subscriptions."""
         span_ms = partition.settings.policies.subscription_expiry_ms
         return [(self._non_durable_ms, False)] + ([] if span_ms is None else [(span_ms, True)])
 

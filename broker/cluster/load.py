@@ -33,7 +33,7 @@ TOLD_STEP = 0.1
 
 
 TOLD_WITHIN_S = 10.0
-"""After this time, even a change of a tenth of a load below the floor is told."""
+"""After this time, a broker also reports a change of a tenth of a load below the floor."""
 
 
 class LoadRules(NamedTuple):
@@ -71,7 +71,7 @@ class _Meter:
 
 
 class Loads:
-    """Measures the loads of a broker's partitions. Times are seconds of one steady clock."""
+    """Measures the loads of a broker's partitions. Times are seconds of a steady clock."""
 
     def __init__(self) -> None:
         self._meters: dict[PartitionName, _Meter] = {}

@@ -572,8 +572,8 @@ class OwnershipManager:
         self._lookups.forget(topic)
 
     async def _abandon_in_turns(self, held: list[Tenure], why: str, served: list[int]) -> None:
-        """Abandon some partitions in each turn of the loop; add the numbers of served ones to
-        `served`.
+        """Abandon some partitions in each turn of the loop; add the numbers of the served
+        partitions to `served`.
 
         A partition takes some milliseconds with its log lines, and a topic may have thousands.
         """

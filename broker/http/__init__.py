@@ -7,8 +7,9 @@ errors into answers. `stream` is an answer without end. `schemas` and `openapi` 
 most of this (`connection_bytes`, `fast_publish`).
 
 Harmful requests are refused: a connection beyond the limit (`connections`), another site's page
-(`csrf`), a forged connection of brokers (`operations`), a body that grows (`request_body`), stalls,
-or has no room (`held_bytes`). Requests for single messages take turns on the loop (`Turns`).
+(`csrf`), a forged connection of brokers (`broker_connections`), a body that grows (`request_body`),
+stalls, or has no room (`held_bytes`). Requests for single messages take turns on the loop
+(`Turns`).
 
 Promises: all brokers answer alike; each error is a problem with a name and a status; a body is
 bounded before it is read. Relies on the broker. A crash cuts the connection; the client does not

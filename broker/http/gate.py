@@ -179,7 +179,7 @@ class Gate(Authorizer):
         return self._check_broker(headers)
 
     def _check_secured(self) -> None:
-        """Raise a 503 if this broker may serve secured clusters only, and this one is not."""
+        """Raise a 503 if this broker may only serve secured clusters, and its cluster is not."""
         if self._required and not self.secured:
             raise Problem(
                 503,

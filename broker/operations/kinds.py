@@ -81,7 +81,7 @@ Position = str | int | MessageId | tuple[int]
 
 
 At = str | int | list[int]
-"""A position in an operation: a message id is a list of three numbers, a time of one number."""
+"""A position in an operation: a message id is a list of three numbers, a time a list of one."""
 
 
 def at_of(position: Position) -> At:

@@ -381,8 +381,8 @@ class Publisher:
     def release(self, segment: OpenSegment, tail: PartitionTail | None = None) -> None:
         """Answer what this ledger has confirmed: the partition's record names the ledger now.
 
-        `tail`: a new, empty tail, if ledgers were inserted before this one: the old tail cannot
-        continue after them.
+        `tail`: a new, empty tail, if ledgers were inserted before this ledger: the old tail
+        cannot continue after them.
         """
         segment.released = True
         if tail is not None:

@@ -20,7 +20,8 @@ import msgpack
 from octavo.broker.state.cursor import pack_ranges, ranges_of, unpack_ranges
 
 LEASES_BYTES_MAX = 512 * 1024
-"""The most bytes of a partition's leases. A subscription whose leases do not fit leaves none."""
+"""The most bytes of a partition's leases. A subscription whose leases do not fit passes no
+leases on."""
 _OF_ONE_OP = 10_000
 """The most messages in an operation."""
 _MESSAGES_MAX = 1_000_000

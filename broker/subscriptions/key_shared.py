@@ -187,7 +187,7 @@ class KeyOrder:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many keys have unacked messages that no new messages are examined."""
+        """Whether the most keys have unacked messages: then no new messages are examined."""
         return len(self._keys) >= self._messages_max
 
     def is_left(self, end: int) -> bool:

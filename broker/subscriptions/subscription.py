@@ -846,7 +846,7 @@ class Subscription:
         async def whole(
             found: DispatchedBatch, look: _Look
         ) -> tuple[LeasedBatches | list[Delivery], int]:
-            # Pending messages go in the order of due times; batches can only keep that of offsets.
+            # Pending messages go in the order of due times; a batch has its messages by offset.
             pending = found.was_pending
             lease = self._lease_of(found)
             batches = None if pending else await _batches(self._log, found, self._loop, look)
@@ -906,8 +906,10 @@ class Subscription:
             raise
 
     async def _keep_counts(self, found: DispatchedBatch) -> None:
-        """Make delivery counts durable before a consumer gets them: no later owner may tell lower
-        ones."""
+        """Make delivery counts durable before a consumer gets them.
+
+        So no later owner reports a lower count.
+        """
         holds = self._dispatcher.holds  # false after a seek meanwhile
         counts = {
             o: found.counts[o]
@@ -944,8 +946,8 @@ class Subscription:
     async def _without_early(
         self, found: DispatchedBatch, look: _Look, batch: StoredBatch
     ) -> DispatchedBatch:
-        """Remove messages of this batch that are not due from `found`; skip later ones of the
-        batch, too.
+        """Remove messages of this batch that are not due from `found`, and skip the batch's later
+        messages, too.
 
         So a batch of messages that are not due is opened once, however few of them were asked for.
         """

@@ -20,7 +20,7 @@ from pathlib import Path
 
 LIST = Path(__file__).resolve().parents[1] / "medium.txt"
 PROPERTY = "processor_seconds"
-"""What a test and the processes that it waited for took, in a JUnit file."""
+"""The processor time of a test and of the processes that it waited for, in a JUnit file."""
 
 WAITING_SHARE = 1 / 3
 """How much of its time a test costs that only waits."""

@@ -74,7 +74,7 @@ async def release(call: Call) -> web.StreamResponse:
     """`DELETE …/producer-access?epoch=`."""
     epoch = call.integer("epoch", -1, 0, LAST_EPOCH)
     if epoch < 0:
-        raise Problem(400, "invalid-parameter", "epoch must be given: that of the acquired access")
+        raise Problem(400, "invalid-parameter", "epoch must be given: the epoch of the access")
 
     name = _partition(call)
     if (elsewhere := await redirected(call, name)) is not None:

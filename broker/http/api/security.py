@@ -110,7 +110,7 @@ class UserGroups(msgspec.Struct):
 
 
 async def get_user_groups(call: Call) -> web.StreamResponse:
-    """`GET /v1/policy/groups/{user}`: none for a user without a record."""
+    """`GET /v1/policy/groups/{user}`: the groups of a user, which are none without a record."""
     name = call.variables["user"]
     checked_principal(f"user:{name}", "user")
     record = await UserStore(call.services.store).read(name)
