@@ -1,8 +1,8 @@
 """Writes docs/planted_bugs.md: `python -m tests.sim.mutants.page [RESULTS]`.
 
-The page has a line for each planted bug: the bug, and what found it in its last search
-(measured.json). RESULTS is the output of `python -m tests.sim mutants --json`, which is merged into
-measured.json first. A test compares the page with what this module writes.
+The page names each planted bug, and what found it in its last search (measured.json). RESULTS is
+the output of `python -m tests.sim mutants --json`, which is merged into measured.json first. A test
+compares the page with what this module writes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ HEAD = """# Planted bugs
 <!-- Written by python -m tests.sim.mutants.page; edit tests/sim/mutants instead. -->
 
 A simulator that finds nothing proves nothing. So bugs that BookKeeper, Pulsar, Kafka and systems on
-top of them really had, and mistakes that a reviewer may overlook, are planted in Octavo's own code,
-one at a time. A seed or a test must then fail, which passes without the bug. If nothing finds a
-bug, the simulator or the tests have a blind place, which is then closed for the whole kind.
+top of them had, and mistakes that a reviewer may overlook, are planted in Octavo's own code, one at
+a time; a seed or a test must then fail.
 
 ```sh
 make mutants                              # all of them
-make mutants ONLY=ack-before-fsync        # one of them, by the name in its row
+make mutants ONLY=ack-before-fsync        # one of them
 python -m tests.sim run SEED --verbose --mutant ack-before-fsync     # see how it does harm
 ```
 
-A bug is an edit of a few words in one production function; edits and stories are in
+A bug is an edit of a few words in one production function; edits, titles and stories are in
 `tests/sim/mutants/*_bugs.py`. CI runs the bugs that are found fastest (`tests/sim/test_mutants.py`)
 and checks that all edits still fit the code (`tests/unit/sim`).
 
-*Seeds* is the number of seeds until the last search found the bug, from 0 on: the same on every
-machine. *Caught by* is a property of [properties.md](properties.md). Tests are below `tests/`.
+*Seeds*: the number of seeds until the last search found the bug, from 0 on; the same on every
+machine. *Caught by*: a property of [properties.md](properties.md). Tests are below `tests/`.
 """
-STORIES = "For each number of the first table: where it was found, what happened, what it needs."
 
 
 def taken_in(known: Mapping[str, Finding], results: Iterable[str]) -> dict[str, Finding]:
@@ -81,11 +79,7 @@ def page(found: Mapping[str, Finding]) -> str:
         ("no.", "bug", "reference", "reason"),
         [(str(a.canon), a.title, a.reference, a.reason) for a in ABSENT],
     )
-    lines += ["", "## The stories of the canon", "", STORIES, ""]
-    for mutant in sorted(MUTANTS.values(), key=lambda m: m.canon):
-        if mutant.canon:
-            lines += _story(mutant)
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _section(section: Section, found: Mapping[str, Finding]) -> list[str]:
@@ -98,10 +92,7 @@ def _section(section: Section, found: Mapping[str, Finding]) -> list[str]:
         )
         lines.append("")
     if section.tested:
-        lines += _table(
-            ("bug", "name", "test"),
-            [_tested_row(bug, found.get(bug.name)) for bug in section.tested],
-        )
+        lines += _table(("test", "bugs"), _tested_rows(section.tested, found))
         lines.append("")
     return lines
 
@@ -112,10 +103,13 @@ def _row(mutant: Mutant, found: Finding | None) -> tuple[str, ...]:
     return number + mutant.title, f"`{mutant.name}`", "" if found is None else found.by, seeds
 
 
-def _tested_row(bug: TestedBug, found: Finding | None) -> tuple[str, ...]:
-    """The test's file is enough: measured.json names the test that failed first."""
-    test = f"`{bug.test.split('::')[0]}`" if found else "not found"
-    return bug.title, f"`{bug.name}`", test
+def _tested_rows(bugs: Iterable[TestedBug], found: Mapping[str, Finding]) -> list[tuple[str, ...]]:
+    """Return a row for each file of tests; measured.json names the test that failed first."""
+    rows: dict[str, list[str]] = {}
+    for bug in bugs:
+        test = f"`{bug.test.split('::')[0]}`" if bug.name in found else "not found"
+        rows.setdefault(test, []).append(f"`{bug.name}`")
+    return [(test, ", ".join(names)) for test, names in rows.items()]
 
 
 def _property(failure: str) -> str:
@@ -123,14 +117,6 @@ def _property(failure: str) -> str:
     what = failure.split(" s: ", 1)[-1]
     name = what.split(" ", 1)[0].rstrip(":")
     return name if name[:1] in "SPXCT" and any(c.isdigit() for c in name) else "an error"
-
-
-def _story(mutant: Mutant) -> list[str]:
-    return [
-        f"**{mutant.canon}** ({mutant.reference}). {' '.join(mutant.story.split())} "
-        f"*Needs*: {mutant.found_by}.",
-        "",
-    ]
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -64,8 +64,7 @@ class Section:
 SECTIONS = (
     Section(
         "The field",
-        """Bugs that systems in the field had. The canon of 25 has numbers; the others come from
-        the list of the ledger protocol and from BookKeeper's newest reports.""",
+        """Bugs that systems in the field had. The canon of 25 has numbers.""",
         (
             *recovery_bugs.MUTANTS,
             *writer_bugs.MUTANTS,
@@ -174,8 +173,7 @@ SECTIONS = (
     Section(
         "Mistakes that a reviewer may overlook",
         """A line that looks redundant and is removed, a simplified condition, an off-by-one, a
-        similar name, an `any` for an `all`; at least one for each pure module. tests/RECORD.md
-        lists those that nothing found, and how the hole was closed.""",
+        similar name, an `any` for an `all`; at least one for each pure module.""",
         (*view_bugs.MUTANTS, *overlooked_bugs.MUTANTS),
         (
             *tested_ledger_bugs.BUGS,
