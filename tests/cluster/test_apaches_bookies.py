@@ -22,11 +22,8 @@ from tests.support.apache_bookie import FakeApacheBookie, apache_bookie
 from tests.support.cluster import add_many
 from tests.support.raw_bookie import open_metadata, until
 
-# On Apache's bookies only the writer could read the end of an idle ledger. The last entries are
-# confirmed by the next add, or by an explicit LAC, which was sent to our bookies only. So `octavo
-# ledger read` and Spark left out the last entries of an idle topic, and a broker without them in
-# its cache answered 503, "do not yet confirm", until the next publish. `make apache`, part
-# `brokers`, found it.
+# Only the writer could read the last entries of an idle ledger on Apache's bookies: the explicit
+# LAC that confirms them was sent to Octavo's bookies only.
 
 DEADLINE_S = 20
 
@@ -106,7 +103,6 @@ async def test_what_is_octavos_own_is_not_asked(client: LedgerClient) -> None:
 async def test_audit_reads_what_it_cannot_ask(
     store: MetadataStore, client: LedgerClient, bookies: list[FakeApacheBookie]
 ) -> None:
-    """It reported for every copy that its bookie does not say whether it has it."""
     writer = await client.create()
     await add_many(writer, 20)
     metadata = await writer.close()

@@ -27,7 +27,6 @@ HOUR_MS = 3_600_000
 
 
 async def times(partition: Partition, start: int = 0, *, compacted: bool = False) -> list[int]:
-    """Return the times of all messages as shown; check the checksum of each batch."""
     found: list[int] = []
     offset = start
     opener = partition._context.open_batches
@@ -47,14 +46,12 @@ async def times(partition: Partition, start: int = 0, *, compacted: bool = False
 
 
 async def cold(partition: Partition, start: int = 0) -> list[int]:
-    """Return the same from the ledgers, not from the tail cache."""
     partition._log.tail.clear()
     partition._log.tail = partition._log._cache.partition()
     return await times(partition, start)
 
 
 async def lookups(partition: Partition, found: list[int], before: int) -> None:
-    """Yield the offset of each of these times, and of a millisecond later, by the rule."""
     for time_ms in sorted({one + more for one in found for more in (0, 1)}):
         wanted = next((n for n, one in enumerate(found) if one >= time_ms), len(found))
         assert await partition.offset_at(time_ms) == before + wanted, time_ms
@@ -132,7 +129,7 @@ async def test_a_policy_that_changes_holds_from_the_next_ledger_on(cluster: Clus
     await set_policies(cluster, partition, APPEND)
     await partition.publish(batch(2, time_ms=5))
     await set_policies(cluster, partition, CREATE)
-    stamped = with_base_offset(batch(1, time_ms=9), 0, 77)  # a producer's own leader epoch
+    stamped = with_base_offset(batch(1, time_ms=9), 0, 77)
     await partition.publish(stamped)
     clock.now_ms -= HOUR_MS
     await set_policies(cluster, partition, APPEND)
@@ -172,7 +169,6 @@ async def test_a_ledger_ends_before_its_stamps_come_round_also_an_empty_one(
             await partition.publish(batch(1))
     wanted = [begun + n * (ROLL_AFTER_MS + 1) for n in (0, 2, 3)]
     assert await cold(partition) == wanted
-    # The clock has jumped without maintenance: nothing is stored with a wrong time.
     clock.now_ms += SPAN_MS
     with pytest.raises(PartitionUnavailable, match="too old for the current append time"):
         await partition.publish(batch(1))
@@ -263,7 +259,7 @@ async def test_retention_goes_by_the_append_time(cluster: Cluster) -> None:
     one = await cluster.start("A")
     name = await make_topic(one.broker, policies=APPEND, retention_ms=1_000, rollover_entries=1)
     partition = await owned(one.broker, name)
-    for time_ms in (1, 2**50):  # the producer claims the distant past, and the future
+    for time_ms in (1, 2**50):
         await partition.publish(batch(1, time_ms=time_ms))
     await partition.publish(batch(1))
     await partition.maintain()
@@ -275,7 +271,6 @@ async def test_retention_goes_by_the_append_time(cluster: Cluster) -> None:
 
 
 async def test_a_due_time_is_kept(cluster: Cluster) -> None:
-    """Delayed delivery follows the header with the due time, whatever the message's time."""
     one = await cluster.start("A")
     name = await make_topic(one.broker, policies=APPEND)
     partition = await owned(one.broker, name)

@@ -1,4 +1,4 @@
-"""Append times in all outputs of HTTP and the Python client are the same."""
+"""Show the same append times in all outputs of HTTP and the Python client."""
 
 from __future__ import annotations
 
@@ -82,7 +82,6 @@ async def test_every_reader_sees_when_it_was_stored(cluster: Cluster) -> None:
         answer = await api.get(MESSAGES, headers={"Accept": BATCHES})
         assert answer.headers[APPEND_TIME_HEADER] == f"0={wanted[0]}", name
         found, last_ms = [], wanted[0]
-        # by the format page: docs/formats/record_batch.md
         for header, data in split_batches(answer.body):
             last_ms = time_of(header.partition_leader_epoch, last_ms)
             found += [last_ms] * header.record_count
@@ -148,7 +147,7 @@ async def test_streams_and_sockets_tell_it_too(cluster: Cluster) -> None:
 
 
 async def test_a_follower_at_the_end_knows_the_time_of_what_comes(cluster: Cluster) -> None:
-    """Its stream begins before there is a batch that could tell the days of the stamps."""
+    """The stream begins before any batch tells the days of the stamps."""
     async with AsyncClient([api.url for api in cluster.apis.values()]) as client:
         found: list[int] = []
 
@@ -170,7 +169,6 @@ async def test_a_follower_at_the_end_knows_the_time_of_what_comes(cluster: Clust
 
 
 async def test_a_stream_ends_where_its_head_does_not_tell_the_next_time(cluster: Cluster) -> None:
-    """Two batches as in a partition whose owner's clock was set: weeks apart."""
     await filled(cluster)
     owner = await cluster.owner_of(TOPIC + "/partitions/0")
     partition = await cluster.brokers[owner].broker.ownership.partition(NAME)
@@ -178,7 +176,7 @@ async def test_a_stream_ends_where_its_head_does_not_tell_the_next_time(cluster:
     later_ms = now_ms + 3 * SPAN_MS
     segment = partition._publisher.segment
     partition._publisher._clock = lambda: later_ms
-    segment.appended_ms = later_ms  # as if another ledger had begun
+    segment.appended_ms = later_ms
     async with aiohttp.ClientSession() as session:
         url = f"{cluster.api.url}{MESSAGES}?from=6&follow=true"
         async with session.get(url, headers={"Accept": BATCHES}) as stream:

@@ -1,4 +1,4 @@
-"""A broker that has many partitions to open opens requested ones first."""
+"""Of many partitions to open, a broker opens requested partitions first."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_more_than_a_batch_is_stored_in_order_and_once(cluster: Cluster) -
 
 
 async def test_nothing_is_lost_or_twice_when_answers_are_and_owners_go(cluster: Cluster) -> None:
-    """Every other answer of the owner is lost on its way, and then the owner itself is."""
+    """Every second answer of the owner is lost, and then the owner dies."""
     owner = await _make_and_find_owner(cluster)
     other = next(name for name in cluster.brokers if name != owner)
     log = log_of(cluster, other)
@@ -149,7 +149,6 @@ async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(cluster
     ):
         with raises_code(AUDIT_TOPIC_CLOSED):
             await attempt
-    # Access granted by an older broker does not stop the brokers either.
     partition._access.acquire("me", 0, session_ms=10**9, fencing=True)
     answer = await cluster.api.put(f"{AUDIT}/subscriptions/lazy", json={"start": "earliest"})
     assert answer.status == 201, answer
@@ -180,8 +179,6 @@ async def test_an_owner_that_vanishes_loses_nothing_of_others(tmp_path: Path) ->
 
 @pytest.mark.parametrize("through", ["broker-0", "broker-1"])
 async def test_a_topic_that_was_deleted_is_made_anew(cluster: Cluster, through: str) -> None:
-    """Its new owner does not know the producer: tested at the owner, and at a broker that
-    forwards."""
     await _make_and_find_owner(cluster)
     log = log_of(cluster, through)
     administers(log, 1)

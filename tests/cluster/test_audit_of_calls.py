@@ -1,6 +1,5 @@
-"""Calls to a secured cluster in the audit log: each once, at whichever broker, with caller,
-operation, address and reason; quotas are the caller's.
-"""
+"""Calls to a secured cluster in the audit log: each once, with caller, operation, address and
+reason."""
 
 from __future__ import annotations
 
@@ -40,7 +39,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def told(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return the content of the topic, once no event waits."""
     for running in cluster.brokers.values():
         assert running.server is not None
         audit = running.server._audit
@@ -64,7 +62,7 @@ async def test_each_call_is_told_once_with_who_what_and_why(cluster: Cluster) ->
     apis = list(cluster.apis.values())
     assert (await apis[0].put(ORDERS, headers=ADMIN)).status == 201
     path = f"{ORDERS}/messages"
-    for api in apis:  # one of the two forwards it
+    for api in apis:
         assert (await api.post(path, b"x", "text/plain", headers={**ALICE})).status == 200
         assert (await api.post(path, b"x", "text/plain", headers={**BOB})).status == 403
     assert (await apis[0].get(path)).status == 401

@@ -27,11 +27,7 @@ from tests.support.cluster import (
     values,
 )
 
-# Partitions stayed where chance put them, and a joining broker got none. In a hundred topics of
-# four partitions twelve lay 4:0 on two brokers, since each partition chose independently. After a
-# rolling restart of both, the first one back had 0 of 32 for good, because only unowned partitions
-# were ever claimed. Now a topic's partitions are spread evenly (broker/cluster/membership.py), and
-# handed on to their preferred owner (broker/cluster/balance.py).
+# Only unowned partitions were ever claimed, so a broker that joined or restarted got none.
 
 QUICK: dict[str, Any] = {
     "balance_after_ms": 300,
@@ -41,14 +37,13 @@ QUICK: dict[str, Any] = {
 
 
 async def serve(running: list[RunningBroker], name: PartitionName) -> RunningBroker:
-    """Wait for the partition's owner, and return it."""
     async with asyncio.timeout(15):
         while True:
             for one in running:
                 try:
                     owner = await one.broker.ownership.owner_of(name)
                 except OctavoError:
-                    continue  # it is being moved, or this one has stopped
+                    continue
                 if owner.local:
                     return one
             await asyncio.sleep(0.01)
@@ -139,8 +134,8 @@ async def test_what_nobody_takes_is_taken_back(
     for number in range(2):
         await serve([one], TOPIC.partition(number))
     two = await cluster.start("B", **QUICK)
-    monkeypatch.setattr(two.broker.ownership, "reconcile", lambda: None)  # it is deaf
-    one.broker.ask_peer = None  # and gets no calls
+    monkeypatch.setattr(two.broker.ownership, "reconcile", lambda: None)
+    one.broker.ask_peer = None
     mine = {p.name: p.epoch for p in one.broker.ownership.open_partitions()}
     await until(
         lambda: any(p.epoch > mine[p.name] + 1 for p in one.broker.ownership.open_partitions()),
@@ -149,16 +144,12 @@ async def test_what_nobody_takes_is_taken_back(
     assert share(two.broker) == 0
 
 
-# A partition was closed for a successor that had not heard of it, taken back, and closed again. The
-# successor learned of the released partition by its watch, which may be late by any time; for a
-# topic that was deleted and made again it had no watch. So the partition had no owner for 5 s,
-# again and again, and the successor refused forwarded calls by outdated knowledge. Seed 8066 of
-# profile `recreate` (S10), where watches are late by up to 20 s. Now the owner asks the successor,
-# which looks before it refuses; one that refuses all the same gets nothing for a while.
+# A successor whose watch was late had not heard of the partition that was closed for it: the
+# owner took it back and closed it again, and it was unserved for 5 s each time.
 
 
 async def test_an_heir_whose_watches_are_silent_takes_it(cluster: Cluster) -> None:
-    """It had a request for the partition before, so it remembers another owner, and has a watch."""
+    """It remembers another owner from an earlier request."""
     one = await cluster.start("A", **QUICK)
     name = await make_topic(one.broker, partitions=2)
     for number in range(2):
@@ -174,7 +165,6 @@ async def test_an_heir_whose_watches_are_silent_takes_it(cluster: Cluster) -> No
 
 
 async def test_an_heir_of_a_topic_made_again_takes_it(cluster: Cluster) -> None:
-    """The topic's watches went with it, and the new one's partitions had no request yet."""
     one = await cluster.start("A", **QUICK)
     two = await cluster.start("B", **QUICK)
     await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
@@ -200,7 +190,7 @@ async def test_an_heir_that_refuses_is_left_alone_for_longer_and_longer(
 
     async def refuses(*of: Any) -> None:
         asked.append(str(of[1]))
-        raise ConnectionRefusedError("nobody listens")
+        raise ConnectionRefusedError("no client listens")
 
     def noted(broker_id: str, now_s: float) -> float:
         pauses.append(took_nothing(broker_id, now_s))
@@ -236,10 +226,8 @@ def test_the_pauses_of_a_broker() -> None:
 
 
 async def test_it_can_be_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker whose drain got no answer stayed drained for the others, though it was undone.
-    The store had the value, its answer was lost, and undoing looked like the announced state, so
-    it was not announced. The broker got nothing until it was restarted. Seed 42 of profile
-    `stream` (S10)."""
+    """Undoing a drain whose announcement got no answer looked like the announced state, so it
+    was not announced: the others gave the broker nothing until its restart."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         drained, other = (cluster.brokers[f"broker-{number}"] for number in range(2))
         standings = other.broker.registry.statuses

@@ -63,7 +63,6 @@ BODIES: dict[extension.Op, dict[str, Any]] = {
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """One bookie that authenticates callers, in a cluster that is not secured yet."""
     async with running_cluster(tmp_path, 1, guarded=True) as cluster:
         yield cluster
 
@@ -76,7 +75,6 @@ async def as_node(cluster: Cluster, node: BookieNode) -> RawClient:
 
 
 async def shown(node: BookieNode, token: bytes | str) -> tuple[RawClient, str]:
-    """Open a connection and show a token; return both with the bookie's complaint."""
     client = await RawClient.connect(node)
     client.send(auth_frame(OCTAVO, token if isinstance(token, bytes) else token.encode()))
     answer = await client.answer()
@@ -86,7 +84,6 @@ async def shown(node: BookieNode, token: bytes | str) -> tuple[RawClient, str]:
 
 
 async def stored(cluster: Cluster) -> BookieNode:
-    """A secured bookie with three entries in each of the ledgers 1 and 2."""
     node = cluster.nodes["b1"]
     await cluster.secure(("user:alice", "consume", "topic:public/flights"))
     client = await as_node(cluster, node)
@@ -127,7 +124,7 @@ async def test_a_stranger_is_refused_in_v2_frames(world: Cluster) -> None:
     answer = await client.answer()
     assert isinstance(answer, BatchReadAnswer)
     assert (answer.code, answer.entries) == (Code.UNAUTHORIZED, [])
-    bad = add_of(1, 5, lac=9)  # the LAC makes no difference
+    bad = add_of(1, 5, lac=9)
     client.send(adds_of(1, range(3, 5)) + bad + add_of(3, 0, flags=0))
     refused = [await client.answer() for _ in range(4)]
     assert set(refused) == {
@@ -342,7 +339,6 @@ async def test_a_readers_token_ends_with_what_it_was_given_out_for(
         users = UserStore(cluster.store)
         await users.create("alice", scram_records("correct horse", RNG), ("staff",))
         await users.create("bob")
-        # In reality the broker's and the bookie's are in two processes.
         config = SecurityConfig(api_keys_file=str(keys), files_reload_ms=5)
         callers = cluster.authenticates = await open_authenticator(
             config, cluster.store, wall_clock_ms, RNG, _no_network
@@ -433,8 +429,6 @@ async def test_who_proves_nothing_is_let_go(
 
 
 class ByCommonName:
-    """Knows certificates by their CN, optionally after a while."""
-
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
         self._revoked: set[str] = {"user:revoked"}
@@ -510,7 +504,6 @@ async def test_certificates_of_clients_and_rules_about_bookies(
             stranger = await connected(name)
             assert await stranger.read(1, 0) is Code.UNAUTHORIZED
         assert await pulsar.fence(1) != Code.UNAUTHORIZED
-        # BookKeeper's own way to TLS; an early frame waits until its sender is known.
         begun = V3Client(*await asyncio.open_connection("127.0.0.1", node.port))
         begun.send(request_frame(v3.Op.START_TLS, 1, "startTLSRequest"))
         assert (await begun.answer()).status == OK
@@ -527,7 +520,6 @@ async def test_certificates_of_clients_and_rules_about_bookies(
 
 
 async def test_a_cluster_that_is_secured_works_on(tmp_path: Path) -> None:
-    """Ledgers are written, read and recovered; a bookie gets lost copies back."""
     async with running_cluster(tmp_path, 3, guarded=True, patient=True) as cluster:
         before = await cluster.client(1)
         writer = await before.create()
@@ -591,7 +583,7 @@ async def test_messages_are_published_and_consumed_through_secured_bookies(
     tmp_path: Path,
 ) -> None:
     async with running_cluster(tmp_path, 3, brokers=2, guarded=True) as cluster:
-        await cluster.secure()  # the brokers' own HTTP authenticates no caller here
+        await cluster.secure()
         api = cluster.api
         assert (await api.put("/v1/topics/public/t", json={})).status in (200, 201)
         found = await api.post("/v1/topics/public/t/messages", json={"messages": [{"value": "a"}]})
@@ -618,7 +610,6 @@ class ByToken:
 
 
 async def asked(node: BookieNode, request: str, token: str = "") -> tuple[int, str]:
-    """Return status and answer of the admin port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", node.admin.port)
     shown = f"Authorization: Bearer {token}\r\n" if token else ""
     writer.write(f"{request} HTTP/1.1\r\nHost: b\r\n{shown}\r\n".encode())
@@ -674,7 +665,6 @@ async def test_a_broker_gives_a_token_for_the_ledgers_of_a_topic(tmp_path: Path)
         for number in (0, 1):
             path = f"/v1/topics/public/flights/partitions/{number}/messages"
             assert (await api.post(path, json={"value": "x"})).status == 200
-        # This broker authenticates no caller: the client is a stranger who may consume.
         await cluster.secure(("*", "consume", "topic:public/flights"))
         answer = await api.post("/v1/topics/public/flights/reader-token")
         assert answer.status == 200, answer
@@ -696,8 +686,7 @@ async def test_a_broker_gives_a_token_for_the_ledgers_of_a_topic(tmp_path: Path)
 
 
 async def test_a_token_reads_what_the_topic_has_and_no_entry_besides(tmp_path: Path) -> None:
-    """A fork's token reads neither later entries of its source nor truncated ones, though it named
-    the ledger that both share."""
+    """A fork's token reads neither later nor truncated entries of its source."""
     async with running_cluster(tmp_path, 1, brokers=1, guarded=True) as cluster:
         api, node = cluster.api, cluster.nodes["b1"]
         settings = dict.fromkeys(("ensemble_size", "write_quorum", "ack_quorum"), 1)
@@ -741,7 +730,6 @@ async def test_a_token_reads_what_the_topic_has_and_no_entry_besides(tmp_path: P
             return set(re.findall(r"(?:gone|both|later)-\d", texts.decode("latin-1")))
 
         async def until_known(topic: str) -> dict[str, Any]:
-            """Return a token, once the bookie knows that the ledger reaches this entry."""
             while True:
                 given = (await api.post(f"/v1/topics/public/{topic}/reader-token")).json()
                 if given["ledgers"]:

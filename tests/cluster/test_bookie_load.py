@@ -69,10 +69,10 @@ async def test_slow_disk_bounds_memory_and_refuses_nothing(tmp_path: Path) -> No
             await asyncio.sleep(0.001)
         for number, found in enumerate(await acked):
             assert found == [(number, i) for i in range(count)]
-        # Data that was read when the pressure came is still taken: one chunk for each connection.
+        # Data that was read before the pressure came is still taken: one chunk per connection.
         slack = 4 * bounds["scratch_bytes"]
         assert pending_max <= bounds["journal_queue_bytes_max"] + slack
-        # A half may exceed its bound by the group that filled it; the queued data follows.
+        # A half may exceed its bound by the group that filled it.
         half_max = bounds["write_cache_bytes_max"] + bounds["journal_group_bytes_max"]
         assert cached_max <= 2 * half_max + bounds["journal_queue_bytes_max"] + 2 * slack
         assert sample(bookie, "octavo_bookie_read_pauses_total", reason="STORAGE") > 0
@@ -86,7 +86,6 @@ async def test_slow_disk_bounds_memory_and_refuses_nothing(tmp_path: Path) -> No
 
 
 async def test_twenty_thousand_adds_in_flight_on_one_ledger(tmp_path: Path) -> None:
-    """Apache's bookie answers TooManyRequests here, and its client closes the ledger."""
     async with running_bookie(tmp_path, disk=slow_syncs(0.05)) as bookie:
         client = await RawClient.connect(bookie)
         client.send(adds_of(1, range(20_000), b"x" * 100))
@@ -134,7 +133,6 @@ async def test_reads_do_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
 
 
 async def test_peer_that_takes_no_answers_is_not_read(tmp_path: Path) -> None:
-    """Its memory is bounded; when it wakes, it gets every answer."""
     count, payload = 2000, bytes(64 * KIB)
     async with running_bookie(tmp_path, connection_answer_bytes_max=MIB) as bookie:
         client = await RawClient.connect(bookie, limit=4 * KIB)
@@ -216,7 +214,6 @@ async def test_many_reads_in_flight_are_all_answered(tmp_path: Path) -> None:
 
 
 async def test_peers_that_vanish_in_the_middle(tmp_path: Path) -> None:
-    """Half a frame, adds in flight, a parked long-poll: nothing of it stays behind."""
     async with running_bookie(tmp_path, disk=slow_syncs(0.02)) as bookie:
         for start in range(0, 100, 10):
             client = await RawClient.connect(bookie)

@@ -57,14 +57,10 @@ async def until_registered(store: MetadataStore, *, read_only: bool) -> BookieIn
 
 
 async def refusal(folder: Path, kind: type[BaseException], **how: object) -> str:
-    """Return the message with which a bookie refuses to start."""
     with pytest.raises(kind) as refused:
         async with running_bookie(folder, **how):  # type: ignore[arg-type]
             pass
     return str(refused.value)
-
-
-# Restart
 
 
 async def test_restart_keeps_data_fence_and_key(tmp_path: Path) -> None:
@@ -124,9 +120,6 @@ async def test_stop_ends_parked_long_polls(tmp_path: Path) -> None:
         assert (await waiting).body == {"lac": -1}
 
 
-# Identity
-
-
 async def test_first_start_stamps_every_folder_and_metadata(tmp_path: Path) -> None:
     async with open_metadata(tmp_path) as store:
         node = new_node(
@@ -157,7 +150,7 @@ async def test_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["journal", "ledgers"])
 async def test_wiped_folder_is_refused(tmp_path: Path, lost: str) -> None:
-    """It would answer "no such entry" for entries that it has acked."""
+    """It would deny entries that it has acked."""
     async with running_bookie(tmp_path):
         pass
     os.rename(tmp_path / lost, tmp_path / "away")
@@ -216,7 +209,7 @@ async def test_removed_cookie_in_metadata_is_refused(tmp_path: Path) -> None:
 
 
 async def test_interrupted_stamping_is_repeated(tmp_path: Path) -> None:
-    """Folders with only a cookie have made no promise yet."""
+    """Folders with only a cookie have promised nothing yet."""
     async with open_metadata(tmp_path) as store:
         node = new_node(config_in(tmp_path), store)
         await node.start()
@@ -285,9 +278,6 @@ def test_senseless_settings_are_named(tmp_path: Path) -> None:
         config_in(tmp_path, write_cache_bytes_max=0)
 
 
-# Registration
-
-
 async def test_registration_carries_address_rack_and_incarnation(tmp_path: Path) -> None:
     async with (
         running_bookie(tmp_path / "b", metadata=tmp_path, rack="/dc1/r7") as bookie,
@@ -297,9 +287,6 @@ async def test_registration_carries_address_rack_and_incarnation(tmp_path: Path)
         assert (info.host, info.port, info.read_only) == ("127.0.0.1", bookie.port, False)
         assert info.properties["rack"] == "/dc1/r7"
         assert info.incarnation == bookie.incarnation
-
-
-# Read-only
 
 
 async def test_told_read_only(tmp_path: Path) -> None:
@@ -378,9 +365,6 @@ async def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
         client.close()
 
 
-# Failure
-
-
 async def test_failed_sync_ends_the_node_and_acks_nothing(tmp_path: Path) -> None:
     disk = TroubledDisk()
 
@@ -400,9 +384,6 @@ async def test_failed_sync_ends_the_node_and_acks_nothing(tmp_path: Path) -> Non
         with pytest.raises(ConnectionRefusedError):
             await RawClient.connect(bookie)
         disk.hook = lambda call, path: None
-
-
-# The side port
 
 
 async def http(port: int, request: str) -> str:
@@ -430,7 +411,6 @@ async def test_metrics_and_health_over_http(tmp_path: Path) -> None:
 
 
 async def test_each_request_to_the_side_port_checks_its_parameters(tmp_path: Path) -> None:
-    """A wrong value of each parameter, and one that the request does not have: 400 names both."""
     async with running_bookie(tmp_path, admin_port=0) as bookie:
         admin = bookie.admin
         asked = [

@@ -171,7 +171,6 @@ async def test_damaged_entry_is_refused_and_the_rest_goes_on(
     assert {Added(1, 0, 0), Added(1, 2, 2)} <= set(answers)  # type: ignore[arg-type]
     assert await client.read(1, 1) is Code.NO_ENTRY
     assert bookie.metrics.registry.get_sample_value("octavo_bookie_adds_damaged_total") == 1
-    # Without the flag the digest may be of any type: the bookie cannot judge.
     bad[4:8] = struct.pack(">I", header(1))
     assert await client.add(bytes(bad)) is Code.OK
 
@@ -211,9 +210,6 @@ async def test_auth_is_answered(client: RawClient) -> None:
     client.send(auth_frame("SomePlugin", b"token"))
     assert await client.answer() == AuthMessage(AUTH_DISABLED, b"")
     assert await client.add(add_of(1, 0)) is Code.OK
-
-
-# The extension
 
 
 async def test_lac_read_write_and_entries(client: RawClient) -> None:
@@ -260,7 +256,7 @@ async def test_a_fence_ends_long_polls(bookie: BookieNode, client: RawClient, ti
     """A follower learned of a recovered end only when its poll's whole time was over."""
     assert await client.add(add_of(1, 0)) is Code.OK
     assert await client.add(add_of(2, 0)) is Code.OK
-    for _ in range(times - 1):  # also a fence that is there already
+    for _ in range(times - 1):
         await bookie.storage.control.fence(1, KEY)
     for number in (1, 2):
         body = {"ledger": number, "after": 5, "timeout_ms": 600_000}
@@ -317,9 +313,6 @@ async def test_extension_request_with_missing_or_odd_fields(client: RawClient) -
     assert (await client.call(Op.READ_LAC)).code is Code.BAD_REQUEST
     assert (await client.call(Op.READ_LAC, ledger="one")).code is Code.BAD_REQUEST
     assert (await client.call(Op.NODE_INFO, unknown="is ignored")).code is Code.OK
-
-
-# Protocol errors: the connection ends, the bookie does not
 
 
 BROKEN = {

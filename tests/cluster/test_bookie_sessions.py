@@ -35,7 +35,6 @@ def node_on(folder: Path, store: MetadataStore, **how: Any) -> BookieNode:
 
 
 async def registration(registry: BookieRegistry, *, read_only: bool = False) -> BookieInfo:
-    """Wait until bookie-1 is registered so."""
     async with asyncio.timeout(30):
         while True:
             info = (await registry.available()).get("bookie-1")
@@ -74,7 +73,7 @@ async def test_serves_while_metadata_is_out_of_reach(tree: Any, tmp_path: Path) 
         async with tree.cut(store):
             assert await client.add(add_of(1, 0)) is Code.OK
             assert await client.read(1, 0) == entry_of(1, 0)
-            tell_read_only(node, True)  # must reach metadata as soon as metadata can be reached
+            tell_read_only(node, True)
             assert await client.add(add_of(1, 1)) is Code.READ_ONLY
         await registration(BookieRegistry(other), read_only=True)
         client.close()
@@ -96,12 +95,11 @@ async def test_metadata_that_does_not_answer_at_start(
         with pytest.raises(BookieStartTimeout, match="does the metadata store"):
             await node.start()
     again = node_on(tmp_path, store)
-    await again.start()  # the folders were given back
+    await again.start()
     await again.stop()
 
 
 async def test_a_live_bookie_keeps_its_id(tree: Any, tmp_path: Path) -> None:
-    """The same id on other folders is refused by the cookie, and the first bookie continues."""
     node = node_on(tmp_path / "one", await tree.open())
     await node.start()
     other = await tree.open()

@@ -68,7 +68,6 @@ async def private(
     tag: str = "s",
     time_ms: int = 1_700_000_000_000,
 ) -> PrivateLedger:
-    """Make a closed private ledger with one batch for each count."""
     writer = await running.ledgers.create(
         custom={
             rules.KIND_KEY: rules.KIND,
@@ -90,8 +89,6 @@ async def private(
 def at_owners(
     *cluster: RunningBroker,
 ) -> Callable[[PartitionName, str, int], Awaitable[int | None]]:
-    """Asks the partition's owner among these brokers, as the HTTP layer does."""
-
     async def load_part(name: PartitionName, bulk_load: str, number: int) -> int | None:
         for running in cluster:
             if running.gone:
@@ -133,7 +130,7 @@ async def test_a_batch_joins_several_partitions_between_what_is_published(
             ),
         ),
     ]
-    assert first.next_offset == 3  # nothing is visible before the commit
+    assert first.next_offset == 3
     done = await commit(running, "q", 0, offers)
     assert (done.repeated, done.offsets) == (False, {zero: 3, one: 0})
     assert (await first.publish(batch(1, tag="after"))).first_offset == 6
@@ -141,7 +138,6 @@ async def test_a_batch_joins_several_partitions_between_what_is_published(
         "before-0", "before-1", "before-2", "a0-0", "a0-1", "a1-0", "after-0"
     ]  # fmt: skip
     assert await values(second) == ["b0-0", "c0-0", "c0-1"]
-    # The empty open ledger of partition 1 left the ledger list, and the cluster.
     named = {ledger for one in (first, second) for ledger, _ in one.ledgers}
 
     async def strangers() -> set[int]:
@@ -170,7 +166,7 @@ async def test_a_repeat_does_nothing_and_another_attempt_is_given_up(
     assert await abort("q", 4, [ledger.ledger_id, again.ledger_id]) == [again.ledger_id]
     assert await abort("q", 3, [older.ledger_id]) == [older.ledger_id]
     await commit(running, "q", 5, [])
-    assert await abort("q", 4, [ledger.ledger_id]) == []  # the partition's own record knows
+    assert await abort("q", 4, [ledger.ledger_id]) == []
     assert await values(partition) == ["s0-0", "s0-1", "s0-2"]
 
 
@@ -290,7 +286,7 @@ async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
     await commit(running, "q", 0, [Offer(name, (ledger,))])
     assert (await waiting)[0].base_offset == 2
     await partition.publish(batch(1, tag="z"))
-    # From before the bulk load to after it in one read: the cache must not skip uncached messages.
+    # The cache must not skip uncached messages.
     offset, seen = 0, []
     while offset < partition.next_offset:
         for stored in await partition.read(offset, bytes_max=10**6, count_max=99):
@@ -337,7 +333,7 @@ STEPS = ("begun", "new ledger made", "old one closed", "record written")
 async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The owner stops for ever at one step; another one takes over, and the commit is repeated."""
+    """The owner stops at one step; another broker takes over, and the commit is repeated."""
     first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
@@ -393,7 +389,7 @@ async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
 
 
 async def forgotten(cluster: Cluster, running: RunningBroker, bulk_load: str) -> None:
-    """Its record goes a week later, by a believed clock, and not before."""
+    """Remove its record a week later, by a believed clock."""
     bulk_loads = running.broker.bulk_loads
     cluster.clock.now_ms += 8 * 24 * 3600 * 1000
     await bulk_loads.sweep(bulk_load, running.broker._served_here)
@@ -416,7 +412,7 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
 
     async def half(name: PartitionName, bulk_load: str, number: int) -> int | None:
         if name == one:
-            raise BrokerError("the owner of this one does not answer")
+            raise BrokerError("the owner of this partition does not answer")
         return await first.load_part(bulk_load, number)
 
     bulk_loads = running.broker.bulk_loads
@@ -424,7 +420,7 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
         await bulk_loads.commit("q", 0, offers, half)
     assert (first.next_offset, second.next_offset) == (2, 0)
     assert not (await bulk_loads.newest("q")).complete
-    cluster.clock.now_ms -= 3_600_000  # set back: no caller may wait until it has caught up
+    cluster.clock.now_ms -= 3_600_000
     async with asyncio.timeout(60):
         while not (await bulk_loads.newest("q")).complete:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -443,7 +439,7 @@ async def test_the_next_batch_waits_until_the_one_before_is_whole(cluster: Clust
     ledgers = [await private(running, name, "q", n, [2], f"t{n}-") for n in range(2)]
 
     async def none(*_: Any) -> int | None:
-        raise BrokerError("nobody answers")
+        raise BrokerError("no broker answers")
 
     with raises_code(BULK_LOAD_UNFINISHED):
         await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledgers[0],))], none)
@@ -464,7 +460,7 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
     ledger = await private(running, name, "q", 0, [2])
 
     async def none(*_: Any) -> int | None:
-        raise BrokerError("nobody answers")
+        raise BrokerError("no broker answers")
 
     with raises_code(BULK_LOAD_UNFINISHED):
         await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledger,))], none)
@@ -515,8 +511,7 @@ async def test_two_drivers_of_one_batch_commit_it_once(cluster: Cluster) -> None
 async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
     cluster: Cluster,
 ) -> None:
-    """Its old batches must not be taken for the new ones in the partitions that had them, or half a
-    batch would be missing; a partition's messages are neither added again nor given up."""
+    """Partitions that had the old batches must not take them for new batches."""
     running = await cluster.start("A", trim_interval_ms=50)
     zero = await make_topic(running.broker, partitions=2)
     one = TOPIC.partition(1)
@@ -536,10 +531,8 @@ async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
     assert await values(second) == ["new0-0"]
 
 
-# Every broker read every bulk load's record again every ten seconds, one after the other. An id is
-# remembered for seven days, and most are idle: thousands of synced reads per round and broker. And
-# one slow partition held up all later ids. Now watches tell of changed records, and each bulk load
-# is finished independently. Found by reading.
+# Every broker read every bulk load's record every ten seconds, one after the other, and one slow
+# partition held up all later ids.
 
 ROUND_MS = 20
 IDS = [f"t{number:02}" for number in range(30)]
@@ -553,7 +546,7 @@ async def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def none(*_: object) -> int | None:
-    raise BrokerError("nobody answers")
+    raise BrokerError("no broker answers")
 
 
 async def test_only_what_has_changed_is_read(
@@ -583,7 +576,7 @@ async def test_only_what_has_changed_is_read(
 
 
 async def test_what_changes_while_it_is_read_is_read_again() -> None:
-    """The alarm comes between the store's answer and its arrival."""
+    """The watch fires between the store's answer and its arrival."""
     store: Any = Mock(list=AsyncMock(return_value=["q"]))
 
     async def read(_: str) -> tuple[BulkLoadRecord, int]:
@@ -631,7 +624,6 @@ async def test_a_slow_partition_holds_up_no_other_bulk_load(
 async def test_another_broker_finishes_what_one_that_died_had_committed(
     brokers: Cluster,
 ) -> None:
-    """Only the watch tells it of the batch: it knew the bulk load, complete, before."""
     first = await brokers.start("A", trim_interval_ms=600_000)
     second = await brokers.start("B", trim_interval_ms=ROUND_MS)
     name = await make_topic(first.broker)
@@ -654,10 +646,8 @@ async def test_another_broker_finishes_what_one_that_died_had_committed(
     assert await values(await owned(second.broker, name)) == ["n0-0-0", "n1-0-0"]
 
 
-# A commit with number 2⁶³−1 made every later batch of its id a repeat: dropped, and answered 200.
-# Any caller could do it to any id, also with the very next number and an empty batch; and a `begin`
-# with junk blocked an id for ever. Now batches follow one another, and an id is bound to the token
-# of its first batch.
+# Any caller could commit number 2⁶³−1 to any id: every later batch was a repeat, dropped with a
+# 200. Now batches follow one another, and the token of its first batch owns the id.
 
 HUGE = 2**63 - 1
 FAR_TOPIC = "/v1/topics/public/one"
@@ -691,7 +681,6 @@ async def test_a_number_far_ahead_is_refused_with_the_next_one(far_cluster: Clus
                 assert f"is {expected};" in said.json()["detail"]
         said = await ask(far_cluster, "commit", expected, nothing)
         assert (said.status, said.json()["repeated"]) == (200, False), said
-    # Numbers with intended gaps say so, and are held to it.
     said = await ask(far_cluster, "commit", 9, {**nothing, "after": 0})
     assert (said.status, said.json()["expected_batch"]) == (409, 2), said
     said = await ask(far_cluster, "commit", 9, {**nothing, "after": 9})
@@ -736,11 +725,11 @@ async def test_what_cannot_be_published_is_not_begun(
 
 
 async def test_the_sinks_id_is_the_clusters(far_cluster: Cluster) -> None:
-    """A client that reads an id in a ledger's metadata cannot commit, begin or abort under it."""
+    """A client that reads an id in a ledger's metadata cannot use it."""
     node = next(iter(far_cluster.brokers.values()))
     service = far_cluster.store.url
     async with connected(service) as spark:
-        for batch_id in (7, 8, 12):  # after a forgotten id; after batches without a task
+        for batch_id in (7, 8, 12):
             task = TaskLedgers(spark, "t", batch_id, "0")
             await task.write([(TARGET, build_batch([Record(None, b"%d" % batch_id)]))])
             written = list(await task.close())

@@ -25,7 +25,7 @@ async def test_what_a_crash_left_behind_is_waited_for(cluster: Cluster) -> None:
     first = await cluster.start("A")
     name = await make_topic(first.broker)
     await (await owned(first.broker, name)).publish(batch())
-    await first.store.close()  # its record goes with its session
+    await first.store.close()
     first.gone = True
     again = await cluster.start("A")
     partition = await owned(again.broker, name)

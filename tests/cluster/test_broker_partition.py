@@ -69,7 +69,6 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(cluster: Cluster) -> 
         await asyncio.gather(*(publish(number) for number in range(start, start + 4)))
     assert len(partition.ledgers) > 4
     assert await values(partition) == [f"r{n}-{i}" for n in range(200) for i in range(3)]
-    # Any offset, from a cold start, with an empty tail cache.
     for offset in (0, 1, 299, 300, 419, 598):
         expected = f"r{offset // 3}-{offset % 3}"
         assert (await values(partition, offset))[0] == expected
@@ -78,9 +77,8 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(cluster: Cluster) -> 
 async def test_a_close_behind_a_failed_roll_over_keeps_what_was_acked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store was away for the change that names the new ledger, and back for the next one. The
-    close then wrote the new ledger's end, nothing, for the old ledger, which was the last in the
-    record. The old ledger left the record with all its acked messages (seed 91000032)."""
+    """When the store missed only the change that names the new ledger, the close wrote the new
+    ledger's end for the old one: its acked messages left the record (seed 91000032)."""
     running = await cluster.start("A")
     name = await make_topic(running.broker, rollover_entries=3)
     partition = await owned(running.broker, name)
@@ -130,10 +128,10 @@ async def test_offsets_outside_the_log(cluster: Cluster) -> None:
     assert beyond.value.next_offset == 0
     for number in range(12):
         await partition.publish(batch(2, tag=f"t{number}"))
-    while partition.earliest_offset < 10:  # roll-overs may lag behind the publishing
+    while partition.earliest_offset < 10:
         await partition.maintain()
         await asyncio.sleep(0.01)
-    await partition.publish(batch(2, tag="last"))  # one ledger may have held all others
+    await partition.publish(batch(2, tag="last"))
     with pytest.raises(OffsetTrimmed) as trimmed:
         await partition.read(9, bytes_max=1, count_max=1)
     assert trimmed.value.earliest == partition.earliest_offset

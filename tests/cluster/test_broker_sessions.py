@@ -16,7 +16,6 @@ from tests.support.cluster import Cluster, RunningBroker, batch, make_topic, own
 
 
 async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition:
-    """Return the open partition, wherever it is served."""
     async with asyncio.timeout(15):
         while True:
             for one in running:
@@ -127,7 +126,6 @@ async def test_a_record_changed_behind_the_owner_stops_it(cluster: Cluster) -> N
     again = await owner_among(name, first)
     assert await values(again) == ["0-0", "1-0", "2-0"]
     async with asyncio.timeout(10):
-        # No orphan ledger is left: the one that no record ever named is deleted.
         while len(await first.ledgers.list()) != len(again.ledgers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

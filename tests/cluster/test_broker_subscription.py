@@ -45,7 +45,7 @@ def ids(deliveries: list[Delivery], *wanted: int) -> list[str]:
 
 
 async def received(subscription: Subscription, count: int) -> list[Delivery]:
-    """Receive this many messages, in any number of calls: slow disks make a receive give fewer."""
+    """Receive this many messages in any number of calls: slow disks make a receive give fewer."""
     got: list[Delivery] = []
     while len(got) < count:
         more = await subscription.receive("c", messages_max=count - len(got))
@@ -67,7 +67,6 @@ async def test_each_message_once_and_acks_survive_a_handover(cluster: Cluster) -
     assert [one.record.value for one in got[4:6]] == [b"m0-4", b"m1-0"]
     assert got[7].message_id.index == 2
     assert await subscription.receive("c", messages_max=30) == []
-    # Every second one, in two calls: holes stay, and are durable.
     odd = [one.ack_id for one in got if one.offset % 2]
     assert await subscription.acknowledge(odd[:8]) == 8
     assert await subscription.acknowledge(odd) == 7
@@ -89,7 +88,7 @@ async def test_each_message_once_and_acks_survive_a_handover(cluster: Cluster) -
     assert {one.delivery_count for one in again} == {2}
     with pytest.raises(StaleLease):
         await subscription.acknowledge(ids(got, 2))
-    # An ack whose answer was lost and which is repeated elsewhere is done, not stale.
+    # An ack that is repeated because its answer was lost is done, not stale.
     assert await subscription.acknowledge(ids(got, 1, 3)) == 0
 
 
@@ -107,7 +106,7 @@ async def test_successors_know_how_often_messages_were_delivered(cluster: Cluste
     await first.vanish()
 
     second = await cluster.start("B")
-    await owned(second.broker, name)  # which ends without writing
+    await owned(second.broker, name)
     await second.vanish()
 
     third = await cluster.start("C")
@@ -129,7 +128,6 @@ async def test_leases_end_and_count(cluster: Cluster) -> None:
     await subscription.acknowledge(ids(got, 1), nacks=[Nack(ids(got, 2)[0], 0)])
     nacked = await subscription.receive("d", messages_max=10)
     assert [(one.offset, one.delivery_count) for one in nacked] == [(2, 2)]
-    # No consumer acks: after the ack timeout a waiting consumer gets all of them.
     again: list[Delivery] = []
     while len(again) < 3:
         again += await subscription.receive("e", messages_max=10, wait_s=10)
@@ -243,7 +241,6 @@ async def test_starts_names_and_bad_ids(cluster: Cluster) -> None:
     for bad in ("", "x", "0-1-2", "0-1-2-3-4", "1-0-1-1"):
         with raises_code(INVALID_ACK_ID):
             await earliest.acknowledge([bad])
-    # A later subscription of the name has its own cursor.
     await earliest.acknowledge(up_to=3)
     await broker.topics.delete_subscription(name.topic_name, "early")
     cluster.clock.now_ms += 1
@@ -293,10 +290,8 @@ async def test_redeliveries_that_lie_far_apart(cluster: Cluster) -> None:
     assert subscription.stats().committed_offset == 1000
 
 
-# An ack id of a subscription acked the same message of another. Leases are numbered from 1 in each
-# subscription, and the epoch in ack ids was the partition's: the first id of `a` was also the first
-# id of `b`. A program that mixed them up, or kept ids of a recreated subscription, was answered
-# 200, and the message was never processed. Found as a user, with curl.
+# An ack id was valid in every subscription of a topic: leases are numbered from 1 in
+# each, and the epoch was the partition's.
 
 TOPIC = "/v1/topics/public/orders"
 BATCHES = {"Accept": "application/vnd.kafka.recordbatch.v2"}

@@ -131,7 +131,6 @@ async def test_a_partition_added_later_is_read_from_its_beginning(cluster: Clust
     for number in range(2):
         partition = await owned(a, NAME.partition(number))
         await partition.publish(batch(4))
-        # The cursor is made only now, by its first use.
         backlog = (await partition.subscription("s")).stats().backlog
         assert backlog == (0 if number == 0 else 4)
 
@@ -150,7 +149,6 @@ async def test_a_namesake_made_at_once_is_another_topic(cluster: Cluster) -> Non
 
 
 async def test_a_topic_has_a_bounded_number_of_subscriptions(cluster: Cluster) -> None:
-    """Each costs memory at the owner, and there was no bound."""
     a = (await cluster.start("A", subscriptions_max=2)).broker
     await a.topics.create(NAME, TopicSettings())
     settings = SubscriptionSettings(type="shared")
@@ -162,10 +160,8 @@ async def test_a_topic_has_a_bounded_number_of_subscriptions(cluster: Cluster) -
     await a.topics.create_subscription(NAME, "s2", settings)
 
 
-# A conflict of settings showed the program's own objects: `policies is Policies(retention_ms=None,
-# …), not Policies(…)`, and for a subscription all settings, not the differences. A misnamed field
-# was refused without the list of fields, and a value out of bounds with the core's name and unit,
-# `ack_timeout_ms`. Found as a user, with curl.
+# Error texts showed the program's own objects, all settings, not just the differing settings, and
+# units that the caller had not used.
 
 TOPIC = "/v1/topics/public/orders"
 
@@ -263,10 +259,6 @@ async def hidden_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_all_settings_are_shown_and_can_be_said(
     hidden_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`octavo topic describe` did not show settings with parts, such as a backlog quota or
-    compaction. `octavo subscription create` showed such settings as Python writes them, and could
-    not set most of them: filter, limits, durable. Found as a user of the guide."""
-
     async def octavo(*arguments: str) -> dict[str, str]:
         capsys.readouterr()
         assert await asyncio.to_thread(run, [*arguments, "--url", hidden_cluster.api.url]) == 0

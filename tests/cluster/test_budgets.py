@@ -1,10 +1,6 @@
-"""The cost of a message, counted in function calls, the same on every machine.
-
-A whole cluster (three bookies, a broker, the client) runs in this thread. The test counts every
-call that Python makes in it, its own functions and those in C, while messages go through. Work per
-message where once per batch would do shows here at once. A budget is a sixth above the count when
-it was written; a deliberate increase raises it, and says why.
-"""
+"""The cost of a message, counted in function calls, the same on every machine. A cluster (three
+bookies, a broker, the client) runs in this thread. A budget is a sixth above the count when it
+was written; a change that raises it says why."""
 
 from __future__ import annotations
 
@@ -27,11 +23,10 @@ ROUNDS_MAX = 5
 
 
 async def nothing() -> None:
-    """The usual preparation of a round."""
+    pass
 
 
 async def counted(work: Callable[[], Awaitable[object]]) -> tuple[int, float]:
-    """Count this thread's calls while `work` is awaited; return the seconds too."""
     if sys.getprofile() is not None:
         pytest.skip("something else, a debugger or coverage, counts calls already")
     calls = 0
@@ -57,12 +52,9 @@ async def within(
     work: Callable[[], Awaitable[object]],
     before: Callable[[], Awaitable[object]] = nothing,
 ) -> None:
-    """Check that a unit of `work` stays within the budget, in one round at least.
-
-    Calls that go by the clock, more on a busy machine, are measured first and subtracted. Other
-    effects of such a machine, such as a page that is cut short, are not in all rounds. A far too
-    large budget guards nothing, so it is an error too.
-    """
+    """Check that a unit of `work` stays within the budget in one round at least. Calls that go
+    by the clock are measured first and subtracted. A far too large budget guards nothing, so it
+    fails too."""
     idle = [await counted(lambda: asyncio.sleep(0.1)) for _ in range(3)]
     by_clock = min(calls / seconds for calls, seconds in idle)
     found, taken_off = float("inf"), 0.0
@@ -74,8 +66,7 @@ async def within(
         if found <= budget:
             break
     assert found <= budget, f"{what}: {found:.2f} calls, {budget} is the budget"
-    # Where a starved machine makes more calls by the clock than by the work, their estimate
-    # decides.
+    # A starved machine makes more calls by the clock than by the work.
     is_too_large = (
         found + taken_off <= budget / 3 if taken_off > budget / 3 else found <= budget / 3
     )
@@ -84,7 +75,6 @@ async def within(
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """The shared cluster with a broker, and a topic that was written to."""
     async with running_cluster(tmp_path, brokers=1) as found:
         assert (await found.api.put(TOPIC, json={"partitions": 1})).status == 201
         assert (await found.api.post(f"{TOPIC}/messages", VALUE, "text/plain")).status == 200
@@ -100,7 +90,6 @@ async def test_an_entry_among_many(cluster: Cluster) -> None:
 
 
 async def test_a_single_message(cluster: Cluster) -> None:
-    """The call as a client sends it, by a bare socket."""
     host, port = cluster.api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST {TOPIC}/messages HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: text/plain\r\n"
@@ -119,7 +108,8 @@ async def test_a_single_message(cluster: Cluster) -> None:
 
 
 async def test_a_single_message_beyond_a_quota(cluster: Cluster) -> None:
-    """It must cost much less than a stored one: a client over its quota sends many of them."""
+    """A client over its quota sends many of them, so they must cost much less than stored
+    messages."""
     host, port = cluster.api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST {TOPIC}/messages HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: text/plain\r\n"

@@ -24,7 +24,6 @@ async def _publish(partition: Partition) -> object:
 
 
 async def _receive(partition: Partition) -> object:
-    """Receive, and give back or ack."""
     subscription = await partition.subscription("s")
     given = await subscription.receive("c", messages_max=5, wait_s=5.0)
     if not given:
@@ -64,7 +63,6 @@ async def _comes_to_rest(*parts: object) -> None:
 async def test_a_call_of_a_partition_is_cancelled_at_each_await(
     cluster: Cluster, name: str, late: bool
 ) -> None:
-    """Its resources come back by themselves, within a lease, and the same call works."""
     running = await cluster.start("A")
     topic = await make_topic(running.broker)
     info, _ = await running.broker.topics.create_subscription(
@@ -109,7 +107,6 @@ async def _write(client: LedgerClient) -> object:
 async def test_a_writer_of_a_ledger_is_cancelled_at_each_await(
     cluster: Cluster, late: bool
 ) -> None:
-    """No entry, request or waiter of an abandoned ledger stays counted."""
     client = await cluster.client()
     for step in range(1, _STEPS_MAX):
         waited = await cancelled_at(lambda: _write(client), step, late=late)

@@ -44,8 +44,6 @@ async def publish(cluster: Cluster, first: int, count: int) -> None:
 
 
 class Follower:
-    """The messages that came, and why it ended."""
-
     def __init__(self, client: AsyncClient, **how: Any) -> None:
         self.offsets: list[int] = []
         self.task = asyncio.create_task(self._run(client, how))
@@ -65,7 +63,6 @@ class Follower:
 
 
 def streams_of(cluster: Cluster) -> dict[str, int]:
-    """Return the number of streams at each broker."""
     return {
         name: running.server._services.streams.taken
         for name, running in cluster.brokers.items()
@@ -133,7 +130,6 @@ async def test_it_goes_on_when_a_broker_stops(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("start", ["latest", 2])
 async def test_from_where_it_is_told(cluster: Cluster, start: str | int) -> None:
-    """And `latest` stays at the first end, though its stream ends without a message."""
     await publish(cluster, 0, 4)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client, start=start) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1)
@@ -144,7 +140,6 @@ async def test_from_where_it_is_told(cluster: Cluster, start: str | int) -> None
 
 
 async def test_nothing_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it waits by polls; a message brings the stream back."""
     monkeypatch.setattr(read, "LIVES_S", 0.1)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1)
@@ -169,7 +164,7 @@ async def test_where_there_are_too_many_streams(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_misses_nothing(tmp_path: Path) -> None:
-    """Its stream is read no further, and cut off at last; the reader continues all the same."""
+    """Its stream is not read and cut off at last; the reader continues all the same."""
     size, count = 200_000, 150
     async with running_cluster(tmp_path) as cluster:
         await cluster.start_broker("impatient", stall_timeout_ms=300)
@@ -205,7 +200,6 @@ async def test_a_deleted_topic(cluster: Cluster) -> None:
 
 
 async def test_a_topic_made_anew(cluster: Cluster) -> None:
-    """A follower of the former topic gets none of its messages."""
     await publish(cluster, 0, 3)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1 and len(follower.offsets) == 3)
@@ -227,7 +221,6 @@ async def test_an_offset_ahead(cluster: Cluster) -> None:
 
 
 async def test_trimmed_while_it_follows(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention was faster than the reader: reported once, with the remaining messages."""
     await publish(cluster, 0, 2)
     async with AsyncClient(urls_of(cluster)) as client, Follower(client) as follower:
         await until(lambda: sum(streams_of(cluster).values()) == 1 and len(follower.offsets) == 2)
@@ -236,14 +229,13 @@ async def test_trimmed_while_it_follows(cluster: Cluster, monkeypatch: pytest.Mo
             raise OffsetTrimmed("gone", 9)
 
         monkeypatch.setattr(Partition, "read", trimmed)
-        await publish(cluster, 2, 1)  # the waiting read brings it; the next one is refused
+        await publish(cluster, 2, 1)
         with pytest.raises(Trimmed) as caught:
             await asyncio.wait_for(asyncio.shield(follower.task), 20)
         assert caught.value.earliest == 9
 
 
 async def test_the_synchronous_client(cluster: Cluster) -> None:
-    """On its caller's thread, at once; leaving the loop closes the stream."""
     await publish(cluster, 0, 2)
     offsets: list[int] = []
     url = cluster.api.url

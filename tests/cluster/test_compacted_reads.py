@@ -26,8 +26,6 @@ NAME = ("public", "accounts", 0)
 
 
 class Accounts:
-    """A topic with a single partition, and its compactor."""
-
     def __init__(self, cluster: Cluster, ledgers: LedgerClient) -> None:
         self.cluster = cluster
         self.ledgers = ledgers
@@ -47,14 +45,12 @@ class Accounts:
             self.written += [(first + at, record) for at, record in enumerate(records)]
 
     def newest(self, horizon: int | None = None) -> list[Kept]:
-        """Return the content of a view up to there, by the rule."""
         last = {record.key: (offset, record) for offset, record in self.written[:horizon]}
         return sorted(last.values())
 
     async def compact(
         self, horizon: int | None = None, *, entry: int = 2, ledger: int = 2
     ) -> list[CompactedLedger]:
-        """Publish a view with this many messages in an entry, and entries in a ledger."""
         kept = self.newest(horizon)
         entries = [kept[at : at + entry] for at in range(0, len(kept), entry)]
         contents = [entries[at : at + ledger] for at in range(0, len(entries), ledger)]
@@ -67,7 +63,6 @@ class Accounts:
         return await api.get(f"{PATH}/messages?from={start}&compacted=true{asked}")
 
     async def paged(self, start: object = "earliest", **query: Any) -> list[int]:
-        """Return the offsets of all messages from there to the end, page by page; check each."""
         found: list[int] = []
         while True:
             answer = await self.get(start, **query)
@@ -134,7 +129,7 @@ async def test_every_start_and_page_gives_the_view_and_then_the_log(accounts: Ac
 
 @pytest.mark.parametrize("horizon", [15, 14])
 async def test_forms_of_answers_and_the_client(accounts: Accounts, horizon: int) -> None:
-    """Also when the horizon lies within a batch of the log, as no job makes it."""
+    """The horizon may lie within a batch of the log, though no job makes it so."""
     await accounts.publish("abcabdabeabfabgx")
     await accounts.compact(horizon)
     expected = [*accounts.newest(horizon), *accounts.written[horizon:]]
@@ -187,7 +182,6 @@ async def test_time_and_message_ids(accounts: Accounts) -> None:
         answer = await accounts.get(one["id"], broker=1)
         assert answer.json()["messages"][0] == one
     assert messages[0]["id"].startswith(f"{first.ledger_id}:0:0")
-    # Elsewhere an id from the view does not count as a place in the log.
     for wrong in ("from", "at"):
         call = "messages" if wrong == "from" else "offsets"
         answer = await accounts.cluster.api.get(f"{PATH}/{call}?{wrong}={messages[0]['id']}")
@@ -219,7 +213,7 @@ async def test_a_view_that_is_replaced_and_deleted_between_two_pages(accounts: A
     for ledger in new:
         await accounts.ledgers.delete(ledger.ledger_id)
     partition = await _owner(accounts)
-    await partition.compacted.close(None)  # forget open readers, as time would
+    await partition.compacted.close(None)
     partition._compacted._view._closed = None
     for start in ("earliest", 3, "1970-01-01T00:00:09Z"):
         answer = await accounts.get(start, broker=1)

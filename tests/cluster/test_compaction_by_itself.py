@@ -37,8 +37,6 @@ async def made(one: RunningBroker, **settings: Any) -> Partition:
 
 
 class Written:
-    """The published messages, and a reader's expectation of the view."""
-
     def __init__(self) -> None:
         self.all: Kept = {}
 
@@ -61,7 +59,6 @@ class Written:
 
 
 async def read_view(partition: Partition) -> Kept:
-    """Return everything that `compacted=true` gives, from the beginning to the end."""
     compacted = partition.compacted
     at = await compacted.resolve(at="earliest")
     found: Kept = {}
@@ -102,7 +99,6 @@ async def test_the_newest_of_each_key_run_after_run(tmp_path: Path) -> None:
                     **{at: one for at, one in written.all.items() if at >= horizon},
                 }
                 cluster.clock.now_ms += 10
-        # Ledgers roll over meanwhile, and are due then; the last run leaves a view to be removed.
         while horizon_of(partition) <= 70 or partition.compaction_is_due:
             await until(lambda: partition.compaction_is_due, "the last ledgers closed")
             await partition.compact()
@@ -171,8 +167,6 @@ async def test_raw_ledgers_go_when_the_view_covers_them_and_nobody_needs_them(
 async def test_run_follows_run_and_what_each_has_goes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Maintenance begins one chore: it continues until no run is due, without maintenance in
-    between."""
     monkeypatch.setattr(compaction_rules, "_RUN_MESSAGES_MIN", 5)
     monkeypatch.setattr(broker_module, "_RUN_REST_S", 0.01)
     async with running_cluster(tmp_path) as cluster:

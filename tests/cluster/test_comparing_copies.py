@@ -1,6 +1,5 @@
-"""A forged copy, checksum included, is replaced from the others; if the right copy is unknown,
-nothing changes and it is reported.
-"""
+"""A forged copy with a right checksum is replaced from the others; if the right copy is unknown,
+nothing changes and it is reported."""
 
 from __future__ import annotations
 
@@ -41,7 +40,6 @@ async def comparer_of(cluster: Cluster, name: str) -> CopyComparer:
 async def forge(
     cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id: int, payload: bytes
 ) -> None:
-    """Give the entry on this bookie's disk another payload, with a valid digest."""
     digest = digest_for(metadata.digest_type, metadata.password)
     data = pack_entry(digest, metadata.ledger_id, entry_id, entry_id - 1, 100, payload)
     await put(cluster, metadata, name, data)
@@ -65,7 +63,6 @@ async def written(client: LedgerClient, count: int = 5, **how: Any) -> LedgerMet
 
 
 async def of_batches(client: LedgerClient) -> LedgerMetadata:
-    """Make five batches of three messages each, one after the other."""
     writer = await client.create()
     for number in range(5):
         await writer.append(with_base_offset(batch(count=3), 3 * number))
@@ -77,7 +74,7 @@ async def of_batches(client: LedgerClient) -> LedgerMetadata:
 async def test_the_others_prove_it_wrong(cluster: Cluster, digest: DigestType) -> None:
     metadata = await written(await cluster.client(9), digest_type=digest)
     await forge(cluster, metadata, "b1", 3, b"forged")
-    if digest is DigestType.HMAC:  # a forger does not have the key
+    if digest is DigestType.HMAC:
         data = bytearray(await cluster.nodes["b1"].storage.reads.read(metadata.ledger_id, 3))
         data[40] ^= 1
         await put(cluster, metadata, "b1", bytes(data))

@@ -37,7 +37,7 @@ async def client(cluster: Cluster) -> AsyncIterator[AsyncClient]:
 
 
 class Worker:
-    """A consumer at work. `vanish`: without a word, like a killed process."""
+    """A consumer at work; `vanish` ends it like a killed process."""
 
     def __init__(self, client: AsyncClient, topics: str, name: str = "", **how: Any) -> None:
         self.of: TopicsConsumer = client.consume(topics, "s", consumer=name or None, **how)
@@ -101,7 +101,6 @@ async def test_a_pattern_leaves_letters_alone_whatever_their_topic_is_called(
     await until(lambda: worker.of.has == left, WANTED)
     assert (await client.topic("orders-failed")).stats["letters"] is True
     assert "letters" not in (await client.topic("orders-eu")).stats
-    # A recreated one is known again with its first letter.
     await client.delete_topic("orders-failed")
     await client.create_topic("orders-failed")
     (delivery,) = await refused(client)
@@ -138,7 +137,6 @@ async def test_a_topic_that_is_made_anew_while_it_is_joined_ends_no_consumer(
 
 
 async def refused(client: AsyncClient) -> list[Delivery]:
-    """Make subscription `u` of `orders-eu` give a message up."""
     await client.publish("orders-eu", "poison")
     first = client.subscription("orders-eu", "u", consumer="c")
     (delivery,) = await first.receive(1, wait_s=10)
@@ -181,7 +179,7 @@ async def test_a_subscription_of_each_type(client: AsyncClient, type_: Subscript
         wanted += await publish(client, topic, 20)
     worker = Worker(client, "x-*", type=type_)
     await until(lambda: len(worker.got) == 40, WANTED)
-    for topic in ("x-1", "x-2"):  # the last message is acked when the loop asks for the next
+    for topic in ("x-1", "x-2"):
         async with asyncio.timeout(60):
             while (found := await client.subscription(topic, "s").stats())["backlog"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Lost copies come back: of a wiped bookie, of one that was down, and of one that is gone."""
+"""Lost copies come back: of a wiped bookie, a bookie that was down, and a bookie that is gone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from tests.support.storage_support import is_fenced
 
 
 async def keeper_of(cluster: Cluster, name: str, **how: Any) -> CopyKeeper:
-    """The keeper of the node that runs under this name now; walks only when told to."""
     options = {"lost_bookie_s": 0.0, "open_ledger_s": 0.0, **how}
     client = await cluster.client(hash_of(name))
     is_owned = partial(is_owned_by_a_broker, cluster.store)
@@ -153,7 +152,7 @@ async def test_an_idle_partition_rolls_over_what_keeps_a_bookie_in_limbo(
 
     async with asyncio.timeout(60):
         while not node.storage.limbo.is_over:
-            await partition.maintain()  # no publish, receive or ack comes meanwhile
+            await partition.maintain()
             await keeper.walk()
             await asyncio.sleep(0.02)
     assert partition._record.value.state_ledger not in (None, first)
@@ -191,7 +190,7 @@ async def test_after_its_limbo_a_bookie_takes_no_adds_to_old_ledgers_that_it_for
 ) -> None:
     client = await cluster.client(1)
     gone, old = await written(client, 3), await written(client, 3)
-    await client.delete(gone.ledger_id)  # it may have been fenced here, and its writer may live
+    await client.delete(gone.ledger_id)
     node = await wipe(cluster, "b1")
     await (await keeper_of(cluster, "b1")).walk()
     assert node.storage.limbo.is_over
@@ -208,7 +207,7 @@ async def test_a_bookie_that_was_down_fetches_what_it_missed(cluster: Cluster) -
     writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
     await add_many(writer, 10)
     await cluster.stop_bookie("b2")
-    await add_many(writer, 10)  # two of three are enough, and there is no spare
+    await add_many(writer, 10)
     await writer.close()
     node = await cluster.start_bookie("b2")
     metadata = await client.metadata(writer.ledger_id)
@@ -271,7 +270,7 @@ async def test_an_open_ledger_whose_writer_is_gone_is_closed_and_copied(cluster:
     metadata = await other.metadata(writer.ledger_id)
     assert metadata.state is LedgerState.CLOSED
     assert metadata.last_entry == 19
-    await keeper.walk()  # the recovery itself may have replaced b1 already
+    await keeper.walk()
     metadata = await other.metadata(writer.ledger_id)
     assert all("b1" not in fragment.bookies for fragment in metadata.fragments)
     assert await short_copies(cluster, metadata) == []
@@ -286,7 +285,7 @@ async def test_an_older_fragment_moves_under_a_writer_that_goes_on(cluster: Clus
     await add_many(writer, 20)
     lost = writer.metadata.fragments[0].bookies[0]
     await cluster.stop_bookie(lost)
-    for _ in range(200):  # until the writer has replaced it
+    for _ in range(200):
         await add_many(writer, 1)
         if len(writer.metadata.fragments) > 1:
             break
@@ -388,7 +387,6 @@ async def test_a_bookie_that_leaves_between_two_walks_is_lost_in_time(cluster: C
 
 
 async def test_a_damaged_copy_is_replaced(cluster: Cluster) -> None:
-    """A flipped bit on the disk: found by a read, fetched again, and served by this bookie."""
     client = await cluster.client(1)
     writer = await written(client, 10)
     node: BookieNode = cluster.nodes["b1"]

@@ -1,8 +1,5 @@
-"""Python's client continues past a stored batch with damaged records.
-
-Older brokers stored unpacked batches unseen. At a batch with wrong lengths or a wrong count the
-client's reader and consumer ended with `InvalidBatch`, again and again, and read nothing behind it.
-"""
+"""Python's client continues past a stored batch with damaged records, which older brokers stored
+unseen."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def fill(cluster: Cluster, client: AsyncClient, kind: int) -> dict[int, bytes | None]:
-    """Make a topic with a sound batch behind each damaged one; return values by offset."""
     await client.create_topic("t")
     await client.subscribe("t", "s", start="earliest")
     await client.publish("t", b"first")
@@ -39,7 +35,7 @@ async def fill(cluster: Cluster, client: AsyncClient, kind: int) -> dict[int, by
     partition = await owned(running.broker, TOPIC)
     for name in FEW:
         batch = damaged(name, kind)
-        published = await partition.publish(batch)  # as it was stored before batches were verified
+        published = await partition.publish(batch)
         first, count = published.first_offset, published.last_offset - published.first_offset + 1
         for index in range(count):
             is_sound = name in ALONE and index != AT

@@ -1,6 +1,4 @@
-"""Messages that cannot be processed: copied to the dead-letter topic with its subscription, and
-acked.
-"""
+"""Messages that cannot be processed are copied to the dead-letter topic, and acked."""
 
 from __future__ import annotations
 
@@ -38,7 +36,6 @@ async def deadly(
 
 
 async def refuse(subscription: Subscription, offset: int, times: int) -> None:
-    """Receive a message until it is given up, without an ack."""
     for _ in range(times):
         got = await subscription.receive("c", messages_max=100)
         one = [delivery for delivery in got if delivery.offset == offset]
@@ -48,7 +45,6 @@ async def refuse(subscription: Subscription, offset: int, times: int) -> None:
 
 
 async def dead_letters(running: RunningBroker, count: int) -> list[Delivery]:
-    """Return this many messages of the subscription that was made for them."""
     partition = await owned(running.broker, DEAD.partition(0))
     subscription = await partition.subscription("s")
     got: list[Delivery] = []
@@ -103,10 +99,10 @@ async def test_a_lease_that_ends_when_nobody_is_left_counts_too(cluster: Cluster
     await partition.publish(batch(2))
     got = await subscription.receive("vanishes", messages_max=10)
     assert len(got) == 2
-    letters = await dead_letters(one, 2)  # the subscription gets no receive any more
+    letters = await dead_letters(one, 2)
     assert sorted(one.record.value or b"" for one in letters) == [b"m-0", b"m-1"]
     await until(lambda: subscription.stats().backlog == 0, "both are acked")
-    with pytest.raises(StaleLease):  # its lease ended before, and another consumer has the letter
+    with pytest.raises(StaleLease):
         await subscription.acknowledge([got[0].ack_id])
 
 
@@ -148,14 +144,14 @@ async def test_after_a_seek_it_is_another_letter(cluster: Cluster) -> None:
         await until(lambda: subscription.stats().backlog == 0, "the original is acked")
         dead = await owned(one.broker, DEAD.partition(0))
         await (await dead.subscription("s")).acknowledge([letter.ack_id])
-        await subscription.seek(0)  # a user with a mended program tries it again
+        await subscription.seek(0)
 
 
 async def test_other_settings_of_dead_letters_are_other_settings(cluster: Cluster) -> None:
     one = await cluster.start("A")
     name = await make_topic(one.broker, TopicName("public", "t"))
     await deadly(one, name)
-    await deadly(one, name, dead_letter_topic="t-s-dlq")  # as it is by default
+    await deadly(one, name, dead_letter_topic="t-s-dlq")
     with pytest.raises(SettingsConflict):
         await deadly(one, name, max_deliveries=3)
     with pytest.raises(SettingsConflict):

@@ -119,8 +119,8 @@ async def test_who_never_forces_does_not_wait_for_himself(cluster: Cluster) -> N
 
 
 async def test_a_bookie_that_forces_late_holds_up_nobody_for_ever(tmp_path: Path) -> None:
-    """An entry that is durable on an ack quorum is held until all have it: the others are asked as
-    well."""
+    """An entry that is durable on an ack quorum is held until all have it: the others are asked
+    as well."""
     gate = threading.Event()
 
     def hook(call: str, path: str) -> None:
@@ -147,7 +147,7 @@ async def test_a_bookie_that_forces_late_holds_up_nobody_for_ever(tmp_path: Path
 
 
 async def test_a_force_that_succeeds_after_its_bookie_refused_an_add(tmp_path: Path) -> None:
-    """It once broke the connection to that bookie, for every ledger of the process."""
+    """It broke the connection to that bookie, for every ledger of the process."""
     gate = threading.Event()
 
     def hook(call: str, path: str) -> None:

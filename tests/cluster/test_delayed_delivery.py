@@ -49,7 +49,7 @@ async def test_by_every_way_in_and_in_the_order_of_due_times(tmp_path: Path) -> 
             ("Octavo-Deliver-After", "300ms", b"5"),
             ("Octavo-Deliver-At", str(now_ms + 1_500), b"6"),
         ):
-            for _ in range(2):  # the second time by the fast path
+            for _ in range(2):
                 headers = {name: value, "Content-Type": "application/octet-stream"}
                 answer = await api.post(PATH + "/messages", body, headers=headers)
                 assert answer.status == 200, answer

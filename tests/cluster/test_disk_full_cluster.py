@@ -1,9 +1,5 @@
-"""Full disks under a whole cluster: publishes are refused clearly, reads work and acked messages
-stay.
-
-Real brokers, ledgers and bookies in one process; the disks are real, with a switch that makes
-writes fail as on a full disk.
-"""
+"""Full disks under a whole cluster: publishes are refused clearly, reads work, acked messages
+stay. The disks are real, with a switch that makes writes fail."""
 
 from __future__ import annotations
 
@@ -22,8 +18,6 @@ TOPIC = "/v1/topics/public/full"
 
 
 class Disks:
-    """The disks of all bookies; writes of the names in `full` fail."""
-
     def __init__(self) -> None:
         self.full: set[str] = set()
         self._lock = threading.Lock()
@@ -76,7 +70,6 @@ async def read_only_ones(cluster: Cluster) -> set[str]:
 
 
 async def acked(cluster: Cluster, text: str) -> None:
-    """Publish until it is acked; until then only clear refusals may come."""
     async with asyncio.timeout(40):
         while True:
             status, said = await publish(cluster, text)
@@ -103,7 +96,6 @@ async def test_one_full_disk_of_three_stops_nobody(cluster: Cluster, disks: Disk
 
 
 async def test_full_disks_below_the_ack_quorum(cluster: Cluster, disks: Disks) -> None:
-    """Refused with a reason, never acked; works again when there is room. Reads continue."""
     for n in range(5):
         await acked(cluster, f"before-{n}")
     disks.full = {"b1", "b2", "b3"}

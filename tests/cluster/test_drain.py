@@ -24,11 +24,9 @@ from tests.support.cluster import (
 from tests.support.kit.refusals import raises_code
 
 SLOW = {**QUICK, "balance_after_ms": 600_000}
-"""Without automatic moves: only drained or unloaded partitions move."""
 
 
 async def spread(cluster: Cluster, partitions: int = 6) -> tuple[RunningBroker, RunningBroker]:
-    """Two brokers, each serving its preferred partitions."""
     one = await cluster.start("A", **SLOW)
     two = await cluster.start("B", **SLOW)
     await until(
@@ -76,7 +74,6 @@ async def test_started_anew_it_is_not_drained_although_its_old_record_stands(
     await until(lambda: "A" in two.broker.registry.statuses.drained, "B has heard")
     record = await two.store.get("/octavo/standings/A")
     await one.close()
-    # from a session that is still alive
     await two.store.create("/octavo/standings/A", record.value)
     again = await cluster.start("A", **SLOW)
     await until(lambda: len(two.broker.registry.live) == 2, "it is back")
@@ -95,7 +92,7 @@ async def test_a_drain_outlives_the_end_of_a_session(cluster: Cluster) -> None:
     assert (await two.store.get(path)).version > 0
     await one.expire()
     async with asyncio.timeout(15):
-        while True:  # until its new session has made the record again
+        while True:
             with contextlib.suppress(RecordNotFound):
                 if not (await two.store.get(path)).version:
                     break
@@ -119,7 +116,6 @@ async def test_the_last_broker_cannot_be_drained(cluster: Cluster) -> None:
 
 
 async def test_drained_alone_it_serves_all_the_same(cluster: Cluster) -> None:
-    """The other one dies: a drained broker is better than none."""
     one, two = await spread(cluster, partitions=2)
     await one.broker.drain()
     await until(lambda: one.broker.ownership.held() == 0, "A is empty")

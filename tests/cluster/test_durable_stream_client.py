@@ -163,7 +163,6 @@ class Torn:
     def __init__(self) -> None:
         self.inner = HttpWire()
         self.lose = 0
-        """The number of answers to appends to lose from now on."""
         self.seen: list[tuple[str, str]] = []
 
     async def send(

@@ -170,7 +170,6 @@ async def test_whoever_waits_is_told_at_once(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("kind", [TEXT, JSON, "application/octet-stream"])
 async def test_events(cluster: Cluster, kind: str) -> None:
-    """Also through a broker that does not serve the stream, up to the end of it."""
     await put(cluster, kind, b"[1, 2]")
     readers = [
         asyncio.create_task(api.call("GET", S + "?offset=-1&live=sse"))
@@ -240,7 +239,6 @@ async def test_events_end_and_are_asked_for_again(tmp_path: Path) -> None:
 
 
 async def test_events_go_on_when_the_stream_moves(cluster: Cluster) -> None:
-    """The readers at both brokers get the rest from the next owner, in the same answer."""
     await put(cluster, body=b"a")
     readers = [
         asyncio.create_task(api.call("GET", S + "?offset=-1&live=sse"))
@@ -268,7 +266,7 @@ async def test_who_is_idle_for_too_long_goes(tmp_path: Path) -> None:
         assert (await get(cluster)).status == 404
         assert (await put(cluster, body=b"b", Stream_TTL="1")).status == 201
         assert (await get(cluster)).body == b"b"
-        for _ in range(200):  # by itself
+        for _ in range(200):
             if (await cluster.api.get("/v1/topics/public/s")).status == 404:
                 break
             await asyncio.sleep(0.1)
@@ -313,7 +311,6 @@ def counted(sequence: int, epoch: int = 0, producer: str = "p") -> dict[str, str
 async def test_whether_a_topic_of_the_name_is_there_is_a_word_for_programs(
     cluster: Cluster,
 ) -> None:
-    """Also in a fork's answer, at every broker."""
     for name, partitions in (("one", 1), ("two", 2)):
         await cluster.api.put(f"/v1/topics/public/{name}", json={"partitions": partitions})
     for name, code, of_a_fork in (
@@ -371,7 +368,6 @@ async def test_repeats_that_come_at_once_are_stored_once(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("how", ["crash", "hand-over"])
 async def test_a_take_over_keeps_all_of_it(tmp_path: Path, how: str) -> None:
-    """The stream's type, its writers' progress, and its end, twice over."""
     async with running_cluster(tmp_path, brokers=3) as cluster:
         assert (await put(cluster, JSON, b"[0]", Stream_TTL="3600")).status == 201
         end = await post(cluster, b"[1, 2]", JSON, Stream_Seq="a", **counted(0))
@@ -386,7 +382,7 @@ async def test_a_take_over_keeps_all_of_it(tmp_path: Path, how: str) -> None:
             end = await post(cluster, b"%d" % (number + 2), JSON, **counted(number))
             assert end.status == 200, end
             if how == "crash" and number == 1:
-                break  # of three brokers one must remain that can take over
+                break
         closed = await post(cluster, b"", "", Stream_Closed="true", **counted(number + 1))
         assert closed.status == 204, closed
         await _taken_over(cluster, how)
@@ -412,7 +408,7 @@ async def test_the_last_append_closes_also_for_the_next_owner(tmp_path: Path) ->
 
 
 async def test_what_is_trimmed_took_no_writers_along(tmp_path: Path) -> None:
-    """A take-over reads batches from the last checkpoint on, and trimmed ones are missing."""
+    """A take-over reads batches from the last checkpoint on, and trimmed batches are missing."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         topic = "/v1/topics/public/s"
         await cluster.api.put(topic, json={"rollover": {"entries": 4}})
@@ -457,7 +453,6 @@ async def test_a_checkpoint_and_what_comes_after_it_make_the_whole(tmp_path: Pat
 
 
 async def _taken_over(cluster: Cluster, how: str) -> None:
-    """Let another broker take the stream over."""
     owner = await cluster.owner_of(PARTITION)
     if how == "crash":
         cluster.apis.pop(owner)
@@ -576,7 +571,6 @@ async def test_a_fork_lives_as_its_source_unless_it_says_so(cluster: Cluster) ->
 async def test_a_bulk_load_into_a_stream_is_refused_before_anything_is_committed(
     tmp_path: Path,
 ) -> None:
-    """It would bypass the rules of appends; also at a broker that is not the owner."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         assert (await put(cluster, JSON)).status == 201
         plain = "/v1/topics/public/plain"
@@ -606,11 +600,8 @@ async def test_a_bulk_load_into_a_stream_is_refused_before_anything_is_committed
         assert "stream" not in (await cluster.api.get(plain + "/partitions/0")).json()
 
 
-# A stream was refused because the broker had not heard of its existing topic yet. Seeds 7 and 20 of
-# profile `stream` (X20), without any fault. `PUT` of a stream at such a broker tried to create the
-# topic, and answered that it exists with other settings. For a fork that one broker had just made
-# and forwarded, the owner asked the source again, which had grown: a stream of JSON was refused for
-# good, any other reported a wrong fork offset.
+# A broker that had not heard of an existing topic refused a stream, or a fork, as one with other
+# settings (seeds 7 and 20 of `stream`).
 
 PATH = "/v1/durable-streams/public/"
 UNHEARD_JSON = {"Content-Type": "application/json"}
@@ -668,7 +659,7 @@ async def test_a_fork_that_another_broker_has_made(
 
     made = await asked.call("PUT", PATH + "source", data=b"1", headers=UNHEARD_JSON)
     assert made.status == 201
-    for number, name in enumerate(("f1", "f2", "f3", "f4"), 1):  # others own some of them
+    for number, name in enumerate(("f1", "f2", "f3", "f4"), 1):
         unheard[name] = partial(is_forked_and_source_grows, name)
         made = await asked.call("PUT", PATH + name, headers=words)
         assert made.status == 201, made
@@ -683,7 +674,7 @@ async def test_a_fork_that_another_broker_has_made(
 async def test_while_another_broker_forks_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A 404 for a `PUT`, which is not repeated: seed 42."""
+    """It answered `PUT` with a 404, which is not repeated (seed 42)."""
 
     async def is_there(*_: object, **__: object) -> TopicInfo:
         raise TopicExists("it is there")
@@ -699,9 +690,8 @@ async def test_while_another_broker_forks_it(
     assert (answer.status, answer.json()["retryable"]) == (503, True), answer
 
 
-# For a missing durable stream the answer told how to create a topic. And a producer could take
-# exclusive access to a stream: from then on every append was refused, even its own, since an append
-# has no place for the epoch. Found as a user, with curl.
+# A producer could take exclusive access to a stream: then every append was refused, since an
+# append has no place for the epoch.
 
 STREAM = "/v1/durable-streams/public/story"
 TOLD_TEXT = {"Content-Type": "text/plain"}

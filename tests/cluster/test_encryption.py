@@ -59,20 +59,17 @@ CANARY = b"canary-7f3a9c"
 
 @pytest.fixture
 def keys(cluster: Cluster, tmp_path: Path) -> Path:
-    """The key file of all clients and brokers that are made from here on."""
     cluster.keys = key_file(tmp_path, key_of(1, NAMESPACE))
     return Path(cluster.keys.file)
 
 
 def found_in(folder: Path, canary: bytes = CANARY) -> list[str]:
-    """Return files below the folder that contain the canary."""
     return [
         str(path) for path in folder.rglob("*") if path.is_file() and canary in path.read_bytes()
     ]
 
 
 async def without_end(work: Callable[[], Awaitable[object]]) -> None:
-    """Repeat until it raises."""
     async with asyncio.timeout(10):
         while True:
             await work()
@@ -80,7 +77,6 @@ async def without_end(work: Callable[[], Awaitable[object]]) -> None:
 
 
 def is_rid_of(writer: LedgerWriter, bookie: str) -> bool:
-    """Whether another bookie has its place in the ensemble."""
     return bookie not in writer.metadata.fragments[-1].bookies
 
 
@@ -90,7 +86,6 @@ async def secret_topic(cluster: Cluster, broker: Any, **settings: Any) -> Partit
 
 
 async def stored(cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id: int) -> bytes:
-    """Return the payload as this bookie has it."""
     data = await cluster.nodes[name].storage.reads.read(metadata.ledger_id, entry_id)
     digest = digest_for(metadata.digest_type, metadata.password)
     return bytes(unpack_entry(digest, metadata.ledger_id, entry_id, data).payload)
@@ -99,13 +94,9 @@ async def stored(cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id
 async def forge(
     cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id: int, payload: bytes
 ) -> None:
-    """Give the entry on this bookie another payload, with a valid digest."""
     digest = digest_for(metadata.digest_type, metadata.password)
     data = pack_entry(digest, metadata.ledger_id, entry_id, entry_id - 1, 100, payload)
     await NodeCopies(cluster.nodes[name]).replace(master_key(metadata.password), data)
-
-
-# ---------------------------------------------------------------------- ledgers
 
 
 @pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.HMAC])
@@ -163,7 +154,7 @@ async def test_a_ledger_whose_writer_died_is_recovered_without_a_key(
     assert wrapped_of(metadata) == wrapped_of(writer.metadata)
     for bookie in cluster.nodes:
         for n in range(50):
-            with contextlib.suppress(NoSuchEntry):  # an ack quorum has it for certain
+            with contextlib.suppress(NoSuchEntry):
                 assert await stored(cluster, metadata, bookie, n) == before[n], "to the bit"
     with pytest.raises((LedgerFenced, OutcomeUnknown)):
         await without_end(lambda: writer.append(b"late"))
@@ -215,7 +206,7 @@ async def test_what_was_not_written_so_there_is_told_by_its_name(
 async def test_no_nonce_comes_twice_through_failures_and_resends(
     cluster: Cluster, keys: Path
 ) -> None:
-    """Ensemble changes resend entries, forced and ordinary writers alike: the same bytes."""
+    """Ensemble changes resend the same bytes, of forced and ordinary writers."""
     for spare in ("b4", "b5"):
         await cluster.start_bookie(spare)
     client = await cluster.client()
@@ -237,7 +228,7 @@ async def test_no_nonce_comes_twice_through_failures_and_resends(
                 try:
                     payload = await stored(cluster, metadata, name, entry_id)
                 except OctavoError:
-                    continue  # it has none
+                    continue
                 nonce = b"%d " % metadata.ledger_id + payload[1:13]
                 assert seen.setdefault(nonce, payload) == payload
         reader = await client.open(writer.ledger_id)
@@ -263,7 +254,6 @@ async def test_ids_that_callers_choose_are_sealed_once_each(cluster: Cluster, ke
 async def test_restarts_and_moved_entries_change_nothing(
     cluster: Cluster, keys: Path, tmp_path: Path
 ) -> None:
-    """A bookie replays its journal, and garbage collection moves a log's entries into another."""
     client = await cluster.client()
     kept = await client.create(encrypted_for=NAMESPACE)
     gone = await client.create(encrypted_for=NAMESPACE)
@@ -286,7 +276,6 @@ async def test_restarts_and_moved_entries_change_nothing(
 
 
 def has_only(node: BookieNode, ledger_id: int) -> bool:
-    """Whether the bookie has only that ledger."""
     return list(node.storage.ledgers()) == [ledger_id]
 
 
@@ -330,9 +319,6 @@ async def test_forgetting_the_key_ends_reading_within_a_second(
     assert time.monotonic() - forgotten_s < 1
     with pytest.raises(KeyMissing):
         await without_end(lambda: writer.append(b"more"))
-
-
-# ---------------------------------------------------------------------- topics
 
 
 async def test_a_topic_of_an_encrypted_namespace_works_like_any_other(
@@ -419,9 +405,6 @@ async def test_a_namespace_decides_for_the_topics_it_has(cluster: Cluster, keys:
     assert await broker.topics.is_encrypted(NAMESPACE), "a PUT that says nothing changes nothing"
     await broker.topics.create_namespace(NAMESPACE, encrypted=False)
     assert not (await broker.topics.newest(TOPIC)).settings.encrypted
-
-
-# ---------------------------------------------------------------------- rotation, copies, tools
 
 
 async def test_after_a_rewrap_the_old_key_may_go_and_nobody_notices(

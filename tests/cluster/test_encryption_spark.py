@@ -50,7 +50,6 @@ def writer_of(cluster: Cluster, name: str) -> Any:
 
 
 async def loaded(cluster: Cluster, count: int) -> list[int]:
-    """Commit this many rows; return their ledgers."""
     writer = writer_of(cluster, "n")
     told = await task(writer, rows(0, count))
     await asyncio.to_thread(writer.commit, [told])
@@ -92,7 +91,6 @@ async def test_a_task_without_the_key_writes_nothing_in_the_clear(
 async def test_a_load_in_the_clear_is_not_taken_in(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a job of an older version would write it."""
     writer = writer_of(cluster, "old")
     with monkeypatch.context() as older:
         original = LedgerClient.create

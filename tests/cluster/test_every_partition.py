@@ -1,8 +1,5 @@
-"""A topic of several partitions is read whole; for a call on one partition the client asks which.
-
-`client.messages("hello")` and `client.read("hello")` read partition 0 of a topic of four, silently;
-ids of messages that were read, not received, were empty.
-"""
+"""A topic of several partitions is read whole; a call on one partition asks which.
+`client.messages` and `client.read` silently read partition 0 only."""
 
 from __future__ import annotations
 
@@ -150,11 +147,7 @@ async def test_a_follower_hears_that_its_topic_is_gone(client: AsyncClient) -> N
             await anext(messages)
 
 
-# ---- ids
-
-
 async def test_every_message_has_its_id(client: AsyncClient, cluster: Cluster) -> None:
-    """Read, followed, received: the same message has the same id, and can be found by it."""
     subscription = await client.subscribe("one", "s")
     await client.publish_many("one", [(None, b"%d" % number) for number in range(5)])
     read = await client.read("one")
@@ -166,11 +159,11 @@ async def test_every_message_has_its_id(client: AsyncClient, cluster: Cluster) -
         assert await client.offset("one", at=message.id) == message.offset
     async with aclosing(client.messages("one", follow=True)) as messages, asyncio.timeout(60):
         followed = [await anext(messages) for _ in range(5)]
-        for number in range(5, 12):  # over the stream
+        for number in range(5, 12):
             await client.publish("one", b"%d" % number)
             followed.append(await anext(messages))
     assert [one.id for one in followed] == [one.id for one in await client.read("one")]
-    for api in cluster.apis.values():  # also where another broker serves it
+    for api in cluster.apis.values():
         async with AsyncClient(api.url) as other:
             assert [one.id for one in await other.read("one")] == [one.id for one in followed]
 
@@ -178,7 +171,7 @@ async def test_every_message_has_its_id(client: AsyncClient, cluster: Cluster) -
 async def test_entries_that_no_header_holds_come_in_more_answers(
     client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches of many ledgers: an answer ends where clients would refuse its header as too long."""
+    """An answer ends where clients would refuse its header as too long."""
     for number in range(9):
         await client.publish("one", b"%d" % number)
     entries = broker_read._entries

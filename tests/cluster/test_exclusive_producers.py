@@ -89,7 +89,7 @@ async def test_who_waits_gets_it_when_it_is_let_go(cluster: Cluster) -> None:
     async with asyncio.timeout(5):
         assert (await waiting).json()["producer"] == "b"
     short = (await acquire(cluster, "c", fencing=True, session_timeout=1)).json()
-    async with asyncio.timeout(10):  # c is silent
+    async with asyncio.timeout(10):
         assert (await acquire(cluster, "d", "?wait=20s")).json()["epoch"] > short["epoch"]
 
 

@@ -21,7 +21,7 @@ EXPLAIN = "/v1/explain/public/orders"
 
 
 async def explained(cluster: Cluster, query: str = "") -> dict[str, Any]:
-    """Return the explanation, the same at every broker."""
+    """Return the explanation; check that every broker gives the same."""
     found = []
     for api in cluster.apis.values():
         answer = await api.get(EXPLAIN + query)
@@ -159,8 +159,8 @@ async def test_who_should_have_it_and_why_it_has_not_yet(cluster: Cluster) -> No
 async def test_what_waits_is_named_with_its_consumer_and_until_when(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It said `nothing is held back` of messages that a filter skipped, that are delayed, or that a
-    silent consumer has leased."""
+    """It said `nothing is held back` of messages that were filtered, delayed, or leased by a
+    silent consumer."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         await cluster.api.put(TOPIC_PATH, json={"partitions": 1})
         sub = f"{TOPIC_PATH}/subscriptions/s"
@@ -226,7 +226,7 @@ async def test_a_killed_broker_is_told_as_the_reason_of_a_move(cluster: Cluster)
     await one.vanish()
     async with asyncio.timeout(30):
         while not (await two.broker.ownership.owner_of(mine)).local:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # A's session has to end
+            await asyncio.sleep(0.05)
     why = two.broker.balance.place_of(mine).why
     told = "B took it over, because A, which served it before, ended or lost its session; "
     assert why.startswith(told), why

@@ -44,8 +44,6 @@ async def publish(cluster: Cluster, first: int, count: int) -> None:
 
 
 class Reader:
-    """A stream and its content so far."""
-
     def __init__(self, api: Api, query: str = "", **headers: str) -> None:
         self.session = aiohttp.ClientSession()
         self.url = f"{api.url}{MESSAGES}{query}"
@@ -80,7 +78,6 @@ class Reader:
 
     @property
     def events(self) -> list[dict[str, str]]:
-        """Return whole events, without comments."""
         return [
             dict(line.split(": ", 1) for line in block.split("\n"))
             for block in self.body.decode().split("\n\n")[:-1]
@@ -150,7 +147,6 @@ async def test_batches_as_stored(cluster: Cluster, at_owner: bool) -> None:
 async def test_a_stream_of_batches_ends_where_nothing_comes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot send a sign of life; a new request returns the next messages."""
     monkeypatch.setattr(read, "LIVES_S", 0.2)
     await publish(cluster, 0, 1)
     async with Reader(cluster.api, "?follow=true&from=latest", **BATCHES) as reader:
@@ -262,7 +258,6 @@ async def test_a_deleted_topic_is_the_last_word(cluster: Cluster) -> None:
 async def test_another_topic_of_the_name(
     cluster: Cluster, looked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store's answer is final; a broker's outdated view passes."""
     await publish(cluster, 0, 1)
     async with Reader(cluster.api, **EVENTS) as reader:
         await until(lambda: len(reader.events) == 1)

@@ -20,8 +20,7 @@ from octavo.metadata.topics import owner_path
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.former_proofs import BY, ESCAPED, PROOF, SEAL, TO, former_headers
 
-# `Octavo-Forwarded-By: anything` made a broker claim another broker's partition, and a client that
-# could write one owner's record made a broker send its callers' requests to any host.
+# `Octavo-Forwarded-By: anything` made a broker claim another broker's partition.
 
 TOPIC = "/v1/topics/public/flights"
 PARTITION = f"{TOPIC}/partitions/0"
@@ -39,21 +38,19 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def preferred(brokers: Cluster) -> tuple[str, str]:
-    """Return the preferred broker of the partition, and the other one."""
     any_broker = next(iter(brokers.brokers.values())).broker
     (first,) = any_broker.registry.preferred(NAME.topic_name, 1)
     return first.broker_id, next(one for one in brokers.brokers if one != first.broker_id)
 
 
 async def key_of(brokers: Cluster) -> bytes:
-    """Return the key that all brokers of the cluster have."""
     store = next(iter(brokers.brokers.values())).store
     return (await cluster_secret(store)).key(KEY_USE)
 
 
 async def test_no_call_over_http_makes_a_broker_take_a_partition(brokers: Cluster) -> None:
-    """Neither with a former proof of a call, nor with the proof of a connection. Brokers ask each
-    other on a connection that they have proved."""
+    """Brokers ask each other on a connection that they have proved; neither a former proof of a
+    call nor the proof of a connection counts over HTTP."""
     first, other = preferred(brokers)
     key = await key_of(brokers)
     former = former_headers(key, first, other, "GET", PARTITION)
@@ -96,15 +93,13 @@ async def test_nobody_else_may_make_them(brokers: Cluster, route: Any) -> None:
 
 
 async def test_former_headers_between_brokers_change_no_message(brokers: Cluster) -> None:
-    """A client that names escaped headers gets the same answer from the owner and from any
-    other."""
     first, other = preferred(brokers)
     sent = {
         ESCAPED: "octavo-key", "Octavo-Key": "%41", TO: first, BY: other, PROOF: "x",
         "Content-Type": "text/plain",
     }  # fmt: skip
     for broker in (first, other):
-        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # both are operations
+        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):
             answer = await brokers.apis[broker].post(path, b"x", headers=sent)
             assert answer.status == 200, answer
     found = (await brokers.api.get(f"{PARTITION}/messages?from=earliest")).json()["messages"]
@@ -143,7 +138,6 @@ async def test_a_forged_owner_is_sent_nothing(brokers: Cluster, known: bool) -> 
 
 
 async def test_a_broker_of_which_nothing_was_heard_yet_is_registered(brokers: Cluster) -> None:
-    """The watch on the brokers may be late; a broker's record exists before it owns anything."""
     first, other = preferred(brokers)
     assert (await brokers.apis[first].get(PARTITION)).status == 200
     del brokers.brokers[other].broker.registry.live[first]

@@ -30,9 +30,8 @@ from octavo.protocol.entry import (
 from octavo.protocol.records import read_records
 from tests.support.cluster import Cluster, batch, make_topic, owned, values
 
-# A read silently skipped an acked offset: a stranger had added entries to its ledger by recovery. A
-# client that may write an entry can compute its checksum, and the offset in a batch was believed
-# without comparing it with the end of the batch before. Found from outside.
+# A client that may write an entry can compute its checksum: a stranger's batch was believed, and
+# a read silently skipped an acked offset.
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 
@@ -43,7 +42,6 @@ Forge = Callable[[bytes], bytes]
 def forged(
     node: BookieNode, ledger_id: int, entry_id: int, forge: Callable[[bytes], bytes]
 ) -> None:
-    """Give the bookie's copy of an entry another payload, with a valid checksum."""
     storage: Any = node.storage
     read_many, read_now = storage.reads.read_many, storage.reads.read_now
 
@@ -71,7 +69,6 @@ def moved_to(offset: int) -> Forge:
 
 
 def longer(payload: bytes) -> bytes:
-    """Return the batch with one message more, at the same offset."""
     return with_base_offset(batch(count=4, tag="evil"), int.from_bytes(payload[:8], "big"))
 
 
@@ -84,7 +81,6 @@ FORGERIES = {
 
 
 async def filled(cluster: Cluster) -> tuple[Broker, Partition, int]:
-    """Make a partition of ten batches of three messages each, reopened; return their ledger too."""
     first = await cluster.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
@@ -192,9 +188,8 @@ ENTRY = 4
 async def test_one_bad_copy_is_repaired_from_the_others(
     cluster: Cluster, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forged copy, checksum included, was read around and stayed: every reader met it again.
-    Readers turned away from the bookie and logged its name. No scrubber finds such a copy, and the
-    bookie refuses the right bytes as different from its own."""
+    """Every reader met the forged copy again: no scrubber finds it, and the bookie refused the
+    right bytes as different from its own."""
     monkeypatch.setattr("octavo.process.copies._START_S", 0.0)
     _, partition, ledger_id = await filled(cluster)
     client = await cluster.client(8)

@@ -42,7 +42,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def published(cluster: Cluster, path: str, first: int, count: int, **how: Any) -> None:
-    """Publish messages `first`, … in batches of five."""
     for start in range(first, first + count, 5):
         numbers = range(start, min(start + 5, first + count))
         records = [Record(b"k%d" % n, b"%d" % n, timestamp_ms=1_000 * n) for n in numbers]
@@ -114,7 +113,6 @@ async def test_forked_in_the_middle_of_a_batch(cluster: Cluster, kind: Compressi
     for offset in range(23):
         at = (await cluster.api.get(f"{FORK}/offsets?at={_time(offset)}")).json()
         assert at["offsets"][0]["offset"] == offset
-    # Behind the cut the ledger continues, with messages that the fork does not have.
     at = (await cluster.api.get(f"{FORK}/offsets?at={_time(30)}")).json()
     assert at["offsets"][0]["offset"] == 23
 
@@ -211,7 +209,7 @@ async def test_the_record_is_made_before_the_claim_and_looked_at_again_under_it(
                 return
 
     async def no_time() -> None:
-        """Change nothing."""
+        pass
 
     async def gone() -> None:
         await asyncio.sleep(0.1)
@@ -229,7 +227,7 @@ async def test_the_record_is_made_before_the_claim_and_looked_at_again_under_it(
     meanwhile = gone
     monkeypatch.setattr(broker._deletions, "alone", late)
     answer = await cluster.apis[asked].post(ONE + "/fork", json={"name": "second"})
-    if answer.status == 503:  # a machine that stood still: it says to ask again
+    if answer.status == 503:
         meanwhile = no_time
         answer = await cluster.apis[asked].post(ONE + "/fork", json={"name": "second"})
     assert answer.status == 201, answer
@@ -237,9 +235,8 @@ async def test_the_record_is_made_before_the_claim_and_looked_at_again_under_it(
 
 
 def test_of_what_is_cut_it_is_known_where_it_lies() -> None:
-    """A fork that ends within a ledger was made though the bookies had that ledger no more. Objects
-    are not shared, so such a fork is refused (forks.py); but the list did not say any more where
-    the cut ledger lies. Seed 5247 of profile `topic`."""
+    """A fork that ends within an offloaded ledger was made though the bookies had that ledger no
+    more (seed 5247 of `topic`)."""
     gone = OffloadRecord("u", DROPPED, "file:///o")
     source = LedgerList((PartitionLedger(7, 0, count=5, offload=gone),))
     for at, cut in ((3, Cut(7, 2, 10, 1)), (5, None)):
@@ -248,10 +245,8 @@ def test_of_what_is_cut_it_is_known_where_it_lies() -> None:
 
 
 async def test_the_source_is_whole_when_the_fork_was_read_first(tmp_path: Path) -> None:
-    """A fork that was cut within a batch opened it, and its source lost the rest of the batch. A
-    broker caches open batches by ledger and entry, which the fork's part shares with the whole. The
-    second reader on the same broker got the first one's: a reader of the source an internal error,
-    in place of the messages behind the cut."""
+    """Brokers cache open batches by ledger and entry, which a fork shares with its source: each
+    was shown the other's part of a batch that the fork cuts."""
     async with running_cluster(tmp_path, brokers=1) as cluster:
         assert (await cluster.api.put(ONE)).status == 201
         records = [Record(None, b"%d" % n) for n in range(300)]
@@ -278,7 +273,6 @@ async def common_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def shown(cluster: Cluster, name: str) -> tuple[list[int], list[int]]:
-    """Return it as a stream, and as a topic."""
     stream = await cluster.api.get(PATH + name)
     topic = await cluster.api.get(MESSAGES.format(name))
     assert (stream.status, topic.status) == (200, 200), (stream, topic)
@@ -287,10 +281,8 @@ async def shown(cluster: Cluster, name: str) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("first", ["source", "fork"])
 async def test_each_is_shown_its_own(common_cluster: Cluster, first: str) -> None:
-    """Fork and source were shown each other's part of an entry that the fork cuts. A broker keeps
-    batches open by ledger and entry, which are the same for both. With a batch of two messages,
-    forked between them, the fork showed both when the source was read first, and the source's
-    readers got a 500 when the fork was: seed 16 of profile `stream`."""
+    """Fork and source were shown each other's part of an entry that the fork cuts (seed 16 of
+    `stream`)."""
     await common_cluster.api.call("PUT", PATH + "source", headers=JSON)
     assert (
         await common_cluster.api.post(PATH + "source", b"[1, 2]", JSON["Content-Type"])
@@ -303,10 +295,8 @@ async def test_each_is_shown_its_own(common_cluster: Cluster, first: str) -> Non
         assert await shown(common_cluster, name) == has[name]
 
 
-# After a broker's death, a repeated fork call answered `409 topic-exists`, not retryable, for a
-# topic that was a 404 to everything else and vanished at the next sweep, up to five minutes later:
-# the record of a fork whose maker had died. A name that is being deleted was answered alike, where
-# a `PUT` waits. Killing brokers during forks of forks found it.
+# The record of a fork whose maker died answered `409 topic-exists`, not retryable, though the
+# topic was a 404 to every other call.
 
 HALF_FORK = TopicName("public", "fork")
 
@@ -321,7 +311,7 @@ async def half_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def _left_half_made(cluster: Cluster) -> None:
-    """Leave it as a broker does that died during step 3."""
+    """Leave it as a broker that died during step 3 does."""
     records = TopicStore(cluster.store)
     record, _ = await records.read_topic("public", "t")
     fork = ForkRecord("t", record.incarnation, {0: 1})

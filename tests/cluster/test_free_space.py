@@ -29,7 +29,7 @@ GIB = 2**30
 async def test_free_space_that_changes_reaches_clients_that_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No watch tells of a change within a registration: a client looks again now and then."""
+    """No watch tells of a change within a registration: clients look again now and then."""
     monkeypatch.setattr(bookies_module, "_LOOK_AGAIN_S", 0.02)
     disk = TroubledDisk()
     total = disk.free_bytes(str(tmp_path))[1]

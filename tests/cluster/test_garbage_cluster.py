@@ -27,10 +27,9 @@ LIMITS: dict[str, Any] = {
 
 
 def used(cluster: Cluster, name: str) -> int:
-    """Return the bytes of the entry logs that are not written any more."""
     size = 0
     for path in sorted((cluster.folder / name / "ledgers").glob("*.log"))[:-1]:
-        with contextlib.suppress(FileNotFoundError):  # collected meanwhile
+        with contextlib.suppress(FileNotFoundError):
             size += path.stat().st_size
     return size
 
@@ -62,13 +61,12 @@ async def test_deleted_ledgers_leave_every_bookie(tmp_path: Path) -> None:
                 await client.delete(writer.ledger_id)
         for name, node in cluster.nodes.items():
             await eventually(lambda node=node: node.storage.ledgers() == [kept.ledger_id], 30)  # type: ignore[misc]
-            # From the 4.8 MB written one ledger is left, and the slack of logs not worth a copy.
             await eventually(
                 lambda name=name: used(cluster, name) < COUNT * SIZE * 1.3 + 2**20,  # type: ignore[misc]
                 30,
             )
         await reading
-        async with asyncio.timeout(30):  # a round counts when it has ended
+        async with asyncio.timeout(30):
             while True:
                 status = await ask(cluster.nodes["b1"].admin.port, "GET /gc?limit=3")
                 if status["total"]["ledgers_deleted"] >= 11:
@@ -81,7 +79,6 @@ async def test_deleted_ledgers_leave_every_bookie(tmp_path: Path) -> None:
 
 
 async def _read_on(reader: Any, times: int) -> None:
-    """Read all of a ledger again and again while its entries move."""
     for _ in range(times):
         entries = await reader.read(0, COUNT - 1)
         assert [bytes(entry.payload) for entry in entries] == [

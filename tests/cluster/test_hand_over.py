@@ -1,6 +1,5 @@
 """A planned hand-over: the owner tells its successor the partition's state, which the successor
-checks.
-"""
+checks."""
 
 from __future__ import annotations
 
@@ -50,7 +49,6 @@ async def one_partition(cluster: Cluster) -> tuple[RunningBroker, RunningBroker,
 
 
 async def whole(two: RunningBroker, name: PartitionName) -> Partition:
-    """Check that the successor has everything, and continues from there."""
     partition = await two.broker.ownership.partition(name)
     assert await values(partition) == ["0-0", "1-0"]
     again = await partition.publish(
@@ -70,7 +68,6 @@ async def whole(two: RunningBroker, name: PartitionName) -> Partition:
 
 
 def told(one: RunningBroker, change: Change) -> None:
-    """Change A's message to its successor on its way."""
     ask: Any = one.broker.ask_peer
 
     async def changed(successor: BrokerInfo, name: PartitionName, handed: Handover) -> None:
@@ -91,7 +88,6 @@ async def test_the_heir_recovers_nothing(cluster: Cluster) -> None:
 
 
 async def test_who_is_about_to_be_given_it_has_made_its_ledgers(cluster: Cluster) -> None:
-    """And deletes them when it gets no partition in time."""
     one, two, name = await one_partition(cluster)
     before = set(await two.ledgers.list())
     epoch = (await one.broker.ownership.partition(name)).epoch
@@ -135,8 +131,7 @@ async def test_what_is_not_so_is_found_out_and_recovered(cluster: Cluster, what:
 async def test_an_owner_that_has_a_successor_unawares_gives_nothing_wrong(
     cluster: Cluster,
 ) -> None:
-    """C has taken it over, served, and gone; A, which has heard of nothing, hands its state on. A's
-    ledger is fenced, so its stated end does not fit the record."""
+    """C has taken it over, served, and gone; A, which has heard of nothing, hands its state on."""
     one, _, name = await one_partition(cluster)
     mine = await one.broker.ownership.partition(name)
     await one.store.delete("/octavo/owners/public/flights/0")
@@ -154,7 +149,7 @@ async def test_nothing_is_closed_for_an_heir_that_cannot_be_reached(cluster: Clu
     mine = await one.broker.ownership.partition(name)
 
     async def refuses(*_: Any) -> None:
-        raise ConnectionRefusedError("nobody listens")
+        raise ConnectionRefusedError("no client listens")
 
     one.broker.announce_to_peer = refuses
     with pytest.raises(Exception, match="was not taken by B"):

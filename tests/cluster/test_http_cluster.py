@@ -31,7 +31,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def eventually(
     cluster: Cluster, method: str, path: str, *, meanwhile: tuple[int, ...] = (404,)
 ) -> Any:
-    """Return the first 200, as JSON; until then only `meanwhile` may come."""
     async with asyncio.timeout(20):
         while True:
             answer = await cluster.api.call(
@@ -175,7 +174,6 @@ async def test_ledgers_nodes_and_page(cluster: Cluster) -> None:
     found = (await cluster.api.get(f"/v1/ledgers/{ledger}")).json()
     assert found["state"] == "OPEN"
     assert len(found["fragments"][0]["bookies"]) == 3
-    # A reader learns the last entry when the idle writer announces it (explicit LAC).
     entry = await eventually(cluster, "GET", f"/v1/ledgers/{ledger}/entries/0")
     assert entry["batch"]["record_count"] == 1
     answer = await cluster.api.get(
@@ -214,7 +212,6 @@ async def test_forced_recovery_fences_the_owner_and_it_goes_on(cluster: Cluster)
 
 
 async def test_too_few_bookies_say_which_are_up(cluster: Cluster) -> None:
-    """Fewer bookies than E: the answer names the live ones and the number needed."""
     await cluster.stop_bookie("b3")
     await cluster.api.put("/v1/topics/public/late")
     answer = await cluster.api.post("/v1/topics/public/late/messages", b"x", "text/plain")
@@ -230,7 +227,6 @@ async def test_too_few_bookies_say_which_are_up(cluster: Cluster) -> None:
 
 
 async def test_a_bookie_that_is_down_stays_on_the_page_with_a_warning(cluster: Cluster) -> None:
-    """The page dropped it without a warning."""
     whole = (await cluster.api.get("/v1/cluster")).json()
     assert whole["bookies_down"] == []
     assert b"Warning" not in (await cluster.api.get("/")).body
@@ -255,7 +251,6 @@ async def test_a_bookie_that_is_down_stays_on_the_page_with_a_warning(cluster: C
 
 
 async def test_a_broker_that_dies_is_shown_as_gone(cluster: Cluster) -> None:
-    """It vanished from the list of brokers and from the page, without a warning."""
     assert (await cluster.api.get("/v1/brokers")).json()["brokers_gone"] == []
     dead, living = sorted(cluster.apis)
     url = cluster.apis[dead].url

@@ -94,7 +94,6 @@ async def test_only_one_of_many_wins_a_compare_and_append(cluster: Cluster) -> N
 
 
 async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: Cluster) -> None:
-    """The client dies in the middle of its stream and sends the whole of it again."""
     lines = [b'{"value":%d}\n' % n for n in range(30_000)]
 
     async def dying() -> AsyncIterator[bytes]:
@@ -186,7 +185,7 @@ async def test_partitions_grow_and_a_topic_goes(cluster: Cluster) -> None:
 
 
 async def test_dead_letters_over_http_whoever_serves_their_topic(cluster: Cluster) -> None:
-    """Several originals: the dead-letter topic is another broker's for some of them."""
+    """For some originals another broker serves the dead-letter topic."""
     apis = list(cluster.apis.values())
     for number in range(4):
         topic = f"/v1/topics/public/poison{number}"

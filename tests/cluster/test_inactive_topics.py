@@ -84,7 +84,7 @@ async def test_who_comes_at_the_very_end_is_refused_and_keeps_the_topic(cluster:
 
     def is_unused(self: Partition, for_ms: int, retire_s: float = 0.0) -> bool:
         asked.append(retire_s)
-        if len(asked) == 3:  # a client came after the owners were asked to stop serving
+        if len(asked) == 3:  # A client came after the owners were asked to stop serving.
             with pytest.raises(PartitionMoving, match="delete_when_inactive"):
                 self._check_open()
         return ask(self, for_ms, retire_s)

@@ -41,7 +41,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def placed(cluster: Cluster, topic: str, broker: str) -> None:
-    """Make this broker serve the topic, which has one partition."""
     name = f"/v1/topics/public/{topic}"
     await cluster.api.put(name)
     if await cluster.owner_of(name + "/partitions/0") != broker:
@@ -57,7 +56,6 @@ async def deadly(cluster: Cluster, **settings: Any) -> None:
 
 
 async def given_up(cluster: Cluster, sub: str = SUB, **nack: Any) -> dict[str, Any]:
-    """Receive the one message and give it back; return it."""
     async with asyncio.timeout(20):
         while not (got := await received(cluster, sub)):
             pass
@@ -94,7 +92,6 @@ async def all_acked(cluster: Cluster) -> None:
 async def test_a_dead_letter_has_the_body_and_outlives_the_original(
     cluster: Cluster, where: str
 ) -> None:
-    """Copied to the same broker, and to another one."""
     await placed(cluster, "one", "A")
     await placed(cluster, "dead", where)
     await deadly(cluster)
@@ -154,7 +151,6 @@ async def test_who_takes_over_between_copy_and_ack_stores_no_second_one(
     async with asyncio.timeout(20):
         await copied.wait()
     await dies(cluster, "B")
-    # Its successor delivers it once more, and copies it again.
     await given_up(cluster)
     await all_acked(cluster)
     (copy,) = await shown(cluster, DEAD)
@@ -205,7 +201,6 @@ async def _numbered(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[tuple
 
 
 async def test_what_cannot_be_copied_stays_and_says_why(cluster: Cluster) -> None:
-    """Its topic is gone: no message is lost."""
     await deadly(cluster)
     assert (await cluster.api.call("DELETE", DEAD)).status == 204
     await uploaded(cluster)
@@ -223,7 +218,7 @@ async def test_what_cannot_be_copied_stays_and_says_why(cluster: Cluster) -> Non
 
 
 async def test_a_copy_that_has_no_body_is_copied_without(cluster: Cluster) -> None:
-    """As older brokers made them; only the partition's record marks a large message."""
+    """Older brokers made them; only the partition's record marks a large message."""
     said = LargeBody(len(BODY), 4, "00000000", "x").header()[1].decode()
     await deadly(cluster)
     headers = {"Octavo-Header-octavo-large": said}

@@ -27,7 +27,6 @@ from tests.support.keys import key_file, key_of
 ONE = "/v1/topics/public/one"
 SUB = ONE + "/subscriptions/s"
 BODY = random.Random(1).randbytes(3 * PIECE_BYTES + 12_345)
-"""Four pieces."""
 PIECES = 4
 
 
@@ -68,7 +67,6 @@ async def body_at(cluster: Cluster, offset: Any, path: str = ONE) -> bytes:
 
 
 async def shown(cluster: Cluster, path: str = ONE, start: int = 0) -> list[tuple[int, Any]]:
-    """Return all messages, by JSON and by batches alike: offset, and value or the body's length."""
     found: list[tuple[int, Any]] = []
     at = start
     while (answer := await cluster.api.get(f"{path}/messages?from={at}")).status == 200:
@@ -115,7 +113,6 @@ async def test_it_is_one_message_for_readers_and_its_body_comes_back(cluster: Cl
     assert found["size"] == len(BODY)
     assert found["pieces"] == PIECES
     assert found["crc32c"] == f"{crc32c(BODY):08x}"
-    # Its offset is that of its last record: when that is there, all earlier offsets are.
     assert found["offset"] == 1 + PIECES
     assert await plain(cluster, "after") == found["offset"] + 1
     assert await shown(cluster) == [
@@ -127,7 +124,6 @@ async def test_it_is_one_message_for_readers_and_its_body_comes_back(cluster: Cl
     assert message["id"] == found["id"]
     for place in (found["offset"], found["id"]):
         assert await body_at(cluster, place) == BODY
-    # Any other message has a body, too.
     assert await body_at(cluster, 0) == b'"before"'
 
 
@@ -215,7 +211,6 @@ async def test_when_the_owner_dies_amid_an_upload_nobody_ever_sees_anything_of_i
     with pytest.raises(Exception):  # noqa: B017, PT011
         (await upload).json()["offset"]
     assert await plain(cluster, "after") == 1
-    # Its leftovers are found by their label, like those of any dead owner.
     (survivor,) = cluster.brokers.values()
     records = TopicStore(survivor.store)
     topic, _ = await records.read_topic("public", "one")
@@ -280,7 +275,6 @@ async def test_forks_have_it_whole_or_see_nothing_of_it(cluster: Cluster) -> Non
     assert await shown(cluster, amid) == [(0, "before")]
     sub = amid + "/subscriptions/s"
     assert (await cluster.api.put(sub, json={"type": "shared", "start": "earliest"})).status == 201
-    # The next one follows pieces of nothing.
     second = await uploaded(cluster, BODY[:-1], amid)
     assert second["offset"] == 3 + PIECES
     assert await shown(cluster, amid) == [(0, "before"), (second["offset"], len(BODY) - 1)]
@@ -457,11 +451,8 @@ async def copy_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_a_copy_that_is_given_up_amid_its_insertion_is_there(
     copy_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    """A copy of a large message that was given up during its insertion had its ledger deleted. Dead
-    letters and retries of large messages have a time limit. At its end the copying was cut off, but
-    not the insertion: the record then named a ledger that was thrown away. The copy was lost, the
-    next attempt took it for stored, and no reader got beyond it. Seeds of profile `large` found it
-    as soon as they had such copies."""
+    """A copy that was given up during its insertion had its ledger deleted, though the record
+    named it: no reader got beyond it."""
     first = (await uploaded(copy_cluster))["offset"]
     (broker,) = copy_cluster.brokers.values()
     partition = await owned(broker.broker, TopicName("public", "one").partition(0))
@@ -506,10 +497,8 @@ async def repeated_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_an_insertion_without_an_answer_takes_nothing_away(
     repeated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that repeated an upload while its partition was reopening got `416
-    offset-beyond-end`, not retryable, for a stored message. An insertion without an answer makes
-    the partition reopen, and the call must be repeated. The record names the message at once, but
-    nothing of it can be read before the opening is done."""
+    """A client that repeated an upload during a reopening got `416 offset-beyond-end`, not
+    retryable, for a stored message."""
     await plain(repeated_cluster, "before")
     owner = repeated_cluster.brokers[await repeated_cluster.owner_of(ONE + "/partitions/0")].broker
     partition = await owned(owner, TopicName("public", "one").partition(0))

@@ -176,7 +176,6 @@ def test_commands_say_what_does_not_go_together(words: tuple[str, ...]) -> None:
 
 
 async def test_the_body_of_an_upload_is_what_the_file_was(cluster: Cluster) -> None:
-    """The client reads other programs' uploads, too."""
     answer = await cluster.api.call("PUT", ONE + "/large", data=in_parts(BODY))
     async with AsyncClient(urls(cluster)) as client:
         assert await body_at(client, answer.json()["offset"]) == BODY

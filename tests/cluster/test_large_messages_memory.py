@@ -21,8 +21,8 @@ ONE = "/v1/topics/public/one"
 PART = bytes(range(256)) * 1024
 SIZE = 100 * 1024 * 1024
 MEMORY_MAX = 32 * 1024 * 1024
-"""The most that is allocated while it passes. Bookies and brokers are one process here, and bookies
-keep unflushed data in memory, so the bookies have little room for that."""
+"""The most that is allocated while it passes; bookies, which keep unflushed data in memory, have
+little room for that here."""
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_a_hundred_megabytes_pass_through_bounded_memory(cluster: Cluster)
 
 
 async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_path: Path) -> None:
-    """48 uploads that sent a byte a second took all room for bodies: each counted as 8 MiB."""
+    """Each upload of a byte a second counted as 8 MiB: 48 of them took all room for bodies."""
     async with running_cluster(tmp_path) as cluster:
         await cluster.start_broker("broker-0", bodies_bytes_max=2 * HELD_BYTES)
         assert (await cluster.api.put(ONE)).status == 201
@@ -110,5 +110,4 @@ async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_pat
 
 
 def test_what_an_upload_counts_as_is_what_it_takes() -> None:
-    """A growing piece, the last part, and the copied pieces in flight."""
     assert HELD_BYTES >= (PIECES_UNDER_WAY_MAX + 2) * PIECE_BYTES

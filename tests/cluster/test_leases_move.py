@@ -117,7 +117,6 @@ async def test_a_call_whose_answer_was_lost_in_the_move_gets_the_same_again(
 async def test_several_moves_one_after_the_other(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the subscription was not used at the owner in between."""
     await cluster.api.put(SUB, json={"type": "shared", "ack_timeout": "10m"})
     await publish(cluster.api, None, None, None)
     held = await receive(cluster.api, "a", max=1)
@@ -143,7 +142,6 @@ async def test_a_broker_that_is_stopped_leaves_its_leases(cluster: Cluster) -> N
 
 
 async def test_a_crash_ends_leases_as_docs_say(cluster: Cluster) -> None:
-    """Unacked messages are delivered again at once, and former ack ids are stale."""
     await cluster.api.put(SUB, json={"type": "shared", "ack_timeout": "10m"})
     await publish(cluster.api, None, None)
     held = await receive(cluster.api, "a", max=1)
@@ -165,7 +163,6 @@ async def test_a_crash_ends_leases_as_docs_say(cluster: Cluster) -> None:
 async def test_nothing_is_written_while_a_broker_of_before_is_there(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could not open a partition whose state ledger has leases."""
     monkeypatch.setattr("octavo.broker.cluster.registry.reads_leases", lambda value: False)
     await cluster.api.put(SUB, json={"type": "shared", "ack_timeout": "10m"})
     await publish(cluster.api, None)

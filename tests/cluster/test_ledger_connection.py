@@ -135,12 +135,11 @@ async def test_a_silent_bookie_times_out_and_is_given_up(store: MetadataStore) -
 
 
 async def test_a_late_answer_is_not_taken_for_another(store: MetadataStore) -> None:
-    """The first read of the entry times out; its late answer is skipped."""
     frames: list[tuple[bytes, asyncio.StreamWriter]] = []
 
     def answer(frame: bytes, writer: asyncio.StreamWriter) -> None:
         if ids(frame)[1] == 9:
-            writer.write(read_answer(0, 1, 9, ENTRY))  # a sign of life
+            writer.write(read_answer(0, 1, 9, ENTRY))
             return
         frames.append((frame, writer))
         if len(frames) == 2:
@@ -209,7 +208,6 @@ async def test_request_classes_do_not_share_a_connection(store: MetadataStore) -
 
 
 async def test_a_foreign_bookie_gets_bookkeepers_frames_only(store: MetadataStore) -> None:
-    """No extension for a bookie that is not ours: no NODE_INFO, no long-poll; LACs in v3."""
     async with apache_bookie(store, "f1") as bookie:
         client = LedgerClient(store, rng=random.Random(1), options=LedgerOptions())
         await client.start()

@@ -42,8 +42,6 @@ from tests.support.raw_bookie import TroubledDisk, tell_read_only, until
 
 
 class Writes:
-    """A writer that adds all the time, and the outcomes."""
-
     def __init__(self, writer: LedgerWriter) -> None:
         self.writer = writer
         self.acked = -1
@@ -67,7 +65,6 @@ class Writes:
         self.acked = entry_id
 
     async def more(self, count: int) -> None:
-        """Wait until this many more are acked."""
         goal = self.acked + count
         await until(lambda: self.acked >= goal)
 
@@ -80,7 +77,6 @@ class Writes:
 
 
 async def all_there(cluster: Cluster, writes: Writes) -> None:
-    """Read every acked entry back, in a new client, after the close."""
     reader = await (await cluster.client(99)).open(writes.writer.ledger_id)
     assert reader.is_closed
     assert reader.last_add_confirmed >= writes.acked
@@ -169,8 +165,7 @@ async def test_below_the_ack_quorum_the_writer_waits_then_ends_and_can_be_closed
 async def test_an_add_of_the_turn_in_which_the_writer_ends_is_certainly_not_stored(
     cluster: Cluster,
 ) -> None:
-    """The wait is over in that very turn: it was never sent. The outcome of sent adds is unknown. A
-    busy machine gets there by itself, which the test above once took for a wrong answer."""
+    """Unsent adds are certainly absent; the outcome of sent adds is unknown."""
     client = await cluster.client(stall_timeout_s=0.6)
     writer = await client.create()
     await add_many(writer, 20)
@@ -184,8 +179,8 @@ async def test_an_add_of_the_turn_in_which_the_writer_ends_is_certainly_not_stor
         if isinstance(event, Stalled):
             writer.on_event.clear()
             loop.call_soon(writer.add, b"sent to one bookie", answers.__setitem__)
-            loop.call_later(0.2, time.sleep, 0.5)  # after it both of these are due, in this order
-            loop.call_later(0.4, add)  # and then the writer ends
+            loop.call_later(0.2, time.sleep, 0.5)  # After it both of these are due, in this order.
+            loop.call_later(0.4, add)
 
     writer.on_event.append(stalled)
     sent = [cluster.nodes[name] for name in ("b1", "b2", "b3")]
@@ -235,7 +230,6 @@ async def test_a_fenced_writer_gets_no_ack_and_does_not_close(cluster: Cluster) 
 
 
 async def test_33_recovery_with_one_bookie_down_and_a_spare(cluster: Cluster) -> None:
-    """Entries are written back to the spare, which the close publishes."""
     await cluster.start_bookie("b4")
     client, other = await cluster.client(1), await cluster.client(2)
     writer = await client.create()
@@ -300,7 +294,6 @@ async def test_40_closing_while_another_recovers(cluster: Cluster) -> None:
 
 
 def slow_down(disk: TroubledDisk, seconds: float) -> None:
-    """Make every sync of the journal take this much longer."""
     disk.hook = lambda call, path: (
         time.sleep(seconds) if call == "datasync" and "journal" in path else None
     )
@@ -354,8 +347,6 @@ async def test_one_slow_bookie_does_not_fill_the_writers_memory(tmp_path: Path) 
 
 
 class Moody:
-    """Makes a bookie answer `TooManyRequests` to adds, for a while."""
-
     def __init__(self, node: BookieNode) -> None:
         self.refused = 0
         self.left = 0
@@ -454,7 +445,6 @@ async def test_absent_only_when_the_whole_write_set_says_so(cluster: Cluster) ->
     await add_many(writer, 5)
     metadata = await writer.close()
     await client.delete(writer.ledger_id)
-    # The same record under an end that no bookie ever had.
     await client.records.create(replace(metadata, last_entry=9, creator_token=0))
     reader = await client.open(writer.ledger_id)
     with pytest.raises(NoSuchEntry):
@@ -521,7 +511,6 @@ async def test_a_speculative_read_beats_a_silent_bookie(cluster: Cluster) -> Non
 
 
 async def test_metadata_away_during_an_ensemble_change(cluster: Cluster) -> None:
-    """The change waits for the store; meanwhile nothing is acked and nothing is lost."""
     await cluster.start_bookie("b4")
     client = await cluster.client()
     writes = Writes(await client.create())
@@ -549,11 +538,9 @@ async def test_metadata_away_during_an_ensemble_change(cluster: Cluster) -> None
 
 
 async def test_the_writer_gives_up(tmp_path: Path) -> None:
-    """A bookie came back, refused the add, came back, refused the add: its writer never gave up.
-    There was no spare, and no ack quorum without it. A stalled writer waits for a bookie for a
-    limited time, and each return began that time again. So its callers waited for ever, and a
-    partition's publishes ended as unknown one by one, without a reopening. Now only a confirmed add
-    ends a stall. Seed 1500079 of profile `beyond` (S8)."""
+    """A bookie came back, refused the add, and went again: each return began the writer's time
+    again, so that it never gave up. Now only a confirmed add ends a stall (seed 1500079 of
+    `beyond`)."""
     async with running_cluster(tmp_path) as cluster:
         client = await cluster.client(stall_timeout_s=0.4, retry_failed_bookie_ms=30.0)
         writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
@@ -565,7 +552,7 @@ async def test_the_writer_gives_up(tmp_path: Path) -> None:
             nonlocal refused
             refused += 1
             answer = [(run, Code.IO) for run in runs]
-            asyncio.get_running_loop().call_later(0.15, done, answer)  # all seems well meanwhile
+            asyncio.get_running_loop().call_later(0.15, done, answer)
 
         storage.add = refuses
         async with asyncio.timeout(20):
@@ -593,11 +580,8 @@ class TurnsToASpare:
 
 
 async def test_who_is_told_of_the_end_may_turn_to_another_bookie(tmp_path: Path) -> None:
-    """A ledger client that was closed during a recovery ended with a RuntimeError. `close` gives
-    every bookie's connection up and tells the listeners, and a recovery turns to a spare at once:
-    an unused bookie, so the dict changed during the loop over it. Its tasks went on, and a stopping
-    broker did not end in an orderly way. Running all profiles of the simulator over the same seeds
-    found it (606, topic)."""
+    """A recovery that turned to a spare while `close` told the listeners changed the dict of
+    bookies during the loop over it: a RuntimeError."""
     async with running_cluster(tmp_path) as cluster:
         client = await cluster.client()
         bookies = client.bookies
@@ -626,8 +610,7 @@ class Listener:
 @pytest.mark.parametrize(("host", "port"), [("a" * 70 + ".example", 3181), ("127.0.0.1", 70_000)])
 async def test_it_is_tried_until_its_record_is_right(tmp_path: Path, host: str, port: int) -> None:
     """A bookie registered under an invalid host name was never tried again, even when the record
-    was corrected. The background task of its connection ended with an unseen UnicodeError; callers
-    that waited for the connection got an error that is not the ledger's. Found by reading."""
+    was corrected."""
     async with running_cluster(tmp_path, bookies=1) as cluster:
         registry = BookieRegistry(cluster.store)
         node = cluster.nodes["b1"]
@@ -646,9 +629,8 @@ async def test_it_is_tried_until_its_record_is_right(tmp_path: Path, host: str, 
             await listener.up.wait()
 
 
-# A process kept its state of a bookie as long as it lived. Bookies come and go for good over a
-# broker's life; each left an object for each request class, and counted as a bookie of the cluster:
-# a topic that no longer fits was told to wait instead of to ask for less.
+# A process kept its state of every bookie that it had ever met, and counted it as a bookie of the
+# cluster.
 
 
 def _kept(client: LedgerClient) -> set[str]:
@@ -656,7 +638,6 @@ def _kept(client: LedgerClient) -> set[str]:
 
 
 async def _come_and_go(cluster: Cluster, client: LedgerClient, name: str) -> None:
-    """Write, recover and read a ledger on it; then the bookie goes for good."""
     await cluster.start_bookie(name)
     await client.bookies.reload()
     writer = await client.create(ensemble_size=4, write_quorum=4, ack_quorum=3)
@@ -693,7 +674,7 @@ async def test_one_that_comes_back_is_talked_to_again(cluster: Cluster) -> None:
     await gone_until(lambda: "b3" not in _kept(client), "let go")
     with pytest.raises(BookieUnavailable):
         await old.connected()
-    with pytest.raises(NotEnoughBookies):  # only down, says its cookie
+    with pytest.raises(NotEnoughBookies):
         await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
     await cluster.start_bookie("b3")
     await gone_until(lambda: "b3" in client.bookies.available, "there again")

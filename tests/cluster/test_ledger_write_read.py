@@ -26,7 +26,6 @@ from tests.support.cluster import Cluster, add_many, payload_of
 
 
 async def test_an_ack_quorum_of_one_is_warned_of_once_in_a_process(cluster: Cluster) -> None:
-    """Also for ledgers without a topic's setting: a partition's state, a program's own."""
     client = await cluster.client()
     with capture_logs() as logs:
         for quorum in ((3, 2), (1, 1), (2, 1), (3, 1), (2, 1)):
@@ -142,7 +141,6 @@ async def test_a_reader_follows_an_open_ledger(cluster: Cluster) -> None:
     await add_many(writer, 10)
     reader = await other.open(writer.ledger_id)
     assert not reader.is_closed
-    # The last entry's own confirmation travels alone: nothing is added after it.
     assert await reader.wait_for(8, 10) == 9
     assert (await reader.read(9, 9))[0].payload == payload_of(9)
     waiting = asyncio.ensure_future(reader.wait_for(9, 10))

@@ -1,6 +1,5 @@
 """Dead letters and retries are stored whatever their topic's settings, and kept until they are
-acked.
-"""
+acked."""
 
 from __future__ import annotations
 
@@ -37,18 +36,16 @@ QUICK: dict[str, Any] = {"dead_letter_retry_ms": 50, "dead_letter_retry_ms_max":
 
 
 async def says(broker: Broker, policies: Policies, namespace: str = "public") -> None:
-    """Set a policy of the namespace for its topics."""
     await broker.topics.set_policies(namespace, lambda record: replace(record, policies=policies))
 
 
 async def passes(cluster: Cluster, time_ms: int) -> None:
-    """Let this much time pass, as a true clock shows it."""
     cluster.clock.now_ms += time_ms
     await cluster.brokers["A"].broker.confirm_clock()
 
 
 async def test_a_retry_that_waits_outlives_a_time_to_live(cluster: Cluster) -> None:
-    """A namespace's ttl removed it, though its original topic has none: it was lost."""
+    """A namespace's ttl removed it, though its original topic has none."""
     one = await cluster.start("A", **UPKEEP)
     await says(one.broker, Policies(ttl_ms=60_000))
     off = TopicSettings(policies=Policies(ttl_ms=-1))
@@ -95,7 +92,6 @@ async def test_no_backlog_quota_takes_or_refuses_a_letter(cluster: Cluster, poli
 
 
 def lease_of(subscription: object) -> str:
-    """Return the last part of the ack ids of the only lease."""
     dispatcher = subscription._dispatcher  # type: ignore[attr-defined]
     (number,) = {lease.number for lease in dispatcher._lease_of.values()}
     return f"{subscription._lease_epoch}-{number}"  # type: ignore[attr-defined]
@@ -122,8 +118,8 @@ async def test_neither_a_schema_nor_an_exclusive_producer_keeps_letters_out(
 
 
 async def test_nobody_can_publish_a_letter_before_its_broker_does(cluster: Cluster) -> None:
-    """Its producer id was a hash of public values: a forged one made the letter a duplicate, and it
-    was lost."""
+    """Its producer id was a hash of public values: a forged one made the letter a duplicate, and
+    it was lost."""
     one = await cluster.start("A", **QUICK)
     name = await make_topic(one.broker, NAME)
     partition, subscription = await deadly(one, name, max_deliveries=1)
@@ -143,7 +139,6 @@ async def test_nobody_can_publish_a_letter_before_its_broker_does(cluster: Clust
 
 @pytest.mark.parametrize("where", ["namespace", "topic"])
 async def test_what_is_due_after_its_expiry_is_refused(cluster: Cluster, where: str) -> None:
-    """It was stored, and never delivered."""
     one = await cluster.start("A")
     said = Policies(ttl_ms=60_000)
     if where == "namespace":
@@ -163,7 +158,6 @@ async def test_what_is_due_after_its_expiry_is_refused(cluster: Cluster, where: 
         await partition.publish_single(due_in(3_600_000))
     assert partition.next_offset == 0, "nothing of it is stored"
     await partition.publish(build_batch([plain, due_in(59_999)]))
-    # A later batch of the same producer waits for one whose messages are being looked at.
     numbered = {"producer_id": 7, "producer_epoch": 0}
     first = partition.publish(build_batch([due_in(1_000)], base_sequence=0, **numbered))
     second = partition.publish(build_batch([plain], base_sequence=1, **numbered))
@@ -270,7 +264,8 @@ async def test_a_message_as_long_as_an_entry_is_copied(cluster: Cluster, *, retr
 async def test_a_topic_that_became_a_stream_does_not_keep_letters_waiting(
     pair: Cluster, *, retry: bool
 ) -> None:
-    """It takes no copy any more: they waited for ever. `A` sends, `B` has the stream."""
+    """Letters for a topic that takes no copies any more waited for ever. `A` sends, `B` has the
+    stream."""
     api, one = pair.api, "/v1/topics/public/one"
     await placed(pair, "one", "A")
     named = {"retry_topic": "put"} if retry else {"dead_letter_topic": "put", "max_deliveries": 1}

@@ -1,8 +1,5 @@
-"""A broker with much more load than the others gives partitions away, one at a time.
-
-The test sets the clock of loads: `Hour.pass_s` lets time pass, in which each partition gets the
-test's load.
-"""
+"""A broker with much more load than the others gives partitions away, one at a time. The test
+sets the clock of loads."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from tests.support.cluster import TOPIC, Cluster, RunningBroker, batch, make_top
 
 BY_LOAD: dict[str, Any] = {
     "balance_after_ms": 1,
-    "balance_interval_ms": 3_600_000,  # the test looks by itself
+    "balance_interval_ms": 3_600_000,
     "balance_load_floor": 1_000,
     "balance_load_pause_ms": 60_000,
     "balance_load_rest_ms": 600_000,
@@ -62,7 +59,6 @@ class Hour:
             self._date_what_was_opened()
 
     def _date_what_was_opened(self) -> None:
-        """Date new partitions by this clock, which is far ahead of the loop's."""
         for one in self.running:
             for tenure in one.broker.ownership.tenures():
                 if tenure not in self._opened:
@@ -80,7 +76,6 @@ class Hour:
 
 
 async def loaded(cluster: Cluster, **config: Any) -> tuple[Hour, RunningBroker, RunningBroker]:
-    """A has all the load, in three partitions of 4,000 a second; B serves as many, idle."""
     one = await cluster.start("A", **{**BY_LOAD, **config})
     two = await cluster.start("B", **{**BY_LOAD, **config})
     running = [one, two]
@@ -136,7 +131,6 @@ async def test_one_move_in_a_pause_and_none_twice_in_a_rest(cluster: Cluster) ->
                 if log["event"] == "load_given_away"
             ]
     assert [name for _, name in moved] == [str(mine[1])], "6,000 and 6,000 at once"
-    # Now the reverse: B is loaded, and mostly by the partition that it was given.
     hour.rates |= {mine[1]: 20_000, **dict.fromkeys(_names(two, besides=mine[1]), 9_000)}
     moved.clear()
     with capture_logs() as logs:
@@ -174,7 +168,7 @@ async def test_nothing_moves_a_while_after_a_broker_came(cluster: Cluster) -> No
     came_s = one.broker.registry.changed_s
     assert came_s > hour.began_s
     await three.broker._tell_standing()
-    one.broker.registry.statuses.changed_s = hour.now_s()  # as if it had come by that clock
+    one.broker.registry.statuses.changed_s = hour.now_s()
     two.broker.registry.statuses.changed_s = hour.now_s()
     with capture_logs() as logs:
         await hour.pass_s(50)
@@ -182,7 +176,6 @@ async def test_nothing_moves_a_while_after_a_broker_came(cluster: Cluster) -> No
 
 
 async def test_who_has_told_no_load_is_given_nothing(cluster: Cluster) -> None:
-    """An older broker, whose load is unknown."""
     hour, one, two = await loaded(cluster)
     await hour.pass_s(600)
     assert one.broker.registry.statuses.of("B").load == 0

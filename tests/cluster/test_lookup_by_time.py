@@ -33,11 +33,9 @@ from tests.support.cluster import batch as meanwhile_batch
 from tests.support.cluster import batch as trim_batch
 from tests.support.compacted_views import write_view
 
-# Looked up by time, offsets were wrong wherever timestamps do not ascend. With CreateTime 100, 10,
-# 110, 20 …, a lookup of 100 returned the end, because the search halved by the batches' timestamps
-# as if they ascended. Now open, closed and offloaded ledgers give the same answer, over HTTP, by
-# seek and from Spark: as in Kafka, the first offset whose message has that timestamp or a newer
-# one. Every test had ascending times. Found from outside.
+# The search halved by the batches' timestamps as if they ascended, so lookups were wrong where
+# they do not. The rule is Kafka's: the first offset whose message has that timestamp or a newer
+# one.
 
 TIMES = (100, 10, 110, 20, 120, 30)
 times = st.lists(
@@ -46,7 +44,6 @@ times = st.lists(
 
 
 def model(batches: list[list[int]], time_ms: int) -> int | None:
-    """Kafka's rule: the first offset whose timestamp is at or after the target."""
     flat = [one for batch in batches for one in batch]
     return next((offset for offset, one in enumerate(flat) if one >= time_ms), None)
 
@@ -141,7 +138,6 @@ async def test_little_disorder_costs_little() -> None:
 
 
 async def ask_all(brokers: Cluster, partition: Partition, expected: dict[int, int | None]) -> None:
-    """Return the owner's answer and Spark's."""
     url = brokers.store.url
     for time_ms, offset in expected.items():
         end = partition.next_offset
@@ -167,7 +163,6 @@ async def test_open_rolled_over_and_taken_over(tmp_path: Path) -> None:
         taken = await owned((await brokers.start("B")).broker, name)
         assert [link.disorder_ms for link in taken._record.ledgers.segments] == [90, -1, -1]
         await ask_all(brokers, taken, expected)
-        # The same resolution serves `from=` and a subscription's seek.
         assert [await taken.resolve(time_ms=one) for one in (100, 101, 121)] == [0, 2, 6]
 
 
@@ -195,11 +190,9 @@ async def test_over_http_by_every_way_in(tmp_path: Path) -> None:
             assert given.json()["messages"][0]["offset"] == expected, at
 
 
-# A lookup by time returned the end, although the message existed. It walked over the ledgers of its
-# beginning; it skipped those that retention removed meanwhile, and never came to the newer ones.
-# The simulator found it (seed 26 of the profile `topic`), once brokers joined and left during
-# lookups. And it returned an offset that was removed during the search, below the earliest offset
-# in the same answer: a comparing program found that, during compaction with `delete_raw`.
+# A lookup walked over the ledgers of its beginning: it missed newer ledgers when retention removed
+# those meanwhile (seed 26 of `topic`), and returned an offset below the earliest one in the same
+# answer.
 
 
 async def test_ledgers_that_came_meanwhile_are_looked_into(
@@ -256,10 +249,8 @@ async def test_what_is_removed_meanwhile_is_not_the_answer(
 async def test_the_end_is_that_of_before_the_search(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that came while its time was looked up was skipped. Where all messages are older, a
-    time begins at the end. The end was read after the search, so newer messages lay before it, and
-    a reader that began there never saw them. The simulator found it (seed 1801001 of `topic`), for
-    a compacted read, which searches an open ledger behind its horizon."""
+    """Where all messages are older, the answer is the end: it was read after the search, so that
+    newer messages lay before it (seed 1801001 of `topic`)."""
     broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     await partition.publish(meanwhile_batch(tag="new", time_ms=9_000))
@@ -277,10 +268,8 @@ async def test_the_end_is_that_of_before_the_search(
     assert await partition._log.offset_at(5_000, least=1) == 2, "where it is"
 
 
-# A lookup by time in a compacted view returned an offset that the view does not have. Where no
-# message of the view was as new, the whole log was searched, and the answer could be a message
-# below the horizon that the view leaves out: a read from there began before the requested time.
-# Found by review; the simulator looked up times in the log only.
+# A lookup in a compacted view searched the whole log where no message of the view was as new, and
+# returned an offset below the horizon that the view leaves out.
 
 COMPACTED_TIMES = (100, 10, 300, 20, 110, 30, 300, 40)
 KEYS = "aaabbbcc"
@@ -288,7 +277,8 @@ KEYS = "aaabbbcc"
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
 async def test_the_first_as_new_that_a_compacted_read_gives(tmp_path: Path, batch: int) -> None:
-    """With the horizon anywhere: between ledgers, between batches of one, and within a batch."""
+    """With the horizon anywhere: between ledgers, between batches of a ledger, and within a
+    batch."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=2)
@@ -352,10 +342,8 @@ none_times = st.lists(
 
 @given(none_times, st.sampled_from(Compression))
 async def test_each_keeps_its_own(times_ms: list[int], kind: Compression) -> None:
-    """Compacted, a message without a timestamp (-1) got that of the message behind it. aiokafka's
-    builder takes a first -1 for "none yet", and counts the batch's times from the next one; a
-    compaction puts messages of many batches into one. The simulator found it (seed 11 of the
-    profile `topic`), once it looked up times in compacted reads."""
+    """aiokafka's builder takes a first -1 for "none yet", and counts the batch's times from the
+    next message, whose time the first one got (seed 11 of `topic`)."""
     records = [Record(b"k", b"v", [], one, 3 * n) for n, one in enumerate(times_ms)]
     batch = build_gapped_batch(records, 7, compression=kind)
     check_batch(batch, gaps=True)

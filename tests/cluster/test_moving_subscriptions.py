@@ -53,7 +53,6 @@ async def test_each_way_of_moving_at_any_broker(apis: list[Api]) -> None:
     assert [(m["offset"], m.get("delivery_count")) for m in messages] == [
         (0, None), (2, None), (3, 1),
     ]  # fmt: skip
-    # Two unacked messages, leased or not: 0 and 2.
     answer = await other.post(sub + "/skip", json={"messages": 2})
     part = {"partition": 0, "acked": 2, "committed_offset": 3}
     assert answer.json() == {"acked": 2, "partitions": [part]}

@@ -40,12 +40,9 @@ from tests.support.cluster import Cluster, batch, make_topic, owned, running_clu
 async def test_no_partition_of_a_later_topic_is_given_out(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that named its topic was served by the later topic of that name. A broker that gets
-    its first call for a partition looks for the owner, and claims the partition when there is none.
-    While it looked, the topic was deleted and made again, and another call had the new topic's
-    partition opened: the claim found that in progress and took it for its own. A numbered message
-    for the old topic was stored in the new one, and its repeat answered "stored before". The
-    simulator found it (seed 1800551 of `recreate`)."""
+    """While a broker looked for an owner the topic was deleted and made again: it took the
+    opening of the new topic's partition for its own, and stored a message for the old topic
+    there (seed 1800551 of `recreate`)."""
     broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     first = (await broker.topics.get(name.topic_name)).incarnation
@@ -72,10 +69,8 @@ async def test_no_partition_of_a_later_topic_is_given_out(
         await broker.ownership.owner_of(name, incarnation=first)
 
 
-# The Python client did not say which topic of a name it meant. A producer whose topic had been
-# deleted and made again got a `SequenceGap`, a reader at offset 20 of the dead topic silently read
-# the new one, and an ack for the dead topic was a stale lease. Now producers, readers and consumers
-# are bound to the topic that they saw first.
+# A producer, reader or consumer of a deleted topic silently used the new one of that name. Now
+# each is bound to the topic that it saw first.
 
 WHAT_TO_DO = "deleted, and another one was made.*make a new producer, subscribe again"
 
@@ -91,7 +86,6 @@ def _urls(cluster: Cluster) -> list[str]:
 
 
 async def _anew(cluster: Cluster, count: int, partitions: int = 1) -> None:
-    """Delete the topic as another client, make it again and publish."""
     async with AsyncClient(_urls(cluster)[-1]) as other:
         await other.delete_topic("t")
         await other.create_topic("t", partitions=partitions)
@@ -147,7 +141,7 @@ async def test_a_reader(client_cluster: Cluster) -> None:
         await _anew(client_cluster, 25)
         with pytest.raises(TopicReplaced, match=WHAT_TO_DO):
             await anext(follower)
-        for _ in range(2):  # asked again it is no other topic
+        for _ in range(2):
             with pytest.raises(TopicReplaced):
                 await client.read("t", start=20)
             with pytest.raises(TopicReplaced):
@@ -156,7 +150,7 @@ async def test_a_reader(client_cluster: Cluster) -> None:
             await restarted.read("t", start=20, incarnation=made.incarnation)
         with pytest.raises(TopicReplaced):
             await anext(restarted.messages("t", start=20, incarnation=made.incarnation))
-        assert (await client.read("t"))[0].text() == "new-0"  # begun again
+        assert (await client.read("t"))[0].text() == "new-0"
         assert (await client.read("t", start=20))[0].text() == "new-20"
         now = await restarted.topic("t")
         assert len(await restarted.read("t", start=20, incarnation=now.incarnation)) == 5
@@ -198,14 +192,14 @@ async def test_a_loop_over_deliveries(client_cluster: Cluster) -> None:
                 if len(seen) == 2:
                     await _anew(client_cluster, 5)
 
-        with pytest.raises(TopicReplaced):  # no `AcksUnsent`: none of its messages come again
+        with pytest.raises(TopicReplaced):
             await loop()
         assert set(seen) == {"old"}
         left = await client.subscribe("t", "s")
         deliveries = left.deliveries(idle_s=20)
         assert (await anext(deliveries)).text() == "new-0"
         await _anew(client_cluster, 5)
-        await deliveries.aclose()  # there is no owner to give messages back to
+        await deliveries.aclose()
 
 
 async def test_programs_without_an_event_loop(client_cluster: Cluster) -> None:
@@ -226,7 +220,7 @@ async def test_programs_without_an_event_loop(client_cluster: Cluster) -> None:
                 producer.send("late").result()
             with pytest.raises(TopicReplaced):
                 producer.flush()
-            with pytest.raises(Conflict, match=WHAT_TO_DO):  # as it was before: a 409
+            with pytest.raises(Conflict, match=WHAT_TO_DO):
                 consumer.ack(handed)
             with pytest.raises(TopicReplaced):
                 next(messages)
@@ -237,11 +231,9 @@ async def test_programs_without_an_event_loop(client_cluster: Cluster) -> None:
     await asyncio.to_thread(program)
 
 
-# `DELETE` did not fence, so an owner that had not heard of it went on acking into the dead topic.
-# With no pause between `DELETE` and `PUT` all later acked messages were gone a second later in up
-# to 19 of 60 rounds, and in 14 of 60 old messages were visible in the new topic. Now a topic has an
-# incarnation, deletion revokes and fences before it answers, and nothing depends on a watch.
-# `OCTAVO_ROUNDS=500` makes the loop longer.
+# An owner that had not heard of a `DELETE` went on acking into the dead topic. Now a topic has an
+# incarnation, and a deletion revokes and fences before it answers. `OCTAVO_ROUNDS=500` makes the
+# loop longer.
 
 T = TypeVar("T")
 TOPIC = TopicName("public", "flights")
@@ -282,7 +274,7 @@ async def test_who_cannot_be_told_is_fenced_and_waited_for(cluster: Cluster) -> 
     with pytest.raises(TopicNotFound, match="is being deleted"):
         await other.topics.get(TOPIC)
     with pytest.raises(BrokerError):
-        await old.publish(batch())  # this tells it: its ledger is fenced
+        await old.publish(batch())
     await until_topic_is_gone(other)
     _, new = await other.topics.create(TOPIC, TopicSettings())
     assert new
@@ -294,7 +286,7 @@ async def test_a_session_that_ends_is_as_good_as_a_release(cluster: Cluster) -> 
     await owner.broker.topics.create(TOPIC, TopicSettings())
     old = await owned(owner.broker, NAME)
     await old.publish(batch(3))
-    await owner.vanish()  # its session is over, and it does not know
+    await owner.vanish()
     await other.topics.delete(TOPIC)
     with pytest.raises(BrokerError):
         await old.publish(batch())
@@ -304,8 +296,7 @@ async def test_a_session_that_ends_is_as_good_as_a_release(cluster: Cluster) -> 
 async def test_a_session_that_ends_leaves_no_repeat_acked_either(
     cluster: Cluster, consumers: bool
 ) -> None:
-    """A repeat adds nothing, so no bookie told its owner that it was fenced: seed 1400575. A loader
-    that recreates its topic and begins again at sequence 0 was told that its message is stored."""
+    """A repeat adds nothing, so no bookie told its owner that it was fenced (seed 1400575)."""
     owner = await cluster.start("A", deaf=True)
     other = (await cluster.start("B")).broker
     await owner.broker.topics.create(TOPIC, TopicSettings())
@@ -317,7 +308,7 @@ async def test_a_session_that_ends_leaves_no_repeat_acked_either(
     await old.publish(numbered)
     repeated = await old.publish(numbered)
     assert (repeated.duplicate, repeated.first_offset) == (True, 0)
-    await owner.vanish()  # its session is over, and it does not know
+    await owner.vanish()
     await other.topics.delete(TOPIC)
     with pytest.raises(BrokerError):
         await old.publish(numbered)
@@ -330,7 +321,6 @@ async def test_a_half_finished_deletion_ends_by_itself(cluster: Cluster) -> None
         await first.broker.topics.create(TOPIC, TopicSettings())
         await (await owned(first.broker, NAME)).publish(batch(2))
         record, version = await records.read_topic(*TOPIC)
-        # A broker that died after the first step.
         await records.write_topic(*TOPIC, replace(record, deleting=True), version)
         if finish == "create":
             _, new = await first.broker.topics.create(TOPIC, TopicSettings())
@@ -340,7 +330,7 @@ async def test_a_half_finished_deletion_ends_by_itself(cluster: Cluster) -> None
         elif finish == "delete":
             try:
                 await first.broker.topics.delete(TOPIC)
-            except TopicNotFound:  # the sweep was there before
+            except TopicNotFound:
                 pass
         await until_topic_is_gone(first.broker)
         assert await first.ledgers.list() == [], "nothing is left of it"
@@ -364,7 +354,6 @@ async def test_two_delete_at_once_and_one_makes_it_anew(cluster: Cluster) -> Non
             await broker.topics.create(TOPIC, TopicSettings(partitions=2))
 
         await asyncio.gather(anew(a), delete(b), delete(b))
-        # Either it exists, or the other deletion came after it: never half of it.
         try:
             found = await a.topics.get(TOPIC)
         except TopicNotFound:
@@ -448,7 +437,7 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
 
             try:
                 incarnation, value = await cluster.at_owner(node, NAME, work)
-            except OctavoError:  # on a busy machine a session may end, too
+            except OctavoError:
                 await asyncio.sleep(0.002)
             else:
                 acked.setdefault(incarnation, []).append(value)
@@ -480,7 +469,6 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
 
 
 async def insisting(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat until it is answered, as a client does."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -499,10 +487,8 @@ async def until_topic_is_gone(broker: Broker) -> None:
             await asyncio.sleep(0.01)
 
 
-# Versions of records begin again with a topic that was deleted and made again. A job that had read
-# a partition's record before, and wrote it afterwards, overwrote the new one's at an equal version:
-# its ledgers, with acked messages, were no longer named. So did an owner that was stopped meanwhile
-# and wrote first. Now the record is written only while its topic exists.
+# Versions of records begin again with a recreated topic: a job or a stopped owner overwrote the
+# new record at an equal version. Now a record is written only while its topic exists.
 
 JOB_TOPIC = TopicName("public", "t")
 JOB_NAME = JOB_TOPIC.partition(0)
@@ -592,8 +578,8 @@ MADE_NAME = TopicName("public", "flights")
 async def test_a_reading_that_began_before_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic that one broker had just made was a 404 at another: a caller there joined an older
-    read of a caller that had come too early (seed 2048 of profile `stream`)."""
+    """A caller joined an older read of a caller that had come too early: 404 for a topic that
+    another broker had just made (seed 2048 of `stream`)."""
     read, asked, goes_on = TopicStore.read_topic, 0, asyncio.Event()
 
     async def slow_to_answer(store: TopicStore, *name: str) -> Any:
@@ -620,8 +606,8 @@ async def test_a_reading_that_began_before_proves_nothing(
         await too_early
 
 
-# A topic with an ensemble larger than the number of bookies was created silently; publishing failed
-# after 128 s.
+# A topic with an ensemble larger than the number of bookies was created silently; publishing
+# failed after 128 s.
 
 LARGE_TOPIC = "/v1/topics/public/wide"
 WIDE: dict[str, Any] = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
@@ -654,7 +640,6 @@ async def test_bookies_that_are_down_count(large_cluster: Cluster) -> None:
     for name in ("b4", "b5"):
         await registry.write_cookie(replace(cookie, bookie_id=name))
     assert (await large_cluster.api.put(LARGE_TOPIC, json=WIDE)).status == 201
-    # An existing topic is not created: it can be put again without them.
     for name in ("b4", "b5"):
         await registry.delete_cookie(name, 0)
     assert (await large_cluster.api.put(LARGE_TOPIC, json=WIDE)).status == 200

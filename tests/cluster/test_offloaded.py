@@ -19,10 +19,9 @@ from octavo.spark.cluster import connected
 from tests.support.cluster import TOPIC
 from tests.support.spark_place import Place, running_place
 
-# A run that begins a copy again removed the intent of the copy before, whose run was thought dead.
-# If that run lived, had its object written after this, and died before it heard that the object was
-# not needed, the object stayed for ever: neither a record nor an intent named it. The same held for
-# a copy that was taken for an orphan. Now an intent stays until no run can still be writing.
+# A run that began a copy again removed the intent of the run before, which might still live and
+# write its object: then nothing named that object. Now an intent stays until no run can be
+# writing.
 
 NAME = ("public", "flights", 0)
 SOON = OffloadPolicy(grace_ms=0)
@@ -51,7 +50,7 @@ async def test_the_run_before_lives_and_dies_after_its_object(place: Place, tmp_
     async with connected(place.service) as one, connected(place.service) as other:
         late = await begun_by(one, place, out)
         ours = await begun_by(other, place, out)
-        await asyncio.to_thread(copy_in_task, late)  # and its run dies here
+        await asyncio.to_thread(copy_in_task, late)
         done = await asyncio.to_thread(copy_in_task, ours)
         assert await finish(other, done)
         assert len(objects_in(out)) == 2

@@ -1,6 +1,5 @@
-"""An opened partition gets no ledger before the first publish, and no state ledger before the first
-ack. Ledgers that its last owner closed orderly are not recovered either.
-"""
+"""An opened partition gets no ledger before the first publish, and no state ledger before the
+first ack. Ledgers that its last owner closed are not recovered."""
 
 from __future__ import annotations
 
@@ -91,7 +90,7 @@ async def test_producers_are_known_again_however_the_owners_end(
     for number in range(6):
         assert not (await numbered(partition, number)).duplicate
         await (running.vanish() if number % 3 == 2 else running.close())
-        for unused in range(2):  # an owner without a call forgets nothing
+        for unused in range(2):
             running = await cluster.start(f"A{number}{unused}")
             partition = await owned(running.broker, name)
             if not unused:

@@ -55,16 +55,13 @@ from tests.support.memory_state_ledgers import MemoryLedgers, MemoryWriter, Serv
 from tests.unit.broker.test_publisher import turns
 from tests.unit.broker.test_rollover import Rolling
 
-# Orphan ledgers stayed for ever, with their entries on the disks of three bookies: from failed
-# openings, roll-overs of unknown outcome, crashes of owners, and deletions. Each case counts all
-# ledgers and finds only those that records name.
+# Each case counts all ledgers, and finds only ledgers that records name.
 
 TIMES = 4
 SWEEPING: dict[str, Any] = {"sweep_interval_ms": 50, "leftover_grace_ms": 150}
 
 
 async def named(running: RunningBroker) -> set[int]:
-    """Return the ledgers that all partitions' records name."""
     records = TopicStore(running.store)
     found: set[int] = set()
     for namespace in await records.list_namespaces():
@@ -88,7 +85,6 @@ async def until_none_is_left(running: RunningBroker) -> None:
 
 
 async def unsuccessfully(running: RunningBroker, name: PartitionName) -> None:
-    """Open it; the changes of its record get no answer."""
     try:
         await running.broker.ownership.owner_of(name, forwarded=True)
     except OctavoError:
@@ -96,7 +92,6 @@ async def unsuccessfully(running: RunningBroker, name: PartitionName) -> None:
 
 
 async def open_again(running: RunningBroker, name: PartitionName) -> Partition:
-    """Open it again after the pause that follows a failure."""
     async with asyncio.timeout(15):
         while True:
             try:
@@ -182,7 +177,6 @@ async def test_after_failed_roll_overs(cluster: Cluster, monkeypatch: pytest.Mon
 async def test_after_deletions_and_crashes_of_owners(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another broker finds the leftovers of dead owners, also of deleted topics."""
     name = PartitionName(*TOPIC, 0)
     for number in range(TIMES):
         owner = await cluster.start(f"A{number}")
@@ -228,7 +222,6 @@ async def test_others_ledgers_stay(cluster: Cluster, monkeypatch: pytest.MonkeyP
     async with asyncio.timeout(30):
         while goes.ledger_id in await one.ledgers.list():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    # A removed ledger was proved twice; any other candidate was looked at as often.
     assert await left_over(one) == kept
 
 
@@ -238,7 +231,7 @@ async def test_a_state_ledger_is_not_named_at_a_later_epoch() -> None:
 
     def snapshot() -> list[bytes]:
         made.append(served.record.value.epoch)
-        if len(made) == 1:  # the owner reopens its partition meanwhile
+        if len(made) == 1:
             served.record.value = PartitionRecord(incarnation="i", epoch=4)
         return []
 
@@ -256,16 +249,13 @@ def _an_op() -> Op:
     return producers_op(0, [])
 
 
-# A broker's discarded writers stayed registered as long as the process lived: those of data and
-# state ledgers after each loss of ownership, failed opening and failed roll-over. Each listened to
-# three bookies, reconnected when they restarted, and was visited by every tick. Every case here
-# counts all registrations before and after.
+# A broker's discarded writers stayed registered at bookies, ticks and reconnects as long as the
+# process lived. Each case counts all registrations before and after.
 
 DISCARDED_TIMES = 6
 
 
 def registered(running: RunningBroker) -> dict[str, int]:
-    """Count everything that is registered somewhere and must be removed one day."""
     broker: Any = running.broker
     ledgers: Any = running.ledgers
     store: Any = running.store
@@ -290,7 +280,7 @@ def registered(running: RunningBroker) -> dict[str, int]:
 
 
 async def as_before(running: RunningBroker, before: dict[str, int]) -> None:
-    """Wait a moment for the same counts: some are removed in the background."""
+    """Wait for the same counts: some are removed in the background."""
     try:
         await until(lambda: registered(running) == before, "as before", 10)
     except AssertionError:
@@ -298,14 +288,13 @@ async def as_before(running: RunningBroker, before: dict[str, int]) -> None:
 
 
 async def used(running: RunningBroker, name: PartitionName) -> Partition:
-    """Make a partition with a cursor in its state ledger, and messages."""
     async with asyncio.timeout(15):
         while True:
             try:
                 partition = await owned(running.broker, name)
                 break
             except PartitionUnavailable:
-                await asyncio.sleep(0.02)  # it is tried again
+                await asyncio.sleep(0.02)
     first = (await partition.publish(batch(2))).first_offset
     info, _ = await running.broker.topics.create_subscription(
         name.topic_name, "s", SubscriptionSettings()
@@ -315,7 +304,6 @@ async def used(running: RunningBroker, name: PartitionName) -> Partition:
 
 
 async def settled(running: RunningBroker, name: PartitionName) -> dict[str, int]:
-    """Return the counts with one open partition that has been used."""
     await used(running, name)
     seen: list[dict[str, int]] = []
 
@@ -338,16 +326,14 @@ async def test_after_losses_of_ownership(cluster: Cluster) -> None:
 
 
 HEIR = BrokerInfo("B", "")
-"""There is no such broker."""
 
 
 async def makes_ready(foretold: object) -> bool:
-    """The successor says that it will take it."""
     return True
 
 
 async def nobody_to_ask(incarnation: str, end: object) -> None:
-    """The successor does not answer."""
+    pass
 
 
 async def test_after_hand_overs(cluster: Cluster) -> None:
@@ -483,9 +469,8 @@ async def test_after_deletions_of_topics(cluster: Cluster) -> None:
     await as_before(one, before)
 
 
-# Ledgers that were made and then not used stayed in the metadata store until a sweep found them:
-# the state ledger whose snapshot failed or was interrupted, and the data ledger of a roll-over that
-# was interrupted, or met a bug, before any record could name it. Found by reading.
+# A state ledger whose snapshot failed, and a data ledger of an interrupted roll-over, stayed
+# until a sweep found them.
 
 NOTHING: Op = []
 
@@ -495,8 +480,6 @@ def empty() -> Iterable[bytes]:
 
 
 class HeldUp(MemoryLedgers):
-    """Every snapshot waits until the test lets it continue."""
-
     async def create(self, **settings: object) -> MemoryWriter:
         writer = await super().create(**settings)
         writer.go_on.clear()
@@ -541,7 +524,6 @@ async def test_one_that_the_record_may_name_is_let_go_of_and_kept(
 
 
 async def test_of_a_roll_over_that_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The publisher has failed meanwhile, as when the partition is lost or reopened."""
     rolling = Rolling(monkeypatch)
     before, after = await rolling.begin()
     rolling.bench.publisher.fail(NotEnoughBookies("ledger 1", 2, ["b3"]))
@@ -571,10 +553,8 @@ async def test_of_a_roll_over_that_meets_a_bug(monkeypatch: pytest.MonkeyPatch) 
         await after
 
 
-# A deleted topic left paths in the metadata store for ever: the folder above its owners' ephemeral
-# records, and objects that were made below its path after its deletion. That path had no record, so
-# the name was in the list of topics, but a 404 to every call, and no deletion found anything to
-# delete.
+# A deleted topic left paths in the metadata store for ever: the name was listed, but a 404 to
+# every call.
 
 FOLDER_TOPIC = TopicName("public", "flights")
 NAME = FOLDER_TOPIC.partition(0)
@@ -592,7 +572,6 @@ async def test_nothing_is_left_of_a_deleted_topic(cluster: Cluster) -> None:
 
 
 async def test_what_came_too_late_is_removed(cluster: Cluster) -> None:
-    """A subscription, a partition's record with its ledger, and an owner's folder."""
     a = await cluster.start("A", sweep_interval_ms=50)
     records = TopicStore(a.store)
     writer = await a.ledgers.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
@@ -607,7 +586,6 @@ async def test_what_came_too_late_is_removed(cluster: Cluster) -> None:
 
 
 async def test_a_topic_that_is_made_meanwhile_is_whole(cluster: Cluster) -> None:
-    """Sweeps of two brokers while it is created never remove a path that it uses."""
     a = await cluster.start("A", sweep_interval_ms=10)
     b = await cluster.start("B", sweep_interval_ms=10)
     records = TopicStore(a.store)
@@ -633,7 +611,6 @@ async def until_nothing_is_left(store: MetadataStore) -> None:
 
 
 async def paths(store: MetadataStore, below: str = "/octavo") -> set[str]:
-    """Return every path."""
     found = set()
     for name in await store.children(below):
         path = f"{below}/{name}"
@@ -650,10 +627,8 @@ async def test_every_path_is_seen(cluster: Cluster) -> None:
 
 
 async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:
-    """A partition's record named ledgers again that retention had trimmed and deleted. The owner
-    trimmed its ledger list while it reopened a failed ledger, and the reopening then wrote the list
-    that it had read before. Reads from those offsets would have failed for ever. Now the list of
-    that very moment is closed and continued. The simulator found it (seed 2036887)."""
+    """The owner trimmed its ledger list while it reopened a failed ledger; the reopening then
+    wrote the list that it had read before, with deleted ledgers (seed 2036887)."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=1)

@@ -41,14 +41,11 @@ from tests.support.cluster import Cluster, batch, make_topic, owned, running_clu
 from tests.support.http_api import Answer
 from tests.support.raw_bookie import open_metadata
 
-# After an unexpected error in a background task of a partition, callers waited in silence. A claim
-# whose opening ended so was neither opened nor given up: each call was told "it is being opened". A
-# roll-over that ended so kept all answers back for ever. A reopening that ended so was not tried
-# again. Found by reading; the errors are planted here.
+# After an unexpected error in a background task of a partition, callers waited in silence for
+# ever.
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
-    """Make the next call of `method` end with an error that no code raises on purpose."""
     right: Any = getattr(owner, method)
 
     async def wrong(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,7 +79,7 @@ async def test_a_roll_over_that_fails_ends_the_pipeline_and_another_begins(
     await partition.publish(batch(tag="none"))
     right = PartitionRecordKeeper.change
     fail_once(monkeypatch, PartitionRecordKeeper, "change")
-    await partition.publish(batch(tag="one"))  # it is due after this
+    await partition.publish(batch(tag="one"))
     await until(lambda: PartitionRecordKeeper.change is right, "it has failed", 10.0)
     async with asyncio.timeout(10):
         while True:
@@ -106,10 +103,8 @@ async def test_a_reopening_is_tried_again(
     await partition.publish(batch())
 
 
-# An unexpected error in one partition ended the maintenance of all, with one log line. Retention,
-# roll-over by age and the sweep of bulk loads ran one after the other in one task. Now each piece
-# is a separate chore (broker/cluster/background_tasks.py), and every background loop survives a
-# bug.
+# An unexpected error in one partition ended the maintenance of all. Now each piece is a separate
+# chore.
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
@@ -171,7 +166,7 @@ async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
         raise RuntimeError("a bug")
 
     with capture_logs() as logs:
-        for _ in range(36_000):  # ten hours
+        for _ in range(36_000):
             background_tasks.begin("trim", "p", fail)
             await asyncio.gather(*begun)
             begun.clear()
@@ -205,7 +200,7 @@ async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
 
     monkeypatch.setattr(EnsembleWriter, "tick", broken)
     for bookie in ("b2", "b3"):
-        await cluster.stop_bookie(bookie)  # so that nothing is answered
+        await cluster.stop_bookie(bookie)
     asked = [asyncio.create_task(writer.append(b"x")) for writer in (ill, well)]
     with pytest.raises(OctavoError, match="a bug"):
         await asked[0]
@@ -255,10 +250,8 @@ async def test_a_bug_while_a_bookie_is_connected_to_does_not_end_the_trying(
 
 
 async def test_it_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition that was being reopened continued with that while it was handed over. Its ledger
-    had failed; the broker stopped, or gave the partition to another. When the opening finished
-    first, the partition counted as served though it was closed, and its new ledger was left open
-    for the next owner to recover. Found when its states were written down as a table."""
+    """A reopening continued during a hand-over: when it finished first, the closed partition
+    counted as served, and its new ledger was left open."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         partition = await owned(running.broker, await make_topic(running.broker))
@@ -295,12 +288,8 @@ async def test_it_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_what_was_acked_is_read_without_a_publish(tmp_path: Path) -> None:
-    """When bookies were gone for longer than a writer waits, and no publish came, nothing could be
-    read. The writer had ended, and with it the announcement of confirmed entries. The owner learnt
-    of it from the next add only: until then every read of the last messages waited for bookies that
-    could not confirm them, and was a 503. Now the partition reopens at once. Seed 1200746 of
-    profile `recreate` (S8) found it, whose load was over; earlier seeds always had a publisher that
-    came back."""
+    """A writer that had waited too long for bookies ended unseen until the next add: reads of
+    the last messages were a 503 until then (seed 1200746 of `recreate`)."""
     async with running_cluster(tmp_path) as brokers:
         broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
         name = await make_topic(broker)
@@ -321,8 +310,6 @@ async def test_what_was_acked_is_read_without_a_publish(tmp_path: Path) -> None:
 
 
 async def test_the_new_ledger_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A roll-over that failed before it named its new ledger left that ledger, empty, for ever:
-    nothing refers to it. Found by reading."""
     async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         partition = await owned(
@@ -353,9 +340,8 @@ async def test_the_new_ledger_is_deleted(tmp_path: Path, monkeypatch: pytest.Mon
                 await asyncio.sleep(0.02)
 
 
-# `POST …/recover` of a topic's open ledger in a loop: 148 of 148 publishes ended in a 504. Each
-# recovery fences the ledger that a healthy owner writes. Now recovery of a ledger with a live owner
-# is refused, by HTTP and by command, unless it is forced; and that, once a minute.
+# Each recovery fences the ledger that a healthy owner writes: a loop of `POST …/recover` stopped
+# all publishing. Now it must be forced, and that once a minute.
 
 TOPIC = "/v1/topics/public/one"
 NAME = PartitionName("public", "one", 0)
@@ -370,18 +356,16 @@ async def recover_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def named(cluster: Cluster) -> tuple[int, int]:
-    """Return the open ledger of the partition, and its state ledger."""
     await cluster.api.put(f"{TOPIC}/subscriptions/s")
     for node in cluster.brokers.values():
         for partition in node.broker.ownership.open_partitions():
             record = partition._record.value
             assert record.state_ledger is not None
             return record.ledgers[-1].ledger_id, record.state_ledger
-    raise AssertionError("nobody serves it")
+    raise AssertionError("no broker serves it")
 
 
 async def recover(cluster: Cluster, ledger: int, query: str = "") -> list[Answer]:
-    """Recover at each broker, whether it is the owner or not."""
     path = f"/v1/ledgers/{ledger}/recover{query}"
     return [await api.post(path) for api in cluster.apis.values()]
 
@@ -462,10 +446,10 @@ def record(*ledgers: int, state: int | None = None, epoch: int = 3) -> Partition
     [
         (record(), record(1, LEDGER), True),
         (record(), record(1, state=LEDGER), True),
-        (record(), record(1, 2), True),  # made, and about to be named
-        (record(), record(1, 2, epoch=4), False),  # its maker is history
+        (record(), record(1, 2), True),
+        (record(), record(1, 2, epoch=4), False),
         (record(), record(1, state=LEDGER, epoch=4), True),
-        (record(), record(LEDGER, epoch=4), True),  # the last owner's, taken over just now
+        (record(), record(LEDGER, epoch=4), True),
     ],
 )
 def test_an_owner_writes_what_its_record_names_or_may_name(

@@ -88,7 +88,6 @@ def due_at(due_ms: int) -> Record:
 
 
 async def test_a_ttl_that_is_shortened_passes_over_what_is_not_due(cluster: Cluster) -> None:
-    """By the namespace or the topic: reported and counted, and new messages are refused for it."""
     broker = (await cluster.start("A", trim_interval_ms=50)).broker
     await broker.topics.create(NAME, TopicSettings(policies=Policies(ttl_ms=1_000_000)))
     kind = SubscriptionSettings(type="shared")
@@ -133,7 +132,7 @@ async def test_a_ttl_that_is_taken_back_lets_what_waits_be_delivered(cluster: Cl
     await until(lambda: is_marked(partition), "a mark behind all of them")
     await broker.topics.update(NAME, TopicSettings(policies=Policies(ttl_ms=-1)))
     await until(lambda: partition._settings().policies.ttl_ms is None, "the topic's word")
-    await partition.maintain()  # a round that began by the old ttl is over
+    await partition.maintain()
     cluster.clock.now_ms += 200_000
     await asyncio.sleep(0.2)
     given = await subscription.receive("c", messages_max=9, wait_s=10)
@@ -143,7 +142,6 @@ async def test_a_ttl_that_is_taken_back_lets_what_waits_be_delivered(cluster: Cl
 async def with_quota(
     cluster: Cluster, policy: str, *names: str, **config: Any
 ) -> tuple[Partition, list[Subscription]]:
-    """A partition whose subscriptions may have two batches of ten messages unacked."""
     broker = (await cluster.start("A", trim_interval_ms=50, **config)).broker
     size = len(batch(10))
     policies = Policies(backlog_bytes=2 * size, backlog_policy=policy)
@@ -211,7 +209,7 @@ async def test_a_publish_beyond_the_quota_is_rejected(cluster: Cluster) -> None:
 
 
 async def test_a_repeat_of_what_is_stored_is_no_new_message(cluster: Cluster) -> None:
-    """Its producer has not heard the answer. A refusal would say that nothing was stored."""
+    """Its producer has not heard the answer: a refusal would say that nothing was stored."""
     partition, _ = await with_quota(cluster, "reject", "slow")
     sent = batch(30, producer_id=7, producer_epoch=0, base_sequence=0)
     stored = await partition.publish(sent)
@@ -225,7 +223,7 @@ async def test_a_repeat_of_what_is_stored_is_no_new_message(cluster: Cluster) ->
 
 
 async def test_a_repeat_is_not_refused_by_a_ttl_that_came_later(cluster: Cluster) -> None:
-    """A clock went back between a publish and its repeat. Seed 93000016 found it."""
+    """A clock went back between a publish and its repeat (seed 93000016)."""
     a = (await cluster.start("A")).broker
     await a.topics.create(NAME, TopicSettings())
     partition = await owned(a, NAME.partition(0))

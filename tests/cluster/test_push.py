@@ -71,8 +71,6 @@ async def kill(cluster: Cluster, name: str) -> None:
 
 
 class Reader:
-    """A stream of events or lines, and its content so far."""
-
     def __init__(self, api: Api, path: str = STREAM, **headers: str) -> None:
         self.url = api.url + path
         self.headers = headers
@@ -103,7 +101,6 @@ class Reader:
 
     @property
     def found(self) -> list[Any]:
-        """Yield each message, and the last word."""
         if self.kind == "application/x-ndjson":
             return [json.loads(line) for line in self.body.split(b"\n")[:-1]]
         blocks = self.body.decode().split("\n\n")[:-1]
@@ -215,7 +212,7 @@ async def test_an_exclusive_subscription_has_one_consumer(cluster: Cluster) -> N
         await until(lambda: reader.offsets == [0, 1])
         answer = await cluster.api.get(f"{path}?consumer=another", headers=LINES)
         assert (answer.status, answer.json()["code"]) == (409, "subscription-busy")
-        async with Reader(cluster.api, path, **LINES) as again:  # of the same consumer
+        async with Reader(cluster.api, path, **LINES) as again:
             await publish(cluster, 2, 1)
             await until(lambda: sorted(reader.offsets + again.offsets) == [0, 1, 2])
 
@@ -493,7 +490,7 @@ async def test_no_more_streams_than_there_may_be(cluster: Cluster) -> None:
 
 
 async def test_a_client_that_does_not_mask_is_hung_up_on(cluster: Cluster) -> None:
-    """RFC 6455, 5.1; earlier masked frames have taken effect, and no later ones."""
+    """RFC 6455, 5.1; earlier masked frames have taken effect, and no later frames."""
     await publish(cluster, 0, 3)
     host, port = cluster.api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))

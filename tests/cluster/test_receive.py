@@ -35,11 +35,8 @@ from octavo.client.wire import NoAnswer
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
 from tests.support.http_api import Api, until
 
-# A receive whose answer was lost left a gap that a cumulative ack then acked unseen. The owner
-# delivered 60 messages, the answer never arrived, and the client's next receive got the 60 after
-# them. The messages between were leased until their time was over, and `up_to` acked them. Now a
-# receive has a number, and a repeat under it gives the same messages. Random faults found it
-# (tests/process/test_random_faults.py, seeds 7000 and 7005).
+# A receive whose answer was lost left a gap, which a later cumulative ack acked unseen. Now a
+# receive has a number, and a repeat under it gives the same messages.
 
 
 @pytest.fixture
@@ -77,7 +74,7 @@ async def test_asked_again_it_gives_the_same(brokers: Cluster, kind: Any) -> Non
 
 
 class LosesAnswers:
-    """Lets a call to `receive` take effect, and then loses its answer; every second time."""
+    """Loses the answer of every second `receive`, which takes effect."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.lost = 0
@@ -122,12 +119,9 @@ async def test_a_cumulative_consumer_sees_every_message(cluster: Cluster) -> Non
         assert faults.lost >= 4
 
 
-# A late copy of a receive took messages away, and a cumulative ack acked them unseen. A broker
-# slept (SIGSTOP) with a call that it was to forward. The client gave up, asked another broker and
-# continued. When the sleeper woke, it forwarded the old call: the owner leased the next messages to
-# the same consumer, whose next call got later messages; `up_to` acked all. Now a call with a lower
-# number than an earlier one is late, and gets nothing. tests/process/test_stopped_past_session.py
-# found it.
+# A broker that woke from SIGSTOP forwarded an old receive: the owner leased the next messages,
+# and a cumulative ack acked them unseen. Now a call with a lower number is late, and gets
+# nothing.
 
 
 async def subscribed(cluster: Cluster, kind: str) -> tuple[Partition, Subscription]:
@@ -164,7 +158,7 @@ async def test_it_gets_nothing_after_a_call_that_got_nothing(plain_cluster: Clus
 
 
 async def test_a_copy_of_the_newest_call_gets_nothing_new(plain_cluster: Cluster) -> None:
-    """Its acked messages show that its answer has come. Unacked messages come again."""
+    """Acked messages show that their answer has come; unacked messages come again."""
     partition, subscription = await subscribed(plain_cluster, "exclusive")
     assert await offsets(subscription, "n-1") == []
     await partition.publish(batch(9))
@@ -213,20 +207,14 @@ async def test_consumers_that_share_ack_each_message(plain_cluster: Cluster) -> 
     assert await offsets(subscription, "n-1") == [3, 4, 5], "calls side by side may overtake"
 
 
-# A receive over several partitions lost messages for a whole lease, without any fault. It waits at
-# all partitions; the first message ends the wait, and calls to other brokers were cut off. An
-# answer in flight was lost: its messages stayed leased for the ack timeout, came back counted as
-# delivered, and in an exclusive or failover subscription later ones of their partition had been
-# delivered before them. And the asked broker noticed only a second later that its caller had gone,
-# and leased further messages to no consumer. Found as a user: `deliveries()` of a failover
-# subscription of four partitions, on a busy machine, had its order broken.
+# A receive waits at all partitions. The first answer cut off the others, whose messages stayed
+# leased to a caller that had gone, and came back out of order.
 
 TOPIC = "/v1/topics/public/orders"
 SUB = f"{TOPIC}/subscriptions/s"
 
 
 async def made(cluster: Cluster, kind: str) -> tuple[Api, int, int]:
-    """A broker, a partition that it serves, and one that the other broker serves."""
     await cluster.api.put(TOPIC, json={"partitions": 2})
     await cluster.api.put(SUB, json={"type": kind})
     topic = (await cluster.api.get(TOPIC)).json()
@@ -260,7 +248,7 @@ async def test_an_answer_that_is_broken_off_is_asked_for_again(
             assert isinstance(found, Leases)
             if found.deliveries:
                 late.set()
-                await asyncio.sleep(30)  # the network is slow on the way back
+                await asyncio.sleep(30)
         return answer
 
     monkeypatch.setattr(AskingLink, "ask", slow)
@@ -304,10 +292,8 @@ async def test_what_was_given_again_is_not_taken_back(cluster: Cluster) -> None:
         assert await leased(api, here) == again
 
 
-# A consumer group with a session timeout of 4 s, or 10, or 20, consumed nothing at all. The client
-# waited for a third of it, `wait=1.3333333333333333`, and the broker accepted six digits: a 400,
-# which ended the consumer. So did any computed wait. A third of 30 s, the default, is a round
-# number. Found as a user.
+# `wait` of a third of a timeout, 1.3333333333333333, had too many digits for the broker: a 400,
+# which ended the consumer.
 
 
 async def test_a_member_of_any_session_timeout_consumes(tmp_path: Path) -> None:
@@ -340,9 +326,7 @@ DELETED_SUB = f"{DELETED_TOPIC}/subscriptions/s"
 
 @pytest.mark.parametrize("path", ["receive?wait=20", "stream"])
 async def test_whoever_waits_hears_of_it_at_once(cluster: Cluster, path: str) -> None:
-    """Consumers that waited for messages of a deleted subscription heard of it up to 15 s later.
-    The owners of its partitions learned of it by a periodic look; until then a stream stayed open,
-    and a receive waited, for messages that could not be acked. Found as a user, with curl."""
+    """Consumers that waited for messages of a deleted subscription heard of it up to 15 s later."""
     await cluster.api.put(DELETED_TOPIC, json={"partitions": 3})
     await cluster.api.put(DELETED_SUB, json={"type": "shared"})
     method = "GET" if path == "stream" else "POST"
@@ -357,8 +341,7 @@ async def test_whoever_waits_hears_of_it_at_once(cluster: Cluster, path: str) ->
         assert b"subscription-not-found" in answer.body, answer
 
 
-# With 50,000 messages unacked every consumer got a bare 204 without a reason. Messages given back
-# with a delay counted among them, so a subscription could stand still without a working consumer.
+# With 50,000 messages unacked every consumer got a bare 204 without a reason.
 
 FULL_SUB = "/v1/topics/public/orders/subscriptions/s"
 
@@ -433,11 +416,8 @@ async def test_the_command_says_why(
     assert "held back: 5 messages are out" in capsys.readouterr().err
 
 
-# The README's loop failed with messages that take 65 ms each, and a restart did the same work
-# again. `deliveries()` took 500 messages and acked them together at the end. At 65 ms each the
-# lease of 30 s was over by then, `Conflict` left the loop, and nothing was acked; a second
-# consumer, or the next run, got the same 500. A loop that was left early kept its messages until
-# their lease ended.
+# `deliveries()` took 500 messages and acked them together: with 65 ms each the lease was over,
+# nothing was acked, and the next consumer got the same 500.
 
 LEASE_S = 30.0
 
@@ -568,12 +548,9 @@ async def test_what_was_fetched_ahead_is_kept_while_the_body_is_slow() -> None:
         assert next(body).offset in (0, 50)
         if hand.deliveries[0].offset == 0:
             assert len(list(body)) == 49
-    await asyncio.sleep(0.25)  # in the middle of the second hand, with a third one there
+    await asyncio.sleep(0.25)
     assert "0-100-1-1" in extended
     await loop.close()
-
-
-# ---- over real HTTP
 
 
 @pytest.fixture
@@ -645,7 +622,6 @@ def _sync_loop(url: str, seen: list[int]) -> None:
 async def test_the_loop_outlives_its_leases(
     slow_cluster: Cluster, kind: str, consumers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300 messages of 20 ms and more, under leases of 2 s."""
     url = await filled(slow_cluster, 300, 2)
     seen: list[int] = []
 
@@ -688,7 +664,7 @@ async def test_one_message_may_take_longer_than_a_lease(
 async def test_leaving_early_gives_the_rest_back_at_once(
     slow_cluster: Cluster, kind: str, how: str
 ) -> None:
-    url = await filled(slow_cluster, 100, 600)  # no loop waits for these leases
+    url = await filled(slow_cluster, 100, 600)
     done: list[int] = []
 
     def leave_sync() -> None:
@@ -731,7 +707,7 @@ async def test_leaving_early_gives_the_rest_back_at_once(
 
 
 async def test_a_stale_lease_ends_no_loop(slow_cluster: Cluster) -> None:
-    """Another client seeks: all leases are void. The loop continues with the present messages."""
+    """Another client's seek makes all leases void. The loop continues with the present messages."""
     url = await filled(slow_cluster, 60, 600)
     seen: list[int] = []
     async with AsyncClient(url) as client:
@@ -752,7 +728,7 @@ async def test_acks_that_cannot_be_sent_are_named(
         billing = client.subscription("orders", "billing")
 
         async def broken(body: Any, retry_s: float | None = None) -> None:
-            raise Unreachable("nobody answers")
+            raise Unreachable("no broker answers")
 
         monkeypatch.setattr(billing, "acknowledge", broken)
         found = billing.deliveries(idle_s=0.2)

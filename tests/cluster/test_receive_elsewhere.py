@@ -1,9 +1,5 @@
-"""Receive and ack at a broker that does not own the partition: operations at the owner.
-
-Messages are given away by an answer. If it does not reach the client, because the client, the asked
-broker or the connection between the brokers is gone, other consumers get them at once, and they do
-not count as delivered.
-"""
+"""Receive and ack at a broker that does not own the partition. Messages whose answer does not
+reach the client go to other consumers at once, and do not count as delivered."""
 
 from __future__ import annotations
 
@@ -28,8 +24,6 @@ BATCHES = "application/vnd.kafka.recordbatch.v2"
 
 
 class World(NamedTuple):
-    """Two brokers, one of which owns the topic's only partition."""
-
     owner: Api
     other: Api
     asking: RunningBroker
@@ -111,7 +105,6 @@ async def test_many_that_wait_take_no_room(world: World) -> None:
 
 
 async def test_the_ack_ids_of_a_refusal_all_come(world: World) -> None:
-    """They are longer than any other refusal between brokers."""
     await publish(world.owner)
     (message,) = (await world.other.post(f"{SUB}/receive")).json()["messages"]
     stale = [f"0-{offset}-1-1" for offset in range(0, 4_000, 2)]
@@ -152,7 +145,6 @@ async def test_a_client_that_leaves_while_its_answer_comes(
 async def test_a_connection_that_ends_before_the_answer_is_sent(
     world: World, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """The owner takes its leases back; the other broker asks again, and gets the messages."""
     await publish(world.other)
     assert len((await world.other.post(f"{SUB}/receive?max=1")).json()["messages"]) == 1
     answer, ended = AnsweringLink._send, list[int]()
@@ -180,7 +172,6 @@ async def test_a_connection_that_ends_before_the_answer_is_sent(
 async def test_an_answer_that_is_lost_on_its_way_is_given_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner has sent it. The consumer's next messages would leave a gap before them."""
     take, lost = AskingLink._take, list[Frame]()
 
     def cut(self: AskingLink, frame: Frame) -> None:
@@ -202,7 +193,6 @@ async def test_an_answer_that_is_lost_on_its_way_is_given_again(
 async def test_a_client_that_leaves_when_one_of_two_partitions_has_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages of both partitions go to other consumers at once."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         await cluster.api.put(TOPIC, json={"partitions": 2})
         await cluster.api.put(SUB, json={"type": "shared", "ack_timeout": 600})

@@ -29,11 +29,9 @@ from octavo.metadata.clock import ClockRecord, Written
 from octavo.metadata.topics import PartitionLedger
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
-# With a broker's clock wrong for two seconds, retention deleted a topic for good. With the clock 8
-# days ahead and a retention of 7 days the next trim took everything. And the reverse: one message
-# stamped ten years ahead kept everything behind it for ever, and a message without a time (-1) went
-# at once. Now deletion by age uses several clocks, and messages are not younger than their arrival.
-# The simulator's clocks jumped, but no referee judged trims. Found from outside.
+# With a broker's clock 8 days ahead the next trim took everything, and one message stamped ten
+# years ahead kept everything behind it. Now deletion by age uses several clocks, and messages are
+# not younger than their arrival.
 
 DAY_MS = 24 * 3600 * 1000
 QUICK: dict[str, Any] = {"clock_beat_ms": 20, "clock_quarantine_ms": 100}
@@ -53,7 +51,6 @@ async def filled(brokers: Cluster, *ages_days: float) -> tuple[Broker, Partition
 
 
 def believes(broker: Broker) -> bool:
-    """Whether it would delete by its present time."""
     time = broker.deletion_time()
     return time is not None and not time.doubt
 
@@ -112,8 +109,7 @@ async def test_a_message_from_the_future_is_as_old_as_its_arrival(tmp_path: Path
 
 
 async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
-    """By that clock every message is from the future: dated by it, they were days old when it was
-    right."""
+    """Dated by that clock, all messages were days old when it was right again."""
     async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers, 0, 0)
         brokers.clock.now_ms -= 8 * DAY_MS
@@ -153,7 +149,6 @@ async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path
 
 
 def test_a_doubted_time_dates_nothing() -> None:
-    """Pure: messages without a time age from the recorded time only."""
     ledger_list = LedgerList().appending(1).closing_last(1, Contents(1, 1, -1, -1), 5).appending(2)
     policy = RetentionPolicy(100, None)
     assert policy.trimming(ledger_list, 10**15) is ledger_list
@@ -164,7 +159,7 @@ def test_a_doubted_time_dates_nothing() -> None:
 
 
 def test_what_was_stamped_since_its_date_is_no_older_than_its_stamp() -> None:
-    """Pure: dated by a clock that never knew the truth, or by a version that believed any clock."""
+    """Dated by a clock that never knew the truth, or by a version that believed any clock."""
     week_ms, now_ms = 7 * DAY_MS, 1_700_000_000_000
     closed = (
         LedgerList().appending(1).closing_last(1, Contents(1, 1, now_ms, now_ms), 5).appending(2)
@@ -177,8 +172,8 @@ def test_what_was_stamped_since_its_date_is_no_older_than_its_stamp() -> None:
 
 
 async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store had given its time, then was away for so long that it was no witness any more. Seed
-    1200291 of profile `recreate`: a cluster's very first time was recorded an hour ahead."""
+    """The store gave its time, then was away too long to be a witness: a cluster's first time
+    was recorded an hour ahead (seed 1200291 of `recreate`)."""
     steady = SimpleNamespace(now=10.0)
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: steady.now)
     hour_ms, true_ms = 3_600_000, 1_700_000_000_000
@@ -189,7 +184,7 @@ async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyP
 
         async def write(self, make: Callable[[ClockRecord], ClockRecord]) -> Written:
             if len(written) == 1:
-                steady.now += 1.0  # the second write waits for a store that is away
+                steady.now += 1.0
             self.record = make(self.record)
             written.append(self.record.time_ms)
             return Written(self.record, true_ms)
@@ -205,17 +200,13 @@ async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyP
     assert set(written) <= {0, true_ms}
 
 
-# Retention deleted messages of age 0, because their ledger began and ended with old ones. A
-# take-over read the first and the last batch of the ledger that it closed, and took the newer of
-# their timestamps for the newest of all. A producer that fills up old data next to a live one was
-# enough: 999 of 1,000 messages were gone 1.5 s after the next take-over, with a retention of 24 h.
-# The simulator's producers all stamped with an advancing clock. Found from outside.
+# A take-over took the newer of a ledger's first and last timestamp for its newest: a ledger with
+# old ends lost fresh messages.
 
 AGE_DAY_MS = 24 * 3600 * 1000
 
 
 async def taken_over(brokers: Cluster, *ages_days: float) -> Partition:
-    """A partition with a retention of a day, in which a dead owner left messages of this age."""
     first = await brokers.start("A")
     name = await make_topic(first.broker, retention_ms=AGE_DAY_MS)
     partition = await owned(first.broker, name)
@@ -270,7 +261,6 @@ async def test_a_ledger_that_cannot_be_read_is_kept(
 
 
 async def test_what_an_older_version_wrote_is_not_believed(tmp_path: Path) -> None:
-    """A right link of such a version looks like a wrong one."""
     async with running_cluster(tmp_path) as brokers:
         partition = await taken_over(brokers, 400, 0, 400)
         wrong = Contents(3, 0, 0, brokers.clock.now_ms - 400 * AGE_DAY_MS, -1)
@@ -285,11 +275,8 @@ async def test_what_an_older_version_wrote_is_not_believed(tmp_path: Path) -> No
 
 
 async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
-    """Read-ahead of trimmed messages ended with an AssertionError. It is a separate task that
-    begins a moment after its read; a trim came in between. A reader that continued from there at
-    once got a broker's error, not that the offset was trimmed. So did a compaction that reads the
-    log page by page, when a trim came between two pages (seed 101, topic). The simulator found it,
-    once it checked the ends of tasks (seed 103, both)."""
+    """A trim came between a read and its read-ahead, or between two pages of a compaction: the
+    reader got an AssertionError in place of "trimmed" (seeds 101, 103)."""
     links = [PartitionLedger(ledger_id, 10 * ledger_id, 10) for ledger_id in range(3)]
     record: Any = SimpleNamespace(ledgers=LedgerList(tuple(links)))
     unused: Any = None
@@ -311,11 +298,8 @@ async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
         await reader.read(5, 30, 100, 100)
 
 
-# A trim removed messages to which a subscription had just gone back. The limit was computed before
-# the producers were made durable, and used after: a backward seek in between was answered, and then
-# its messages were removed. Found by reading, while the model of a partition was written. Later the
-# limit was taken at the moment of trimming; a seek while the record was being written still lost
-# its messages, unnoticed, because the simulator's referee forgot what a seek had asked for again.
+# A trim computed its limit before a wait: a subscription that went back in between lost the
+# messages that it had asked for.
 
 
 @contextlib.asynccontextmanager
@@ -381,12 +365,8 @@ async def test_a_seek_while_the_record_is_written_says_where_it_stands(tmp_path:
         assert partition.earliest_offset > 3
 
 
-# After a trim and a take-over a repeated batch was stored twice, or refused for ever. A take-over
-# rebuilds the numbered producers from the last checkpoint in the state ledger and the later
-# batches. Retention removed ledgers whose batches no checkpoint covered, so the next owner did not
-# know them: a repeat of sequence 0 was stored again, and a producer in the middle of its sequences
-# was told to begin at 0, for ever. The simulator found it (topic seeds 124 and 130 of the day it
-# began to have topics).
+# Retention removed ledgers whose batches no checkpoint covered: after a take-over a repeat was
+# stored again, and a producer was told to begin at 0 (topic seeds 124, 130).
 
 
 @pytest.mark.parametrize("repeated", [0, 3])

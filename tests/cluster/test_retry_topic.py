@@ -26,7 +26,6 @@ async def retried(
 async def received(
     running: RunningBroker, topic: TopicName, sub: str = "s", within_s: float = 15
 ) -> tuple[Subscription, Delivery]:
-    """Receive the next message of a topic's only partition."""
     partition = await owned(running.broker, topic.partition(0))
     subscription = await partition.subscription(sub)
     async with asyncio.timeout(within_s):

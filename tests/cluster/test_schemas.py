@@ -109,7 +109,7 @@ async def test_what_does_not_fit_is_not_stored(cluster: Cluster, client: AsyncCl
         await client.publish("t", {"n": 1})
     assert (none.value.status, none.value.code) == (422, "schema-mismatch")
     await client.register_schema("s", SCHEMA)
-    for api in cluster.apis.values():  # the owner, and another broker that forwards
+    for api in cluster.apis.values():
         bad: list[tuple[Any, str, int]] = [
             (b'{"value": {"n": "x"}}', "application/json", 0),
             (b'{"messages": [{"value": {"n": 1}}, {"value": {"n": "x"}}]}', "application/json", 1),
@@ -144,7 +144,7 @@ async def test_a_header_says_which_version_a_message_is_of(client: AsyncClient) 
     async def publish(value: Any, schema: str | None) -> None:
         headers = {} if schema is None else {"octavo-schema": schema}
         async with asyncio.timeout(5):
-            while True:  # the owner hears of the new version in a moment
+            while True:
                 try:
                     await client.publish("t", value, headers=headers)
                     return
@@ -198,7 +198,8 @@ async def test_a_subject_has_bounds(client: AsyncClient, monkeypatch: pytest.Mon
 
 
 async def test_what_cannot_be_proved_is_an_answer(client: AsyncClient) -> None:
-    """`{"not": {"const": [1]}}`, then `{}`: a 500, since the library raises an exception for it."""
+    """`{"not": {"const": [1]}}`, then `{}`: the library raises an exception for it, and the
+    answer was a 500."""
     await client.register_schema("s", {"not": {"const": [1]}})
     [problem] = await client.check_schema("s", {}) or [""]
     assert "cannot be proved" in problem
@@ -223,8 +224,6 @@ async def test_a_schema_that_costs_too_much_is_refused(
 
 
 class Away:
-    """A schema checker that is out of reach."""
-
     async def ask(self, key: object, question: object) -> Any:
         raise SchemaCheckUnavailable("it is away; try again")
 

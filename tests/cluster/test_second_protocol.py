@@ -44,7 +44,6 @@ def refusal_of(error: BaseException) -> Refusal:
 
 
 async def test_a_broker_without_http_serves_it(tmp_path: Path) -> None:
-    """A message needs nothing of HTTP, from the line to the ack."""
     async with running_cluster(tmp_path) as cluster:
         running = await cluster.start("A")
         broker = running.broker

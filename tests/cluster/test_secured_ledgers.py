@@ -133,7 +133,7 @@ async def test_the_source_reads_what_a_topic_holds(cluster: Cluster) -> None:
         assert (await cluster.api.post(path, json={"value": str(number)})).status == 200
     async with connected(cluster.store.url) as service:
         async with asyncio.timeout(10):
-            while True:  # until the last message is known to be confirmed
+            while True:
                 view = await service.view(TOPIC.removeprefix("/v1/topics/"), 0)
                 (span,) = view.spans
                 if span.end == 3:
@@ -144,12 +144,9 @@ async def test_the_source_reads_what_a_topic_holds(cluster: Cluster) -> None:
         assert found
 
 
-# All ledgers had the empty password, and a bookie believed any content. Without a credential, at a
-# bookie's port, acked entries were overwritten (`orig0` was read back as `EVIL0`), entries were put
-# into fenced ledgers by recovery adds, and one add that claimed a LAC of a million made its ledger
-# unrecoverable. Now the cluster's ledgers have a key from its secret; a bookie keeps its entries
-# against any caller, and believes no LAC at or above the entry that brings it. Found by attacking
-# from outside: no test had ever spoken to a bookie as a stranger.
+# All ledgers had the empty password: any stranger overwrote acked entries, added to fenced
+# ledgers, and made one unrecoverable by claiming a LAC of a million. Now ledgers have a key,
+# bookies keep their entries, and believe no LAC at or above the entry that brings it.
 
 STRANGER = master_key(b"")
 RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
@@ -157,7 +154,6 @@ RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
 
 @contextlib.asynccontextmanager
 async def speaking_to(node: BookieNode) -> AsyncIterator[RawClient]:
-    """A connection of any client that reaches the port."""
     client = await RawClient.connect(node)
     try:
         yield client
@@ -166,14 +162,10 @@ async def speaking_to(node: BookieNode) -> AsyncIterator[RawClient]:
 
 
 async def payloads(client: LedgerClient, ledger_id: int) -> list[bytes]:
-    """Return all of a closed ledger."""
     reader = await client.open(ledger_id, recover=True)
     found = await reader.read(0, reader.last_add_confirmed)
     await reader.close()
     return [bytes(entry.payload) for entry in found]
-
-
-# Key
 
 
 async def test_a_stranger_can_neither_overwrite_nor_forge_nor_fence(plain_cluster: Cluster) -> None:
@@ -189,7 +181,7 @@ async def test_a_stranger_can_neither_overwrite_nor_forge_nor_fence(plain_cluste
                     assert await stranger.add(frame) is Code.UNAUTHORIZED
             fencing = await stranger.read(ledger, 0, int(Flag.FENCE), STRANGER)
             assert fencing is Code.UNAUTHORIZED
-    await add_many(writer, 5)  # it was never fenced
+    await add_many(writer, 5)
     await writer.close()
     for node in plain_cluster.nodes.values():
         async with speaking_to(node) as stranger:
@@ -205,7 +197,6 @@ async def test_all_processes_of_a_cluster_use_one_key(plain_cluster: Cluster) ->
     assert {writer.metadata.password for writer in writers} == {password}
     assert password.decode() not in repr(writers[0].metadata)
     await add_many(writers[0], 3)
-    # As a foreign client with the configured password, and with another one.
     await (await other.open(writers[0].ledger_id, password=password)).close()
     with pytest.raises(Unauthorized):
         await other.open(writers[0].ledger_id, password=b"")
@@ -218,7 +209,7 @@ async def test_ledgers_that_an_older_version_made_stay_what_they_were(
     plain_cluster: Cluster,
 ) -> None:
     client = await plain_cluster.client()
-    writer = await client.create(password=b"")  # as every ledger was made
+    writer = await client.create(password=b"")
     await add_many(writer, 5)
     assert await payloads(client, writer.ledger_id) == [payload_of(n) for n in range(5)]
     metadata = await client.metadata(writer.ledger_id)
@@ -233,9 +224,6 @@ async def test_the_command_that_prints_the_password_for_foreign_clients(
     command = ["ledger", "password", "--metadata", url]
     said = await asyncio.to_thread(CliRunner().invoke, app, command)
     assert said.stdout.encode() == made.metadata.password + b"\n"
-
-
-# Other bytes, false LACs
 
 
 def digests(kind: DigestType) -> Digest:
@@ -290,7 +278,6 @@ async def test_a_bookie_keeps_the_entry_that_it_has(tmp_path: Path, place: str, 
             assert isinstance(answer, AddRefused)
             assert (answer.ledger_id, answer.code) == (1, Code.BAD_REQUEST)
         assert await client.read(1, 4) == entry_of(1, 4, b"orig")
-        # The same again succeeds, with another LAC too, alone and with new entries.
         for frame in (add_of(1, 4, b"orig", flags=flags), add_of(1, 4, b"orig", lac=0)):
             assert await client.add(frame) is Code.OK
         client.send(adds_of(1, range(3, 9), b"orig"))
@@ -308,7 +295,7 @@ async def test_holes_below_the_highest_entry_are_filled(tmp_path: Path) -> None:
         client.send(adds_of(1, [10, 11, 20, 21]))
         await client.acked(4)
         await node.storage.checkpoint()
-        client.send(adds_of(1, range(22)))  # a copy of all
+        client.send(adds_of(1, range(22)))
         await client.acked(22)
         assert await client.read_all(1, 21) == [entry_of(1, n) for n in range(22)]
         assert await client.add(add_of(1, 15, b"EVIL")) is Code.BAD_REQUEST

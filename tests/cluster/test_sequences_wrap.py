@@ -1,7 +1,5 @@
-"""A producer's sequences wrap at 2³¹, over real brokers: client, batches, NDJSON, take-over.
-
-A test cannot publish two thousand million messages, so both sides believe that it did.
-"""
+"""A producer's sequences wrap at 2³¹, over real brokers. Both sides are made to believe that two
+thousand million messages were published."""
 
 from __future__ import annotations
 
@@ -24,7 +22,6 @@ BEFORE = SEQUENCE_MODULUS - 90
 
 
 def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
-    """Let some publishes take effect and lose their answers."""
     once: Any = client.transport._once
     lost: list[str] = []
 
@@ -40,7 +37,6 @@ def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
 
 
 async def published_before(cluster: Cluster) -> str:
-    """Return the owner; it believes that this many messages of the producer are stored."""
     owner = await cluster.owner_of("/v1/topics/public/t/partitions/0")
     partition = await cluster.brokers[owner].broker.ownership.partition(NAME)
     publisher = partition._publisher
@@ -73,7 +69,7 @@ async def test_each_message_once_over_the_end_of_the_numbers(
                 await producer.send(f"{number:03d}")
             await producer.flush()
             assert producer._queues[0]._sequence == 10
-            await cluster.stop_broker(owner)  # the next owner knows what the ledgers say
+            await cluster.stop_broker(owner)
             for number in range(100, 200):
                 await producer.send(f"{number:03d}")
             await producer.close()

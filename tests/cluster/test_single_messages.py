@@ -53,8 +53,6 @@ async def test_each_has_its_own_place(tmp_path: Path, partitions: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("vanishes", [False, True])
 async def test_passed_on_through_the_end_of_their_owner(tmp_path: Path, vanishes: bool) -> None:
-    """A message acked through a forwarding broker stays at its place, before the owner's end and
-    after."""
     async with running_cluster(tmp_path, brokers=2) as cluster:
         assert (await cluster.api.put(TOPIC)).status == 201
         owner = await cluster.owner_of(f"{TOPIC}/partitions/0")

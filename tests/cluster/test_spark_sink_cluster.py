@@ -50,7 +50,6 @@ async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None
     found = await messages(cluster)
     assert sorted(int(one) for part in found for one in part) == list(range(60))
     assert all([int(one) for one in part] == sorted(map(int, part)) for part in found)
-    # A repeat of the call, an abort after it, and the same rows written by another run.
     await asyncio.to_thread(writer.commit, told)
     await asyncio.to_thread(writer.abort, [*told, None])
     again: list[Any] = [await task(writer, rows(0, 60))]
@@ -170,7 +169,6 @@ async def test_a_task_that_fails_after_its_ledger_is_closed_is_run_again(
 
 @pytest.fixture
 def running_batch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Set what Spark tells a task of its query and batch."""
     found = {"sql.streaming.queryId": "q-1"}
     context = SimpleNamespace(
         getLocalProperty=found.get, partitionId=lambda: 0, taskAttemptId=lambda: 1
@@ -235,7 +233,6 @@ async def test_a_topic_deleted_before_the_commit_is_an_error_that_says_so(
 
 
 async def test_a_commit_goes_on_at_another_broker(cluster: Cluster) -> None:
-    """The broker that `service` names is gone when the driver commits."""
     store = next(iter(cluster.brokers.values())).store.url
     writer = batch_writer({**options(cluster), "service": store}, SCHEMA, overwrite=False)
     told: list[Any] = [await task(writer, rows(0, 20))]
@@ -256,8 +253,7 @@ async def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
 async def test_a_row_that_is_due_after_its_expiry_is_not_written(
     cluster: Cluster, speaker: str, due_in_s: int, is_taken: bool
 ) -> None:
-    """Rows of a bulk load are not examined, so it would be taken, acked unread by the ttl, and
-    lost."""
+    """Bulk loads are not examined, so it would be taken, acked unread by the ttl, and lost."""
     if speaker == "topic":
         assert (await cluster.api.call("PATCH", TOPIC, json={"ttl": "1h"})).status == 200
     else:

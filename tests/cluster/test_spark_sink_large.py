@@ -40,7 +40,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def rows(cluster: Cluster, *offsets: int, of: str = "one") -> pa.RecordBatch:
-    """Return these messages as the source does, with their origin."""
     found: list[dict[str, Any]] = []
     for offset in offsets:
         answer = await cluster.api.get(f"{ONE}/messages?from={offset}&limit=1")
@@ -95,7 +94,6 @@ async def test_bodies_are_copied_and_the_order_stays(cluster: Cluster) -> None:
             assert await body_at(cluster, offset, TWO) == BODY[:what]
     copy = (await cluster.api.get(f"{TWO}/messages?from=1&limit=1")).json()["messages"][0]
     assert (copy["key"], copy["headers"]["kind"]) == ("k", "film")
-    # It is a message of that topic, whatever becomes of the original.
     assert (await cluster.api.call("DELETE", ONE)).status == 204
     assert await body_at(cluster, found[1][0], TWO) == BODY
 

@@ -31,8 +31,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Task:
-    """Spark's data for a task; set before it runs."""
-
     def __init__(self) -> None:
         self.batch = "0"
         self.number = 0
@@ -82,7 +80,7 @@ async def ledgers(cluster: Cluster) -> set[int]:
 
 
 class Killed(BaseException):
-    """The driver is dead."""
+    pass
 
 
 @pytest.fixture
@@ -115,7 +113,6 @@ async def test_a_batch_is_one_entry_in_each_partition_and_no_ledger(
     assert all([int(one) for one in part] == sorted(map(int, part)) for part in found)
     shown = await bulk_load(cluster)
     assert (shown["batch"], shown["complete"], shown["published"]) == (0, True, True)
-    # Only those that the first message of each partition opens.
     assert len(await ledgers(cluster) - before) <= 4
     for number in range(2):
         path = f"{TOPIC}/partitions/{number}/messages?from=0"
@@ -178,7 +175,6 @@ async def test_a_batch_begun_with_other_rows_is_refused_by_name(
     seen = await messages(cluster)
     with pytest.raises(SinkFailed, match=r"begun with other messages for public/flights/\d"):
         await commit(writer, 0, await written(running, writer, 0, rows(0, 41)))
-    # … nor is it finished by ledgers, or by another batch.
     by_ledgers = stream_writer(options(cluster), SCHEMA)
     for batch in (0, 1):
         with pytest.raises(SinkFailed, match="finish it the same way"):
@@ -207,7 +203,6 @@ async def test_partitions_added_to_a_half_published_batch_are_told(
 async def test_a_driver_that_was_left_behind_publishes_nothing(
     cluster: Cluster, running: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It slept after its begin, the next driver finished this batch and one more."""
     writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
     late = await written(running, writer, 0, rows(0, 40))
     ask, woken, begun = calls._Brokers.ask, asyncio.Event(), asyncio.Event()
@@ -235,7 +230,6 @@ async def test_a_driver_that_was_left_behind_publishes_nothing(
 
 
 async def test_auto_takes_ledgers_for_what_is_not_small(cluster: Cluster, running: Task) -> None:
-    """A task with too much, tasks that have too much together, and small batches between."""
     writer = stream_writer(options(cluster, commit="auto", batchBytes="400"), SCHEMA)
     ways, end = [], 0
     for batch, sizes in enumerate([(8,), (90, 2), (20, 20, 20), (3, 3)]):
@@ -288,7 +282,6 @@ async def test_a_batch_write_has_its_bulk_load_id(cluster: Cluster) -> None:
 async def test_the_brokers_go_on_knowing_a_producer_after_a_take_over(
     cluster: Cluster, running: Task, dying: dict[str, int]
 ) -> None:
-    """Published, not committed, the owner gone: the repeat meets another broker."""
     store = next(iter(cluster.brokers.values())).store.url
     writer = stream_writer({**options(cluster, commit="producer"), "service": store}, SCHEMA)
     dying["calls"] = 3

@@ -70,7 +70,6 @@ async def test_publishers_amid_a_stop_are_served_by_it_or_by_the_next(cluster: C
 
 
 async def test_an_heir_that_does_not_answer_holds_nobody_up(cluster: Cluster) -> None:
-    """Partitions that it did not get it takes over, as after any release."""
     one, two = await spread(cluster)
     mine = one.broker.ownership.open_partitions()[0]
     await mine.publish(batch(3))
@@ -80,7 +79,7 @@ async def test_an_heir_that_does_not_answer_holds_nobody_up(cluster: Cluster) ->
 
     one.broker.announce_to_peer = silent
     with capture_logs() as logs:
-        async with asyncio.timeout(15):  # stop_handover_ms is 1 s here
+        async with asyncio.timeout(15):
             await one.close()
     assert [log["partitions"] for log in logs if log["event"] == "not_all_handed_on"] == [3]
     await until(lambda: share(two.broker) == 6, "B has all of them")
@@ -90,8 +89,7 @@ async def test_an_heir_that_does_not_answer_holds_nobody_up(cluster: Cluster) ->
 async def test_cut_off_amid_a_hand_over_it_gives_the_partition_up_all_the_same(
     cluster: Cluster,
 ) -> None:
-    """Closed for a successor that does not answer: the time is over, and the claim must not
-    stay."""
+    """Its successor does not answer, the time is over, and the claim must not stay."""
     one, two, name = await one_partition(cluster)
 
     async def silent(successor: BrokerInfo, of: PartitionName, handed: Handover) -> None:
@@ -104,7 +102,6 @@ async def test_cut_off_amid_a_hand_over_it_gives_the_partition_up_all_the_same(
 
 
 async def whole_again(two: Any, name: PartitionName) -> None:
-    """Check that B serves the whole partition."""
     await owned(two.broker, name)
     await whole(two, name)
 

@@ -80,7 +80,7 @@ async def test_who_holds_a_message_or_comes_at_the_very_end_keeps_it(cluster: Cl
 
     def is_unused(self: Partition, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
         asked.append(retire_s)
-        if len(asked) == 3:  # a client came after the owners were asked to stop serving it
+        if len(asked) == 3:  # A client came after the owners were asked to stop serving it.
             with pytest.raises(PartitionMoving, match="subscription_expiry"):
                 subscription.use()
         return ask(self, name, for_ms, retire_s)
@@ -114,7 +114,7 @@ async def test_a_successor_knows_by_the_mark(cluster: Cluster) -> None:
     marked = partition._subscriptions.used_ms()
     assert 0 <= marked["s"] - cluster.clock.now_ms < 600_000
     await first.vanish()
-    for name in ("B", "C"):  # through a snapshot, too
+    for name in ("B", "C"):
         running = await cluster.start(name)
         partition = await owned(running.broker, NAME.partition(0))
         assert partition._subscriptions.used_ms() == marked, "an answered ack's use is durable"
@@ -185,7 +185,7 @@ def _volatile(cluster: Cluster) -> list[str]:
 
 
 async def test_a_successor_lets_it_go_whom_nobody_uses(cluster: Cluster) -> None:
-    """It has no durable state, so the next owner has to ask which ones there are."""
+    """It has no durable state, so the next owner has to ask which subscriptions there are."""
     brief: dict[str, Any] = {"trim_interval_ms": 100, "non_durable_expiry_ms": 1_000}
     first = await cluster.start("A", **brief)
     policies = Policies(inactive_ms=3_000)

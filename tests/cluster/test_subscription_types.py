@@ -29,8 +29,8 @@ async def publish(cluster: Cluster, messages: list[dict[str, Any]]) -> None:
 
 
 async def test_a_key_shared_group_over_two_brokers(cluster: Cluster) -> None:
-    # An answer may be lost when its caller turns to another partition: its messages come again when
-    # their leases end, and their keys wait for that.
+    # When an answer is lost, its messages come again after their leases end, and their keys wait
+    # for that.
     settings = {"type": "key_shared", "consumer_timeout": "30s", "ack_timeout": 2}
     assert (await cluster.api.put(SUB, json=settings)).status == 201
     assert (await cluster.api.put(SUB, json=settings)).status == 200
@@ -50,7 +50,7 @@ async def test_a_key_shared_group_over_two_brokers(cluster: Cluster) -> None:
                 what = "nack" if refused else "ack_ids"
                 answer = await api.post(SUB + "/ack", json={what: [one["ack_id"]]})
                 if answer.status == 409:
-                    continue  # it came back behind an earlier one of its key
+                    continue
                 assert answer.status == 200, answer
                 if not refused:
                     got.append((one["key"], one["partition"], one["offset"]))
@@ -174,8 +174,6 @@ async def test_the_client_has_all_of_it(cluster: Cluster) -> None:
 
 
 async def test_the_streams_of_a_key_shared_subscription(cluster: Cluster) -> None:
-    """Two WebSockets, each with its own keys; a closing one leaves its keys to the other."""
-    # Messages in flight to the closing one come again when their leases end.
     settings = {"type": "key_shared", "consumer_timeout": 0.3, "ack_timeout": 2}
     await cluster.api.put(SUB, json=settings)
     url = cluster.api.url + SUB + "/stream?credits=2&priority=0"

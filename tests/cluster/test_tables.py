@@ -34,8 +34,6 @@ Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | 
 
 @dataclass
 class World:
-    """A cluster with a topic of two partitions, and a folder for tables."""
-
     cluster: Cluster
     running: RunningBroker
     to: Path
@@ -51,7 +49,6 @@ class World:
         return TableOptions(str(TOPIC), place, **{"rows_max": 25, **more})
 
     async def table(self, step: Callable[[str], None] | None = None, **more: Any) -> Outcome:
-        """Run the job in a thread, as the command does."""
         options = self.options(**more)
         steps = {} if step is None else {"step": step}
         return await asyncio.to_thread(table, self.service, options, self.said.append, **steps)
@@ -71,7 +68,6 @@ class World:
         await seen(self, partition, place.next_offset)
 
     async def messages(self) -> list[Row]:
-        """Return the topic's messages as its owner serves them."""
         return [
             row
             for number in range(2)
@@ -79,11 +75,9 @@ class World:
         ]
 
     def read(self, name: str = "flights") -> Any:
-        """Load the table as any program with PyIceberg does."""
         return catalog_of(Place(str(self.to), "public", name)).load_table(("public", name))
 
     def rows(self) -> list[Row]:
-        """Return the table's rows, as messages, in order."""
         found = self.read().scan().to_arrow().to_pylist()
         return sorted(map(as_message, found), key=lambda row: row[:2])
 
@@ -117,7 +111,6 @@ async def stored(running: RunningBroker, name: PartitionName) -> list[Row]:
 
 
 async def seen(world: World, partition: int, end: int) -> None:
-    """Wait until readers of the bookies see the partition up to `end`."""
     from octavo.spark.cluster import connected
 
     async with asyncio.timeout(60), connected(world.service) as cluster:
@@ -154,12 +147,10 @@ async def test_the_table_is_the_topic_message_by_message(world: World) -> None:
 
 
 class Died(BaseException):
-    """The process was killed: nothing of it runs any more."""
+    pass
 
 
 class Nth:
-    """Dies at the step with this number, and counts them."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.steps: list[str] = []
@@ -171,8 +162,7 @@ class Nth:
 
 
 async def test_killed_at_any_step_and_started_again_it_is_exact(world: World) -> None:
-    """Each run dies one step later than the run before, with new messages between them, until
-    runs come through whole."""
+    """Each run dies one step later than the run before, until runs come through whole."""
     upkeep = Upkeep(merge_files_min=2, keep_ms=0, keep_min=1)
     died_at: set[str] = set()
     number = 0
@@ -210,7 +200,6 @@ async def test_a_commit_of_another_program_is_never_overwritten(world: World) ->
     rows = world.rows()
     assert rows == [row for row in await world.messages() if row[1] != 3]
 
-    # Rolled back to its first commit, the table gets the messages after it again.
     first = min(world.read().metadata.snapshots, key=lambda one: one.sequence_number)
     world.read().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
     assert (await world.table()).summary["rows"] == 3 * ROWS
@@ -219,7 +208,7 @@ async def test_a_commit_of_another_program_is_never_overwritten(world: World) ->
 
 async def test_two_followers_of_one_table(world: World) -> None:
     """The second on this machine is refused. Two on different machines share no lock: the first
-    ends at its next commit. Each message is there once."""
+    ends at its next commit."""
     await world.publish(3)
     refused: list[BaseException] = []
 
@@ -292,7 +281,7 @@ SCHEMA: dict[str, Any] = {
 
 
 async def test_values_become_columns_by_a_schema(world: World) -> None:
-    """A field with the name of a message's column gets another name, and a message without a value
+    """A field with the name of a message's column gets another name; a message without a value
     is a row without fields."""
 
     def value(number: int) -> bytes | None:
@@ -311,7 +300,6 @@ async def test_values_become_columns_by_a_schema(world: World) -> None:
     assert (rows[4]["tags"], rows[4]["from"]) == (["x"], {"a_b": 4.0})
     assert "value" not in rows[0]
 
-    # A wider schema adds columns; rows that are there have null in them.
     wider = {**SCHEMA, "properties": {**SCHEMA["properties"], "delay": {"type": "number"}}}
     await world.publish(1, value=lambda n: b'{"n": %d, "delay": 1.5}' % n)
     await world.table(schema=wider)
@@ -345,7 +333,6 @@ async def test_a_value_that_does_not_fit_suspends_or_is_skipped(world: World) ->
 
 
 async def test_three_readers_find_the_topic_in_the_table(world: World) -> None:
-    """DuckDB, Polars and PyIceberg, after joins of files and expiry."""
     duckdb = pytest.importorskip("duckdb", reason="needs octavo[dev]")
     polars = pytest.importorskip("polars", reason="needs octavo[dev]")
     upkeep = Upkeep(merge_files_min=2, keep_ms=0, keep_min=1)
@@ -376,9 +363,8 @@ async def test_three_readers_find_the_topic_in_the_table(world: World) -> None:
 
 
 async def test_fields_are_inferred_pinned_and_grow(world: World) -> None:
-    """The first messages give the columns. A later field becomes a column, in the same commit as
-    its message; a later run knows the columns without being told; a value of another type is bad.
-    """
+    """The first messages give the columns; a later field becomes a column in the same commit; a
+    value of another type is bad."""
     assert (await world.table(infer=True)).summary["commits"] == 0
     assert not (world.to / "public" / "flights").exists(), "without a message there is no table"
     await world.publish(2, value=lambda n: b'{"n": %d, "tail": "N%d"}' % (n, n))

@@ -37,7 +37,6 @@ async def node(tmp_path: Path, held: Certificates) -> AsyncIterator[BookieNode]:
 
 
 async def secured(node: BookieNode, held: Certificates) -> tuple[Any, asyncio.StreamWriter]:
-    """A connection that START_TLS upgraded to TLS."""
     client = V3Client(*await asyncio.open_connection("127.0.0.1", node.port))
     client.send(START_TLS)
     assert (await client.answer()).status == OK
@@ -70,7 +69,6 @@ async def test_start_tls_of_a_client_that_speaks_v2(node: BookieNode, held: Cert
 
 
 async def test_frames_right_behind_the_handshake(node: BookieNode, held: Certificates) -> None:
-    """They may come in the same packet as its end."""
     for _ in range(10):
         client = RawClient(*await secured(node, held))
         client.send(add_of(2, 0) + add_of(2, 1))

@@ -36,7 +36,6 @@ async def cluster(tmp_path: Path, held: Certificates) -> AsyncIterator[Cluster]:
 
 
 def client_of(cluster: Cluster, name: str = "alice") -> AsyncClient:
-    """A client with a certificate of the cluster's CA."""
     folder = cluster.folder / "certs"
     if not (folder / f"{name}.pem").exists():
         make(folder, name, f"{name}.clients")

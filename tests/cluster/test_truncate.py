@@ -35,14 +35,12 @@ async def truncated(cluster: Cluster, before: Any, path: str = ONE) -> int:
 
 
 async def first_ledgers(cluster: Cluster, before: int) -> list[int]:
-    """Return the ledgers that lie before an offset as a whole."""
     ledgers = (await cluster.api.get(ONE + "/partitions/0")).json()["ledgers"]
     pairs = pairwise(ledgers)
     return [one["id"] for one, after in pairs if after["base_offset"] <= before]
 
 
 async def in_ledgers(cluster: Cluster, count: int) -> None:
-    """Make this many messages, the first twenty of them in their own ledger."""
     await published(cluster, ONE, 0, 20)
     async with asyncio.timeout(10):
         while not await first_ledgers(cluster, 20):  # noqa: ASYNC110
@@ -73,7 +71,6 @@ async def test_readers_and_subscriptions_begin_behind_it(cluster: Cluster) -> No
     assert await values(cluster, ONE, 23) == numbered(range(52))[23:]
     (at,) = (await cluster.api.get(ONE + "/offsets?at=earliest")).json()["offsets"]
     assert at["offset"] == 23
-    # By time, too, only existing messages are found.
     (at,) = (await cluster.api.get(ONE + "/offsets?at=1970-01-01T00:00:04Z")).json()["offsets"]
     assert at["offset"] == 23
     assert first

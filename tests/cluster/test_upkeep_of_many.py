@@ -19,7 +19,6 @@ INTERVAL_MS = 200
 async def some_partitions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[RunningBroker, list[Partition], Counter[str]]:
-    """Return five of them, and how often each was maintained since."""
     kept: Counter[str] = Counter()
     maintain = Partition.maintain
 

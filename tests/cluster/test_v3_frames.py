@@ -75,9 +75,6 @@ async def client(bookie: BookieNode) -> AsyncIterator[V3Client]:
     client.close()
 
 
-# Adds
-
-
 async def test_pipelined_adds_are_each_answered_and_read_back(client: V3Client) -> None:
     frames = [add_frame(1, entry, txn=entry + 5) for entry in range(3000)]
     client.send(b"".join(frames))
@@ -142,9 +139,6 @@ async def test_what_adds_are_refused_for(bookie: BookieNode, client: V3Client) -
     assert await client.add(1, 3, recovery=True, priority=100) == OK
 
 
-# Reads
-
-
 async def test_what_reads_are_refused_for(client: V3Client) -> None:
     assert (await client.read(404, 0)).status == STATUS[Code.NO_LEDGER]
     assert await client.add(1, 0) == OK
@@ -166,7 +160,7 @@ async def test_a_fencing_read_brings_no_lac(client: V3Client) -> None:
 
 @contextmanager
 def held_syncs(disk: TroubledDisk) -> Iterator[threading.Event]:
-    """Let no sync end within the block; the event says that one was begun."""
+    """Let no sync end within the block; the event says that a sync began."""
     gate, begun = threading.Event(), threading.Event()
 
     def hold(call: str, path: str) -> None:
@@ -225,9 +219,6 @@ async def test_a_deleted_ledger_is_denied_once_that_is_durable(tmp_path: Path) -
         client.close()
 
 
-# Long polls
-
-
 async def test_a_long_poll_ends_with_the_lac_and_the_entry(
     bookie: BookieNode, client: V3Client
 ) -> None:
@@ -241,7 +232,6 @@ async def test_a_long_poll_ends_with_the_lac_and_the_entry(
     assert (answer.header.txnId, answer.status) == (9, OK)
     found = answer.readResponse
     assert (found.entryId, found.maxLAC, found.body) == (0, 0, entry_of(1, 0))
-    # At once where the LAC is above already.
     found = await client.read(1, -1, **poll)
     assert (found.entryId, found.maxLAC) == (0, 0)
     writer.close()
@@ -292,9 +282,6 @@ async def test_long_polls_are_bounded_together(tmp_path: Path) -> None:
         client.close()
 
 
-# The other operations
-
-
 def signed(ledger: int, lac: int, kind: DigestType = DigestType.CRC32C) -> bytes:
     front = struct.pack(">qq", ledger, lac)
     return front + digest_for(kind, b"secret").compute(front, b"")
@@ -336,7 +323,6 @@ async def test_a_lac_that_comes_alone(tmp_path: Path) -> None:
         client.close()
     async with running_bookie(tmp_path) as bookie:
         client = await V3Client.connect(bookie)
-        # Made again with the digest of the ledger's entries; under a password it cannot be.
         assert await told(client, 1) == (OK, signed(1, 2), entry_of(1, 2))
         assert (await told(client, 2))[0] == STATUS[Code.NO_ENTRY]
         client.close()
@@ -453,9 +439,6 @@ async def test_an_operation_without_its_body_and_of_another_version(
     assert await client.add(1, 0) == OK
 
 
-# Which protocol a connection speaks; errors in both
-
-
 async def test_v3_until_one_frame_is_none_then_v2_for_good(bookie: BookieNode) -> None:
     client = await V3Client.connect(bookie)
     assert await client.add(1, 0) == OK
@@ -531,7 +514,6 @@ async def test_the_longest_frame_and_one_byte_more(bookie: BookieNode) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_random_v3_bytes_never_harm(bookie: BookieNode, client: V3Client, seed: int) -> None:
-    """Each request is answered, or ends its connection; the bookie continues."""
     rng = random.Random(seed)
     fields: dict[int, tuple[str, dict[str, Any]]] = {
         Op.READ: ("readRequest", {"ledgerId": 1, "entryId": 0}),
@@ -598,9 +580,9 @@ KEYLESS_BROKEN = {
 
 @pytest.mark.parametrize("what", KEYLESS_BROKEN)
 async def test_it_ends_its_connection_and_nothing_is_stored(tmp_path: Path, what: str) -> None:
-    """A v3 add without a master key, with its entry id three times, was taken: the id counted for
-    the missing field. It was stored under a key of zeros and acked, and the ledger's own writer
-    found the ledger taken. And a length in six bytes, which protobuf does not read, was read."""
+    """A v3 add with its entry id three times and no master key was taken: the id counted for the
+    missing field, and the ledger had a key of zeros. A length in six bytes, which protobuf does
+    not read, was read."""
     async with running_bookie(tmp_path) as bookie:
         stranger = await V3Client.connect(bookie)
         stranger.send(KEYLESS_BROKEN[what])

@@ -1,6 +1,5 @@
-"""A wiped bookie comes back under its id with an accepted loss: no ledger is cut short, nothing is
-acked past a close, no entry is denied that it may have held (BookKeeper BP-46, #4812).
-"""
+"""A wiped bookie comes back under its id with an accepted loss: it denies no entry that it may
+have held, cuts no ledger short, and acks nothing past a close (BookKeeper BP-46, #4812)."""
 
 from __future__ import annotations
 
@@ -44,7 +43,6 @@ def new_life(
 
 
 async def wipe(cluster: Cluster, name: str, **how: Any) -> BookieNode:
-    """Stop it, lose its disk, start it again with the loss accepted."""
     await cluster.stop_bookie(name)
     shutil.rmtree(cluster.folder / name)
     node = new_life(cluster.folder, cluster.store, name, **how)
@@ -79,7 +77,6 @@ async def test_an_open_ledger_is_recovered_whole(cluster: Cluster, name: str) ->
     assert all(event.last_add_confirmed is None for event in said)
     denied = [e for e in events if isinstance(e, EntryAnswered) and e.bookie_id == name]
     assert not any(event.answer == "absent" for event in denied), "P42"
-    # The old writer may still run: the new life acks none of its adds.
     with pytest.raises(OctavoError):
         await add_many_or_fail(writer)
     assert is_fenced(node.storage, writer.ledger_id)
@@ -102,7 +99,7 @@ async def test_the_only_denials_of_a_wiped_bookie_end_no_ledger(cluster: Cluster
     client, other = await cluster.client(1), await cluster.client(2)
     writer = await opened(client, 20, ensemble_size=2, write_quorum=2, ack_quorum=2)
     kept, lost = writer.metadata.fragments[0].bookies
-    await client.close()  # it would change the ensemble
+    await client.close()
     await wipe(cluster, lost)
     await cluster.stop_bookie(kept)
     with pytest.raises(RecoveryFailed, match="cannot fence"):
@@ -208,9 +205,6 @@ async def test_limbo_lasts_until_the_operator_ends_it(cluster: Cluster) -> None:
         assert (node.storage.limbo.record is not None) == still, how
 
 
-# Setup
-
-
 async def test_without_the_operators_word_it_does_not_start(cluster: Cluster) -> None:
     await cluster.stop_bookie("b1")
     shutil.rmtree(cluster.folder / "b1")
@@ -241,13 +235,11 @@ async def test_a_new_life_has_a_new_incarnation_and_the_old_disk_is_refused(
 async def test_a_life_that_is_still_registered_is_not_replaced(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The old process lives on with the old disks, and another is started on empty ones."""
     before = cluster.nodes["b1"].incarnation
     other = open_store(f"file://{tmp_path}/metadata.db", session_timeout_ms=600)
     await other.start()
     node = new_life(tmp_path / "elsewhere", other, "b1")
     recorded, _ = await BookieRegistry(other).read_cookie("b1")
-    # The same paths on another machine: in this test, the folders alone differ.
     await BookieRegistry(other).write_cookie(
         type(recorded)(
             "b1",
