@@ -32,10 +32,12 @@ def _words() -> argparse.Namespace:
     parser.add_argument("--page", action="store_true", help="write the table into the page")
     parser.add_argument(
         "--from", dest="runs", type=Path, nargs="+", default=[], metavar="FILE",
-        help="outputs of earlier runs with --json, in full: their rows in place of new ones",
+        help="outputs of earlier runs with --json, in full: their rows in place of new rows",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="end with a line of JSON")
-    parser.add_argument("--keep", type=Path, help="keep the parts' folders, with logs, in this one")
+    parser.add_argument(
+        "--keep", type=Path, help="keep the parts' folders, with logs, in this folder"
+    )
     words = parser.parse_args()
     words.parts = [name for name in words.only.split(",") if name] or list(PARTS)
     unknown = [name for name in words.parts if name not in PARTS]
@@ -51,7 +53,6 @@ def _words() -> argparse.Namespace:
 
 
 def _last_document(parser: argparse.ArgumentParser, path: Path) -> dict[str, Any]:
-    """Return the last document of an earlier run."""
     try:
         found = json.loads(path.read_text().splitlines()[-1])
         parts, short = found["parts"], found["short"]
@@ -86,7 +87,7 @@ def main() -> int:
 
 
 def _earlier(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge several documents; for a part in several, the last one counts."""
+    """Merge several documents; for a part in several, the last document counts."""
     of = {name: run for run in runs for name in run["parts"]}
     return {
         "parts": list(PARTS),
@@ -97,7 +98,6 @@ def _earlier(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tried(words: argparse.Namespace) -> dict[str, Any]:
-    """Go through the parts. Raises `Missing`."""
     seconds: dict[str, float] = {}
     rows: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="octavo-apache-") as temporary:

@@ -1,9 +1,6 @@
-"""Apache's AutoRecovery, an auditor and a replicator, over four bookies of ours, one of which dies.
-
-First without our re-replication, then with both at work at the same time. In the end every ledger
-is whole: closed where its writer ended, on live bookies only, each entry on each of its replicas as
-it was written.
-"""
+"""Apache's AutoRecovery over four bookies of ours, of which one dies: without our
+re-replication, then with both at work. In the end every ledger is closed where its writer ended,
+on live bookies, each entry on each replica as written."""
 
 from __future__ import annotations
 
@@ -47,18 +44,16 @@ ROUNDS = 3
 WHOLE_S = 240
 QUIET_S = 8
 LIVE = 3
-"""Ledgers that are written while the bookie dies."""
 PAUSE_S = 0.2
 ELECTION = "/ledgers/underreplication/auditorelection"
 DOUBTS = ("copies_disagree", "replica_damaged", "add_refused", "copies_failed")
-"""Events in our log that cast doubt."""
 
 QUICK = """openLedgerRereplicationGracePeriod=2000
 rwRereplicateBackoffMs=500
 lockReleaseOfFailedLedgerGracePeriod=8000
 """
 """The defaults are 30 s for a ledger that may still be written, 5 s after each ledger that could
-not be handled at once, up to five minutes for a failed one."""
+not be handled at once, up to five minutes for a failed ledger."""
 
 ASLEEP = ("--set", "keep_copies=false")
 AWAKE = (
@@ -69,7 +64,6 @@ AWAKE = (
 
 
 def auto_recovery(matrix: Matrix, asked: Ask) -> None:
-    """Return the rows of this part."""
     for wire in ("v2", "v3"):
         for own, words in (("off", ASLEEP), ("on at the same time", AWAKE)):
             part = replace(asked, folder=asked.folder / f"{wire}-{own[:3].strip()}")
@@ -83,7 +77,6 @@ def auto_recovery(matrix: Matrix, asked: Ask) -> None:
 
 
 def start_auto_recovery(grounds: Grounds, wire: str) -> Process:
-    """Start auditor and replicator, as a separate process."""
     conf = grounds.folder / "auto_recovery.conf"
     conf.write_text(conf_of(grounds, wire, more=QUICK))
     main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
@@ -123,8 +116,6 @@ async def _a_bookie_dies(
 
 
 class _Writers:
-    """Our client's writers, which write all the time."""
-
     def __init__(self, writers: list[LedgerWriter]) -> None:
         self._writers = writers
         self._over = asyncio.Event()
@@ -153,7 +144,6 @@ class _Writers:
 
 @contextlib.asynccontextmanager
 async def _writing(store: MetadataStore) -> AsyncIterator[_Writers]:
-    """Three ledgers are written meanwhile; their writer replaces lost copies by itself."""
     client = LedgerClient(store, rng=random.Random(3))
     await client.start()
     try:
@@ -180,8 +170,8 @@ async def an_auditor(store: MetadataStore, *, here: bool = True) -> None:
 
 
 async def left_of(store: MetadataStore, bookie_id: str, patience_s: float) -> list[object]:
-    """Return the ledgers that still name a bookie or are marked, once none is left or the time is
-    over."""
+    """Return the ledgers that still name a bookie or are marked, once none is left or the time
+    is over."""
     deadline = time.monotonic() + patience_s
     while True:
         left = [*await ledgers_naming(store, bookie_id), *await marked(store)]

@@ -44,7 +44,6 @@ ALONE = "each of Octavo's bookies fetches what it lacks itself; Apache's need th
 
 
 def brokers(matrix: Matrix, ask: Ask) -> None:
-    """Return the rows of this part."""
     with ask.grounds() as grounds:
         for _ in range(3):
             grounds.add_apache(QUICK)
@@ -104,11 +103,7 @@ async def used(checks: Checks, users: Users) -> AsyncIterator[Users]:
     )
 
 
-# ---------------------------------------------------------------------- under kill −9
-
-
 async def killing(matrix: Matrix, grounds: Grounds, served: list[OurBroker]) -> None:
-    """Kill brokers, and bookies where there is no spare."""
     urls = [broker.url for broker in served]
     with matrix.row(BROKERS, MODE, "each broker killed (−9) under load, and back") as checks:
         async with used(checks, Users(urls, "takeover")) as users:
@@ -170,7 +165,6 @@ def _names(metadata: LedgerMetadata) -> set[str]:
 
 
 async def _lacking(client: LedgerClient) -> AsyncIterator[str]:
-    """Return the entries of closed ledgers that a bookie should hold and does not."""
     for metadata in await _records(client):
         if metadata.state is not LedgerState.CLOSED or metadata.last_entry < 0:
             continue
@@ -184,11 +178,7 @@ async def _lacking(client: LedgerClient) -> AsyncIterator[str]:
                     yield f"ledger {metadata.ledger_id} on {bookie}: {held} of {wanted}"
 
 
-# ---------------------------------------------------------------------- ledgers
-
-
 async def fencing(checks: Checks, client: LedgerClient) -> None:
-    """Check fencing, on which a take-over relies, without brokers."""
     writer = await client.create()
     await asyncio.gather(*(writer.append(b"%d" % number) for number in range(200)))
     closed = await client.recover(writer.ledger_id)
@@ -207,7 +197,6 @@ async def fencing(checks: Checks, client: LedgerClient) -> None:
 
 
 async def retention(checks: Checks, client: LedgerClient, urls: list[str]) -> None:
-    """Ledgers are trimmed, and Apache's bookies delete them."""
     users = Users(urls, "trimmed")
     await users.client.create_topic("trimmed", retention={"size": 20_000}, rollover={"entries": 20})
     producer = await users.client.producer("trimmed", batch_bytes=1_000, linger_ms=1)
@@ -242,11 +231,7 @@ async def _denied(client: LedgerClient, metadata: LedgerMetadata, bookie: str) -
     return False
 
 
-# ---------------------------------------------------------------------- commands
-
-
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run one of Octavo's commands, to its end."""
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(
         [str(OCTAVO), *words],
@@ -258,7 +243,6 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def commands(checks: Checks, grounds: Grounds, url: str) -> None:
-    """The last entry of an idle, open ledger is read, too."""
     at = ("--metadata", metadata_of(grounds))
     listed = json.loads(run("bookies", *at, "--json").stdout)
     up = {one["kind"] for one in listed if one["state"] == "writable"}
@@ -306,7 +290,6 @@ def refusals(checks: Checks, grounds: Grounds) -> None:
 
 
 def jobs(checks: Checks, grounds: Grounds, url: str) -> None:
-    """None of the jobs finds a fault."""
     folder = str(grounds.folder / "offloaded")
     command = [sys.executable, "-m", "tests.apache.jobs", url, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=JOBS_S, cwd=ROOT)

@@ -1,16 +1,7 @@
-"""Questions to a bookie of either kind, with equal answers: `tests/interop`, as rows.
-
-1. The same conversation with a real bookie and with ours; the two transcripts (codes, bytes,
-   lengths) must be equal line by line, but for a few intended differences, which are checked
-   singly.
-2. Apache's shell reads our registration, cookie and ledger metadata, and we read Apache's.
-3. Apache's own client and ours write, leave, recover and read each other's ledgers over one bookie
-   of each kind.
-4. The same in v3 frames: a conversation with both bookies, whose answers must be equal; Apache's
-   client in its default configuration, over both and then over three bookies of ours alone.
-
-The short form leaves out the clients, which take minutes.
-"""
+"""Questions to a bookie of either kind, with equal answers: `tests/interop`, as rows. The
+transcripts of both kinds, v2 and v3, must be equal but for a few checked differences; each side
+reads the other's records; Apache's client and ours exchange ledgers. The short form leaves out
+the clients, which take minutes."""
 
 from __future__ import annotations
 
@@ -32,7 +23,6 @@ BOTH = "one bookie of each kind"
 
 
 def conversations(matrix: Matrix, ask: Ask) -> None:
-    """Return the rows of this part."""
     with running(ask.lib, ask.folder) as peer:
         asyncio.run(_converse(matrix, peer, short=ask.short))
 

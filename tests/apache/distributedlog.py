@@ -1,7 +1,5 @@
-"""DistributedLog's core library on our bookies: write, follow by long polls, recover.
-
-It speaks v3, since v2 has no long polls.
-"""
+"""DistributedLog's core library on our bookies: write, follow by long polls, recover. It speaks
+v3, since v2 has no long polls."""
 
 from __future__ import annotations
 
@@ -37,8 +35,6 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 class _Library:
-    """`DistributedLogTalk.java`, compiled, with its own namespace."""
-
     def __init__(self, grounds: Grounds) -> None:
         folder = grounds.folder / "distributedlog"
         self._java = Java(fetch(f"DistributedLog {VERSION}", POM), folder)
@@ -47,11 +43,9 @@ class _Library:
         self._java.compile(SOURCE, self._classes)
 
     def bind(self) -> None:
-        """Make the namespace, over the bookies below `ROOT`."""
         self.talk("bind", self._zookeeper, f"{ROOT}/ledgers")
 
     def talk(self, *words: object) -> dict[str, int]:
-        """Return the findings of `DistributedLogTalk`. Raises `AssertionError` when it fails."""
         uri = f"distributedlog-bk://{self._zookeeper}/logs"
         command = self._java.command(
             "DistributedLogTalk", uri, *map(str, words), classes=self._classes
@@ -64,7 +58,6 @@ class _Library:
 
 
 def distributedlog(matrix: Matrix, ask: Ask) -> None:
-    """Return the rows of this part."""
     with ask.grounds(laid_out=False) as grounds:
         url = f"zk://127.0.0.1:{grounds.zookeeper.port}{ROOT}"
         for _ in range(3):

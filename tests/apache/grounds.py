@@ -17,20 +17,16 @@ Bookie: TypeAlias = ApacheBookie | OurBookie
 
 @dataclass(slots=True)
 class Grounds:
-    """The cluster of a part of the matrix. Everything that it starts ends with it."""
-
     folder: Path
     java: Java
     zookeeper: Zookeeper
     short: bool
     bookies: list[Bookie] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
-    """Other processes, which are killed at the end."""
     _made: int = 0
 
     @property
     def shell(self) -> Shell:
-        """Return BookKeeper's shell on this cluster."""
         conf = self.folder / "shell.conf"
         conf.write_text(
             f"metadataServiceUri=zk+hierarchical://127.0.0.1:{self.zookeeper.port}/ledgers\n"
@@ -41,14 +37,12 @@ class Grounds:
         return Shell(self.java, conf)
 
     def add_octavo(self, *words: str) -> OurBookie:
-        """Start one more bookie of ours; `words` are added to its command."""
         bookie = OurBookie(self._next_folder("octavo"), self.zookeeper.port, *words)
         self.bookies.append(bookie)
         bookie.start()
         return bookie
 
     def add_apache(self, more: str = "") -> ApacheBookie:
-        """Start one more Apache bookie; `more` are lines of its configuration."""
         folder = self._next_folder("apache")
         bookie = ApacheBookie(self.java, folder, self.zookeeper.port, more)
         self.bookies.append(bookie)
@@ -70,14 +64,10 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The settings for a part of the matrix."""
-
     lib: Path
     """The folder with BookKeeper's jars."""
     folder: Path
-    """An empty folder of the part, thrown away afterwards."""
     short: bool
-    """Fewer messages and rounds are wanted."""
 
     @contextlib.contextmanager
     def grounds(self, *, laid_out: bool = True) -> Iterator[Grounds]:

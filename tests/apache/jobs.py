@@ -18,11 +18,10 @@ JOBS = (
     ("offload", "quiet", "--older-than-s", "0", "--drop-after-s", "0", "--to", "FOLDER"),
     ("verify", "quiet"),
 )
-"""The last one reads from where the one before it has put the data."""
+"""The last job reads from where the job before it has put the data."""
 
 
 def main() -> int:
-    """Return 0 when all ended as expected."""
     url, folder = sys.argv[1:]
     codes = []
     with session("jobs", SparkOptions()):

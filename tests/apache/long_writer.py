@@ -20,7 +20,6 @@ class LongWriter:
         self._grounds = grounds
         self._process: asyncio.subprocess.Process | None = None
         self.ledgers: dict[int, int] = {}
-        """Ledger → the number of entries at its close."""
         self.errors: list[str] = []
         self.result: dict[str, int] = {}
 
@@ -41,7 +40,6 @@ class LongWriter:
             )
 
     async def finish(self) -> None:
-        """Make it stop and read everything back. Raises `TimeoutError`."""
         assert self._process is not None
         async with asyncio.timeout(END_S):
             out, _ = await self._process.communicate(b"stop\n")
@@ -58,13 +56,11 @@ class LongWriter:
                 }
 
     async def kill(self) -> None:
-        """Kill it if it still runs."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
     async def wrong_by_us(self, client: LedgerClient) -> list[str]:
-        """Return the faults that our client finds in the closed ledgers."""
         wrong = []
         for ledger, entries in self.ledgers.items():
             reader = await client.open(ledger, password=PASSWORD)

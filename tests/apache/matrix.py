@@ -14,7 +14,7 @@ from tests.interop.checks import Checks
 
 
 class Outcome(StrEnum):
-    """The result of a row. `NOT` is known and has a reason; only `FAILED` and `BETTER` are news."""
+    """`NOT` is known and has a reason; only `FAILED` and `BETTER` are news."""
 
     WORKS = "works"
     NOT = "does not work"
@@ -24,8 +24,6 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operation of a client in a mode, over one kind of bookies."""
-
     client: str
     mode: str
     operation: str
@@ -35,8 +33,6 @@ class Row:
 
 
 class Matrix:
-    """Rows in the order in which they were tried."""
-
     def __init__(self) -> None:
         self.rows: list[Row] = []
 
@@ -44,11 +40,9 @@ class Matrix:
     def row(
         self, client: str, mode: str, operation: str, *, note: str = "", fails_because: str = ""
     ) -> Iterator[Checks]:
-        """Add a row that works when every check in the block holds and nothing is raised.
-
-        `note` is shown in the table. With `fails_because` it is known not to work: if it works,
-        that is an error, since the table is wrong. A failure does not end the run.
-        """
+        """Add a row that works when every check in the block holds and nothing is raised. `note`
+        is shown in the table. With `fails_because` it is known not to work: if it works, that is
+        an error. A failure does not end the run."""
         checks = Checks()
         checks.title(f"{client} · {mode} · {operation}")
         begun = time.monotonic()
@@ -72,19 +66,15 @@ class Matrix:
 
     @property
     def news(self) -> list[Row]:
-        """Return the rows that differ from the page's table."""
         return [row for row in self.rows if row.outcome in (Outcome.FAILED, Outcome.BETTER)]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the rows, for a script."""
         return [asdict(row) for row in self.rows]
 
     def take(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows of an earlier run's `as_json`."""
         self.rows += (Row(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows)
 
     def table(self) -> str:
-        """Return the rows in Markdown."""
         lines = ["| client | mode | operation | result | |", "|---|---|---|---|---|"]
         before = ("", "")
         for row in self.rows:

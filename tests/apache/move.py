@@ -38,15 +38,12 @@ HASTE = {
 
 
 def pasted(label: str) -> str:
-    """Return the page's command of that name."""
     found = re.findall(rf"^```sh {label}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert len(found) == 1, f"{PAGE.name} has {len(found)} commands {label}"
     return str(found[0])
 
 
 class Mover:
-    """Takes bookies in and out, as the page says."""
-
     def __init__(self, grounds: Grounds) -> None:
         self._grounds = grounds
         self._ours: list[tuple[str, Process]] = []
@@ -58,11 +55,9 @@ class Mover:
         return ["env", *(f"{name}={text}" for name, text in given.items())]
 
     def begin(self) -> None:
-        """Start three Apache bookies."""
         self._theirs = [self._grounds.add_apache() for _ in range(3)]
 
     def to_ours(self) -> None:
-        """Add one of ours; kill and forget the oldest Apache bookie."""
         port = str(free_port())
         data = str(self._grounds.folder / f"moved-{port}")
         command = self._environment(DATA=data, PORT=port)
@@ -88,7 +83,6 @@ class Mover:
 
 
 def move(matrix: Matrix, ask: Ask) -> None:
-    """Return the rows of this part."""
     with ask.grounds() as grounds:
         mover = Mover(grounds)
         mover.begin()
@@ -122,8 +116,6 @@ async def _rows(matrix: Matrix, grounds: Grounds, mover: Mover) -> None:
 
 
 class Moving:
-    """One direction: two brokers with users, and Apache's client."""
-
     def __init__(
         self, matrix: Matrix, grounds: Grounds, urls: list[str], topic: str, wire: str
     ) -> None:
@@ -133,7 +125,6 @@ class Moving:
         self.writer = LongWriter(grounds)
 
     async def run(self, what: str, steps: Sequence[Callable[[], None]]) -> None:
-        """Return two rows."""
         try:
             with self._matrix.row(BROKERS, MODE, what) as checks:
                 await self._exchange(checks, steps)

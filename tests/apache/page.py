@@ -11,7 +11,6 @@ BEGIN, END = "<!-- matrix: `make apache PAGE=1` writes it -->", "<!-- end of the
 
 
 def written(page: str, table: str, day: str, seconds: float) -> str:
-    """Return the page with this table. Raises `ValueError` when it has no markers."""
     if page.count(BEGIN) != 1 or page.count(END) != 1:
         raise ValueError(f"the page must have {BEGIN!r} and {END!r} once each")
     before, _, rest = page.partition(BEGIN)

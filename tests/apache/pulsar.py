@@ -1,13 +1,8 @@
-"""Pulsar, unmodified, on our bookies: in v2, its default, and switched to v3.
-
-A broker from Maven Central runs on our bookies, with its metadata in the same ZooKeeper. Messages
-are counted by their content (`PulsarTalk.java`), and a broker's answers after a restart came from
-bookies. Both setups are tried: a Pulsar that is given the path of our ledgers, and our bookies in a
-tree that a Pulsar has laid out.
-
-Left out: offloading, since Pulsar's offloaders are not on Maven Central (only in a separate
-distribution); and batch reads, which no broker before 5.0 sends.
-"""
+"""Pulsar, unmodified, on our bookies: in v2, its default, and switched to v3. Messages are
+counted by content (`PulsarTalk.java`), and answers after a restart came from bookies. Pulsar
+gets the path of our ledgers, or our bookies join the tree that it laid out. Left out:
+offloading, since its offloaders are not on Maven Central; and batch reads, which no broker
+before 5.0 sends."""
 
 from __future__ import annotations
 
@@ -37,7 +32,6 @@ SOON = (
 
 
 def pulsar(matrix: Matrix, ask: Ask) -> None:
-    """Return the rows of this part."""
     for wire in WIRES:
         with _part(ask, wire, "cluster").grounds(laid_out=False) as grounds:
             _on_our_cluster(matrix, grounds, wire)
@@ -53,8 +47,6 @@ def _part(ask: Ask, wire: Wire, name: str) -> Ask:
 
 @dataclass(slots=True)
 class _Play:
-    """A Pulsar cluster, and the bookies below `root` of the same ZooKeeper."""
-
     grounds: Grounds
     pulsar: PulsarCluster
     root: str
@@ -73,12 +65,10 @@ class _Play:
         return cls(grounds, cluster, root)
 
     def add(self) -> OurBookie:
-        """Start one more bookie of ours."""
         url = f"zk://127.0.0.1:{self.grounds.zookeeper.port}{self.root or '/'}"
         return self.grounds.add_octavo("--metadata", url, *SOON)
 
     def records(self, ledgers: list[int]) -> dict[int, LedgerMetadata]:
-        """Return our reading of the ledgers' records; missing ones are left out."""
         return asyncio.run(self._records(ledgers))
 
     async def _records(self, ledgers: list[int]) -> dict[int, LedgerMetadata]:
@@ -94,16 +84,14 @@ class _Play:
         return found
 
     def members(self, topic: str) -> list[Bookie]:
-        """Return the bookies that now take the topic's messages."""
         last = self.pulsar.ledgers(topic)[-1]
         ids = self.records([last])[last].fragments[-1].bookies
         return [one for one in self.grounds.bookies if one.bookie_id in ids]
 
     def space(self, bookies: list[OurBookie]) -> int:
-        """Return the bytes of all entry logs of these bookies."""
         total = 0
         for log in (log for one in bookies for log in one.ledgers.glob("*.log")):
-            with contextlib.suppress(FileNotFoundError):  # collected while we look
+            with contextlib.suppress(FileNotFoundError):
                 total += log.stat().st_size
         return total
 
@@ -172,7 +160,6 @@ def _on_both_kinds(matrix: Matrix, grounds: Grounds, wire: Wire) -> None:
 
 
 def topic_of(name: str) -> str:
-    """Return the full name of a topic of the default namespace."""
     return f"persistent://public/default/{name}"
 
 

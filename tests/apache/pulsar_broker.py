@@ -20,12 +20,11 @@ from tests.interop.processes import Process
 VERSION = "4.2.4"
 SOURCE = Path(__file__).with_name("PulsarTalk.java")
 STEPS = 50
-"""As `PulsarTalk.STEPS`."""
 START_S = 180
 TALK_S = 1800
 
-# Imported as a BOM, Pulsar's parent gives its jars the versions of its build. Log4j comes with its
-# distribution only.
+# Imported as a BOM, Pulsar's parent gives its jars the versions of its build. Log4j comes with
+# its distribution only.
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>octavo.interop</groupId><artifactId>pulsar</artifactId><version>1</version>
@@ -77,14 +76,11 @@ backlogQuotaCheckEnabled=false
 
 
 def jars() -> Path:
-    """Return the folder with Pulsar's jars, fetched if missing. Raises `Missing`."""
     return fetch(f"Pulsar {VERSION}", POM)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How a broker speaks to bookies."""
-
     name: str
     v2: bool
 
@@ -93,11 +89,8 @@ WIRES = (Wire("v2, its default", True), Wire("v3", False))
 
 
 class PulsarCluster:
-    """One broker, which can be restarted, and its client.
-
-    `bookies` is a metadata service URI of BookKeeper with the ledgers' root, or empty: Pulsar then
-    lays out and uses its own tree, `ledgers` below its metadata.
-    """
+    """One broker, which can be restarted, and its client. `bookies` is a metadata service URI
+    with the ledgers' root, or empty: Pulsar then lays out and uses its own tree."""
 
     def __init__(
         self,
@@ -128,12 +121,10 @@ class PulsarCluster:
 
     @property
     def broker(self) -> Process:
-        """The running broker's process."""
         assert self._process is not None
         return self._process
 
     def lay_out(self) -> None:
-        """Run `pulsar initialize-cluster-metadata`, and compile the client meanwhile."""
         main = "org.apache.pulsar.PulsarClusterMetadataSetup"
         words = ["--cluster", "octavo", "--metadata-store", self._metadata]
         words += ["--configuration-metadata-store", self._metadata]
@@ -148,7 +139,6 @@ class PulsarCluster:
         self._java.compile(SOURCE, self.folder / "classes")
 
     def start(self) -> None:
-        """Start the broker and wait until it serves."""
         main = "org.apache.pulsar.PulsarBrokerStarter"
         command = self._java.command(main, "--broker-conf", str(self.folder / "broker.conf"))
         self._process = Process("broker", command, self.folder)
@@ -161,7 +151,6 @@ class PulsarCluster:
             return False
 
     def stop(self) -> None:
-        """Stop it in an orderly way, as an operator does."""
         self.broker.stop(START_S)
         self._process = None
 
@@ -175,8 +164,6 @@ class PulsarCluster:
         self.start()
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Make an admin call; return the answer. Raises `AssertionError` with the broker's
-        message."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.web_port}/admin/v2/{path}",
             method=method,
@@ -192,21 +179,19 @@ class PulsarCluster:
         return json.loads(text) if text else None
 
     def create(self, topic: str, *subscriptions: str) -> None:
-        """Make the topic. Messages that a subscription has not acked are not trimmed."""
+        """Messages that a subscription has not acked are not trimmed."""
         self.ask("PUT", admin_path(topic))
         for name in subscriptions:
             self.ask("PUT", f"{admin_path(topic)}/subscription/{name}")
 
     def ledgers(self, topic: str) -> list[int]:
-        """Return the ledgers of the topic's messages, without those of its cursors."""
         found = self.ask("GET", f"{admin_path(topic)}/internalStats")
         return [one["ledgerId"] for one in found["ledgers"]]
 
     def talk(
         self, *words: object, on_step: Callable[[int], None] | None = None
     ) -> dict[str, float]:
-        """Return the findings of `PulsarTalk`. `on_step` is called at every fiftieth of a load.
-        Raises `AssertionError` when it fails."""
+        """Return the findings of `PulsarTalk`. `on_step` is called at every fiftieth of a load."""
         command = self._java.command(
             "PulsarTalk",
             f"pulsar://127.0.0.1:{self.port}",
@@ -239,12 +224,10 @@ class PulsarCluster:
 
 
 def admin_path(topic: str) -> str:
-    """Return the path of a topic's admin calls."""
     return topic.replace("://", "/")
 
 
 def until(holds: Callable[[], bool], within_s: float, every_s: float = 0.5) -> bool:
-    """Whether `holds` came true in time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if holds():

@@ -1,7 +1,5 @@
-"""Questions for `bookkeeper shell` over a cluster: commands, and their expected output.
-
-Each is asked in a mode: a wire protocol when it speaks to a bookie, else `records`.
-"""
+"""Questions for `bookkeeper shell` over a cluster: commands, and their expected output. The mode
+is a wire protocol when a command speaks to a bookie, else `records`."""
 
 from __future__ import annotations
 
@@ -29,21 +27,16 @@ _PROGRESS = re.compile(r"SimpleTestCommand: \d+ entries written \{")
 
 @dataclass(slots=True)
 class Place:
-    """Bookies of a kind, a shell on them, and ledgers of every kind of `LEDGERS`."""
-
     grounds: Grounds
     shells: Shells
     bookies: list[Bookie]
     instance_id: str
     written: dict[str, dict[int, Kind]] = field(default_factory=dict)
-    """Separate ledgers for each wire protocol."""
 
     def ask(self, mode: str, line: str) -> Answer:
-        """Run a command, on the first bookie."""
         return self.shells.ask(_wire(mode), *line.split(), bookie=self.bookies[0])
 
     def ledger(self, mode: str, number: int) -> int:
-        """Return the id of a ledger of `LEDGERS`."""
         return list(self.written[_wire(mode)])[number]
 
     def plain(self, answer: Answer) -> list[str]:

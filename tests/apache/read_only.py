@@ -21,7 +21,6 @@ RECOVERY, HIGH = int(Flag.RECOVERY_ADD), int(Flag.HIGH_PRIORITY)
 
 
 def read_only(matrix: Matrix, asked: Ask) -> None:
-    """Return the rows of this part."""
     with asked.grounds() as grounds:
         ports = (
             grounds.add_apache("forceReadOnlyBookie=true\n").port,

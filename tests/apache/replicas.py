@@ -27,8 +27,6 @@ WRITE_S = 180
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of ledger to write, and whether its writer dies before the close."""
-
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
@@ -56,7 +54,6 @@ def write_ledgers(grounds: Grounds, wire: str, kinds: Sequence[Kind]) -> dict[in
 
 
 async def ledgers_naming(store: MetadataStore, bookie_id: str) -> list[int]:
-    """Return the ledgers whose records name this bookie."""
     ledgers = LedgerStore(store)
     found = []
     for ledger_id in await ledgers.list():
@@ -67,8 +64,6 @@ async def ledgers_naming(store: MetadataStore, bookie_id: str) -> list[int]:
 
 
 async def marked(store: MetadataStore) -> list[str]:
-    """Return the records of ledgers that Apache's auditor calls under-replicated."""
-
     async def below(path: str) -> list[str]:
         children = await store.children(path)
         found = [name for name in children if name.startswith("urL")]
@@ -82,11 +77,9 @@ async def marked(store: MetadataStore) -> list[str]:
 async def flaws(
     store: MetadataStore, written: Mapping[int, Kind], live: Collection[str]
 ) -> list[str]:
-    """Return the faults of these ledgers; empty when all are whole.
-
-    A whole ledger is closed at its last entry, names only `live` bookies, no fragment the same
-    bookie twice, and each bookie serves every entry that it is to hold, as it was written.
-    """
+    """Return the faults of these ledgers; empty when all are whole: closed at the last entry, on
+    `live` bookies only, no fragment the same bookie twice, every entry served by each bookie as
+    it was written."""
     found: list[str] = []
     for ledger_id, kind in written.items():
         try:
@@ -121,7 +114,6 @@ async def _wrong_copies(metadata: LedgerMetadata) -> list[str]:
 
 
 async def _unread(metadata: LedgerMetadata, bookie: str, entry_ids: list[int]) -> list[str]:
-    """Return the entries that are not on that bookie, or differ from what was written."""
     ledger_id = metadata.ledger_id
     digest = digest_for(metadata.digest_type, metadata.password)
     async with await Talk.with_bookie(int(bookie.rpartition(":")[2])) as talk:

@@ -45,19 +45,16 @@ tail_cache_bytes_max = 65536
 
 
 def metadata_of(grounds: Grounds) -> str:
-    """Return the cluster's metadata URL, for Octavo's commands."""
     return f"zk://127.0.0.1:{grounds.zookeeper.port}/"
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
-    """Ask again and again until it holds. Raises `TimeoutError`."""
     async with asyncio.timeout(timeout_s):
         while not await holds():  # noqa: ASYNC110
             await asyncio.sleep(0.3)
 
 
 def auto_recovery(grounds: Grounds) -> Process:
-    """Start Apache's AutoRecovery, as a separate process."""
     conf = grounds.folder / "auto-recovery.conf"
     port = grounds.zookeeper.port
     conf.write_text(
@@ -71,8 +68,6 @@ def auto_recovery(grounds: Grounds) -> Process:
 
 
 class OurBroker:
-    """`octavo broker` on the cluster of the grounds, with which it ends."""
-
     def __init__(self, grounds: Grounds, name: str) -> None:
         self.name = name
         self._grounds = grounds
@@ -81,11 +76,9 @@ class OurBroker:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
         config = self._grounds.folder / f"{self.name}.toml"
         config.write_text(SETTINGS)
         command = [str(OCTAVO), "broker", "--metadata", metadata_of(self._grounds)]
@@ -99,8 +92,8 @@ class OurBroker:
 
 
 class Singles:
-    """Publishes messages singly, each after the answer to the one before, without repeats. It asks
-    brokers in turn, so half of the messages go through a broker that is not the owner."""
+    """Publishes messages singly, each after the answer to the message before, without repeats.
+    It asks brokers in turn, so that half of the messages are forwarded."""
 
     def __init__(self, urls: list[str], topic: str, record: Record, name: str) -> None:
         self._urls = itertools.cycle([f"{url}/v1/topics/public/{topic}/messages" for url in urls])
@@ -110,10 +103,8 @@ class Singles:
         self.acked = 0
         self.failed: list[str] = []
         self.longest_s = 0.0
-        """The longest wait for an answer."""
 
     async def run(self, rate: float) -> None:
-        """Publish about `rate` messages a second."""
         loop = asyncio.get_running_loop()
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -168,7 +159,6 @@ class Users:
         self._found: dict[Place, tuple[str, str]] = {}
 
     async def start(self, rate: float = 60, **settings: Any) -> None:
-        """Make the topic and begin."""
         client, record = self.client, self.record
         settings.setdefault("rollover", {"entries": 150})
         await client.create_topic(self.topic, partitions=PARTITIONS, **settings)
@@ -182,7 +172,6 @@ class Users:
         self._consuming = [asyncio.create_task(run) for run in eager]
 
     async def more(self, count: int = 150) -> None:
-        """Wait until this many more messages are acked. Raises `TimeoutError`."""
         goal = self.record.acked + count
         await until(lambda: self.record.acked >= goal, SETTLE_S)
 
@@ -217,12 +206,10 @@ class Users:
         return [*wrong, *problems(self.record, found)]
 
     async def read_again(self) -> list[str]:
-        """Return which messages of the final read are missing or different now."""
         now = await stored(self.urls, PARTITIONS, self.topic)
         return [f"{place}: {text!r}" for place, (text, _) in (self._found.items() ^ now.items())]
 
     async def stop(self) -> None:
-        """Stop at once."""
         tasks = (*self._publishing, *self._consuming)
         for task in tasks:
             task.cancel()

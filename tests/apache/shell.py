@@ -1,8 +1,5 @@
-"""BookKeeper's shell over three bookies of ours: each command for a cluster is a row.
-
-The same commands run first over three Apache bookies, in the same order; comparable output must be
-equal over ours.
-"""
+"""BookKeeper's shell over three bookies of ours: each command for a cluster is a row. The same
+commands run first over three Apache bookies; comparable output must be equal."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ Said = dict[tuple[str, str], list[str]]
 
 
 def shell(matrix: Matrix, asked: Ask) -> None:
-    """Return the rows of this part."""
     with _three(replace(asked, folder=asked.folder / "apache"), apache=True) as theirs:
         said = _answers_of_apaches(theirs)
         auditors = _auditors_of_apaches(theirs)
@@ -46,7 +42,6 @@ def shell(matrix: Matrix, asked: Ask) -> None:
 
 @contextlib.contextmanager
 def _three(asked: Ask, *, apache: bool) -> Iterator[Place]:
-    """Start a cluster of three bookies, laid out by their own software."""
     with asked.grounds(laid_out=apache) as grounds, shells_on(grounds) as shells:
         for _ in range(3):
             grounds.add_apache() if apache else grounds.add_octavo(*ASLEEP)
@@ -59,11 +54,7 @@ async def _instance_id(zookeeper_port: int) -> str:
         return await LedgerStore(store).instance_id()
 
 
-# Questions over both kinds
-
-
 def _answers_of_apaches(theirs: Place) -> Said:
-    """Return the commands' output there."""
     theirs.written = {wire: write_ledgers(theirs.grounds, wire, LEDGERS) for wire in WIRES}
     return {
         (question.operation, mode): [
@@ -92,11 +83,7 @@ def _questions(matrix: Matrix, ours: Place, said: Said) -> None:
                     checks.equal("the same as over Apache's bookies", plain, there)
 
 
-# Auditors
-
-
 def _auditors_of_apaches(theirs: Place) -> list[str]:
-    """Return the output of `whoisauditor` without any auditor so far, and after one has gone."""
     never = theirs.ask(RECORDS, "whoisauditor")
     auditor = start_auto_recovery(theirs.grounds, "v3")
     asyncio.run(_auditor_at(theirs.grounds.zookeeper.port, here=True))
@@ -125,11 +112,7 @@ def _before_an_auditor(matrix: Matrix, ours: Place, auditors: list[str]) -> None
             checks.contains(f"{words}: {wanted}", "".join(answer.said), wanted)
 
 
-# Lost bookies
-
-
 async def _guest(matrix: Matrix, theirs: Place) -> None:
-    """One of ours joins three Apache bookies and is taken out again."""
     async with store_at(theirs.grounds.zookeeper.port) as store:
         guest = theirs.grounds.add_octavo(*ASLEEP)
         operation = "an Octavo bookie joins three of Apache's, takes ledgers, is decommissioned"
@@ -153,7 +136,6 @@ async def _lost_bookies(matrix: Matrix, ours: Place) -> None:
 async def _recovered(
     matrix: Matrix, ours: Place, store: MetadataStore, wire: str, lost: OurBookie, flag: str
 ) -> None:
-    """One dies; the shell copies its entries to the remaining bookies."""
     written: dict[int, Kind] = {}
     for one in WIRES:
         written |= await asyncio.to_thread(write_ledgers, ours.grounds, one, LEDGERS * 2)
@@ -197,7 +179,6 @@ async def _without_cookie(
 
 
 async def _cookie(store: MetadataStore, bookie: OurBookie) -> str:
-    """Return the incarnation in a bookie's cookie, or nothing without a cookie."""
     with contextlib.suppress(RecordNotFound):
         return (await BookieRegistry(store).read_cookie(bookie.bookie_id))[0].incarnation
     return ""
@@ -212,7 +193,6 @@ def _refusal(bookie: OurBookie) -> str:
 
 
 async def _formatted(matrix: Matrix, ours: Place, store: MetadataStore, bookie: OurBookie) -> None:
-    """Run `bookieformat` over the folders of one of ours that is stopped."""
     with matrix.row(SHELL, RECORDS, "`bookieformat -deleteCookie` of a stopped bookie") as checks:
         before = await _cookie(store, bookie)
         bookie.kill()

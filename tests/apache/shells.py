@@ -22,22 +22,16 @@ _SAID = re.compile(r"^(?:INFO|WARN|ERROR) (\w*(?:Command|Cmd)) - (.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a command."""
-
     code: int
     text: str
-    """All output, with the logs of libraries."""
 
     @property
     def said(self) -> list[str]:
-        """The command's own output, in order."""
         found = (_SAID.match(line) for line in self.text.splitlines())
         return [f"{match[1]}: {match[2]}" for match in found if match]
 
 
 def conf_of(grounds: Grounds, wire: str, bookie: Bookie | None = None, more: str = "") -> str:
-    """Return a configuration for Apache's programs: of this cluster, this protocol, on that
-    bookie."""
     port, journal, ledgers = 3181, grounds.folder / "no-journal", grounds.folder / "no-ledgers"
     if isinstance(bookie, OurBookie):
         port, journal, ledgers = bookie.port, bookie.journal, bookie.ledgers
@@ -76,8 +70,6 @@ class Shells:
             self._lines.put(line)
 
     def ask(self, wire: str, *words: str, bookie: Bookie | None = None) -> Answer:
-        """Run `bookkeeper shell WORDS` on that bookie. Raises `AssertionError` when it is
-        silent."""
         conf = self._grounds.folder / "asked.conf"
         conf.write_text(conf_of(self._grounds, wire, bookie))
         assert self._process.stdin is not None
@@ -102,7 +94,6 @@ class Shells:
 
 @contextlib.contextmanager
 def shells_on(grounds: Grounds) -> Iterator[Shells]:
-    """Run a shell for the length of a block."""
     shells = Shells(grounds)
     try:
         yield shells

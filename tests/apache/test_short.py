@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 2
-"""What Apache's bookie has flushed when it is killed, and so what it forgets, depends on timing: on
-a busy machine it may answer otherwise. A wrong answer of ours is wrong both times."""
+"""What Apache's bookie has flushed when it is killed depends on timing, so a busy machine may
+change its answer. A wrong answer of ours is wrong both times."""
 
 
 @pytest.mark.long

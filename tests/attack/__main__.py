@@ -14,7 +14,6 @@ from tests.attack.secured import campaign as secured
 
 
 def tell(outcome: Outcome) -> None:
-    """Print a line, and one for each problem."""
     verdict = "harm" if outcome.problems else "held"
     turn_ms = 1000 * (outcome.turn.processor_s if outcome.turn else 0.0)
     others = f"turn {turn_ms:5.0f} ms  p99 {outcome.p99_s * 1000:5.0f} ms"

@@ -17,9 +17,7 @@ class Attempt:
     name: str
     run: Run
     long: bool
-    """Not part of the short form."""
     seconds: float = 0.0
-    """The time that the attempt was told to take."""
     turn_s_max: float | None = None
     """The most processor time for a turn of a loop meanwhile; None: only reported."""
     turn_of: str = "broker"
@@ -27,8 +25,7 @@ class Attempt:
     last: bool = False
     """Run after all others: what it takes is not given back for minutes."""
     collections: bool = True
-    """Whether full garbage collections count as part of a turn. With a large heap they exceed any
-    bound (docs/decisions/83)."""
+    """Whether full garbage collections count as part of a turn (docs/decisions/83)."""
 
 
 ATTEMPTS: dict[str, Attempt] = {}
@@ -48,8 +45,6 @@ def attempt(
     seconds: float = 0.0,
     collections: bool = True,
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. The other arguments belong to `Attempt`."""
-
     def enter(run: Run) -> Run:
         assert name not in ATTEMPTS, name
         ATTEMPTS[name] = Attempt(
@@ -70,7 +65,6 @@ def refused(said: Said, *statuses: int) -> None:
 def enter_each(
     prefix: str, requests: Iterable[tuple[str, bytes]], statuses: tuple[int, ...]
 ) -> None:
-    """Enter an attempt for each of these raw requests, at every broker."""
     for name, data in requests:
 
         async def run(world: World, data: bytes = data) -> None:

@@ -1,6 +1,5 @@
 """Valid record batches with hidden costs: brokers take them, and a read costs only what it asks
-for.
-"""
+for."""
 
 from __future__ import annotations
 
@@ -17,8 +16,6 @@ BATCHES = 6
 
 
 async def store(world: World, name: str, batch: bytes) -> str:
-    """Make a topic with a subscription, and publish the batch several times, to all brokers at
-    once."""
     path = await world.topic(name)
     body = {"start": "earliest"}
     said = await world.ask("PUT", f"{path}/subscriptions/s", body)
@@ -37,7 +34,6 @@ async def store(world: World, name: str, batch: bytes) -> str:
 
 
 async def received(world: World, path: str, broker: int = 0) -> int:
-    """Return the number of messages in one receive without a limit."""
     said = await world.ask(
         "POST", f"{path}/subscriptions/s/receive?max=10000&wait=20", broker=broker
     )

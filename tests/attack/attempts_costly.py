@@ -1,6 +1,5 @@
 """Requests that are short to send and long to process, during which a broker's loop must keep
-turning.
-"""
+turning."""
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ NULLS: dict[str, Any] = {
 
 
 async def _each(world: World, path: str, body: dict[str, Any], *statuses: int) -> None:
-    """Make the same call at every broker."""
     for broker in range(len(world.brokers)):
         refused(await world.ask("POST", path, body, broker=broker), *statuses)
 

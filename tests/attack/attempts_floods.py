@@ -14,7 +14,6 @@ HELD_S = 4.0
 
 
 async def serves(world: World, broker: int = 0) -> None:
-    """A stranger gets an answer within a moment."""
     began = time.monotonic()
     said = await world.ask("GET", "/healthz", broker=broker)
     assert said.status == 200, said

@@ -15,13 +15,11 @@ WAIT_S = 30.0
 
 
 async def newest_ledger(world: World, path: str) -> int:
-    """Return the ledger to which partition 0 of the topic is written."""
     said = await world.ask("GET", f"{path}/partitions/0")
     return max(int(one["id"]) for one in json.loads(said.body)["ledgers"])
 
 
 async def squat(world: World, ids: range) -> None:
-    """Write an entry under each id, at every bookie."""
     for _, port in world.bookies:
         client = await RawClient.connect_to(port)
         try:
@@ -35,7 +33,6 @@ async def squat(world: World, ids: range) -> None:
 
 
 async def stores(world: World, path: str) -> None:
-    """Publish a message as a client that repeats failed calls."""
     until = time.monotonic() + WAIT_S
     while True:
         said = await world.ask("POST", f"{path}/messages", b"x", Content_Type="text/plain")

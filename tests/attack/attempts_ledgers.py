@@ -1,6 +1,5 @@
-"""A client that reaches the bookies writes into other clients' ledgers, without and with their
-password.
-"""
+"""A client that reaches the bookies writes into other clients' ledgers, with and without their
+password."""
 
 from __future__ import annotations
 
@@ -21,7 +20,6 @@ MESSAGES = 5
 
 
 async def filled(world: World, name: str) -> tuple[str, int]:
-    """Make a topic with some messages; return it and its ledger."""
     path = await world.topic(name)
     for _ in range(MESSAGES):
         await stores(world, path)
@@ -29,7 +27,6 @@ async def filled(world: World, name: str) -> tuple[str, int]:
 
 
 async def refused_everywhere(world: World, frames: list[bytes], code: Code) -> None:
-    """Check that every bookie answers `code` to each of these adds."""
     for _, port in world.bookies:
         client = await RawClient.connect_to(port)
         try:
@@ -40,7 +37,6 @@ async def refused_everywhere(world: World, frames: list[bytes], code: Code) -> N
 
 
 async def is_unharmed(world: World, path: str, messages: int) -> None:
-    """Check that the topic has its messages unchanged, and takes more."""
     said = await world.ask("GET", f"{path}/messages?from=0", Accept="application/x-ndjson")
     assert said.status == 200, said
     assert said.body.count(b'"x"') == messages, said

@@ -32,16 +32,13 @@ NDJSON = "application/x-ndjson"
 SUBSCRIPTIONS_MAX = 1_000
 AT_ONCE = 40
 CALL_S = 120.0
-"""The longest wait for an answer to a call among many. Many seconds are no harm."""
 MANY_S = 900.0
-"""The longest time for an attempt of thousands of calls on a busy machine."""
 PARTITIONS = 2_000
 
 
 async def _at_each(
     world: World, method: str, path: str, body: Any, *statuses: int, kind: str = "application/json"
 ) -> list[Said]:
-    """Make the same call at every broker; on a busy machine the answer may be late."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     found = []
     for broker in range(len(world.brokers)):
@@ -55,7 +52,6 @@ async def _at_each(
 async def _all_of(
     world: World, calls: Iterable[tuple[str, str, Any]], at_once: int = AT_ONCE
 ) -> list[int]:
-    """Make many calls in parallel over a few connections; return their statuses."""
     left = enumerate(calls)
     found: list[int] = []
 
@@ -83,9 +79,6 @@ async def _subscribed(world: World, name: str, **settings: Any) -> str:
     said = await world.ask("PUT", f"{path}/subscriptions/s")
     assert said.status in (200, 201), said
     return path
-
-
-# ---- acks
 
 
 def _acks() -> list[tuple[str, dict[str, Any], tuple[int, ...]]]:
@@ -124,11 +117,7 @@ async def long_acks(world: World) -> None:
             raise AssertionError(f"{name}: {error}") from error
 
 
-# ---- JSON
-
-
 def _filled(unit: bytes, begin: bytes, end: bytes, size: int) -> bytes:
-    """Repeat `unit` as often as fits between the two."""
     return begin + b",".join([unit] * ((size - len(begin) - len(end)) // (len(unit) + 1))) + end
 
 
@@ -170,7 +159,7 @@ COSTLY = {
 
 @attempt("JSON: stored as text, and costly to show to a reader", turn_s_max=TURN_S_MAX)
 async def costly_values(world: World) -> None:
-    """A value of 4 MiB of empty lists held a broker for a second at each read."""
+    """4 MiB of empty lists held a broker for a second at each read."""
     for name, value in COSTLY.items():
         path = await _subscribed(world, f"costly-{name}")
         said = await world.ask("POST", f"{path}/messages", value, Content_Type="text/plain")
@@ -184,9 +173,6 @@ async def costly_values(world: World) -> None:
         said = await world.ask("PUT", stream, b"", Content_Type="application/json")
         assert said.status in (200, 201), said
         await _at_each(world, "POST", stream, value, 204, 400, 413)
-
-
-# ---- lists
 
 
 @attempt(
@@ -255,7 +241,7 @@ async def many_partitions(world: World) -> None:
         await _at_each(world, "GET", one, b"", 200)
     member = "/v1/groups/public/wide/members/m"
     await _at_each(world, "POST", member, {"topics": ["partitioned"]}, 200)
-    await asyncio.sleep(15.0)  # a round of balancing looks at all of them
+    await asyncio.sleep(15.0)
     # This deletion takes longer than a call may wait, and continues by itself.
     statuses = await _all_of(world, [("DELETE", path, b"")])
     until_s = time.monotonic() + MANY_S / 2
@@ -265,9 +251,6 @@ async def many_partitions(world: World) -> None:
         assert said[0] in (200, 201), said
         statuses += said[1:]
     assert statuses[-1] in (204, 404), statuses
-
-
-# ---- schemas
 
 
 @attempt("an Avro schema whose comparison doubles, and a decimal of 150 KB", turn_s_max=TURN_S_MAX)
@@ -290,11 +273,7 @@ async def avro(world: World) -> None:
                    kind="application/octet-stream")  # fmt: skip
 
 
-# ---- WebSockets
-
-
 def frame(payload: bytes = b"", op: int = 0x81) -> bytes:
-    """Build a frame of less than 64 KiB, masked with zeros."""
     size = len(payload)
     head = bytes((op, 0x80 | size)) if size < 126 else bytes((op, 0xFE)) + struct.pack(">H", size)
     return head + bytes(4) + payload
@@ -316,7 +295,6 @@ async def socket_of(
 
 
 async def _goes_on(reader: asyncio.StreamReader) -> bool:
-    """Whether the other side is still there a moment later."""
     with contextlib.suppress(ConnectionError):
         try:
             async with asyncio.timeout(1.0):
@@ -347,9 +325,6 @@ async def small_frames(world: World) -> None:
                 assert not (goes_on and name == "fragments"), "a message of 200,000 fragments"
 
 
-# ---- bookies
-
-
 @attempt(
     "small frames at a bookie's port, as fast as it goes",
     long=True,
@@ -364,9 +339,6 @@ async def small_requests(world: World) -> None:
     for address in world.bookies:
         for data in (adds, reads, adds + reads, wrong * 100_000, struct.pack(">I", 0) * 200_000):
             await exchange(address, data, 1.0, tls=world.tls)
-
-
-# ---- what is held for others
 
 
 @attempt("documents that nobody reads, one behind the other", turn_s_max=TURN_S_MAX)

@@ -25,14 +25,13 @@ async def recover_in_a_loop(world: World) -> None:
     newest = await newest_ledger()
 
     async def recover(number: int) -> None:
-        # The state ledger was made at the same time, so the numbers around are tried too.
         for ledger in (newest, newest + 1, newest - 1):
             said = await world.ask(
                 "POST", f"/v1/ledgers/{max(ledger, 0)}/recover", broker=number % len(world.brokers)
             )
-            refused(said, 200, 404, 409, 429)  # 200: it is closed already
+            refused(said, 200, 404, 409, 429)
             if ledger == newest and said.code != "ledger-in-use":
-                assert await newest_ledger() != newest, said  # its owner has rolled over
+                assert await newest_ledger() != newest, said
 
     async def publish(number: int) -> None:
         said = await world.ask(

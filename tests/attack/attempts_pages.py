@@ -24,7 +24,6 @@ CLOSED_S = 10.0
 
 
 async def _head_of(world: World, path: str, broker: int) -> bytes:
-    """Open the page as a browser; return the head of the answer, which must be a 200."""
     data = request("GET", path, headers="Accept: text/html,*/*\r\n")
     answer = await exchange(world.brokers[broker], data, CLOSED_S, whole_length, world.tls)
     assert said_in(answer).status == 200, answer[:300]
@@ -90,7 +89,6 @@ async def unmasked_frames(world: World) -> None:
 
 
 def _lenient() -> list[tuple[str, bytes]]:
-    """Try numbers in other spellings, of something that exists."""
     found: list[tuple[str, bytes]] = []
     for zero in ("00", "+0", "-0", "%D9%A0", "0_0", "%200", "0.0"):
         found += [

@@ -24,7 +24,6 @@ SHOWN_S = 120.0
 
 
 def on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
-    """Run a command on a terminal, and return the bytes that the terminal got."""
     ours, theirs = pty.openpty()
     found = bytearray()
     try:
@@ -35,7 +34,7 @@ def on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
             try:
                 while part := os.read(ours, 65536):
                     found += part
-            except OSError:  # the command has closed the terminal
+            except OSError:
                 pass
             assert process.wait(SHOWN_S) == 0, bytes(found)
     finally:

@@ -27,7 +27,7 @@ from tests.support.v3_frames import V3Client, add_frame, framed, read_frame, req
 OWN = 10**15 + 10**6
 """Ledgers of these attempts have ids from here on, and no others do."""
 CLOSED = -1
-"""The answer to a broken frame: the connection ends without one."""
+"""The answer to a broken frame: the connection ends."""
 ENDED_S = 10.0
 LONG_POLLS_MAX = BookieConfig(
     journal_directories=("/j",), ledger_directories=("/l",)
@@ -37,7 +37,6 @@ OK, TOO_MANY = STATUS[Code.OK], STATUS[Code.TOO_MANY_REQUESTS]
 
 @contextlib.asynccontextmanager
 async def client_of(address: tuple[str, int]) -> AsyncIterator[V3Client]:
-    """Open a connection that is cut off at the end."""
     client = V3Client(*await open_to(address))
     try:
         yield client
@@ -46,14 +45,10 @@ async def client_of(address: tuple[str, int]) -> AsyncIterator[V3Client]:
 
 
 async def ended(client: V3Client) -> bytes:
-    """Read until the bookie hangs up, which it must."""
     with contextlib.suppress(ConnectionError):
         async with asyncio.timeout(ENDED_S):
             return await client.reader.read()
     return b""
-
-
-# Single frames
 
 
 def head_alone(op: int, txn: int = 1, version: int = 3) -> bytes:
@@ -61,8 +56,6 @@ def head_alone(op: int, txn: int = 1, version: int = 3) -> bytes:
 
 
 class Wrong(NamedTuple):
-    """A frame, and the status that it gets."""
-
     name: str
     frame: bytes
     status: int
@@ -129,7 +122,6 @@ for one in WRONG:
 
 
 async def still_serves(client: V3Client) -> None:
-    """Check that the connection still works, and a read is answered within a moment."""
     until = time.monotonic() + ENDED_S
     while True:
         client.send(read_frame(2**62, 0, txn=4711))
@@ -204,17 +196,11 @@ async def announced(world: World) -> None:
             assert await client.add(OWN + 30, 0) in (OK, TOO_MANY)
 
 
-# Random frames
-
-
 class Chance:
-    """Frames that are almost right."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def chunk(self) -> bytes:
-        """Return some of them, one after another."""
         data = b"".join(self._frame() for _ in range(self._rng.choice((1, 2, 20, 60))))
         return mutated(data, self._rng.randbytes(8)) if self._rng.random() < 0.5 else data
 
@@ -253,7 +239,7 @@ async def by_chance(world: World) -> None:
         while time.monotonic() < until:
             data = chance.chunk()
             async with client_of(world.bookies[number % len(world.bookies)]) as client:
-                with contextlib.suppress(OSError):  # it may be closed by then
+                with contextlib.suppress(OSError):
                     for start in range(0, len(data), 1000):
                         client.send(data[start : start + 1000])
                         await client.writer.drain()
@@ -266,13 +252,8 @@ async def by_chance(world: World) -> None:
     await asyncio.gather(*(work(number) for number in range(12)))
 
 
-# Long polls
-
-
 @contextlib.asynccontextmanager
 async def connections(world: World, count: int, data: bytes) -> AsyncIterator[list[V3Client]]:
-    """Open `count` connections to the first bookie that have sent `data`; cut them off at the
-    end."""
     made: list[V3Client] = []
     try:
         for start in range(0, count, 200):
@@ -289,14 +270,12 @@ async def connections(world: World, count: int, data: bytes) -> AsyncIterator[li
 
 
 def polls(ledger: int, count: int = 1, lac: int = 0) -> bytes:
-    """Send reads that wait for a LAC above `lac`, as long as allowed."""
     return b"".join(
         read_frame(ledger, 1, txn=txn, previousLAC=lac, timeOut=60_000) for txn in range(count)
     )
 
 
 async def statuses(client: V3Client, count: int) -> list[int]:
-    """Return the statuses of the next answers."""
     found = []
     for _ in range(count):
         length = LENGTH.unpack(await client.reader.readexactly(LENGTH.size))[0]
@@ -305,20 +284,17 @@ async def statuses(client: V3Client, count: int) -> list[int]:
 
 
 async def begun(world: World, ledger: int) -> None:
-    """Begin a ledger at the first bookie with LAC 0."""
     async with client_of(world.bookies[0]) as client:
         for entry in range(2):
             assert await client.add(ledger, entry) == OK
 
 
 async def wake(world: World, ledger: int, entry: int = 2) -> None:
-    """Raise its LAC."""
     async with client_of(world.bookies[0]) as client:
         assert await client.add(ledger, entry) == OK
 
 
 async def is_free(world: World, ledger: int) -> None:
-    """Check that a long poll of this ledger gets a place again, within a moment."""
     async with asyncio.timeout(ENDED_S):
         while True:
             async with client_of(world.bookies[0]) as client:
@@ -329,7 +305,6 @@ async def is_free(world: World, ledger: int) -> None:
 
 
 async def poll_and_vanish(world: World, ledger: int, clients: int) -> None:
-    """Poll, be woken or refused, poll again, and vanish: no place is lost."""
     await begun(world, ledger)
     async with connections(world, clients, polls(ledger)) as made:
         refused = max(0, clients - LONG_POLLS_MAX)

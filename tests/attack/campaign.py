@@ -36,27 +36,24 @@ from tests.support.processes.standalone import Standalone
 CALM_S = 5.0
 """This long after an attempt everything is as it was before."""
 LOG_BYTES_MAX = 2_000_000
-"""The bytes that an attempt may write into all logs together, or in each minute of a longer
-attempt."""
+"""For all logs together, in an attempt or in each minute of a longer attempt."""
 ATTEMPT_S = 300.0
-"""The longest time of an attempt, beyond the time that it was told to take."""
+"""Beyond the time that it was told to take."""
 
 
 @dataclass
 class Outcome:
-    """The findings of an attempt."""
-
     attempt: Attempt
     seconds: float
     problems: list[str] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
     """Reported, and no harm by themselves: a busy machine causes them too."""
     turn: Turn | None = None
-    """The longest turn of the judged loops meanwhile, in processor time; None: all were short."""
+    """The longest turn of the judged loops, in processor time; None: all were short."""
     p99_s: float = 0.0
-    """The 99th percentile of the canary's latency."""
+    """99th percentile of the canary's latency."""
     memory: list[str] = field(default_factory=list)
-    """The peak memory of each process over all attempts; only in the last outcome."""
+    """Peaks of each process over all attempts; only in the last outcome."""
 
 
 def chosen(
@@ -85,7 +82,6 @@ async def attack(
     await world.prepare()
     canary = Canary(world)
     await canary.start()
-    # Nothing of this process is judged: canary and prober have their own processes.
     stalls = Stalls(
         world.named("broker") | world.named("bookie"), cluster.folder / "stalls", world.environment
     )
@@ -147,7 +143,6 @@ async def _one(
 
 
 async def _calm(world: World, canary: Canary) -> list[str]:
-    """Check that every broker answers as before the attempt, and the canary publishes."""
     problems = []
     ended = time.monotonic()
     until = ended + CALM_S

@@ -1,9 +1,6 @@
 """The well-behaved client: it publishes all the time, and knows which messages must be there.
-
-`python -m tests.attack.canary PATH URL …` is the client itself, in its own process, because the
-attacking process is busy. It writes a line for each acked message: the time (CLOCK_MONOTONIC), and
-how long the message took.
-"""
+`python -m tests.attack.canary PATH URL …` runs in its own process, because the attacker is busy.
+For each acked message it writes the time (CLOCK_MONOTONIC) and the seconds it took."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ import aiohttp
 from tests.attack.world import World
 
 PACE_S = 0.02
-"""Between two of its messages: 50 a second, however busy the machine is."""
+"""Between two messages: 50 a second."""
 SLOWEST_SHARE = 0.5
 LOOK_S = 0.02
 BEGUN_S = 300.0
@@ -44,13 +41,10 @@ class Canary:
         self._said = world.cluster.folder / "canary.err"
         self._process: subprocess.Popen[bytes] | None = None
         self._acked: list[float] = []
-        """When each message was acked."""
         self._took_s: list[float] = []
-        """How long each message took."""
         self._read_bytes = 0
 
     async def start(self) -> None:
-        """Make the topic and begin."""
         await self._world.topic(self._topic)
         self._begin()
         async with asyncio.timeout(BEGUN_S):
@@ -78,8 +72,8 @@ class Canary:
             self._process.wait()
 
     def problems(self, since_s: float, waited_s: float, share: float) -> Iterator[str]:
-        """Check that it reached this share of its pace since then, when `waited_s` had that value.
-        Time in which the machine had no processor for it does not count."""
+        """Check that it reached this share of its pace since then, when `waited_s` had that
+        value: time without a processor does not count."""
         assert self._process is not None
         if self._process.poll() is not None:
             yield f"it ended: {self._said.read_text()[-2_000:]}"
@@ -93,18 +87,15 @@ class Canary:
             )
 
     def waited_s(self) -> float:
-        """Return how long it and the cluster's processes have waited for a processor, in sum: a
-        message passes one after another."""
+        """Return how long it and the cluster's processes have waited for a processor, in sum."""
         assert self._process is not None
         return sum(map(waited_of, (self._process.pid, *self._world.pids.values())))
 
     def acked_since(self, since_s: float) -> int:
-        """Return how many messages were acked since then."""
         self._look()
         return len(self._acked) - bisect.bisect_left(self._acked, since_s)
 
     def p99_since(self, since_s: float) -> float:
-        """Return the 99th percentile of the seconds to an ack since then; 0.0 without messages."""
         self._look()
         took_s = sorted(self._took_s[bisect.bisect_left(self._acked, since_s) :])
         return took_s[len(took_s) * 99 // 100] if took_s else 0.0
@@ -142,8 +133,8 @@ class Canary:
 
 
 def waited_of(pid: int) -> float:
-    """Return the seconds in which the main thread of a process could have run and had no processor;
-    0.0 where the kernel does not say, or the process has ended."""
+    """Return the seconds in which a process's main thread had no processor; 0.0 where the kernel
+    does not say."""
     try:
         words = Path(f"/proc/{pid}/schedstat").read_text().split()
     except OSError:
@@ -158,7 +149,6 @@ def wanted_in(span_s: float, idle_s: float, share: float) -> float:
 
 
 def session_of(environment: Mapping[str, str]) -> aiohttp.ClientSession:
-    """Open a session with the CA and the token of the environment, if any."""
     ca, token = environment.get(CA), environment.get(TOKEN)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=ca) if ca else True),

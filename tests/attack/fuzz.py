@@ -1,9 +1,6 @@
-"""A fuzzer: every call with every header, body and encoding, and frames at the bookies' ports.
-
-It is random by a printed seed: for the same seed, a worker sends the same, whatever the cluster
-answers. Most requests are almost right, because a completely wrong request is refused at once.
-Names belong to the fuzzer, so no request is meant for the canary; ledger ids may be any client's.
-"""
+"""A fuzzer: every call with every header, body and encoding, and frames at the bookies' ports. A
+printed seed decides what a worker sends. Most requests are almost right, because a wrong request
+is refused at once. No request is meant for the canary; ledger ids may be any client's."""
 
 from __future__ import annotations
 
@@ -92,15 +89,10 @@ DIGESTS = tuple(digest_for(kind, b"") for kind in (DigestType.CRC32C, DigestType
 
 
 class Fuzzer:
-    """Makes requests and frames from one stream of random numbers."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
-    # ---- HTTP
-
     def request(self) -> bytes:
-        """Make a request, whole or not."""
         rng = self._rng
         route = rng.choice(_CALLS)
         method = route.method if rng.random() < 0.95 else rng.choice(("HEAD", "PUT", "TRACE", "É"))
@@ -172,7 +164,6 @@ class Fuzzer:
         return {rng.choice(WORDS): self._tree(depth - 1) for _ in range(rng.randrange(5))}
 
     def _changed(self, example: Any) -> Any:
-        """Change a detail of a working request."""
         rng = self._rng
         if isinstance(example, dict) and rng.random() < 0.9:
             found = {
@@ -187,7 +178,6 @@ class Fuzzer:
         return rng.choice(LEAVES) if rng.random() < 0.6 else example
 
     def _packed(self, body: bytes, lines: list[bytes]) -> bytes:
-        """Return the body as sent, and the headers that describe it."""
         rng = self._rng
         if body and rng.random() < 0.15:
             pack: Callable[[bytes], bytes] = rng.choice((gzip.compress, zlib.compress, bytes))
@@ -208,7 +198,6 @@ class Fuzzer:
         return body
 
     def _spoilt(self, data: bytes) -> bytes:
-        """Flip, drop or repeat a few bytes, or cut off the end."""
         rng = self._rng
         found = bytearray(data)
         for _ in range(rng.choice((1, 1, 2, 8))):
@@ -226,17 +215,14 @@ class Fuzzer:
                 del found[at:]
         return bytes(found)
 
-    # ---- the bookies' port
-
     def frames(self) -> bytes:
-        """Make some frames, good and bad."""
         rng = self._rng
         data = b"".join(self._frame() for _ in range(rng.choice((1, 1, 3, 20))))
         return self._spoilt(data) if rng.random() < 0.4 else data
 
     def _frame(self) -> bytes:
         rng = self._rng
-        # Ids of the fuzzer: adds to other ids are left to the attempts about squatted ids.
+        # Adds to other ids are left to the attempts about squatted ids.
         ledger = rng.choice((10**15 + rng.randrange(5), -1, 2**63 - 1, rng.randrange(LEDGERS)))
         entry = rng.choice((0, 1, 2, 5, -1, 2**63 - 1, 2**40))
         flags = rng.choice((0, 0x300, 0x101, 1, 4, 0x400, 0xFFFF, 2))
@@ -272,15 +258,11 @@ class Fuzzer:
 
 
 class Found(NamedTuple):
-    """The result of a run of the fuzzer."""
-
     said: Counter[str]
-    """How often each status and code came."""
     problems: list[str]
 
 
 async def fuzz(world: World, seconds: float, seed: int) -> Found:
-    """Fuzz for `seconds`."""
     until = time.monotonic() + seconds
     found = Found(Counter(), [])
 
@@ -306,8 +288,6 @@ async def fuzz(world: World, seconds: float, seed: int) -> Found:
 
 
 def fuzzing(seconds: float, seed: int) -> Attempt:
-    """The fuzzer as an attempt."""
-
     async def run(world: World) -> None:
         for number in range(4):
             await world.topic(f"fuzz-{number}", partitions=2)

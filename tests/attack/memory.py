@@ -1,8 +1,5 @@
-"""The memory that a process may take, and what it took; docs/limits.md has the same sums.
-
-A process's bound is its idle memory, the bounds of everything that it holds for clients, and the
-cost of its connections, each at its maximum at the same time.
-"""
+"""The memory that a process may take, and what it took; docs/limits.md has the same sums. The
+bound is the idle memory plus the maximum of everything held for clients."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ INFLIGHT_SHARES = 5
 
 
 def broker_parts(broker: BrokerConfig, http: HttpConfig, ledger: LedgerOptions) -> dict[str, int]:
-    """List the parts for a broker with one partition at a time written at full speed."""
+    """For a broker with one partition at a time written at full speed."""
     connections = http.connections_max + http.connections_reserved
     return {
         "idle": IDLE_BYTES,
@@ -50,7 +47,6 @@ def broker_parts(broker: BrokerConfig, http: HttpConfig, ledger: LedgerOptions) 
 
 
 def bookie_parts(bookie: BookieConfig) -> dict[str, int]:
-    """List the parts for a bookie."""
     return {
         "idle": IDLE_BYTES,
         "write cache, two halves": 2 * bookie.write_cache_bytes_max,
@@ -65,7 +61,6 @@ def bookie_parts(bookie: BookieConfig) -> dict[str, int]:
 
 
 def bound_of(spec: Path) -> int:
-    """Return the bound of a process with this command line."""
     told = read_spec(spec)
     if "bookie" in told.sections:
         return sum(bookie_parts(told.config(BookieConfig, "bookie")).values())
@@ -79,17 +74,12 @@ def bound_of(spec: Path) -> int:
 
 @dataclass
 class Peak:
-    """The peak memory of a process."""
-
     bytes: int
     bound: int
     when: str
-    """The attempt with the peak."""
 
 
 class Peaks:
-    """The peaks of each process of a cluster, for one attempt and for all."""
-
     def __init__(self, folder: Path, pids: dict[str, int]) -> None:
         self._pids = pids
         self.highest = {
@@ -97,20 +87,17 @@ class Peaks:
         }
 
     def begin(self) -> None:
-        """Begin an attempt: earlier peaks do not count against it."""
         for pid in self._pids.values():
-            # where that fails, the peak covers its whole life
             with contextlib.suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def end(self, when: str) -> list[str]:
-        """Return the faults of the attempt's memory use."""
         problems = []
         for name, pid in self._pids.items():
             try:
                 found = peak_of(pid)
             except (OSError, psutil.Error):
-                continue  # it is gone, which another check reports
+                continue
             highest = self.highest[name]
             if found > highest.bytes:
                 highest.bytes, highest.when = found, when
@@ -120,7 +107,6 @@ class Peaks:
         return problems
 
     def report(self) -> list[str]:
-        """Yield a line for each process."""
         return [
             f"{name}: at most {one.bytes / MIB:.0f} MiB of {one.bound / MIB:.0f}, in: {one.when}"
             for name, one in sorted(self.highest.items())
@@ -128,8 +114,8 @@ class Peaks:
 
 
 def peak_of(pid: int) -> int:
-    """Return the peak of resident bytes since the last reset, or the present value where there is
-    no peak."""
+    """Return the peak of resident bytes since the last reset, or the present value where there
+    is no peak."""
     with contextlib.suppress(FileNotFoundError):
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
         if found is not None:

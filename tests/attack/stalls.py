@@ -1,10 +1,7 @@
 """`python -m tests.attack.stalls NAME=HOST:PORT …`: how long each process's loop stands still.
-
-It runs in a separate process, because the attacker is busy. It asks each process a trivial question
-over one connection, again and again. For each answer slower than `STALL_S` it writes a line: when
-it came (CLOCK_MONOTONIC), which process, how long, and this process's own largest delay meanwhile,
-to tell a busy machine from a loop that stands still.
-"""
+It asks each process a trivial question again and again. For each answer slower than `STALL_S` it
+writes when, which process, how long, and its own delay meanwhile, which tells a busy machine
+from a stalled loop."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ FRAME = read_request(2**62, 0, 0, b"")
 
 
 class Stall(NamedTuple):
-    """A late answer of a process."""
-
     at_s: float
     who: str
     seconds: float
@@ -43,8 +38,6 @@ class Stall(NamedTuple):
 
 
 class Stalls:
-    """The asking process, and its findings so far."""
-
     def __init__(
         self,
         processes: Mapping[str, tuple[str, int]],
@@ -61,7 +54,6 @@ class Stalls:
             )
 
     def since(self, at_s: float) -> Iterator[Stall]:
-        """Return the stalls that ended after then."""
         for line in self._path.read_text().splitlines():
             stall = Stall(*json.loads(line))
             if stall.at_s >= at_s:
@@ -73,8 +65,6 @@ class Stalls:
 
 
 class _Own:
-    """Measures this process's own delay."""
-
     late_s = 0.0
 
     async def run(self) -> None:

@@ -1,12 +1,7 @@
-"""Runs a cluster whose processes report how long their loops stood still.
-
-    python -m tests.attack.timed standalone …     the command `octavo`, with timed children
-    python -m tests.attack.timed MODULE SPEC FD   such a child: `octavo.process.broker` or `bookie`
-
-A child writes a line for each turn of its loop that took more than `TOLD_S` of processor time: when
-it ended (CLOCK_MONOTONIC), how long it took, and its share of full garbage collections. `Turns`
-reads these files.
-"""
+"""Runs a cluster whose processes report how long their loops stood still. `python -m
+tests.attack.timed standalone …` is the command `octavo` with timed children; `… MODULE SPEC FD`
+is such a child. It writes each turn above `TOLD_S` of processor time: end (CLOCK_MONOTONIC),
+length, share of full garbage collections."""
 
 from __future__ import annotations
 
@@ -31,7 +26,6 @@ class Turn(NamedTuple):
     process: str
     processor_s: float
     collected_s: float
-    """The part spent in full garbage collections."""
 
     def __str__(self) -> str:
         took_ms, collected_ms = self.processor_s * 1000, self.collected_s * 1000
@@ -40,14 +34,12 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """The long turns of all processes of a cluster."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
 
     def longest(self, since_s: float, kind: str, *, collections: bool = True) -> Turn | None:
-        """Return the longest turn since then of processes of this kind, with or without the time of
-        `collections`."""
+        """Return the longest turn since then of processes of this kind, with or without the time
+        of `collections`."""
 
         def length(turn: Turn) -> float:
             return turn.processor_s - (0.0 if collections else turn.collected_s)
@@ -64,8 +56,6 @@ class Turns:
 
 
 class _Collections:
-    """The time of full collections in the present turn."""
-
     def __init__(self) -> None:
         self._began_s = self._took_s = 0.0
         gc.callbacks.append(self._told)
@@ -78,7 +68,6 @@ class _Collections:
                 self._took_s += time.thread_time() - self._began_s
 
     def take(self) -> float:
-        """Return the seconds and start again from 0."""
         took_s, self._took_s = self._took_s, 0.0
         return took_s
 

@@ -21,14 +21,13 @@ ANSWER_S = 30.0
 
 
 class Said(NamedTuple):
-    """An answer; status 0 when the connection ended without one."""
+    """An answer; status 0 when the connection ended without an answer."""
 
     status: int
     body: bytes
 
     @property
     def code(self) -> str:
-        """The problem's code, if it is a problem."""
         with contextlib.suppress(ValueError, AttributeError):
             return str(json.loads(self.body).get("code", ""))
         return ""
@@ -47,30 +46,24 @@ class World:
         """The attacker's trusted CA, where the cluster has TLS."""
 
     async def prepare(self) -> None:
-        """Make the objects that attempts use."""
         await self.topic("attacked")
         said = await self.ask("PUT", "/v1/topics/public/attacked/subscriptions/s")
         assert said.status in (200, 201), said
 
     async def close(self) -> None:
-        """Nothing to do."""
+        pass
 
     async def harm(self) -> list[str]:
-        """Return objects that have changed."""
         return []
 
     @property
     def urls(self) -> list[str]:
-        """The brokers' URLs."""
         scheme = "http" if self.tls is None else "https"
         return [f"{scheme}://{host}:{port}" for host, port in self.brokers]
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a well-meaning client: its CA and its token."""
         return dict(os.environ)
-
-    # ---- HTTP
 
     async def ask(
         self,
@@ -93,19 +86,16 @@ class World:
         return await self.raw(head + body, broker=broker)
 
     async def raw(self, data: bytes, *, broker: int = 0, wait_s: float = ANSWER_S) -> Said:
-        """Send these bytes to a broker, and return the answer."""
         answer = await exchange(self.brokers[broker], data, wait_s, whole_length, self.tls)
         return said_in(answer)
 
     async def topic(self, name: str, **settings: Any) -> str:
-        """Make a topic; return its path."""
         path = f"/v1/topics/public/{name}"
         said = await self.ask("PUT", path, settings)
         assert said.status in (200, 201), said
         return path
 
     async def owner(self, path: str) -> int:
-        """Return the broker that serves partition 0 of the topic at `path`."""
         said = await self.ask("GET", f"{path}/partitions/0")
         return self.names.index(json.loads(said.body)["owner"])
 
@@ -134,28 +124,21 @@ class World:
                 writer.transport.abort()
 
     def named(self, kind: str) -> dict[str, tuple[str, int]]:
-        """Return the addresses of all brokers, or of all bookies."""
         return {one.name: _address(one.address) for one in self.cluster.cluster.of_kind(kind)}
 
-    # ---- processes
-
     def rss(self) -> dict[str, int]:
-        """Return the resident bytes of every process."""
         return {name: psutil.Process(pid).memory_info().rss for name, pid in self.pids.items()}
 
     def check_processes(self) -> Iterable[str]:
-        """Return what is wrong with the processes."""
         alive = self.cluster.pids()
         for name, pid in self.pids.items():
             if alive.get(name) != pid:
                 yield f"{name} is not the process that it was"
 
     def log_bytes(self) -> int:
-        """Return the size of all logs together."""
         return sum(path.stat().st_size for path in _logs(self.cluster.folder))
 
     def traces(self) -> list[str]:
-        """Return traces of unexpected errors in all logs."""
         return [
             line[:300]
             for path in _logs(self.cluster.folder)
@@ -176,14 +159,12 @@ def _address(text: str) -> tuple[str, int]:
 async def open_to(
     address: tuple[str, int], tls: ssl.SSLContext | None = None, source: str = ""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection, from the address `source` of this machine if given."""
     local = (source, 0) if source else None
     async with asyncio.timeout(ANSWER_S):
         return await asyncio.open_connection(*address, ssl=tls, local_addr=local)
 
 
 def said_in(answer: bytes) -> Said:
-    """Return the first answer in these bytes."""
     head, _, body = answer.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     return Said(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0, body)

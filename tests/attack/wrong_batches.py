@@ -21,7 +21,6 @@ def signed(batch: bytes) -> bytes:
 
 
 def header(body: bytes = GOOD[HEADER_BYTES:], **changes: int) -> bytes:
-    """Return the good batch with another header, and fitting length and checksum."""
     changed = read_header(GOOD)._replace(**changes)
     if "batch_length" not in changes:
         changed = changed._replace(batch_length=HEADER_BYTES - 12 + len(body))

@@ -1,9 +1,6 @@
 """A cluster of containers on a private network: ZooKeeper, bookies, brokers, by their names.
-
-Containers are as in compose.yaml: the same image, user, settings file, read-only root, no
-capabilities. A node's data are in a named volume, so that its container can be replaced with it or
-without. This machine reaches the network by the containers' addresses.
-"""
+They are as in compose.yaml: same image, user, settings, read-only root, no capabilities. A
+node's data are in a named volume, so that its container can be replaced with it or without."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ from tests.containers.images import ROOT, Images
 
 WAIT_S = 120.0
 STOP_S = 45
-"""As compose.yaml's stop_grace_period."""
 SESSION_S = 6.0
 ZOOKEEPER_ENVIRONMENT = {
     "ZOO_TICK_TIME": "50",
@@ -37,14 +33,11 @@ ZOOKEEPER_ENVIRONMENT = {
     "ZOO_SYNC_LIMIT": "80",
     "ZOO_CFG_EXTRA": "maxClientCnxns=0 maxSessionTimeout=40000",
 }
-"""As in compose.yaml."""
-"""As compose/octavo.toml has it."""
 LABELS = {LABEL: "1"}
 HEALTH = {"bookie": ":9181/healthz", "broker": ":8080/readyz"}
 
 
 def until(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) -> None:
-    """Poll until `condition` holds; fail naming `what`."""
     deadline = time.monotonic() + wait_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {wait_s} s: {what}"
@@ -52,8 +45,6 @@ def until(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) ->
 
 
 class Node:
-    """One container of the cluster, and its replacements."""
-
     def __init__(self, name: str, make: Callable[..., DockerContainer]) -> None:
         self.name = name
         self.kind = name.split("-")[0]
@@ -61,7 +52,6 @@ class Node:
         self._wrapped: DockerContainer | None = None
 
     def create(self, *arguments: str) -> None:
-        """Make a new container, whose command gets these extra arguments."""
         self._wrapped = self._make(self.name, *arguments).start()
 
     @property
@@ -71,7 +61,6 @@ class Node:
 
     @property
     def status(self) -> str:
-        """running, paused, exited …"""
         self.container.reload()
         return str(self.container.status)
 
@@ -106,16 +95,13 @@ class Node:
         self.container.wait()
 
     def start(self) -> None:
-        """Start the same container again."""
         self.container.start()
 
     def stop(self) -> int:
-        """Stop it as an operator does; return its exit code."""
         self.container.stop(timeout=STOP_S)
         return int(self.container.wait()["StatusCode"])
 
     def remove(self) -> None:
-        """Remove the container, not its volume."""
         if self._wrapped is not None:
             with contextlib.suppress(Exception):
                 self.container.unpause()
@@ -126,14 +112,11 @@ class Node:
         return str(self.container.logs().decode(errors="replace"))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of its log."""
         lines = [json.loads(one) for one in self.logs().splitlines() if one.startswith("{")]
         return [one for one in lines if one.get("event") == name]
 
 
 class Cluster:
-    """All nodes, started in order."""
-
     def __init__(self, images: Images, *, bookies: int, brokers: int) -> None:
         self._images = images
         self._prefix = f"octavo-{uuid.uuid4().hex[:6]}"
@@ -146,12 +129,10 @@ class Cluster:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """Bookies, then brokers."""
         return {one.name: one for one in (*self.bookies, *self.brokers)}
 
     @property
     def broker_urls(self) -> list[str]:
-        """For clients on the private network."""
         return [f"http://{one.name}:8080" for one in self.brokers]
 
     def start(self) -> None:
@@ -165,7 +146,6 @@ class Cluster:
                 node.until_healthy()
 
     def remove(self) -> None:
-        """Leave nothing behind."""
         for node in (*self.brokers, *self.bookies, self.zookeeper):
             node.remove()
         for volume in self._volumes.values():
@@ -173,7 +153,6 @@ class Cluster:
         self.network.remove()
 
     def container(self, name: str, image: str) -> DockerContainer:
-        """On the private network, with the restrictions of compose.yaml."""
         return (
             DockerContainer(image)
             .with_name(f"{self._prefix}-{name}")
@@ -185,25 +164,21 @@ class Cluster:
                 labels=LABELS,
                 cap_drop=["ALL"],
                 read_only=True,
-                healthcheck={"test": ["NONE"]},  # these tests poll themselves
+                healthcheck={"test": ["NONE"]},
             )
         )
 
     def disconnect(self, node: Node) -> None:
-        """Take its network away: from now on all its packets are lost."""
         self._client.networks.get(self.network.id).disconnect(node.container)
 
     def connect(self, node: Node) -> None:
-        """Connect it again, perhaps with another address."""
         network = self._client.networks.get(self.network.id)
         network.connect(node.container, aliases=[node.name])
 
     def lose_volume(self, node: Node) -> None:
-        """Remove the volume of a node whose container is removed."""
         self._volumes.pop(node.name).remove()
 
     def run(self, *command: str) -> str:
-        """Run `octavo …` on a live broker, as an operator does."""
         broker = next(one for one in self.brokers if one.status == "running" and one.address)
         ran = broker.container.exec_run(["octavo", *command], demux=True)
         said, complained = (part or b"" for part in ran.output)
@@ -225,12 +200,10 @@ class Cluster:
         return None, 0
 
     def registered_bookies(self) -> list[Node]:
-        """Return the serving bookies in the metadata."""
         found = json.loads(self.run("bookies", "--json"))
         return [self.nodes[one["bookie"]] for one in found if one["state"] == "writable"]
 
     def writing_bookies(self) -> list[Node]:
-        """Return the bookies of open ledgers."""
         ledgers = json.loads(self.run("ledger", "list", "--json"))
         names = {
             name
@@ -252,7 +225,7 @@ class Cluster:
 
     def _zookeeper(self, name: str) -> DockerContainer:
         made = self.container(name, self._images.zookeeper)
-        made.with_kwargs(hostname=name, labels=LABELS)  # it writes its own configuration file
+        made.with_kwargs(hostname=name, labels=LABELS)
         for setting, value in ZOOKEEPER_ENVIRONMENT.items():
             made.with_env(setting, value)
         return made
@@ -264,7 +237,7 @@ class Cluster:
             .with_command([kind, *arguments])
             .with_volume_mapping(settings, "/etc/octavo/octavo.toml", "ro")
             .with_env("OCTAVO_CONFIG", "/etc/octavo/octavo.toml")
-            .with_env("OCTAVO_METADATA_URL", "zk://zookeeper:2181/octavo")  # for commands
+            .with_env("OCTAVO_METADATA_URL", "zk://zookeeper:2181/octavo")
             .with_env(f"OCTAVO_{kind}_{kind}_ID".upper(), name)
             .with_env(f"OCTAVO_{kind}_ADVERTISED_HOST".upper(), name)
         )
@@ -286,13 +259,12 @@ class Cluster:
 
 @contextlib.contextmanager
 def running_cluster(images: Images, logs: Path, *, bookies: int, brokers: int) -> Iterator[Cluster]:
-    """Run a cluster for the length of a block; keep its nodes' output in the folder `logs`."""
     cluster = Cluster(images, bookies=bookies, brokers=brokers)
     try:
         cluster.start()
         yield cluster
     finally:
         for name, node in cluster.nodes.items():
-            with contextlib.suppress(Exception):  # it may never have been made
+            with contextlib.suppress(Exception):
                 (logs / f"{name}.jsonl").write_text(node.logs())
         cluster.remove()

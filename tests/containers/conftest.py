@@ -17,7 +17,6 @@ from tests.containers.images import Images, build_images
 
 @pytest.fixture(scope="session")
 def images() -> Iterator[Images]:
-    """Images built from this work tree, by an engine that runs as long as the tests."""
     try:
         with running_engine():
             built = build_images()
@@ -25,12 +24,12 @@ def images() -> Iterator[Images]:
             yield built
     except NoEngine as error:
         if os.environ.get("REQUIRE_DOCKER"):
-            raise  # for machines that are known to run containers; CI's sandbox may forbid them
+            raise  # For machines that are known to run containers; CI's sandbox may forbid them.
         pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
 def cluster(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four bookies, so that a dead one is replaced, and two brokers."""
+    """Four bookies, so that a dead bookie is replaced, and two brokers."""
     with running_cluster(images, tmp_path_factory.mktemp("logs"), bookies=4, brokers=2) as running:
         yield running

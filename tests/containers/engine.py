@@ -1,9 +1,6 @@
 """A container engine for tests: a running engine, or a `dockerd` that the tests start.
-
-Concurrent test processes share an engine. The first starts it if there is none; the last ends it,
-if tests started it. Its images stay, so that the next run is quick. Leftovers of a killed test are
-removed by the next one that finds itself alone.
-"""
+Concurrent test processes share it: the first starts it, the last ends it. Leftovers of a killed
+test are removed by the next test that finds itself alone."""
 
 from __future__ import annotations
 
@@ -19,19 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LABEL = "octavo.tests"
-"""On every container, network and volume of a test."""
 READY_S = 60.0
 _FOLDER = Path(tempfile.gettempdir()) / f"octavo-containers-{os.geteuid()}"
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 class NoEngine(Exception):
-    """No engine answers, and none can be started; says why."""
+    pass
 
 
 @contextlib.contextmanager
 def locked(name: str, how: int = fcntl.LOCK_EX) -> Iterator[int]:
-    """Hold a lock that all test processes of this machine and user share."""
     _FOLDER.mkdir(mode=0o700, exist_ok=True)
     with open(_FOLDER / name, "wb") as file:
         fcntl.flock(file, how)
@@ -47,7 +42,7 @@ def running_engine() -> Iterator[None]:
             _start()
             if _alone(users):
                 _remove_leftovers()
-            fcntl.flock(users, fcntl.LOCK_SH)  # a failed try to be alone released it
+            fcntl.flock(users, fcntl.LOCK_SH)  # A failed try to be alone released it.
         try:
             yield
         finally:
@@ -65,7 +60,6 @@ def _alone(users: int) -> bool:
 
 
 def _answer() -> str | None:
-    """Return what keeps the engine from answering, or None when it answers."""
     if shutil.which("docker") is None:
         return "the command docker is missing (Debian: apt-get install docker.io)"
     asked = subprocess.run(["docker", "version"], capture_output=True, text=True, check=False)
@@ -83,8 +77,8 @@ def _start() -> None:
     if shutil.which("dockerd") is None:
         raise NoEngine(f"{why}; no dockerd to start (Debian: apt-get install docker.io)")
     with contextlib.suppress(OSError):
-        # Where forwarding is off, dockerd turns it on and drops other forwarded packets: turn it on
-        # before.
+        # Where forwarding is off, dockerd turns it on and drops other forwarded packets: turn it
+        # on before.
         _FORWARDING.write_text("1")
     log = _FOLDER / "dockerd.log"
     with open(log, "wb") as output:
@@ -93,7 +87,7 @@ def _start() -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # it must not get the tests' Ctrl-C
+            start_new_session=True,  # It must not get the tests' Ctrl-C.
         )
     (_FOLDER / "dockerd.pid").write_text(str(engine.pid))
     deadline = time.monotonic() + READY_S

@@ -1,10 +1,7 @@
-"""The images of the tests, made here: nothing is pulled from a registry of images.
-
-Debian with Python by `compose/base-image.sh`, ZooKeeper from the Debian package on it, and Octavo
-by `compose/Dockerfile` from this work tree. The engine keeps them: a second run finds the first
-two, and rebuilds only changes of the third. Containers reach no package index here (this machine's
-certificate or proxy is not in them), so wheels are fetched outside of them.
-"""
+"""The images of the tests, made here: nothing is pulled from a registry of images. Debian with
+Python by `compose/base-image.sh`, ZooKeeper from its Debian package, Octavo by
+`compose/Dockerfile`. Containers reach no package index here, so wheels are fetched outside of
+them."""
 
 from __future__ import annotations
 
@@ -25,21 +22,18 @@ ZOOKEEPER = "octavo-zookeeper:local"
 OCTAVO = "octavo:tests"
 _WHEELS = ROOT / "compose" / "wheels"
 _IMAGE_PYTHON = "3.11"
-"""Debian 12's."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Names of existing images."""
-
     octavo: str = OCTAVO
     zookeeper: str = ZOOKEEPER
     took_s: float = 0.0
 
 
 def build_images() -> Images:
-    """Build the images of this work tree. Raises `NoEngine` where no base image can be made, or no
-    container run."""
+    """Build the images of this work tree. Raises `NoEngine` where no base image can be made, or
+    no container run."""
     started = time.monotonic()
     with locked("images"), ThreadPoolExecutor() as pool:
         wheels = pool.submit(_fetch_wheels)
@@ -77,7 +71,6 @@ def _check_containers() -> None:
 
 
 def _fetch_wheels() -> None:
-    """Fetch the wheels that the image installs, unless the same ones have been fetched before."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = project["build-system"]["requires"] + project["project"]["dependencies"]
     stamp, wanted = _WHEELS / ".fetched-for", "\n".join(needed)

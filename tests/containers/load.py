@@ -1,9 +1,6 @@
-"""The users of a topic, on the cluster's network: `python -m tests.containers.load`.
-
-Two publishers, a shared subscription and an exclusive one, as in tests/process/, until SIGTERM.
-Then everything is read back and compared with their answers. `progress.json` has their progress,
-`verdict.json` the result; times are in seconds.
-"""
+"""The users of a topic, on the cluster's network: `python -m tests.containers.load`. Publishers
+and consumers until SIGTERM; then everything is read back and compared with their answers.
+`progress.json` has their progress, `verdict.json` the result; times are in seconds."""
 
 from __future__ import annotations
 
@@ -36,8 +33,6 @@ SETTLE_S = 120.0
 
 
 class Load:
-    """One topic and its users."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._urls: list[str] = options.brokers.split(",")
@@ -47,7 +42,6 @@ class Load:
         self._wrong: list[str] = []
 
     async def run(self) -> None:
-        """Run until SIGTERM, and write the verdict."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         options, record = self._options, self._record
@@ -151,8 +145,8 @@ class Load:
 
 
 def longest_silence(history: History) -> float:
-    """Return the longest time without an ack of a partition, though a publish was sent. A message
-    that only waits behind others, on a busy machine, does not count."""
+    """Return the longest time without an ack of a partition, though a publish was sent. Messages
+    that only wait behind others do not count."""
     partitions: dict[str, list[tuple[float, float]]] = {}
     for one in history:
         if one.call is Call.SEND and one.is_ok and one.completed_at is not None:

@@ -1,9 +1,6 @@
-"""Publish and consume while containers are killed, paused and cut off from the network.
-
-A killed container is a dead process: its peers hear of it. A paused one, and one without a network,
-is silent: its peers find out by their own clocks. In each case no message is lost, doubled or
-reordered, and no call fails.
-"""
+"""Publish and consume while containers are killed, paused and cut off from the network. A killed
+container's peers hear of it; a silent container's peers find out by their own clocks. No message
+is lost, doubled or reordered, and no call fails."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def a_writing_bookie(cluster: Cluster) -> Node:
-    """Return a bookie of an open ledger."""
     return cluster.writing_bookies()[0]
 
 
 def the_owner(cluster: Cluster, users: Users) -> tuple[Node, int]:
-    """Return the owner of partition 0, and the epoch of its ownership."""
     until(lambda: cluster.owner_of(users.topic)[0], "partition 0 has an owner")
     owner, epoch = cluster.owner_of(users.topic)
     assert owner is not None
@@ -57,7 +52,6 @@ def test_killed(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_paused(cluster: Cluster, tmp_path: Path) -> None:
-    """Longer than a session: the paused owner wakes up replaced."""
     with users_of(cluster, "paused", tmp_path) as users:
         users.more(50)
         bookie = a_writing_bookie(cluster)

@@ -1,9 +1,5 @@
-"""Every node is stopped and started, one after the other, under load: the runbook's loop.
-
-Only the client notices, and repeats calls: no publish fails, and none is refused for longer than a
-take-over may last. It uses the cluster of the other tests; `make containers` takes a new one of
-five bookies and three brokers.
-"""
+"""Every node is stopped and started, one after the other, under load: the runbook's loop. No
+publish fails, and none is refused for longer than a take-over may last."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ def test_every_node_is_restarted(restarted: Cluster, tmp_path: Path) -> None:
             users.more(50)
         verdict = users.finish()
     print(f"{len(codes)} restarts: {verdict}; goal {TAKE_OVER_GOAL_S} s")
-    # by other work: everything is late then
+    # By other work: everything is late then.
     overloaded = os.getloadavg()[0] > 4 * (os.cpu_count() or 1)
     assert set(codes.values()) == {0}, codes
     assert not verdict.wrong, "\n".join(verdict.wrong[:20])

@@ -1,8 +1,6 @@
-"""A bookie's container is replaced: with its volume it continues, without it the bookie says so.
-
-As in the runbook: an empty volume under a known id is refused. Started once with the loss accepted
-the bookie is in limbo, says *unknown* where it cannot know, and everything is read from others.
-"""
+"""A bookie's container is replaced: with its volume it continues; an empty volume under a known
+id is refused, as in the runbook. Started once with the loss accepted the bookie is in limbo,
+says *unknown* where it cannot know, and everything is read from others."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def limbo_of(bookie: Node) -> float:
-    """Return its metric: 1 while it cannot tell what it held."""
+    """Its metric: 1 while it cannot tell what it held."""
     found = re.search(
         r"^octavo_bookie_limbo(?:\{.*\})? (\S+)$", bookie.get(":9181/metrics") or "", re.M
     )

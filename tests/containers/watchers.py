@@ -30,7 +30,6 @@ class Verdict:
     wait_p99: float
     wait_max: float
     silence_max: float
-    """The longest time without an ack of a partition, though a publish was sent."""
 
     def __str__(self) -> str:
         return (
@@ -41,15 +40,12 @@ class Verdict:
 
 
 class Users:
-    """They publish and consume while the test breaks things."""
-
     def __init__(self, topic: str, notes: Path, container: DockerContainer) -> None:
         self.topic = topic
         self._notes = notes
         self._container = container
 
     def more(self, count: int) -> None:
-        """Wait until `count` more messages are acked, and as many more are consumed."""
         before = self._progress()
 
         def enough() -> bool:
@@ -59,7 +55,6 @@ class Users:
         until(enough, f"{count} more messages published and consumed")
 
     def finish(self) -> Verdict:
-        """Stop publishing, let all be consumed, read everything back."""
         wrapped = self._container.get_wrapped_container()
         wrapped.kill("SIGTERM")
         status = wrapped.wait(timeout=FINISH_S)["StatusCode"]
@@ -67,7 +62,6 @@ class Users:
         return Verdict(**self._read("verdict.json"))
 
     def judge(self) -> None:
-        """Finish; fail on any broken promise."""
         verdict = self.finish()
         print(verdict)
         assert not verdict.wrong, "\n".join(verdict.wrong[:20])
@@ -89,10 +83,9 @@ class Users:
 
 @contextlib.contextmanager
 def users_of(cluster: Cluster, topic: str, folder: Path, **options: int) -> Iterator[Users]:
-    """Users at work on a new topic."""
     notes = folder / "notes"
     notes.mkdir()
-    notes.chmod(0o777)  # they are not root
+    notes.chmod(0o777)  # They are not root.
     how = {"topic": topic, "brokers": ",".join(cluster.broker_urls), "notes": "/notes", **options}
     arguments = [part for name, text in how.items() for part in (f"--{name}", str(text))]
     container = (

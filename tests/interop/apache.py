@@ -1,8 +1,5 @@
-"""Apache BookKeeper as published: fetched from Maven Central, started, called, stopped.
-
-This repository keeps none of it. The jars go to `.cache/interop`; the processes run in a given
-folder, on free ports of the loopback interface.
-"""
+"""Apache BookKeeper as published: fetched from Maven Central, started, called, stopped. The jars
+go to `.cache/interop`; the processes run in a given folder."""
 
 from __future__ import annotations
 
@@ -68,8 +65,8 @@ zkTimeout=4000
 
 
 NO_FLUSH = "flushInterval=600000\n"
-"""In milliseconds. After a kill, a bookie answers differently for flushed data and for its journal
-(a fence without entries, a master key), so it must flush nothing."""
+"""In milliseconds. After a kill, a bookie answers differently for flushed data and for its
+journal, so it must flush nothing."""
 
 
 class Missing(Exception):
@@ -77,7 +74,6 @@ class Missing(Exception):
 
 
 def fetch(what: str = f"BookKeeper {VERSION}", pom: str = POM.format(version=VERSION)) -> Path:
-    """Return the folder with the jars that `pom` asks for, fetched if missing. Raises `Missing`."""
     wanted = {"java": "a JDK, 17 or newer", "javac": "a JDK, 17 or newer", "mvn": "Apache Maven"}
     for tool, package in wanted.items():
         if shutil.which(tool) is None:
@@ -104,8 +100,8 @@ def fetch(what: str = f"BookKeeper {VERSION}", pom: str = POM.format(version=VER
 
 
 class Java:
-    """Runs classes of a folder of jars, with our log configuration. `memory_mb` bounds the heap,
-    and the memory outside of it."""
+    """Runs classes of a folder of jars. `memory_mb` bounds the heap, and the memory outside of
+    it."""
 
     def __init__(self, lib: Path, folder: Path, memory_mb: int = 256) -> None:
         self.lib = lib
@@ -115,7 +111,6 @@ class Java:
         (folder / "log4j2.properties").write_text(LOG4J)
 
     def command(self, main: str, *words: str, classes: Path | None = None) -> list[str]:
-        """Return the command that runs the class `main`, of the jars or of the folder `classes`."""
         path = f"{self.lib}/*" + (f":{classes}" if classes else "")
         return [
             "java",
@@ -130,21 +125,17 @@ class Java:
         ]
 
     def compile(self, source: Path, classes: Path) -> None:
-        """Compile one source file against the jars."""
         words = ["javac", "-cp", f"{self.lib}/*", "-d", str(classes), str(source)]
         subprocess.run(words, check=True)
 
 
 class Zookeeper:
-    """A ZooKeeper server, with its data in `java.folder`."""
-
     def __init__(self, java: Java) -> None:
         self.port = free_port()
         self._java = java
         self._process: Process | None = None
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
         folder = self._java.folder
         conf = folder / "zoo.cfg"
         conf.write_text(
@@ -161,8 +152,6 @@ class Zookeeper:
 
 
 class ApacheBookie:
-    """A real bookie with its disks in `folder`. `more` are lines added to its configuration."""
-
     def __init__(self, java: Java, folder: Path, zookeeper_port: int, more: str = "") -> None:
         self.folder = folder
         self.port = free_port()
@@ -175,11 +164,9 @@ class ApacheBookie:
 
     @property
     def bookie_id(self) -> str:
-        """Its id in the metadata."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it serves."""
         main = "org.apache.bookkeeper.server.Main"
         command = self._java.command(main, "--conf", str(self.conf))
         self._process = Process("bookie", command, self.folder)
@@ -191,14 +178,11 @@ class ApacheBookie:
 
 
 class Shell:
-    """`bookkeeper shell`, with the configuration of a bookie."""
-
     def __init__(self, java: Java, conf: Path) -> None:
         self._java = java
         self._conf = conf
 
     def __call__(self, *words: str) -> str:
-        """Return its output. Raises `AssertionError` when it fails."""
         main = "org.apache.bookkeeper.bookie.BookieShell"
         done = subprocess.run(
             self._java.command(main, "-conf", str(self._conf), *words),
@@ -212,8 +196,6 @@ class Shell:
 
 
 class Peer:
-    """ZooKeeper and one real bookie in `folder`, and BookKeeper's shell for both."""
-
     def __init__(self, lib: Path, folder: Path) -> None:
         self.folder = folder
         self.java = Java(lib, folder)
@@ -222,20 +204,17 @@ class Peer:
         self.shell = Shell(self.java, self.bookie.conf)
 
     def start(self) -> None:
-        """Start both; Apache's software lays out BookKeeper's tree."""
         self.zookeeper.start()
         self.shell("initnewcluster")
         self.bookie.start()
 
     def stop(self) -> None:
-        """End everything in reverse order."""
         self.bookie.kill()
         self.zookeeper.kill()
 
 
 @contextlib.contextmanager
 def running(lib: Path, folder: Path) -> Iterator[Peer]:
-    """Run ZooKeeper and a real bookie for the length of the block."""
     peer = Peer(lib, folder)
     try:
         peer.start()

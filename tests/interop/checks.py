@@ -4,18 +4,14 @@ from __future__ import annotations
 
 
 class Checks:
-    """Counts checks that held and that failed."""
-
     def __init__(self) -> None:
         self.passed = 0
         self.failed: list[str] = []
 
     def title(self, text: str) -> None:
-        """Print the subject of the following checks."""
         print(f"\n== {text}", flush=True)
 
     def holds(self, what: str, truth: bool, found: object = "") -> None:
-        """Check that `what` is true; show `found` if it is not."""
         if truth:
             self.passed += 1
             print(f"  ok    {what}", flush=True)
@@ -24,10 +20,8 @@ class Checks:
             print(f"  FAIL  {what}\n        found: {found}", flush=True)
 
     def equal(self, what: str, found: object, wanted: object) -> None:
-        """Check that `found` equals `wanted`."""
         self.holds(what, found == wanted, f"{found!r}, wanted {wanted!r}")
 
     def contains(self, what: str, text: str, *parts: str) -> None:
-        """Check that `text` contains each of `parts`."""
         missing = [part for part in parts if part not in text]
         self.holds(what, not missing, f"{missing} not in:\n{text[-2000:]}")

@@ -28,19 +28,15 @@ APACHE_NAME = {DigestType.HMAC: "MAC"}
 
 
 class JavaClient:
-    """`InteropClient.java`, compiled once."""
-
     def __init__(self, java: Java, zookeeper_port: int) -> None:
         self._java = java
         self._uri = f"zk+hierarchical://127.0.0.1:{zookeeper_port}/ledgers"
         self._classes = java.folder / "classes"
 
     def compile(self) -> None:
-        """Make its class file."""
         self._java.compile(SOURCE, self._classes)
 
     async def run(self, *words: object) -> dict[str, str]:
-        """Return its RESULT line. Raises `AssertionError` when it fails."""
         command = self._java.command(
             "InteropClient", self._uri, *map(str, words), classes=self._classes
         )
@@ -53,7 +49,6 @@ class JavaClient:
 
 
 def payload_of(entry: int) -> bytes:
-    """Do as `InteropClient.payload` does."""
     return b"entry %d " % entry * 10
 
 
@@ -95,7 +90,6 @@ def _ends(last: int) -> tuple[str, str]:
 async def both_replicas(
     checks: Checks, ports: tuple[int, int], ledger: int, digest_type: DigestType
 ) -> None:
-    """Read every entry from each bookie with our codec: the same bytes on both."""
     digest = digest_for(digest_type, PASSWORD)
     found: list[list[bytes]] = []
     for port in ports:
@@ -124,7 +118,6 @@ async def _recovered(
 async def _old_writer(
     checks: Checks, ports: tuple[int, int], ledger: int, digest_type: DigestType
 ) -> None:
-    """Send an add of the fenced writer by hand, and a recovery add beside it."""
     digest = digest_for(digest_type, PASSWORD)
     key = master_key(PASSWORD)
     entry = pack_entry(digest, ledger, ENTRIES, ENTRIES - 1, LENGTH + 4, b"late")

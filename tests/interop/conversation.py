@@ -1,8 +1,5 @@
-"""The requests to a bookie, Apache's or ours, and the transcript of its answers.
-
-The script does not know which kind it talks to. Each step has its own ledger, so no step depends on
-another, and its own connection where the bookie may end it.
-"""
+"""The requests to a bookie, Apache's or ours, and the transcript of its answers. Each step has
+its own ledger, and its own connection where the bookie may end it."""
 
 from __future__ import annotations
 
@@ -305,7 +302,7 @@ async def batch_reads(port: int, ledger: int) -> AsyncIterator[str]:
         frames = [add(ledger, entry, payload_of(entry)) for entry in (0, 1, 2, 3, 4, 6, 7)]
         async for line in say(talk, *frames):
             yield line
-        # start, count, bytes; an entry has 136
+        # Start, count, bytes; an entry has 136.
         asks = [(0, 3, 10_000), (0, 100, 10_000), (3, 100, 10_000), (5, 2, 10_000)]
         asks += [(6, 100, 10_000), (8, 1, 10_000), (0, 1, 10_000), (7, 1, 10_000)]
         asks += [(0, 5, size) for size in (1, 300, 311, 312, 313, 315, 316, 317, 408, 456)]

@@ -12,7 +12,6 @@ from tests.interop.talk import Talk, told
 
 
 def malformed_reads(ledger: int) -> dict[str, bytes]:
-    """Return impossible frames other than adds."""
     ids = ledger.to_bytes(8, "big") + bytes(8)
     batch = batch_read_request(ledger, 0, 1, 1, 1000)
     return {
@@ -41,7 +40,6 @@ def malformed_reads(ledger: int) -> dict[str, bytes]:
 
 
 def malformed_adds(ledger: int) -> dict[str, bytes]:
-    """Return impossible adds."""
     ids = ledger.to_bytes(8, "big") + bytes(8)
     no_lac_and_length = b"\xff" * 8 + bytes(8)
     return {
@@ -79,8 +77,6 @@ async def broken_adds(port: int, ledger: int) -> AsyncIterator[str]:
 
 
 class Deliberate(NamedTuple):
-    """A request that the two bookies answer differently, and why."""
-
     frame: Callable[[int], bytes]
     why: str
     apache: str
@@ -123,18 +119,17 @@ DELIBERATE = {
 
 
 async def deliberate(port: int, what: str) -> str:
-    """Return the answer to one of `DELIBERATE`."""
     end = f"added 7…7 of ledger {ODD_LEDGER + 1}"
     frame = DELIBERATE[what].frame(ODD_LEDGER)
     return await answers_until(port, frame, add(ODD_LEDGER + 1, 7, b"good"), end)
 
 
 async def answers_until(port: int, frame: bytes, good: bytes, end: str) -> str:
-    """Return the answers to `frame`, beside the answer to `good`, which begins with `end`."""
+    """Return the answers to `frame`, next to the answer to `good`, which begins with `end`."""
     async with await Talk.with_bookie(port) as talk:
         # Settles that this connection speaks v2: Apache's bookie decides by the first frame.
         await talk.ask(read_request(1, 0))
         texts = [told(answer) for answer in await talk.ask(frame, good)]
-    # Reads are answered in any order, and a good one before the bad frame may get through.
+    # Reads are answered in any order, and a good read before the bad frame may get through.
     said = [text for text in texts if not text.startswith(end)]
     return "; ".join(said) or "the bookie hung up"

@@ -29,7 +29,6 @@ from tests.interop.ours import OurBookie
 async def our_client(
     checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie, java: JavaClient
 ) -> None:
-    """Written and closed; left open and recovered by Apache's; Apache's recovered by ours."""
     client = LedgerClient(store, rng=random.Random(2))
     await client.start()
     ports = (peer.bookie.port, node.port)

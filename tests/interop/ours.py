@@ -24,7 +24,6 @@ def quiet(log: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def store_at(zookeeper_port: int) -> AsyncIterator[MetadataStore]:
-    """The metadata store on Apache's ZooKeeper."""
     store = open_store(f"zk://127.0.0.1:{zookeeper_port}/")
     await store.start()
     try:
@@ -34,9 +33,6 @@ async def store_at(zookeeper_port: int) -> AsyncIterator[MetadataStore]:
 
 
 class OurBookie:
-    """`octavo bookie`, in folders below `folder`, on the cluster of Apache's ZooKeeper. `words` are
-    added to its command."""
-
     rack = "/dc1/rack1"
 
     def __init__(self, folder: Path, zookeeper_port: int, *words: str) -> None:
@@ -50,11 +46,9 @@ class OurBookie:
 
     @property
     def bookie_id(self) -> str:
-        """Its id in the metadata."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it serves."""
         command = [str(OCTAVO), "bookie", "--port", str(self.port), "--rack", self.rack]
         command += ["--metadata", f"zk://127.0.0.1:{self._zookeeper_port}/"]
         command += ["--journal", str(self.journal), "--ledgers", str(self.ledgers)]

@@ -26,13 +26,11 @@ def step(function: Step) -> Step:
 
 
 def step_after_restart(function: Step) -> Step:
-    """Register a step for the conversation after kill −9 and a restart."""
     STEPS_AFTER_RESTART.append(function)
     return function
 
 
 async def transcript(port: int, steps: list[Step], first_ledger: int) -> list[str]:
-    """Have the whole conversation; return one line for each answer."""
     lines: list[str] = []
     for ledger, one in enumerate(steps, first_ledger):
         lines.append(f"— {(one.__doc__ or '').strip()}")
@@ -50,7 +48,6 @@ def add(
     lac: int | None = None,
     length: int | None = None,
 ) -> bytes:
-    """Build an add frame of a CRC32C ledger whose every entry is as long as this one."""
     if length is None:
         length = (entry + 1) * len(payload)
     packed = pack_entry(CRC32C, ledger, entry, entry - 1 if lac is None else lac, length, payload)
@@ -58,19 +55,17 @@ def add(
 
 
 def payload_of(entry: int, size: int = 100) -> bytes:
-    """Return bytes that name their entry."""
     return (b"%08d" % entry * (size // 8 + 1))[:size]
 
 
 def adds(ledger: int, first: int, count: int, flags: int = 0) -> list[bytes]:
-    """Build frames of consecutive adds."""
     return [
         add(ledger, entry, payload_of(entry), flags=flags) for entry in range(first, first + count)
     ]
 
 
 async def say(talk: Talk, *frames: bytes, raw: bool = True) -> AsyncIterator[str]:
-    """Send in one write; yield a line for each answer, and one for the bytes of all."""
+    """Send in one write; yield a line for each answer, and a line for the bytes of all."""
     for answer in await talk.ask(*frames):
         yield told(answer, CRC32C)
     if raw:

@@ -1,4 +1,4 @@
-"""Processes that a run beside Apache starts, each with its own log, and their end."""
+"""Processes that a run next to Apache starts, each with its own log, and their end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ START_S = 60
 
 
 class Process:
-    """A process. Its output goes to `<name>.log` in `folder`."""
-
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
@@ -31,12 +29,10 @@ class Process:
             )
 
     def kill(self) -> None:
-        """Kill it at once, with kill −9."""
         self._process.kill()
         self._process.wait()
 
     def stop(self, within_s: float) -> None:
-        """Send SIGTERM, and wait for its end. Raises `AssertionError` when it does not end."""
         self._process.terminate()
         try:
             self._process.wait(within_s)
@@ -46,16 +42,14 @@ class Process:
             ) from error
 
     def wait_until_listening(self, port: int) -> None:
-        """Wait until `port` takes connections. Raises `AssertionError` with the log's end."""
         self.wait_until(lambda: _connects(port), f"listen on {port}")
 
     def wait_until_serving(self, port: int) -> None:
-        """Wait until the bookie on `port` answers a read. Apache's takes connections before it
-        serves them, and hangs up on the early ones."""
+        """Apache's bookie takes connections before it serves them, and hangs up on the early
+        connections."""
         self.wait_until(lambda: _answers(port), f"serve on {port}")
 
     def wait_until(self, holds: Callable[[], bool], what: str, within_s: float = START_S) -> None:
-        """Wait until `holds` is true while it runs. Raises `AssertionError` with the log's end."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             code = self._process.poll()

@@ -1,10 +1,7 @@
-"""A bookie's knowledge after kill −9: entries, fences, master keys.
-
-Apache's bookie (4.18.0, DbLedgerStorage) forgets one thing: the fence of a ledger without entries.
-It journals that fence, but not the ledger's key, and its replay takes a ledger without a key for a
-deleted one and skips the fence. After the restart it acks the old writer's adds, under any key.
-Recovery relies on such fences, so ours keep them: `forgotten_fence` shows both.
-"""
+"""A bookie's knowledge after kill −9: entries, fences, master keys. Apache's bookie (4.18.0,
+DbLedgerStorage) forgets the fence of a ledger without entries: it journals the fence without the
+key, and the replay takes that ledger for a deleted one. Recovery relies on such fences, so ours
+keep them (`forgotten_fence`)."""
 
 from __future__ import annotations
 
@@ -83,7 +80,6 @@ async def fences_after(port: int, ledger: int) -> AsyncIterator[str]:
 
 
 async def forgotten_fence(checks: Checks, ports: tuple[int, int]) -> None:
-    """Send an add of the old writer to a ledger that was fenced before kill −9 and has no entry."""
     said: list[str] = []
     for port in ports:
         async with await Talk.with_bookie(port) as talk:

@@ -20,7 +20,6 @@ APACHE_NAME = {DigestType.HMAC: "MAC"}
 
 
 async def ours_by_apache(checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie) -> None:
-    """Read our registration, cookie and ledger metadata through `bookkeeper shell`."""
     checks.title("our records, read by Apache's shell")
     shell = asyncio.to_thread
     registry = BookieRegistry(store)
@@ -70,7 +69,6 @@ async def ours_by_apache(checks: Checks, peer: Peer, store: MetadataStore, node:
 
 
 def _some_ledgers(one: str, other: str) -> list[LedgerMetadata]:
-    """Make ledgers in every state, with every digest, with short and with long ids."""
     changed = (Fragment(0, (one, other)), Fragment(17, (other, one)))
     custom = {"app": b"octavo", "raw": bytes(range(256))}
     return [
@@ -97,7 +95,6 @@ def _some_ledgers(one: str, other: str) -> list[LedgerMetadata]:
 
 
 def _as_apache_prints(metadata: LedgerMetadata) -> str:
-    """Do as `LedgerMetadata.toString` of BookKeeper 4.18."""
     state = f"state={metadata.state.name}"
     if metadata.state is LedgerState.CLOSED:
         state += f", length={metadata.length}, lastEntryId={metadata.last_entry}"
@@ -117,7 +114,6 @@ def _as_apache_prints(metadata: LedgerMetadata) -> str:
 
 
 async def apache_by_us(checks: Checks, peer: Peer, store: MetadataStore) -> None:
-    """Read Apache's tree, registration and cookie through our codecs, and write them back."""
     checks.title("Apache's records, read by us")
     registry = BookieRegistry(store)
     await LedgerStore(store).initialize()
@@ -142,7 +138,6 @@ async def apache_by_us(checks: Checks, peer: Peer, store: MetadataStore) -> None
 
 
 async def ledger_by_us(checks: Checks, store: MetadataStore, ledger_id: int) -> LedgerMetadata:
-    """Read the record of a ledger of Apache's client through our codec, and write it back."""
     metadata, _ = await LedgerStore(store).read(ledger_id)
     value = (await store.get(ledger_path(LEDGERS_ROOT, ledger_id))).value
     checks.equal(

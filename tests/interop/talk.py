@@ -23,12 +23,9 @@ from octavo.protocol.limits import FRAME_BYTES_MAX
 
 ANSWER_S = 20
 Heard = AnyAnswer | bytes
-"""An answer, or bytes that our codec does not take for one."""
 
 
 class Talk(asyncio.BufferedProtocol):
-    """A connection: `ask` sends bytes and returns the answers, as many as were asked for."""
-
     def __init__(self) -> None:
         self._receiver = FrameReceiver(FRAME_BYTES_MAX, bytearray(65_536))
         self._transport: asyncio.Transport | None = None
@@ -40,7 +37,6 @@ class Talk(asyncio.BufferedProtocol):
 
     @classmethod
     async def with_bookie(cls, port: int) -> Talk:
-        """Open a new connection to the bookie on `port` of this machine."""
         loop = asyncio.get_running_loop()
         _, talk = await loop.create_connection(cls, "127.0.0.1", port)
         return talk
@@ -78,8 +74,8 @@ class Talk(asyncio.BufferedProtocol):
         self._changed.set()
 
     async def ask(self, *frames: bytes, count: int | None = None) -> list[Heard]:
-        """Send `frames` in one write; return the `count` answers (one a frame), or fewer if it
-        hangs up. A run of `n` acked adds counts as `n` answers."""
+        """Send `frames` in one write; return the `count` answers, or fewer if it hangs up. A run
+        of `n` acked adds counts as `n` answers."""
         assert self._transport is not None
         wanted = len(frames) if count is None else count
         if not self.closed:
@@ -92,7 +88,6 @@ class Talk(asyncio.BufferedProtocol):
         return found
 
     def heard(self) -> str:
-        """Return the number of answer bytes since the last call, and their fingerprint."""
         text = f"{self.bytes_heard} bytes, sha256 {self._heard.hexdigest()[:16]}"
         self._heard = hashlib.sha256()
         self.bytes_heard = 0
@@ -116,7 +111,6 @@ def heard_in(data: memoryview) -> tuple[list[Heard], int]:
 
 
 def number_of(answers: Iterable[Heard]) -> int:
-    """Return how many single answers these are."""
     return sum(
         answer.last - answer.first + 1 if isinstance(answer, Added) else 1 for answer in answers
     )
@@ -140,7 +134,6 @@ def joined(answers: Iterable[Heard]) -> list[Heard]:
 
 
 def told(answer: Heard, digest: Digest | None = None) -> str:
-    """Describe the answer for the transcript; open an entry with `digest` where given."""
     match answer:
         case bytes():
             return f"bytes {answer.hex(' ', -4)}"
@@ -161,12 +154,10 @@ def told(answer: Heard, digest: Digest | None = None) -> str:
 
 
 def name_of(code: int) -> str:
-    """Return a text such as `104 FENCED`."""
     return f"{code} {Code(code).name}" if code in set(Code) else f"{code} ?"
 
 
 def entry_told(data: bytes, ledger_id: int, digest: Digest | None) -> str:
-    """Return length and fingerprint of an entry, with its fields if it can be opened."""
     text = f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:12]}"
     if digest is None:
         return text

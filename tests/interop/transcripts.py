@@ -16,7 +16,6 @@ from tests.interop.phrases import STEPS, STEPS_AFTER_RESTART, Step, transcript
 async def compare(
     checks: Checks, ports: tuple[int, int], steps: list[Step], first_ledger: int, aloud: bool
 ) -> None:
-    """Have both conversations and compare them line by line."""
     theirs, again = [await transcript(port, steps, first_ledger) for port in ports]
     differing = 0
     for number, (one, other) in enumerate(itertools.zip_longest(theirs, again), 1):
@@ -33,7 +32,6 @@ async def compare(
 
 
 async def transcripts(checks: Checks, peer: Peer, node: OurBookie, aloud: bool) -> None:
-    """The conversation, the intended differences, and the conversation after kill −9."""
     ports = (peer.bookie.port, node.port)
     checks.title(f"one conversation, with Apache BookKeeper {VERSION} and with Octavo")
     await compare(checks, ports, STEPS, 1001, aloud)

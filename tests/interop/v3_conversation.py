@@ -1,6 +1,5 @@
-"""In v3 frames: one conversation with Apache's bookie and with ours, compared field by field; and
-Apache's own default client over bookies of ours alone.
-"""
+"""In v3 frames: one conversation with Apache's bookie and with ours, compared field by field;
+and Apache's default client over bookies of ours alone."""
 
 from __future__ import annotations
 
@@ -29,8 +28,6 @@ ABSENT = 404_404
 
 
 class Said(NamedTuple):
-    """A request in one frame."""
-
     what: str
     frame: bytes
     apache_answers: bool = True
@@ -42,7 +39,6 @@ def entry_of(ledger: int, entry: int, payload: bytes = b"payload") -> bytes:
 
 
 def add(ledger: int, entry: int, **how: Any) -> bytes:
-    """Build an add of an entry of a ledger without a password."""
     how.setdefault("key", KEY)
     how.setdefault("body", entry_of(ledger, entry))
     return add_frame(ledger, entry, txn=1000 + entry, **how)
@@ -68,7 +64,6 @@ def write_lac(ledger: int, lac: int, key: bytes = KEY) -> bytes:
 
 
 def conversation(ledger: int) -> Iterator[Said]:
-    """Return the requests, on one connection."""
     entries = "getListOfEntriesOfLedgerRequest"
     yield Said("read of an unknown ledger", read_frame(ABSENT, 0))
     yield Said("its last entry", read_frame(ABSENT, -1))
@@ -122,7 +117,6 @@ def conversation(ledger: int) -> Iterator[Said]:
 
 
 async def answer(port: int, said: Said) -> str:
-    """Return a bookie's answer to one request, on a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(said.frame)
@@ -140,7 +134,6 @@ async def answer(port: int, said: Said) -> str:
 
 
 async def v3_conversation(checks: Checks, ports: tuple[int, int]) -> None:
-    """Ask both the same; each answer must be equal."""
     checks.title("one conversation in v3 frames")
     for said in conversation(9001):
         apache, octavo = ports
@@ -155,8 +148,6 @@ async def v3_conversation(checks: Checks, ports: tuple[int, int]) -> None:
 async def apaches_client_on_ours(
     checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie, java: JavaClient
 ) -> None:
-    """Run Apache's client in its default configuration, v3, over three bookies of ours. Apache's
-    own bookie ends here."""
     checks.title("Apache's client as it comes (v3), over three bookies of ours")
     peer.bookie.kill()
     others = []

@@ -11,7 +11,6 @@ from tests.model.model import Model
 
 
 def search(model: Model, states_max: int | None, story: bool) -> dict[str, object]:
-    """Search a model and the defects that it must find; return the results."""
     found = model.search(states_max)
     result: dict[str, object] = {
         "model": model.name,

@@ -1,10 +1,7 @@
-"""A broker that owns a partition, with its production code, as a node of a world.
-
-It runs the real `Partition` (opening, publisher, roll-over, the keeper of the record), which waits
-in many places at once, so its state cannot be copied. But it can be replayed: all it does follows
-from the answers it got, in their order. So a node *is* that list of answers, and one more step
-means living all of them again, on an event loop where nothing else happens and no time passes.
-"""
+"""A broker that owns a partition, with its production code, as a node of a world. The real
+`Partition` waits in many places at once, so its state cannot be copied. All it does follows from
+the answers that it got, in their order: a node is that list, and one more step means living all
+of them again, on a loop where no time passes."""
 
 from __future__ import annotations
 
@@ -38,12 +35,9 @@ NAME = PartitionName("default", "orders", 0)
 INCARNATION = "1"
 Answer = tuple[Any, ...]
 Event = tuple[int, Answer]
-"""The number of a call, and its answer."""
 
 
 class Batch(NamedTuple):
-    """A stored batch with a single message."""
-
     data: bytes
 
     @staticmethod
@@ -68,8 +62,6 @@ class Batch(NamedTuple):
 
 
 class Chained(NamedTuple):
-    """A partition's record, as bytes."""
-
     data: bytes
 
     @property
@@ -90,16 +82,12 @@ def chained(record: PartitionRecord) -> Chained:
 
 
 class Call(NamedTuple):
-    """A call of the broker to the record's store or to the ledgers."""
-
     to: str
     method: str
     args: tuple[Any, ...]
 
 
 class Life:
-    """A broker from its claim until it has processed the last answer."""
-
     def __init__(self, name: str, messages: int, rolls: bool, answers: tuple[Event, ...]) -> None:
         self.name, self.messages = name, messages
         self.rollover_entries = 1 if rolls else 1_000
@@ -125,14 +113,11 @@ class Life:
         self._stop(loop)
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Calls of cancelled tasks are no part of its life."""
         self._over = True
         while tasks := asyncio.all_tasks(loop):
             for task in tasks:
                 task.cancel()
             _idle(loop)
-
-    # Actions
 
     async def _live(self) -> None:
         opening = PartitionOpening(
@@ -164,8 +149,6 @@ class Life:
             SharedLedgers(None, None, None, 1), None,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    # Calls
-
     def begin(self, to: str, method: str, *args: Any) -> asyncio.Future[Any]:
         if self._over:
             raise asyncio.CancelledError
@@ -180,8 +163,6 @@ class Life:
 
 
 class _Topics:
-    """The parts of a `TopicStore` that an existing partition needs."""
-
     def __init__(self, life: Life) -> None:
         self._life = life
 
@@ -205,8 +186,6 @@ class _Topics:
 
 
 class _Ledgers:
-    """A `LedgerClient`: each call is a message to the node that keeps all ledgers."""
-
     def __init__(self, life: Life) -> None:
         self._life = life
 
@@ -254,8 +233,6 @@ def _closed(ledger_id: int, kind: str, found: list[Any]) -> Any:
 
 
 class _Reader:
-    """A reader of a closed ledger."""
-
     is_closed = True
     copies = 1
 
@@ -282,17 +259,15 @@ class _Reader:
 
 
 class _Writer:
-    """A `LedgerWriter`: confirms in order, and nothing after its end."""
-
     sealing = None
     deferred = False
-    metadata = TopicSettings()  # the number of copies that it asks for
+    metadata = TopicSettings()
 
     def __init__(self, life: Life, ledger_id: int) -> None:
         self._life = life
         self.ledger_id = ledger_id
         self.error: OctavoError | None = None
-        self.on_event: list[Callable[[object], None]] = []  # here, only an add can end it
+        self.on_event: list[Callable[[object], None]] = []
         self._added = 0
 
     def add(self, payload: bytes, done: Callable[[int, OctavoError | None], None]) -> int:
@@ -332,7 +307,6 @@ _UNEXPECTED: list[Exception] = []
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of all lives: its tasks end with each life."""
     if not _LOOPS:
         _LOOPS.append(asyncio.new_event_loop())
         _LOOPS[0].set_exception_handler(lambda loop, context: _note(context.get("exception")))

@@ -1,8 +1,5 @@
-"""A topic's processes: brokers, the partition's record, and the ledgers.
-
-The ledgers do what M1 to M6 prove of them, and no more: an add is stored or refused, a recovery
-ends a ledger for good, and nothing is added after it.
-"""
+"""A topic's processes: brokers, the partition's record, and the ledgers. The ledgers do what M1
+to M6 prove of them, and no more."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ class Broker(Node):
         self._live()
 
     def lose(self, call: int) -> None:
-        """Lose the store's answer; the call may still take effect."""
         self.answer(call, "unavailable")
 
     def answer(self, call: int, *answer: Any) -> None:
@@ -76,7 +72,6 @@ class RecordStore(Node):
         self.value = chained(PartitionRecord())
         self.version = 0
         self.owner = ""
-        """The broker that began the present epoch."""
 
     def read(self, sender: str, call: int) -> None:
         self.post(sender, "answer", call, "read", self.value, self.version)

@@ -1,9 +1,6 @@
-"""Brokers that claim a partition and hand it on to each other, and the record of its owner.
-
-A broker decides by the production code of broker/cluster/ownership_states.py, and acts on it as
-`OwnershipManager` does. The metadata store handles a broker's requests in the order in which the
-broker sent them. All other messages come in any order.
-"""
+"""Brokers that claim a partition and hand it on, and the record of its owner. A broker decides
+by the production code of broker/cluster/ownership_states.py. The metadata store handles a
+broker's requests in their order; all other messages come in any order."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ from tests.model.world import Message, Mood, Node, Nodes
 
 
 class Record(Node):
-    """The ephemeral record of the partition, and the sessions of the brokers."""
-
     def __init__(self, brokers: Sequence[str], expiring: Sequence[str]) -> None:
         super().__init__("record")
         self.owner: str | None = None
@@ -37,7 +32,6 @@ class Record(Node):
         return [Mood("expire", (name,), 1) for name in self.expiring if not self.sessions[name]]
 
     def expire(self, name: str) -> None:
-        """End a broker's session; the broker hears of it some time later."""
         self.sessions[name] += 1
         self.post(name, "session_over", self.sessions[name])
         if self.owner == name:
@@ -53,12 +47,11 @@ class Record(Node):
             self.post(sender, "taken")
 
     def release(self, sender: str, session: int) -> None:
-        """Do the first half of a release: read the record's owner."""
         is_theirs = session == self.sessions[sender] and self.owner == sender
         self.post(sender, "theirs" if is_theirs else "released")
 
     def delete(self, sender: str, session: int) -> None:
-        """Do the second half. A record that was deleted and made again has the same version."""
+        """A record that was deleted and made again has the same version."""
         if session == self.sessions[sender] and self.owner == sender:
             self.owner = None
         self.post(sender, "released")
@@ -74,11 +67,9 @@ class Record(Node):
 
 
 class Broker(Node):
-    """A broker whose client asks for the partition until some broker serves it.
-
-    `hands`: how often it hands the partition on to `other`; `closes`: how often it unloads it. Each
-    broker takes the other for the preferred one, the worst difference of views.
-    """
+    """A broker whose client asks for the partition until some broker serves it. `hands`: how
+    often it hands the partition on to `other`; `closes`: how often it unloads it. Each broker
+    takes the other for the preferred broker, the worst difference of views."""
 
     def __init__(self, name: str, other: str, *, hands: int = 0, closes: int = 0) -> None:
         super().__init__(name)
@@ -86,7 +77,6 @@ class Broker(Node):
         self.state = State.AWAY
         self.session = 0
         self.held = False
-        """Whether the record is this broker's, as far as it knows."""
         self.successor: str | None = None
         self.asked: str | None = None
         """The broker for whose client the record is being read."""
@@ -116,8 +106,6 @@ class Broker(Node):
         if self.state is State.PREPARED:
             found.append(Mood("expire"))
         return found
-
-    # Clients
 
     def ask(self) -> None:
         self.has_asked = True
@@ -177,8 +165,6 @@ class Broker(Node):
     def not_owner(self) -> None:
         self.has_asked = False
 
-    # Record
-
     def _on(self, event: Event) -> None:
         before, self.state = self.state, after(self.state, event)
         if begins_release(before, self.state):
@@ -194,7 +180,6 @@ class Broker(Node):
         self.post("record", self.store[0], self.name, self.session)
 
     def fail(self) -> None:
-        """Refuse a release, without an effect."""
         self.store = self.store[1:]
         self._on(Event.RELEASED)
 
@@ -205,7 +190,7 @@ class Broker(Node):
         self._answered()
         if self.state is not State.CLAIMING or "claim" in self.store:
             return
-        if session != self.session:  # this claim is never believed
+        if session != self.session:
             self.store = (*self.store, "claim")
             return
         self.held = True
@@ -236,8 +221,6 @@ class Broker(Node):
         if self.held and self.state in (State.CLAIMING, State.SERVING, State.OFFERED):
             self._on(Event.LOST)
         self.held = False
-
-    # Hand-over
 
     def hand_on(self) -> None:
         self.hands -= 1

@@ -1,12 +1,6 @@
-"""Visits every state of a system, breadth first, so that the shortest way to each violation is
-found first.
-
-A system names its states by integers and lists the possible next steps of each. The explorer keeps,
-for each state, where it was reached from, so a violation comes with the shortest story. Afterwards
-it goes backwards from the ended states: a state from which no ended state can be reached is a dead
-end, which is a violation too (liveness, as far as an exhaustive search can state it: from every
-reachable state a closing path exists).
-"""
+"""Visits every state of a system, breadth first, so that each violation comes with its shortest
+story. Then it goes backwards from the ended states: a state from which none can be reached is a
+dead end, and a violation too (liveness)."""
 
 from __future__ import annotations
 
@@ -21,7 +15,7 @@ class System(Protocol):
     """A system to explore. Two states with one number must have the same future."""
 
     def start(self) -> int:
-        """Return the first state."""
+        pass
 
     def steps(self, state: int) -> list[tuple[int, int]]:
         """Return (number of the step, the state after it) for every possible next step."""
@@ -30,36 +24,30 @@ class System(Protocol):
         """Return the same for real states, where `steps` gives the representative of each."""
 
     def representative(self, state: int) -> int:
-        """Return the representative of the state."""
+        pass
 
     def violation(self, state: int) -> str | None:
-        """Return what is wrong with a state, or None."""
+        pass
 
     def ended(self, state: int) -> bool:
-        """Whether everything has ended in this state, as it should."""
+        pass
 
     def tell(self, before: int, step: int, after: int) -> str:
-        """Return one line of a story."""
+        pass
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search."""
-
     states: int
     depth: int
     transitions: int
     seconds: float
-    """Processor time."""
     complete: bool
-    """Whether every reachable state was visited."""
     failure: str | None = None
     story: list[str] = field(default_factory=list)
-    """The shortest way to the failure."""
 
     @property
     def rate(self) -> float:
-        """States per second of processor time."""
         return self.states / max(self.seconds, 1e-9)
 
     def __str__(self) -> str:
@@ -68,8 +56,6 @@ class Found:
 
 
 class _Search:
-    """The visited states in the order of their discovery, and the steps between them."""
-
     def __init__(self, system: System) -> None:
         self.system = system
         self.began = time.process_time()
@@ -131,11 +117,10 @@ class _Search:
         return told(self.system, [self.order[number] for number in reversed(path)])
 
     def dead_end(self) -> int | None:
-        """Return the first state found from which no ended state can be reached."""
         alive = bytearray(self.system.ended(state) for state in self.order)
         self.edges_from.append(len(self.edges))
         changed = True
-        while changed:  # most steps lead to later states, so few sweeps from the end suffice
+        while changed:
             changed = False
             end = len(self.edges)
             for number in range(len(self.order) - 1, -1, -1):
@@ -148,8 +133,8 @@ class _Search:
 
 
 def told(system: System, states: list[int]) -> tuple[str, list[str]]:
-    """Return what is wrong in the last of these states, and the steps to it, with the first names.
-    For a dead end the first text is empty."""
+    """Return what is wrong in the last of these states, and the steps to it, with the first
+    names. For a dead end the first text is empty."""
     at, lines = system.start(), []
     for wanted in states[1:]:
         steps = system.named_steps(at)
@@ -162,7 +147,6 @@ def told(system: System, states: list[int]) -> tuple[str, list[str]]:
 
 
 def explore(system: System, states_max: int = 50_000_000, *, liveness: bool = True) -> Found:
-    """Visit every reachable state, or the first `states_max`."""
     return _Search(system).run(states_max, liveness)
 
 

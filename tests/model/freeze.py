@@ -1,7 +1,5 @@
-"""Turns any object of the product into a hashable value: equal values, equal futures.
-
-It is generic on purpose: a new field of a state machine is part of its state at once.
-"""
+"""Turns any object of the product into a hashable value, generically: a new field of a state
+machine is part of its state at once."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ _ATOMS = (int, str, bytes, bool, float, type(None), enum.Enum)
 
 
 def freeze(value: Any) -> Hashable:
-    """Return `value` as a tuple of its content. Errors count by their type only."""
+    """Errors count by their type only."""
     if isinstance(value, _ATOMS):
         return value
     if isinstance(value, list | tuple):

@@ -1,8 +1,6 @@
-"""A bookie whose journal takes time, and which can crash and lose unsynced records.
-
-The order is that of bookie/ledgers/control.py: admitted at once, journaled in that order, answered
-when durable. A crash includes the restart, which replays the journal by the same rules.
-"""
+"""A bookie whose journal takes time, and which can crash and lose unsynced records. As in
+bookie/ledgers/control.py, records are admitted at once, journaled in that order, and answered
+when durable. A crash includes the restart, which replays the journal."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ from tests.model.ledger_nodes import KEY, LEDGER, Bookie, Client, Entry
 from tests.model.world import Message, Mood
 
 Record = tuple[int, Entry | None]
-"""An entry, or (−1, None) for a fence."""
 FENCE: Record = (-1, None)
 
 
@@ -26,9 +23,7 @@ class JournaledBookie(Bookie):
     """`durable` is its journal's content; `queue` waits for the next sync."""
 
     journals_fences = True
-    """False plants the volatile fence."""
     answers_before_sync = False
-    """True plants an ack before the sync."""
 
     def __init__(self, name: str, *, crashes: bool = True) -> None:
         super().__init__(name, crashes=crashes)
@@ -36,7 +31,6 @@ class JournaledBookie(Bookie):
         self.durable: frozenset[Record] = frozenset()
         self.queue: frozenset[Record] = frozenset()
         self.waiting: frozenset[tuple[Any, ...]] = frozenset()
-        """Answers to give after the next sync."""
 
     def moods(self) -> Sequence[Mood]:
         crash = [Mood("crash", (), 1)] if self.crashes else []
@@ -56,7 +50,6 @@ class JournaledBookie(Bookie):
                 self.store(entry_id, entry)
 
     def _break_off(self, method: str, sender: str, rest: list[Any]) -> None:
-        """Tell each caller that waits for an answer that the connection broke."""
         match method:
             case "answer_add":
                 self.post(sender, "unwritable", rest[0], self.name)
@@ -66,7 +59,6 @@ class JournaledBookie(Bookie):
                 self.post(sender, "unreachable", rest[0], self.name, rest[1])
 
     def sync(self) -> None:
-        """Sync the journal's group: it counts now, and is answered."""
         for entry_id, entry in sorted(self.queue, key=repr):
             if entry is not None:
                 self.store(entry_id, entry)
@@ -77,7 +69,6 @@ class JournaledBookie(Bookie):
             getattr(self, method)(*args)
 
     def then(self, method: str, *args: Any) -> None:
-        """Answer after the sync of the queue; at once when the queue is empty."""
         if self.queue and not self.answers_before_sync:
             self.waiting |= {(method, *args)}
         else:
@@ -119,7 +110,6 @@ class JournaledBookie(Bookie):
         self.then(*answer)
 
     def ignores(self, message: Message, sender: Client) -> bool:
-        """Only durable state will still hold after a crash."""
         if sender.heeds(message):
             return False
         if message.method != "add":

@@ -1,10 +1,7 @@
-"""Invariants of every state of a ledger's world, named as in the protocol's page.
-
-S1 … S7 are those of the ledger protocol, P… BookKeeper's properties, in brackets the invariants of
-J. Vanlightly's TLA+ specification. Production's own assertions (P10 and OnlyValidFragments in
-`LedgerMetadata`, P14 and P32 in `WriterState`) count too: a failed assertion is a violation. The
-nodes assert P12, P13, P14 and P17 of the transitions.
-"""
+"""Invariants of every state of a ledger's world, named as in the protocol's page: S1 … S7 of the
+ledger protocol, P… of BookKeeper, in brackets those of J. Vanlightly's TLA+ specification.
+Failed assertions of production (P10, P14, P32) and of the nodes (P12, P13, P14, P17) are
+violations too."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from tests.model.world import Nodes
 
 
 def check(nodes: Nodes) -> str | None:
-    """Return the first violation, or None."""
     record: Record = nodes[RECORD].value
     bookies = {node.name: node for node in nodes.values() if isinstance(node, Bookie)}
     writer = next(node for node in nodes.values() if isinstance(node, Writer))
@@ -37,8 +33,8 @@ def _copies(record: Record, entry_id: int, bookies: dict[str, Bookie]) -> int:
 
 
 def _acked(record: Record, writer: Writer, bookies: dict[str, Bookie]) -> str | None:
-    """P15, S1 [AllAckedEntriesAreReadable]: an acked entry is on Qa of the bookies that the record
-    names."""
+    """P15, S1 [AllAckedEntriesAreReadable]: an acked entry is on Qa of the bookies that the
+    record names."""
     for entry_id in range(writer.acked + 1):
         if (found := _copies(record, entry_id, bookies)) < record.shape[2]:
             if record.state is LedgerState.CLOSED and record.last_entry < entry_id:
@@ -74,8 +70,8 @@ def _closed(record: Record, writer: Writer, bookies: dict[str, Bookie]) -> str |
 
 
 def _fences(nodes: Nodes, record: Record, bookies: dict[str, Bookie]) -> str | None:
-    """S5, P26: a recovery that reads has a fence in every write set, so no new ack quorum can form
-    there."""
+    """S5, P26: a recovery that reads has a fence in every write set, so no new ack quorum can
+    form there."""
     ensemble_size, write_quorum, ack_quorum = record.shape
     for node in nodes.values():
         if not isinstance(node, Recoverer) or node.core is None:

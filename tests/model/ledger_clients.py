@@ -1,9 +1,5 @@
-"""A ledger's writer and its recoverers: the production state machines as nodes of a world.
-
-`Writer` drives ledger/write/writer_state.py, `Recoverer` ledger/recover/recovery_state.py with the
-flags of ledger/recover/recovery.py. This module does the drivers' part: an action becomes a
-message, an answer a method call.
-"""
+"""A ledger's writer and its recoverers: the production state machines as nodes of a world. This
+module does the drivers' part: an action becomes a message, an answer a method call."""
 
 from __future__ import annotations
 
@@ -23,8 +19,6 @@ from tests.model.world import Message, Mood, Node
 
 
 class Writer(Client):
-    """The owner of the ledger, which adds `entries` entries."""
-
     def __init__(
         self,
         record: Record,
@@ -48,8 +42,6 @@ class Writer(Client):
     def brief(self) -> str:
         state = "over" if self.core is None else self.core.state.value
         return f"{state}, acked {self.acked}"
-
-    # Own steps
 
     def moods(self) -> Sequence[Mood]:
         core = self.core
@@ -95,8 +87,6 @@ class Writer(Client):
         assert self.core is not None
         self._take(self.core.give_up())
 
-    # Answers
-
     def stored(self, attempt: int, bookie: str, entry_id: int) -> None:
         assert self.core is not None
         self._take(self.core.acked(bookie, entry_id, entry_id))
@@ -115,8 +105,6 @@ class Writer(Client):
     def lost(self, attempt: int, current: Record, version: int) -> None:
         assert self.core is not None
         self._take(self.core.conflict(current.metadata(), version))
-
-    # Actions of its core
 
     def _send(self, position: int, entry_id: int) -> None:
         assert self.core is not None
@@ -137,7 +125,7 @@ class Writer(Client):
                     assert last_entry > self.acked, "P13: acks come in order"
                     self.acked = last_entry
                     if self.acked == self.entries - 1 and not self.closes and not self.loses:
-                        self.core = None  # it has nothing left to do
+                        self.core = None
                 case wanted.ChooseReplacements() as action:
                     todo += core.chosen(self.spares(action, core.quorum.write_quorum))
                 case wanted.WriteMetadata(metadata, version):
@@ -214,8 +202,6 @@ class Recoverer(Client):
             case _:
                 return core.state is recovery_state.State.CLOSING
 
-    # Own steps
-
     def moods(self) -> Sequence[Mood]:
         if self.failed:
             return [Mood("begin_again")]
@@ -250,7 +236,6 @@ class Recoverer(Client):
         return bool(self._polled(bookie)) or core.is_owing(bookie, core._decided)
 
     def lose(self, bookie: str) -> None:
-        """Break the connection: every request there stays without an answer."""
         core, error = self.core, self.suspect(bookie)
         assert core is not None
         if core.state is recovery_state.State.FENCING:
@@ -261,8 +246,6 @@ class Recoverer(Client):
                 self._take(core.entry_unknown(entry_id, bookie, "no answer"))
         if self.core is not None and core.is_owing(bookie, core._decided):
             self._take(core.failed(bookie, error))
-
-    # Answers
 
     def metadata(self, attempt: int, record: Record, version: int) -> None:
         self.core = RecoveryState(LEDGER)
@@ -308,8 +291,6 @@ class Recoverer(Client):
     def refused(self, attempt: int, bookie: str, entry_id: int, code: Code) -> None:
         assert self.core is not None
         self._take(self.core.failed(bookie, self.suspect(bookie)))
-
-    # Actions of its core
 
     def _take(self, actions: list[wanted.RecoveryAction]) -> None:
         core = self.core

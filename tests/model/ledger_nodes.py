@@ -1,8 +1,5 @@
-"""A ledger's record and its bookies, and the common parts of their clients.
-
-`Bookie` asks bookie/ledgers/rules.py, as the real bookie does; ledger/bookies/placement.py chooses
-spares; a record that `Record` cannot turn into metadata is a violation.
-"""
+"""A ledger's record and its bookies, and the common parts of their clients. Bookies and spares
+follow production's rules; a record that `Record` cannot turn into metadata is a violation."""
 
 from __future__ import annotations
 
@@ -25,15 +22,12 @@ LEDGER, KEY = 7, b"k" * 20
 RECORD, WRITER = "record", "writer"
 BOOKIES = "abcdefgh"
 BYTES = 10
-"""Payload of each entry."""
 
 Entry = tuple[bytes, int]
 """Content, and the LAC that it carries."""
 
 
 class Record(NamedTuple):
-    """A ledger's metadata as a hashable value."""
-
     shape: tuple[int, int, int]
     fragments: tuple[Fragment, ...]
     state: LedgerState = LedgerState.OPEN
@@ -103,7 +97,7 @@ class Store(Node):
     def ignores(self, message: Message, sender: Client) -> bool:
         if sender.heeds(message):
             return False
-        # A compare-and-set in flight still counts, if its version is still the present one.
+        # A compare-and-set in flight still counts, if its version is still the present version.
         return message.method == "read" or message.args[3] != self.version
 
     def brief(self) -> str:
@@ -111,8 +105,6 @@ class Store(Node):
 
 
 class Bookie(Node):
-    """A bookie whose journal takes each record at once."""
-
     def __init__(self, name: str, *, crashes: bool = False) -> None:
         super().__init__(name)
         self.up = True
@@ -208,7 +200,6 @@ class Client(Node):
         self.attempt = 0
 
     def heeds(self, request: Message) -> bool:
-        """Whether the answer to its request may still matter."""
         return not self.over()
 
     def spares(self, action: wanted.ChooseReplacements, write_quorum: int) -> dict[int, str]:
@@ -220,9 +211,8 @@ class Client(Node):
 
     def suspect(self, bookie: str) -> LedgerError:
         self.suspects |= {bookie}
-        return LedgerError("no answer")  # BookieUnavailable cannot be pickled
+        return LedgerError("no answer")
 
 
 def new_record(shape: tuple[int, int, int]) -> Record:
-    """Make an open ledger on the first E bookies."""
     return Record(shape, (Fragment(0, tuple(BOOKIES[: shape[0]])),))

@@ -12,7 +12,6 @@ from tests.model.world import Nodes, World
 
 
 def is_closed(nodes: Nodes) -> bool:
-    """The ledger is closed, and every recoverer knows it."""
     recoverers = [node for node in nodes.values() if isinstance(node, Recoverer)]
     closed = nodes[RECORD].value.state is LedgerState.CLOSED
     return closed and all(node.over() for node in recoverers)

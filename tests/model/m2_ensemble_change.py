@@ -15,7 +15,7 @@ from tests.model.model import Defect, Model
 
 
 def keep_the_acks(self: Acks, position: int, base: int) -> None:
-    """The new bookie gets the acks of the replaced bookie."""
+    pass
 
 
 def confirm_at_any_time(self: WriterState) -> list[WriterAction]:

@@ -16,7 +16,7 @@ _start_reading = RecoveryState._start_reading
 
 
 def end_at_the_lac(self: RecoveryState, start: int) -> list[RecoveryAction]:
-    """The highest LAC of the fenced bookies is taken for the end, without reading beyond it."""
+    """Take the highest LAC of the fenced bookies for the end, without reading beyond it."""
     _start_reading(self, start)
     self._polls.clear()
     self._end, self._length = start, 10 * (start + 1)
@@ -24,7 +24,7 @@ def end_at_the_lac(self: RecoveryState, start: int) -> list[RecoveryAction]:
 
 
 def skip_gaps(self: Acks, position: int, first: int, last: int) -> None:
-    """A bookie's ack of an entry counts for all earlier entries."""
+    """Count a bookie's ack of an entry for all earlier entries."""
     self.acked_to[position] = max(self.acked_to[position], last)
 
 

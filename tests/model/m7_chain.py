@@ -27,7 +27,6 @@ def chain_world(brokers: str, *, messages: int, rolls: bool, faults: int = 0) ->
 async def overwrite(
     self: PartitionRecordKeeper, wanted: PartitionRecord
 ) -> tuple[PartitionRecord, int]:
-    """Overwrite the record, whatever its version."""
     while True:
         try:
             return wanted, await self._topics.write_partition(*self._name, wanted, self._version)
@@ -36,7 +35,7 @@ async def overwrite(
 
 
 async def look_only(self: PartitionOpener) -> Any:
-    """The last ledger is measured, but its owner is not fenced."""
+    """Measure the last ledger without fencing its owner."""
     last = self._record.ledgers.last
     if last is None or last.count is not None:
         return None
@@ -47,7 +46,7 @@ _switch_to = Publisher.switch_to
 
 
 def answer_at_once(self: Publisher, segment: OpenSegment) -> None:
-    """Adds to the new ledger are answered before the record names it."""
+    """Answer adds to the new ledger before the record names it."""
     _switch_to(self, segment)
     segment.released = True
 

@@ -67,12 +67,10 @@ STAYS = Defect(
 
 
 def sends_on(*args: Any, is_forwarded: bool, **rest: Any) -> Route:
-    """Treat a call from another broker like a client's."""
     return route(*args, is_forwarded=False, **rest)
 
 
 def overlooks_leftover(state: State, owner: str | None, own: str, *args: Any, **rest: Any) -> Route:
-    """Ignore a record that a failed release has left."""
     return route(state, None if owner == own else owner, own, *args, **rest)
 
 

@@ -21,13 +21,11 @@ class Defect:
 
     name: str
     says: str
-    """The start of the violation's text."""
     depth: int
     plant: Callable[[], AbstractContextManager[object]] = nullcontext
     world: Callable[[], World] | None = None
     """Where the bug shows, if not in the model's own world."""
     slow: bool = False
-    """Whether the hunt is too slow for every CI run."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +37,27 @@ class Model:
     bounds: str
     world: Callable[[], World]
     states: int
-    """All reachable states, or, when not `exhaustive`, the visited ones."""
+    """All reachable states, or, when not `exhaustive`, the visited states."""
     depth: int = 0
     exhaustive: bool = True
     ci: bool = False
-    """Whether it is fast enough to be searched in every CI run."""
     defects: tuple[Defect, ...] = field(default=())
 
     def search(self, states_max: int | None = None) -> Found:
-        """Visit all of it, or `states_max`."""
         if states_max is None:
             states_max = 100_000_000 if self.exhaustive else self.states
         with alone():
             return explore(self.world(), states_max)
 
     def hunt(self, defect: Defect, states_max: int = 100_000_000) -> Found:
-        """Search with a planted defect."""
         with alone(), defect.plant():
             return explore((defect.world or self.world)(), states_max)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the block, recoveries read one entry beyond the last decided one, not eight, which
-    changes nothing else. Nothing is logged, since a story may repeat a step."""
+    """Let recoveries read one entry ahead, not eight, which changes nothing else. Log nothing,
+    since a story may repeat a step."""
     logging = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
     try:

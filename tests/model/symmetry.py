@@ -1,10 +1,6 @@
 """Bookies, or recoverers, that can change places: of states equal but for names, one is visited.
-
-This module does not look into a node. To rename a node's state, it lives the node's life again with
-other names: if message m leads from state s to t, then m' leads from s' to t'. That is exact as
-long as the code treats all names alike. Where it does not, renaming there and back does not lead to
-the same state, and the search ends with an error.
-"""
+To rename a node's state it lives the node's life again with other names, which is exact as long
+as the code treats all names alike. Where it does not, the search ends with an error."""
 
 from __future__ import annotations
 
@@ -37,8 +33,6 @@ def renamed(value: Any, by: Renaming) -> Any:
 
 
 class Symmetry:
-    """Finds the representative of all states that are equal but for names."""
-
     def __init__(self, world: World, by: Sequence[Renaming]) -> None:
         self._world = world
         self._by = by
@@ -49,7 +43,6 @@ class Symmetry:
         self._best: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def least(self, config: int, under_way: int) -> tuple[int, int]:
-        """Return the representative configuration and messages."""
         best = self._best.get(config)
         if best is None:
             best = self._best[config] = self._find_best(config)

@@ -7,8 +7,6 @@ from tests.model.freeze import freeze
 
 
 class Count:
-    """Counts from 0 to `top` in steps of 1 and 2; tests add faults."""
-
     def __init__(self, top: int = 10, wrong: int = -1, dead: int = -1) -> None:
         self.top, self.wrong, self.dead = top, wrong, dead
 

@@ -1,8 +1,6 @@
-"""Small models are searched whole, and every planted bug is found.
-
-If the number of states differs from the model's, the protocol has changed: see what changed, then
-write the new number down. The large models: python -m tests.model.
-"""
+"""Small models are searched whole, and every planted bug is found. If the number of states
+differs from the model's, the protocol has changed: see what changed, then write the new number
+down."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from tests.model.explorer import explore, walk
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model, alone
 
-pytestmark = pytest.mark.timeout(900)  # some seconds of a core, which may be shared
+pytestmark = pytest.mark.timeout(900)
 SLOW = {"M1", "M7"}
-"""They take up to half a minute of a core: in the long run. The bugs planted in them are found in
-every run."""
+"""They take up to half a minute of a core: in the long run. The bugs planted in them are found
+in every run."""
 SEARCHED = [
     pytest.param(model, id=model.name, marks=[pytest.mark.long] * (model.name in SLOW))
     for model in MODELS.values()
@@ -53,7 +51,6 @@ def test_every_model_has_planted_bugs() -> None:
 
 @pytest.mark.long
 def test_names_make_no_difference() -> None:
-    """The representatives of the full search and of the reduced search are the same."""
     with alone():
         whole = ledger_world((2, 2, 1), "ab", recoverers=2)
         like = ledger_world((2, 2, 1), "ab", recoverers=2, alike=["ab", ["r0", "r1"]])

@@ -1,15 +1,9 @@
-"""Processes that exchange messages, as a system to explore. Knows nothing of ledgers.
-
-A *node* is any object whose methods each take a message and post others. Only its own steps change
-it. A message in flight may be delivered at any time, after any other, or never: delay, reordering
-and loss are the same here. A node also has *moods*: own steps (begin, time out, crash), some of
-which use up one of a limited number of faults.
-
-Speed: a node's step depends only on the node and the message, so each is computed once. The node is
-unpickled, the production code runs, and the result gets a number. From then on a step is two
-look-ups. All nodes together are a *configuration*, numbered as well. A state is one integer: the
-messages in flight as a bit set above the number of the configuration.
-"""
+"""Processes that exchange messages, as a system to explore. A node is an object whose methods
+take a message and post others. A message in flight may be delivered at any time, after any
+other, or never. A node also takes own steps, its moods (begin, time out, crash), some of which
+use up a limited number of faults. Each step of a node is computed once, by unpickling it and
+running the production code; from then on it is two look-ups. A state is one integer: the
+messages in flight as a bit set above the number of the configuration of all nodes."""
 
 from __future__ import annotations
 
@@ -26,14 +20,14 @@ _CONFIG = (1 << _BITS) - 1
 
 
 class Message(NamedTuple):
-    """A message that calls `method` of node `to` when it is delivered."""
+    """Calls `method` of node `to` when it is delivered."""
 
     to: str
     method: str
     args: tuple[Any, ...]
     sender: str
     twin: int = 0
-    """Distinguishes a message from an equal one in flight."""
+    """Distinguishes a message from an equal message in flight."""
 
     def __str__(self) -> str:
         # The nodes know which request and attempt it answers.
@@ -50,8 +44,6 @@ def _short(arg: Any) -> str:
 
 
 class Mood(NamedTuple):
-    """A step that a node may take by itself."""
-
     method: str
     args: tuple[Any, ...] = ()
     faults: int = 0
@@ -68,16 +60,14 @@ class Node:
         self.posted.append(Message(to, method, args, self.name))
 
     def post_at_once(self, to: str, method: str, *args: Any) -> None:
-        """Send an answer that arrives in the same step, to a receiver that meanwhile heeds nothing
-        else."""
+        """Send an answer that arrives in the same step, to a receiver that meanwhile heeds
+        nothing else."""
         self.posted.append(Message(to, method, args, self.name, AT_ONCE))
 
     def moods(self) -> Sequence[Mood]:
-        """Return its possible own steps."""
         return ()
 
     def over(self) -> bool:
-        """Whether it has reached its end, and ignores further messages."""
         return False
 
     def ignores(self, message: Message, sender: Any) -> bool:
@@ -85,7 +75,6 @@ class Node:
         return self.over()
 
     def brief(self) -> str:
-        """Return its state in a few words."""
         return ""
 
 
@@ -98,8 +87,8 @@ _Step = tuple[int, int, tuple[int, ...]]
 
 
 class World:
-    """A `System` of nodes. `check` names what is wrong with a configuration; `ended` recognises its
-    end."""
+    """A `System` of nodes. `check` names what is wrong with a configuration; `ended` recognises
+    its end."""
 
     def __init__(
         self,
@@ -140,8 +129,6 @@ class World:
         self._start = first | self._joined(0, posted) << _BITS
         self._symmetry = Symmetry(self, renamings(alike)) if alike else None
 
-    # ------------------------------------------------------------------ what the explorer asks
-
     def start(self) -> int:
         return self._start
 
@@ -169,7 +156,7 @@ class World:
             rest ^= bit
             message = bit.bit_length() - 1
             if message in twins and under_way >> twins[message] & 1:
-                continue  # of equal messages the newest is delivered: one of these states is enough
+                continue  # deliver the newest of equal messages only
             step = table.get(message)
             if step is None:
                 step = table[message] = self._step(config, message, 0)
@@ -198,8 +185,6 @@ class World:
             return {}
         return dict(zip(self.names, [self._nodes[int(part)] for part in parts[1:]], strict=True))
 
-    # ------------------------------------------------------------------ what the symmetry asks
-
     def parts(self, config: int) -> tuple[int | str, ...]:
         return self._parts[config]
 
@@ -220,10 +205,7 @@ class World:
         assert isinstance(after, int), after
         return after
 
-    # ------------------------------------------------------------------ steps
-
     def _arrive(self, step: _Step, under_way: int) -> int:
-        """Return the state after a step, with the other messages in flight."""
         config, mask, posted = step
         if under_way & mask:
             under_way = self._joined(under_way, posted)
@@ -265,7 +247,6 @@ class World:
         return self.config(parts), mask, tuple(posted)
 
     def _run(self, local: int, number: int) -> tuple[int | str, tuple[int, ...]]:
-        """Run the production code, once for each node state and message."""
         done = self._local_steps.get((local, number))
         if done is None:
             node = pickle.loads(self._packed[local])
@@ -301,8 +282,6 @@ class World:
             message = self._messages[bit.bit_length() - 1]
             if nodes[message.to].ignores(message, nodes[message.sender]):
                 self._deaf[config] |= bit
-
-    # ------------------------------------------------------------------ numbers for things
 
     def number_of(self, message: Message) -> int:
         found = self._message_ids.get(message)

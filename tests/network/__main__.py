@@ -1,8 +1,5 @@
-"""The partition matrix: `python -m tests.network`, as root; docs/partitions.md.
-
-Each case gets its own cluster, and happens in each phase. Exits with 1 when a promise was broken,
-and with 2 when this machine cannot have network namespaces.
-"""
+"""The partition matrix: `python -m tests.network`, as root; docs/partitions.md. Exits with 1
+when a promise was broken, with 2 when this machine cannot have network namespaces."""
 
 from __future__ import annotations
 
@@ -59,7 +56,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def rounds(options: argparse.Namespace) -> list[list[tuple[Case, Phase]]]:
-    """Return the cells of each cluster."""
     if options.cells:
         pairs = [cell.partition(":") for cell in options.cells]
         return [[(BY_NAME[name], Phase(phase)) for name, _, phase in pairs]]
@@ -117,7 +113,6 @@ def show(cell: Cell) -> None:
 
 
 def conclude(options: argparse.Namespace, folder: Path, cells: list[Cell], took_s: float) -> int:
-    """Print the closing lines; return the exit code."""
     recoveries = sorted(cell.recovery_s for cell in cells if cell.recovery_s is not None)
     wrong = sum(bool(cell.wrong) for cell in cells)
     unfinished = sum(bool(cell.unfinished) for cell in cells)
@@ -141,7 +136,6 @@ HEAD = (
 
 
 def row(cell: Cell) -> str:
-    """Return a line of the table; the last two columns are seconds after the heal."""
     minority = str(cell.acks_of_silent) if cell.silent else "-"
     times = [cell.take_over_s, cell.publishing_s, cell.recovery_s]
     shown = ["-" if one is None else f"{one:.2f} s" for one in times]

@@ -1,8 +1,6 @@
-"""The tried partitions: which links lose or delay packets, for given roles.
-
-Pure: a case is a function from `Roles` to a `Loss` or to a `Late`. Whether a publish may be acked
-under that loss follows from the graph alone (`may_ack`); late packets do not forbid an ack.
-"""
+"""The tried partitions: which links lose or delay packets, for given roles. Pure: whether a
+publish may be acked under a loss follows from the graph alone (`may_ack`); late packets forbid
+no ack."""
 
 from __future__ import annotations
 
@@ -18,22 +16,19 @@ FLAP_S = 0.4
 
 
 class Phase(enum.StrEnum):
-    """The cluster's activity when the network fails."""
-
     STEADY = "steady"
     ROLL_OVER = "roll-over"
-    """The owner stands between two ledgers: it has switched, the old one is not yet closed."""
+    """The owner has switched to the next ledger; the old ledger is not yet closed."""
     TAKE_OVER = "take-over"
-    """The former owner was killed; the next one has begun to recover its ledger."""
+    """The former owner was killed; the next owner has begun to recover its ledger."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of hosts. `bookies` begins with the bookies of the owner's ledger."""
+    """`bookies` begins with the bookies of the owner's ledger."""
 
     owner: str
     other: str
-    """Another broker."""
     brokers: tuple[str, ...]
     bookies: tuple[str, ...]
     zk_leader: str
@@ -50,7 +45,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Case:
-    """A partition. `goes_on`: in the steady phase, publishing goes on meanwhile."""
+    """`goes_on`: in the steady phase, publishing continues meanwhile."""
 
     name: str
     what: str
@@ -61,29 +56,24 @@ class Case:
 
 
 def between(some: Iterable[str], others: Iterable[str]) -> dict[Link, float]:
-    """Nothing passes, either way."""
     others = tuple(others)
     pairs = [(a, b) for a in some for b in others if a != b]
     return {link: 1.0 for a, b in pairs for link in ((a, b), (b, a))}
 
 
 def alone(roles: Roles, *names: str) -> dict[Link, float]:
-    """`names` hear only each other."""
     return between(names, [name for name in roles.everybody if name not in names])
 
 
 def deaf(roles: Roles, name: str) -> dict[Link, float]:
-    """The host hears no other, and is heard."""
     return {(other, name): 1.0 for other in roles.everybody if other != name}
 
 
 def mute(roles: Roles, name: str) -> dict[Link, float]:
-    """No other hears the host, and it hears."""
     return {(name, other): 1.0 for other in roles.everybody if other != name}
 
 
 def lossy(roles: Roles, share: float) -> dict[Link, float]:
-    """Every link, both ways."""
     names = roles.everybody
     return {(a, b): share for a in names for b in names if a != b}
 
@@ -176,7 +166,6 @@ CASES = (
     ),
 )
 LATE_MS = 3_000
-"""Longer than a session."""
 DELAYS = (
     Case(
         "late-bookie",
@@ -197,12 +186,10 @@ DELAYS = (
         for by in (Lateness(50, 20), Lateness(200, 50))
     ),
 )
-"""Cases with late packets, and no lost ones."""
 BY_NAME = {case.name: case for case in (*CASES, *DELAYS)}
 
 
 def hear_each_other(loss: Loss, a: str, b: str) -> bool:
-    """Whether both directions are open."""
     return a == b or (loss.get((a, b), 0) < 1 and loss.get((b, a), 0) < 1)
 
 
@@ -218,7 +205,6 @@ def may_ack(loss: Loss, roles: Roles, broker: str) -> bool:
 
 
 def silent(loss: Loss, roles: Roles) -> list[str]:
-    """Return the hosts, brokers and the client, at which no publish may be acked."""
     found = [name for name in roles.brokers if not may_ack(loss, roles, name)]
     if not any(hear_each_other(loss, CLIENT, name) for name in roles.brokers if name not in found):
         found.append(CLIENT)

@@ -1,10 +1,6 @@
-"""Late packets: the kernel holds them in a queue until a thread of ours releases them.
-
-`netem` is not in every kernel. Here a rule of the receiving host puts a sender's packets into an
-nfnetlink queue (`-j NFQUEUE`), one queue for each link, and this thread releases each packet at its
-time. Packets of a link keep their order, so jitter bunches them, as in a slow network's queue. Only
-the packets' numbers come to user space. When the process ends, held packets are lost.
-"""
+"""Late packets: the kernel holds them until a thread of ours releases them, since not every
+kernel has `netem`. A rule of the receiving host puts a sender's packets into an nfnetlink queue,
+one for each link. Packets of a link keep their order, so jitter bunches them."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ QUEUE_PACKETS_MAX = 200_000
 _RECEIVE_BUFFER_BYTES = 16 << 20
 _MESSAGES_BYTES = 1 << 20
 
-# linux/netlink.h, linux/netfilter/nfnetlink_queue.h
 _NETLINK_NETFILTER = 12
 _REQUEST, _REQUEST_ACK = 1, 1 | 4
 _ERROR = 2
@@ -31,7 +26,7 @@ _PACKET, _VERDICT, _CONFIG = 0x300, 0x301, 0x302
 _CONFIG_COMMAND, _CONFIG_PARAMETERS, _CONFIG_LENGTH = 1, 2, 3
 _PACKET_HEADER, _VERDICT_HEADER = 1, 2
 _BIND, _COPY_META, _ACCEPT = 1, 1, 1
-_HEAD = struct.Struct("=IHHIIBB")  # the queue's number follows, in network order
+_HEAD = struct.Struct("=IHHIIBB")  # The queue's number follows, in network order.
 _HEAD_BYTES = 20
 _SO_RCVBUFFORCE = 33
 
@@ -44,11 +39,11 @@ class Lateness(NamedTuple):
 
 
 class NoQueues(Exception):
-    """The kernel has no nfnetlink_queue, or this user may not use it."""
+    pass
 
 
 class Delays:
-    """The queues of all hosts. A queue's number is its sender's; a socket is a receiver's."""
+    """A queue's number is its sender's; a socket is a receiver's."""
 
     def __init__(self, sockets: Mapping[str, socket.socket], senders: Sequence[str]) -> None:
         """`sockets`: for each host a `queue_socket` that was made there. Raises `NoQueues`."""
@@ -68,7 +63,6 @@ class Delays:
         threading.Thread(target=self._run, name="delays", daemon=True).start()
 
     def set(self, late: Mapping[tuple[str, str], Lateness]) -> None:
-        """Set the delays from now on, by (from, to)."""
         self._late = dict(late)
 
     def _run(self) -> None:
@@ -107,7 +101,6 @@ class Delays:
 
 
 def queue_socket() -> socket.socket:
-    """Make a socket to the queues of this thread's network namespace."""
     one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
     one.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
     one.bind((0, 0))

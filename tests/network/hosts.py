@@ -1,13 +1,7 @@
 """Hosts of a cluster on one machine: network namespaces, and links that lose or delay packets.
-
-Everything lives in a sandbox: `enter_sandbox` runs the program again in its own network, mount and
-process namespaces, with the bridge and an empty /run, and the kernel kills every remaining process
-when the program ends. Rules and names of the outside machine (a firewall's FORWARD policy, other
-namespaces, processes) are neither visible nor changed.
-
-A link is directed, (from, to). Lost packets are dropped where they arrive; late packets are held
-there (delays.py). A host's packets to itself are never lost or late.
-"""
+`enter_sandbox` runs the program again in its own namespaces: the outside is neither visible nor
+changed, and the kernel kills every remaining process at the end. A link is directed, (from, to);
+packets are dropped or held (delays.py) where they arrive."""
 
 from __future__ import annotations
 
@@ -25,12 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tests.network.delays import Delays, Lateness, queue_socket
 
 Link = tuple[str, str]
-"""From a host to a host."""
 Loss = Mapping[Link, float]
 """The share of a link's packets that is dropped; unnamed links lose none."""
 
 Late = Mapping[Link, Lateness]
-"""How late a link's packets come; those of unnamed links are not late."""
 
 CLIENT = "client"
 """This program's own host: the bridge's address."""
@@ -41,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NoNamespaces(Exception):
-    """This machine or this user cannot have such hosts; says what is missing."""
+    pass
 
 
 def check_namespaces() -> None:
@@ -67,8 +59,6 @@ _UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "-
 
 
 def sandboxed(*command: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment that run a program which calls `enter_sandbox` in a
-    sandbox."""
     return [*_UNSHARE, *command], {**os.environ, _INSIDE: "1"}
 
 
@@ -83,8 +73,6 @@ def enter_sandbox(module: str, arguments: Sequence[str]) -> None:
 
 
 class Hosts:
-    """One namespace for each name; `CLIENT` is where this program runs."""
-
     def __init__(self, names: Sequence[str]) -> None:
         self.names = (CLIENT, *names)
         self.addresses = {name: f"{_SUBNET}.{n}" for n, name in enumerate(self.names, 1)}
@@ -92,7 +80,6 @@ class Hosts:
         self._delays: Delays | None = None
 
     def make(self) -> None:
-        """Make them, once, inside a sandbox."""
         os.makedirs("/run/netns", exist_ok=True)
         here = self.addresses[CLIENT]
         _batch(
@@ -115,13 +102,12 @@ class Hosts:
             )
 
     def command(self, name: str) -> list[str]:
-        """Return the prefix that runs a command on that host, as the same process."""
         return [] if name == CLIENT else ["nsenter", f"--net={_path(name)}", "--"]
 
     @contextlib.contextmanager
     def on(self, name: str) -> Iterator[None]:
-        """Sockets made in the block belong to that host. For this thread alone; the block must not
-        `await`."""
+        """Sockets made in the block belong to that host. For this thread alone; the block must
+        not `await`."""
         if name == CLIENT:
             yield
             return
@@ -133,7 +119,6 @@ class Hosts:
                 _set_namespace(back.fileno())
 
     def socket_of(self, name: str) -> socket.socket:
-        """Make a TCP socket of that host."""
         with self.on(name):
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 

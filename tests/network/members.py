@@ -23,14 +23,12 @@ ZOOKEEPER_NAMES = tuple(f"zk-{n}" for n in range(1, SERVERS + 1))
 
 
 def make_hosts() -> Hosts:
-    """Make a host for each member."""
     hosts = Hosts((*BROKER_NAMES, *BOOKIE_NAMES, *ZOOKEEPER_NAMES))
     hosts.make()
     return hosts
 
 
 def make_ensemble(hosts: Hosts, folder: Path) -> Ensemble:
-    """Make ZooKeeper, three servers on their hosts."""
     places = [
         Place(name, host=hosts.addresses[name], prefix=tuple(hosts.command(name)))
         for name in ZOOKEEPER_NAMES
@@ -39,8 +37,6 @@ def make_ensemble(hosts: Hosts, folder: Path) -> Ensemble:
 
 
 class HostedChild(LaunchedChild):
-    """A process on its host; it listens on the host's address and advertises it."""
-
     def __init__(self, kind: str, spec: ProcessSpec, folder: Path, hosts: Hosts) -> None:
         address = hosts.addresses[spec.name]
         own = {**spec.sections[kind], "host": address, "advertised_host": address}
@@ -55,8 +51,6 @@ class HostedChild(LaunchedChild):
 
 
 class HostedSupervisor(LaunchedSupervisor):
-    """A supervisor whose children are spread over `hosts`."""
-
     def __init__(self, plan: Plan, hosts: Hosts) -> None:
         self._hosts = hosts
         super().__init__(dataclasses.replace(plan, brokers=BROKERS))

@@ -1,10 +1,6 @@
-"""A cluster with its users, and the network broken in one way after another.
-
-    steady, or stopped within a roll-over or a take-over → cut → hold → heal → well again
-
-The users of tests/process/ are at work all the time. At the end everything is killed, and the disks
-are compared with the users' answers; a cell's own figures are taken on the way.
-"""
+"""A cluster with its users, and the network broken in one way after another: steady, or stopped
+within a roll-over or a take-over → cut → hold → heal → well again. At the end everything is
+killed, and the disks are compared with the users' answers."""
 
 from __future__ import annotations
 
@@ -44,7 +40,6 @@ HOLD_S = 2.5 * SESSION_MS / 1000
 """Longer than a session, the take-over after it, and a few publishes to the new owner."""
 RECOVERY_GOAL_S = 10.0
 RATE = 20.0
-"""Messages a second of each of three publishers."""
 _STOP_AT = {
     Phase.ROLL_OVER: Failpoint("ledger.close", "before", action="stop"),
     Phase.TAKE_OVER: Failpoint("ledger.recover", "after", action="stop"),
@@ -53,8 +48,6 @@ _STOP_AT = {
 
 @dataclass(slots=True)
 class Cell:
-    """The result of a case in a phase."""
-
     case: str
     phase: str
     acked_while_cut: int = 0
@@ -64,22 +57,18 @@ class Cell:
     take_over_s: float | None = None
     """From the cut until every partition of a lost owner had acked something elsewhere."""
     publishing_s: float | None = None
-    """From the heal until each partition took new messages and all old ones were answered."""
+    """From the heal until each partition took new messages and all old calls were answered."""
     recovery_s: float | None = None
     """From the heal until all are registered and ready, too."""
     wrong: list[str] = field(default_factory=list)
-    """Broken promises."""
     unfinished: str = ""
-    """Why it was not judged, for example because the machine was too busy to start a process."""
+    """Why it was not judged, for example because the machine was too busy."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return asdict(self)
 
 
 class Partitioner:
-    """Applies the cells, one after another, to a cluster with its users at work."""
-
     def __init__(
         self,
         hosts: Hosts,
@@ -94,7 +83,6 @@ class Partitioner:
         self.cells: list[Cell] = []
 
     async def run(self, folder: Path, rng: random.Random) -> Outcome:
-        """Run a cluster's life with all cells in it, and the audit."""
         chroot = f"/net-{folder.name}"
         return await run_round(
             folder,
@@ -160,7 +148,6 @@ class Partitioner:
             cell.wrong.append(f"{cell.acks_of_silent} acks on the minority side, {cell.silent}")
 
     async def _roles(self, supervisor: HostedSupervisor) -> Roles:
-        """Choose the roles once everything is well."""
         await self._until_members(BROKER_NAMES)
         async with AsyncClient(supervisor.cluster.urls) as client, asyncio.timeout(DEADLINE_S):
             while True:
@@ -246,8 +233,6 @@ class Partitioner:
         cell.recovery_s = time.monotonic() - healed_at
 
     async def _until_members(self, brokers: Sequence[str]) -> None:
-        """Wait until all bookies and these brokers are registered, as each of them sees it, and
-        ready."""
         async with plain_session() as session, asyncio.timeout(DEADLINE_S):
             for name in brokers:
                 while not await is_ready(session, self._hosts, name) or (  # noqa: ASYNC110

@@ -1,10 +1,6 @@
-"""How long a take-over takes, and where the time goes: `python -m tests.network.take_over`.
-
-A broker is killed with `kill -9` during publishes to every partition. The take-over of a round
-lasts from the kill until each of its partitions has acked a message sent after the kill: the time
-that a user sees, with the client's retries. It includes the end of the session, which ZooKeeper
-decides, the notification of it, and the recovery.
-"""
+"""How long a take-over takes, and where the time goes: `python -m tests.network.take_over`. From
+`kill -9` of a broker until each of its partitions has acked a message sent after the kill: what
+a user sees, including the end of the session, its notification, and the recovery."""
 
 from __future__ import annotations
 
@@ -33,27 +29,21 @@ from tests.network.watchers import Logs
 from tests.support.zookeeper_ensemble import TICK_MS, Ensemble, local_places, running
 
 GOAL_S = 0.2
-"""Beyond the session timeout."""
 BOOKIES = 4
 BROKERS = 3
 PARTITIONS = 6
 TOPIC = "take-over"
 SEND_PAUSE_S = 0.02
 WARM_S = 0.5
-"""Time of publishing before the kill."""
 DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Seconds since the kill."""
-
     partitions: int
-    """The partitions of the killed broker."""
     session_ended_s: float
     """Its record was gone, as another session saw it."""
     noticed_s: float
-    """A surviving broker knew it."""
     open_s: float
     """The last of its partitions was open elsewhere."""
     acked_s: float
@@ -72,7 +62,6 @@ class Publisher:
         self.first: dict[int, float] = {}
 
     def mark(self) -> None:
-        """Start again: earlier messages do not count."""
         self._since = time.monotonic()
         self.first = {}
 
@@ -92,7 +81,6 @@ class Publisher:
                 self.first.setdefault(partition, time.monotonic())
 
     async def acked_by(self, partitions: set[int]) -> float:
-        """Return when the last of them had answered."""
         async with asyncio.timeout(DEADLINE_S):
             while not partitions <= set(self.first):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
@@ -100,15 +88,12 @@ class Publisher:
 
 
 class Registrations:
-    """When each broker's record was last seen to vanish."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._changed = asyncio.Event()
         self._watch = store.watch_children(BROKERS_ROOT, self._changed.set)
 
     async def until_without(self, name: str) -> float:
-        """Wait until `name` is registered no more."""
         async with asyncio.timeout(DEADLINE_S):
             while name in await self._store.children(BROKERS_ROOT):
                 await self._changed.wait()
@@ -117,7 +102,6 @@ class Registrations:
 
 
 async def measure(options: argparse.Namespace, folder: Path, ensemble: Ensemble) -> list[Round]:
-    """Measure `options.rounds` take-overs on one cluster."""
     url = f"zk://{ensemble.hosts}/take-over"
     plan = Plan(
         folder=folder / "data",
@@ -159,7 +143,6 @@ async def measure(options: argparse.Namespace, folder: Path, ensemble: Ensemble)
 async def one_round(
     supervisor: Supervisor, client: AsyncClient, publisher: Publisher, registrations: Registrations
 ) -> Round:
-    """Kill the owner of partition 0, and bring it back at the end."""
     publisher.mark()
     await publisher.acked_by(set(range(PARTITIONS)))
     await asyncio.sleep(WARM_S)
@@ -192,7 +175,6 @@ async def one_round(
 
 
 def at_of(event: dict[str, object]) -> float:
-    """Return when it was written."""
     return datetime.fromisoformat(str(event["ts"])).timestamp()
 
 

@@ -128,7 +128,7 @@ def test_links_are_directed_and_nothing_is_left_after_kill_9() -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "well\n"
-        until(lambda: len(sleepers()) == 1)  # it is begun: now it has only to become `sleep`
+        until(lambda: len(sleepers()) == 1)
         assert "hub" not in os.listdir("/sys/class/net"), "the bridge is in the sandbox alone"
     finally:
         process.send_signal(signal.SIGKILL)

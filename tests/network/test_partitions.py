@@ -1,7 +1,5 @@
 """Six partitions of a real cluster on separate hosts, under load, and one case of late packets.
-
-`make network-matrix` has them all.
-"""
+`make network-matrix` has them all."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def test_six_partitions_and_a_delay(tmp_path: Path) -> None:
         timeout=540,
         check=False,
     )
-    print(done.stdout)  # the measured table
+    print(done.stdout)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
     cells = json.loads(found.read_text())
     assert [f"{cell['case']}:{cell['phase']}" for cell in cells] == [*CELLS]

@@ -22,7 +22,6 @@ _PROBE_PAUSE_S = 0.2
 
 @contextlib.asynccontextmanager
 async def probes(hosts: Hosts, names: list[str], record: Record) -> AsyncIterator[None]:
-    """Publish from each host to the broker there, until the block ends."""
     tasks = [asyncio.create_task(_probe(hosts, name, record)) for name in names]
     try:
         yield
@@ -35,7 +34,6 @@ async def probes(hosts: Hosts, names: list[str], record: Record) -> AsyncIterato
 
 
 def probe_name(host: str) -> str:
-    """Return the publisher's name in the history."""
     return f"at {host}"
 
 
@@ -75,7 +73,6 @@ def acked(record: Record, process: str, since: float) -> list[Operation]:
 
 
 def unanswered(record: Record, before: float, since: float) -> int:
-    """Return the publishers' unanswered sends from `since` to `before`."""
     return sum(
         one.completed_at is None and since <= one.invoked_at < before
         for one in record.history.operations
@@ -84,7 +81,6 @@ def unanswered(record: Record, before: float, since: float) -> int:
 
 
 async def is_ready(session: aiohttp.ClientSession, hosts: Hosts, broker: str) -> bool:
-    """Whether its /readyz answers so, from the clients' host."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
         url = f"http://{hosts.addresses[broker]}:{BROKER_PORT}/readyz"
         async with session.get(url) as response:
@@ -93,7 +89,6 @@ async def is_ready(session: aiohttp.ClientSession, hosts: Hosts, broker: str) ->
 
 
 async def registered(session: aiohttp.ClientSession, hosts: Hosts, broker: str) -> tuple[int, int]:
-    """Return how many bookies and brokers that broker sees."""
     base = f"http://{hosts.addresses[broker]}:{BROKER_PORT}/v1"
     counts = [0, 0]
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
@@ -113,15 +108,12 @@ def plain_session() -> aiohttp.ClientSession:
 
 
 class Logs:
-    """The events in the members' logs since a moment."""
-
     def __init__(self, folder: Path) -> None:
         self._paths = sorted((folder / "logs").glob("*.jsonl"))
         self._starts = {path: path.stat().st_size for path in self._paths}
         self.began = time.time()
 
     def events(self, event: str) -> Iterator[dict[str, object]]:
-        """Yield the events, each with its `node`."""
         for path in self._paths:
             with open(path, "rb") as file:
                 file.seek(self._starts[path])

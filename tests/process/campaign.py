@@ -1,10 +1,7 @@
-"""A campaign of kills: `python -m tests.process.campaign --cycles 500 [--seed S] [--json]`.
-
-One cluster, its users at work all the time, thousands of small ledgers, logs and journal files, and
-processes that die at random and at every persist step. At the end: no acked message is lost, none
-is doubled, reordered or divergent, all are delivered. The report lists the failpoints that were
-hit, and how long processes take from start to serving.
-"""
+"""A campaign of kills: `python -m tests.process.campaign --cycles 500 [--seed S] [--json]`. One
+cluster with users at work; processes die at random and at every persist step. At the end no
+acked message is lost, doubled, reordered or divergent. The report lists the hit failpoints and
+the times to start."""
 
 from __future__ import annotations
 
@@ -43,8 +40,6 @@ RATE = 100.0
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """The result of a campaign."""
-
     seed: int
     cycles: int
     seconds: float
@@ -73,7 +68,6 @@ async def run_campaign(
     rate: float = RATE,
     kinds: dict[str, int] = KINDS,
 ) -> Report:
-    """Run it and audit it. Raises the error of a user or a process."""
     rng = random.Random(seed)
     killers: list[Killer] = []
 
@@ -93,7 +87,7 @@ async def run_campaign(
         bookie=TINY_BOOKIE,
         make_supervisor=LaunchedSupervisor,
         rate=rate,
-        quorums=((3, 3, 2),),  # with a spare, so that ensembles change
+        quorums=((3, 3, 2),),
     )
     (killer,), record = killers, outcome.record
     hit = killer.hits()
@@ -129,7 +123,6 @@ def _quantile(values: Sequence[float], percent: int) -> float:
 
 
 def shown(report: Report) -> str:
-    """Return the report for people."""
     steps: dict[str, Counter[str]] = {}
     for name in (*BOOKIE_FAILPOINTS, *BROKER_FAILPOINTS):
         step, phase = name.split(":")

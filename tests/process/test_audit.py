@@ -40,7 +40,6 @@ def test_bad_replicas_are_found(entry: int, held: dict[str, bytes], said: str) -
 
 
 def topic(count: int = 6) -> tuple[Record, dict[Place, tuple[str, str]]]:
-    """A publisher's answers under one key, and the topic's content."""
     record, found = Record(), dict[Place, tuple[str, str]]()
     for number in range(count):
         text = payload("p0", number)

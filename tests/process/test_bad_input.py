@@ -1,8 +1,5 @@
-"""Bad input to a real cluster: each answer names its cause, shows no trace, and harms nothing.
-
-Over HTTP and by the command; at the end of each test, earlier acked messages are there and the
-topic takes more.
-"""
+"""Bad input to a real cluster, over HTTP and by the command: each answer names its cause, shows
+no trace, and harms nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ class Answer(NamedTuple):
     body: bytes
 
     def problem(self, status: int) -> dict[str, Any]:
-        """Return the problem document; fail on another status, a trace, or no problem."""
         assert self.status == status, self
         assert self.headers["content-type"] == "application/problem+json"
         assert b"Traceback" not in self.body
@@ -74,8 +70,8 @@ def call(
 
 @pytest.fixture
 def topic(cluster: Standalone, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Make a topic with three messages; check after the test that they are there and one more is
-    taken."""
+    """Make a topic with three messages; check after the test that they are there and it takes
+    another."""
     name = request.node.originalname.removeprefix("test_")[:60]
     with Client(cluster.cluster.urls) as client:
         if name not in client.topics():
@@ -136,7 +132,6 @@ def test_json_that_is_not(
 
 
 def test_one_bad_line(cluster: Standalone, topic: str) -> None:
-    """The answer names the line and the stored messages; those before it are stored."""
     lines = [b'{"value": "line-%d"}' % n for n in range(1, 1201)]
     body = b"\n".join([*lines, b'{"value": ', b'{"value": "never"}'])
     path = f"/v1/topics/public/{topic}/messages"
@@ -179,8 +174,6 @@ def test_damaged_record_batches(cluster: Standalone, topic: str, batch: bytes, s
 
 
 def test_a_count_that_its_checksum_covers(cluster: Standalone, topic: str) -> None:
-    """A client that counts wrong, with a fitting checksum: the records themselves are not
-    counted."""
     import crc32c
 
     wrong = bytearray(GOOD[:23] + struct.pack(">i", 8) + GOOD[27:57])
@@ -237,7 +230,6 @@ def test_trimmed_offset(cluster: Standalone) -> None:
 
 
 def test_broken_bytes_to_a_bookie(cluster: Standalone, topic: str) -> None:
-    """A frame above the bound, and garbage: that connection ends, and publishing goes on."""
     import socket
 
     for member in cluster.cluster.of_kind("bookie"):

@@ -1,7 +1,5 @@
-"""`octavo bookie` and `octavo broker` that cannot start: one clear reason, exit code 1, no trace.
-
-A refused folder is left as it was: its own bookie can start on it again.
-"""
+"""`octavo bookie` and `octavo broker` that cannot start: one clear reason, exit code 1, no
+trace. The folder stays as it was."""
 
 from __future__ import annotations
 
@@ -25,7 +23,6 @@ GIVE_UP_S = 30.0
 
 
 def refused(*arguments: str) -> str:
-    """Return why a process did not start: its last line, the only error."""
     started = time.monotonic()
     found = octavo(*arguments, timeout_s=GIVE_UP_S + 10)
     assert found.returncode == 1, found.stderr
@@ -41,7 +38,6 @@ def refused(*arguments: str) -> str:
 
 @contextlib.contextmanager
 def running(ready: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that has said `ready`; stop it at the end of the block."""
     process = subprocess.Popen(
         [*OCTAVO, *arguments], stderr=subprocess.PIPE, text=True, env=environment()
     )
@@ -95,7 +91,6 @@ def test_port_in_use(tmp_path: Path, metadata: str, kind: str) -> None:
 
 @pytest.mark.long
 def test_folder_of_another_bookie(tmp_path: Path, metadata: str) -> None:
-    """The cookie in the folder, the id, and metadata must agree; every mismatch is named."""
     folder = tmp_path / "b"
     with running("bookie_ready", *bookie(folder, metadata, "--bookie-id", "one")):
         pass

@@ -1,8 +1,4 @@
-"""Real brokers share partitions evenly, and again after each of them was restarted.
-
-The issue's figures were 100 topics of 4 partitions, of which 12 lay 4:0, and a rolling restart that
-went from 22/10 to 0/32 and stayed there.
-"""
+"""Real brokers share partitions evenly, and again after each of them was restarted."""
 
 from __future__ import annotations
 
@@ -43,7 +39,6 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 
 
 def served(url: str) -> list[str]:
-    """Return the partitions that the broker at `url` serves; none while it is down."""
     try:
         with urllib.request.urlopen(f"{url}/v1/cluster", timeout=5) as answer:
             found: list[str] = json.load(answer)["partitions_here"]
@@ -53,7 +48,6 @@ def served(url: str) -> list[str]:
 
 
 def shares(cluster: Standalone, topic: str) -> list[int]:
-    """Return how many partitions of the topic each broker serves, ascending."""
     prefix = f"{topic}/"
     return sorted(
         sum(name.startswith(prefix) for name in served(broker.address))
@@ -81,7 +75,6 @@ def test_each_topic_lies_evenly_on_two_brokers(cluster: Standalone) -> None:
 
 
 def test_a_rolling_restart_ends_even_by_itself(cluster: Standalone) -> None:
-    """A publisher runs meanwhile, without an error."""
     topic, half = "public/many", [PARTITIONS // 2, PARTITIONS // 2]
     over = asyncio.Event()
     waits_s: list[float] = []

@@ -1,8 +1,5 @@
-"""kill −9 of a bookie at any moment: acked entries are there, and fences stay.
-
-Small caches and journal files make flushes, roll-overs and checkpoints happen all the time, so that
-kills hit them too.
-"""
+"""kill −9 of a bookie at any moment: acked entries are there, and fences stay. Small caches and
+journal files make kills hit flushes, roll-overs and checkpoints too."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ def command(
 
 @contextlib.contextmanager
 def bookie_process(folder: Path, **settings: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run a bookie; yield it and its port; kill it at the end of the block if it still runs."""
     log = folder / "log"
     with open(log, "a") as out:
         start = out.tell()
@@ -74,8 +70,8 @@ def bookie_process(folder: Path, **settings: int) -> Iterator[tuple[subprocess.P
 async def add_until_killed(
     port: int, process: subprocess.Popen[str], first: int, kill_after: int
 ) -> int:
-    """Pipeline adds to ledger 1 and kill the bookie once `kill_after` are acked. Return the last
-    entry up to which all are acked."""
+    """Pipeline adds to ledger 1 and kill the bookie once `kill_after` are acked; return the last
+    acked entry."""
     client = await RawClient.connect_to(port)
     acked = first - 1
     sent = first
@@ -87,7 +83,8 @@ async def add_until_killed(
                 sent += 500
             answer = await client.answer()
             assert isinstance(answer, Added)
-            # An unacked entry that was stored before a kill is compared, and acked after new ones.
+            # An unacked entry that was stored before a kill is compared, and acked after new
+            # entries.
             assert acked < answer.first <= answer.last < sent, "only what was sent, and each once"
             assert answer.first not in answered
             answered[answer.first] = answer.last

@@ -1,9 +1,5 @@
-"""kill −9 of a bookie during v3 adds: acked entries are there, as they were sent.
-
-Several writers at once: one sends runs of adds of a length, which are parsed and answered by
-columns; the others vary lengths and ledgers, with holes, flags and a fence. Each answer is compared
-with the request of its transaction id.
-"""
+"""kill −9 of a bookie during v3 adds: acked entries are there, as they were sent. One writer
+sends runs of adds of a length, which are parsed by columns; the others vary lengths and ledgers."""
 
 from __future__ import annotations
 
@@ -28,17 +24,14 @@ from tests.support.v3_frames import FENCE, V3Client, add_frame, read_frame
 SHORT_CYCLES, CYCLES = 4, 24
 OK, FENCED = STATUS[Code.OK], STATUS[Code.FENCED]
 AHEAD = 2_000
-"""Unanswered adds of a writer."""
 Ids = tuple[int, int]
 
 
 def body_of(ledger: int, entry: int, lengths: tuple[int, ...]) -> bytes:
-    """Return an entry, the same bytes whenever it is sent."""
     return entry_of(ledger, entry, b"%d" % (entry % 10) * lengths[entry % len(lengths)])
 
 
 async def answers(client: V3Client) -> AsyncIterator[Any]:
-    """Return all answers until the bookie is gone."""
     data = b""
     while more := await client.reader.read(1 << 18):
         data, position = data + more, 0
@@ -85,7 +78,6 @@ class Writer:
         return body_of(*ids, self._lengths)
 
     def _next(self) -> Iterator[Ids]:
-        """Return unacked entries, then new ones."""
         yield from [ids for ids in self._tried if ids not in self.acked]
         while True:
             ledger = self._ledgers[self._number % len(self._ledgers)]
@@ -121,7 +113,6 @@ class Writer:
         client.close()
 
     async def check(self, port: int, wanted: Iterable[Ids]) -> None:
-        """Check that all of `wanted` can be read, as written."""
         client = V3Client(*await asyncio.open_connection("127.0.0.1", port))
         arriving, asked = answers(client), list(wanted)
         for start in range(0, len(asked), 200):
@@ -149,7 +140,6 @@ class Writer:
 
 
 async def fence(port: int, ledger: int) -> None:
-    """Write and fence a ledger through v3."""
     client = V3Client(*await asyncio.open_connection("127.0.0.1", port))
     assert await client.add(ledger, 0) == OK
     assert (await client.read(ledger, -1, flag=FENCE, masterKey=KEY)).status == OK

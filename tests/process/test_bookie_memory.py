@@ -1,8 +1,5 @@
 """A bookie whose disk is slower than its network: its memory stays bounded, no add is refused.
-
-The bookie is a separate process, so its peak memory (VmHWM) is its own; its disk is a real one with
-slow syncs.
-"""
+It is a separate process, so its peak memory (VmHWM) is its own."""
 
 from __future__ import annotations
 
@@ -55,14 +52,11 @@ BOOKIE = textwrap.dedent(
 
 
 def peak_mib(pid: int) -> float:
-    """Return the peak memory of the process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 async def flood(client: RawClient, ledger_id: int) -> None:
-    """Send as fast as the bookie reads; every add is acked."""
-
     async def send() -> None:
         for number in range(ROUNDS):
             client.send(adds_of(ledger_id, range(number * ADDS, (number + 1) * ADDS), PAYLOAD))

@@ -1,6 +1,5 @@
-"""Secrets appear only where they belong. They are planted in requests and settings, and searched
-for in all output of a cluster: logs, answers, figures, command lines, last messages.
-"""
+"""Secrets appear only where they belong: planted in requests and settings, and searched for in
+all output of a cluster."""
 
 from __future__ import annotations
 
@@ -49,19 +48,16 @@ HEADERS = (
     {"Authorization": f"Bearer {BEARER}", "Bulk-Load-Token": LOAD_TOKEN},
 )
 ITS_OWN = re.compile(r"metadata\.db.*|.*\.key|admin\.token")
-"""Files that hold a secret on purpose."""
 
 
 class Cluster:
-    """A running cluster, and all its output so far."""
-
     def __init__(self, running: Standalone) -> None:
         self.running = running
         self.said: list[bytes] = []
         made = octavo("token", "create", "--principal", "user:alice", "--data", str(running.folder))
         assert made.returncode == 0, made.stderr
         self.tokens = [made.stdout.strip(), Path(running.cluster.token_file).read_text().strip()]
-        """Real tokens: a user's, and the administrator's."""
+        """A user's and the administrator's."""
         self._tls = ssl.create_default_context(cafile=str(running.folder / "tls" / "ca.pem"))
 
     def ask(
@@ -78,7 +74,6 @@ class Cluster:
             return answer.status
 
     def raw(self, url: str, data: bytes) -> bytes:
-        """Send bytes that no client would send."""
         at = urlsplit(url)
         with (
             socket.create_connection((at.hostname or "", at.port or 0), 20) as plain,
@@ -105,7 +100,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def secrets_of(cluster: Cluster) -> list[bytes]:
-    """Return the planted secrets, and the cluster's own."""
     folder = cluster.running.folder
 
     async def own() -> list[bytes]:
@@ -134,7 +128,6 @@ def _written(keys: list[bytes]) -> list[bytes]:
 
 
 def plant(cluster: Cluster) -> None:
-    """Plant credentials of all kinds in requests that are right, wrong and malformed."""
     topic = "/v1/topics/public/canaries"
     urls = cluster.running.cluster.urls
     for url in urls:
@@ -170,7 +163,6 @@ def plant(cluster: Cluster) -> None:
 
 
 def end_badly(cluster: Cluster, folder: Path) -> None:
-    """Run processes that do not start because of their settings, and one that is aborted."""
     credentials = folder / "credentials"
     credentials.write_text(f"{IN_FILE}\nalice:{IN_FILE}\n")
     for debug in ("0", "1"):
@@ -185,7 +177,7 @@ def end_badly(cluster: Cluster, folder: Path) -> None:
         assert told.returncode, told
         cluster.said += [told.stdout, told.stderr]
     running = cluster.running
-    topic = "/v1/topics/public/canaries/messages"  # its head is in memory when it is aborted
+    topic = "/v1/topics/public/canaries/messages"
     for url in running.cluster.urls:
         for _ in range(3):
             headers = {"Authorization": f"Bearer {cluster.tokens[1]}"}
@@ -196,7 +188,6 @@ def end_badly(cluster: Cluster, folder: Path) -> None:
 
 
 def listen(cluster: Cluster) -> None:
-    """Get everything that can be read without a path parameter, from brokers and bookies."""
     plain = [one.path for one in ROUTES if one.method == "GET" and "{" not in one.path]
     running = cluster.running
     for url in running.cluster.urls:
@@ -246,7 +237,6 @@ def test_no_secret_is_told(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def _escaped(secret: bytes) -> bytes:
-    """Return bytes as a log writes them."""
     return repr(secret)[2:-1].encode()
 
 

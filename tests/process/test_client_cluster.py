@@ -111,7 +111,7 @@ def test_subscription(client: Client) -> None:
     rest = consumer.receive(100)
     consumer.nack(rest[0])
     with pytest.raises(Conflict):
-        consumer.ack(rest[0])  # its lease has ended with the nack
+        consumer.ack(rest[0])
     consumer.ack(rest[1:])
     again = consumer.receive(100, wait_s=5)
     assert [(one.offset, one.delivery_count) for one in again] == [(rest[0].offset, 2)]
@@ -212,7 +212,6 @@ def test_the_owner_dies_while_a_producer_sends(
 def test_the_same_cluster_on_zookeeper(
     zookeeper: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Only `--metadata zk://…` changes."""
     url = zookeeper.new_url()  # type: ignore[attr-defined]
     folder = tmp_path_factory.mktemp("zk") / "data"
     with standalone(folder, "--metadata", url, "--session-timeout-ms", "2000") as one:

@@ -1,7 +1,4 @@
-"""`octavo consume --follow` as a script uses it: each line at once, through a killed owner.
-
-And the message for a pattern that matches nothing yet.
-"""
+"""`octavo consume --follow` as a script uses it: each line at once, through a killed owner."""
 
 from __future__ import annotations
 
@@ -30,15 +27,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 class Consuming:
-    """The command, with its output in a pipe."""
-
     def __init__(self, running: Standalone, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [*OCTAVO, "consume", *arguments, "--follow", "--json", "--data", str(running.folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**environment(), "PYTHONUNBUFFERED": ""},  # a common setting
+            env={**environment(), "PYTHONUNBUFFERED": ""},
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -56,11 +51,9 @@ class Consuming:
             self._lines.put(line)
 
     def values(self, count: int) -> list[Any]:
-        """Return the values of the next lines."""
         return [json.loads(self._lines.get(timeout=LINE_S))["value"] for _ in range(count)]
 
     def interrupted(self) -> str:
-        """Interrupt it as by Ctrl-C, and return its last message."""
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(10) == 0
         assert self.process.stderr is not None
@@ -88,7 +81,7 @@ def test_each_line_at_once_through_a_killed_owner(
             for number in range(2, 12):
                 client.publish(topic, number)
             values = consuming.values(10)
-            if subscription:  # at least once: leased messages come again when their owner dies
+            if subscription:  # Leased messages come again when their owner dies.
                 again = len({0, 1}.intersection(values))
                 values = sorted({*values, *consuming.values(again)} - {0, 1})
             assert values == [*range(2, 12)]

@@ -17,7 +17,6 @@ def nothing_is_left(folder: Path) -> bool:
 
 @pytest.mark.long
 def test_flights(tmp_path: Path) -> None:
-    """5,000 flights, three kills, a fourth bookie: all accounted for, without a terminal."""
     found = octavo("demo", "--rows", "5000", "--data", str(tmp_path / "d"), timeout_s=110)
     said = found.stdout
     assert found.returncode == 0, said + found.stderr
@@ -40,7 +39,6 @@ def test_flights(tmp_path: Path) -> None:
 
 
 def test_fencing(tmp_path: Path) -> None:
-    """The six steps are shown, and the late publish is refused."""
     found = octavo("demo", "fencing", "--data", str(tmp_path / "d"), timeout_s=110)
     said = found.stdout
     assert found.returncode == 0, said + found.stderr

@@ -90,7 +90,6 @@ def test_no_message_is_on_a_disk_before_or_after_its_key_is_forgotten(
 
 
 def ledgers_of(folder: Path) -> str:
-    """Return the ledgers, one on each line."""
     lines = octavo("ledger", "list", "--data", str(folder), "--json").stdout
     return lines.replace("},{", "},\n{").replace("}, {", "},\n{")
 

@@ -1,10 +1,7 @@
-"""Disks that fail under real processes: a preloaded library (failing_sync.c) fails their calls.
-
-It reaches RocksDB, which the `Disk` seam does not. When any `fsync` of a bookie fails, the bookie
-must end with a message that names it. It must not retry, because the kernel may have dropped the
-pages. The cluster continues, no acked message is lost, and the bookie can start again with its
-folders.
-"""
+"""Disks that fail under real processes: a preloaded library (failing_sync.c) fails the calls of
+RocksDB too. After a failed `fsync` a bookie ends with a message that names it: a retry is wrong,
+because the kernel may have dropped the pages. No acked message is lost, and the bookie can start
+again."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ SOURCE = Path(__file__).with_name("failing_sync.c")
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shim, built for this machine."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         assert not os.environ.get("REQUIRE_GCC"), "CI installs gcc: there this is never skipped"
@@ -47,8 +43,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class ShimmedChild(Child):
-    """A child whose system calls can be made to fail."""
-
     library: Path
 
     def __init__(self, kind: str, spec: ProcessSpec, folder: Path) -> None:
@@ -75,8 +69,6 @@ class ShimmedChild(Child):
 
 
 class Cluster:
-    """A cluster with the shim in every bookie."""
-
     def __init__(self, breaker: Breaker, record: Record, children: dict[str, ShimmedChild]) -> None:
         self.supervisor = breaker.supervisor
         self.record = record
@@ -176,8 +168,6 @@ FULL = {
 
 
 async def test_a_full_disk_is_survived(tmp_path: Path, library: Path) -> None:
-    """The bookie refuses adds while there is no space, and takes them again by itself."""
-
     async def trouble(cluster: Cluster) -> None:
         for number, (what, part) in enumerate(FULL.items()):
             name = f"bookie-{number + 1}"

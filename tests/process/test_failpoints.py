@@ -1,7 +1,5 @@
 """A bookie that dies at every step of its first start, and of clearing away a crash's leftovers.
-
-The campaign covers the steps of a serving bookie (test_kill_campaign.py).
-"""
+test_kill_campaign.py covers a serving bookie."""
 
 from __future__ import annotations
 
@@ -34,8 +32,6 @@ PAYLOAD = b"p" * 300
 
 
 class Bookie:
-    """A bookie with failpoints, over its own embedded store."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"file://{folder}/metadata.db"
@@ -51,7 +47,6 @@ class Bookie:
         self.child = LaunchedChild("bookie", spec, folder)
 
     async def dies_starting(self, failpoint: Failpoint) -> None:
-        """Start it armed; it must die of that before it is ready."""
         self.child.trigger.arm(failpoint)
         with pytest.raises(ChildFailed, match="killed by SIGKILL before it was ready"):
             await self.child.start()
@@ -62,7 +57,6 @@ class Bookie:
         await self.child.wait()
 
     async def adds_until_dead(self, first: int) -> int:
-        """Add to ledger 1 until it dies; return the last acked entry."""
         client = await RawClient.connect_to(self.port)
         acked = sent = first - 1
         with contextlib.suppress(EOFError, ConnectionError):
@@ -87,13 +81,11 @@ class Bookie:
 
 @pytest.mark.long
 async def test_every_step_of_a_first_start(tmp_path: Path) -> None:
-    """However far it came, after the next start the bookie serves."""
     for number, name in enumerate(FIRST_START_FAILPOINTS):
         step, _, phase = name.partition(":")
         bookie = Bookie(tmp_path / str(number))
         await bookie.dies_starting(Failpoint(step, phase))
         if name in ("cookie.create:after", "cookie.rename:before"):
-            # A draft is left: it dies again while it clears that away.
             await bookie.dies_starting(Failpoint("cookie.unlink", "before"))
             await bookie.dies_starting(Failpoint("cookie.unlink", "after"))
         await bookie.child.start()

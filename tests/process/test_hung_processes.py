@@ -1,8 +1,6 @@
-"""A process whose loop hangs in a library is killed, and no process outlives its supervisor.
-
-A JSON Schema held a broker in a library that keeps the interpreter lock: the watching thread saw
-nothing, and half an hour after its supervisor's end the broker still had its port.
-"""
+"""A process whose loop hangs in a library is killed, and no process outlives its supervisor. A
+JSON Schema held a broker in a library that keeps the interpreter lock, where no thread of the
+process could end it."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ def test_a_loop_that_hangs_in_a_library_is_killed(tmp_path: Path) -> None:
 def test_a_stopped_process_is_left_alone(tmp_path: Path) -> None:
     with process("serve", log=tmp_path / "log") as one:
         one.send_signal(signal.SIGSTOP)
-        time.sleep(5)  # longer than the bound
+        time.sleep(5)
         one.send_signal(signal.SIGCONT)
         one.send_signal(signal.SIGTERM)
         assert one.wait(30) == 0, (tmp_path / "log").read_text()

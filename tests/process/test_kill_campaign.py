@@ -1,7 +1,5 @@
-"""A short campaign of kills; `make kills N=500` runs a long one (campaign.py).
-
-`KILL_CYCLES` and `KILL_SEED` make it longer, or repeat one.
-"""
+"""A short campaign of kills; `make kills N=500` runs a long one. `KILL_CYCLES` and `KILL_SEED`
+make it longer, or repeat one."""
 
 from __future__ import annotations
 

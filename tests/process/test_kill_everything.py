@@ -24,14 +24,12 @@ KILLS = int(os.environ.get("KILLS", "4"))
 
 
 def small() -> Iterator[str]:
-    """Return flags for frequent flushes, roll-overs and checkpoints."""
     for section, settings in (("bookie", SMALL_BOOKIE), ("broker", SMALL_BROKER)):
         for name, value in settings.items():
             yield f"--set={section}.{name}={value}"
 
 
 def read_all(urls: list[str]) -> dict[tuple[int, int], str]:
-    """Return every stored message."""
     with Client(urls) as client:
         return {
             (partition, message.offset): message.text()
@@ -43,12 +41,8 @@ def read_all(urls: list[str]) -> dict[tuple[int, int], str]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
-    """Kill the supervisor and all its children at once, several times, during publishes.
-
-    The publishers survive and repeat unanswered messages under the same sequences. So in the end
-    every message is there exactly once, in order per key, and was delivered; a message acked before
-    a kill is at its acked offset.
-    """
+    """Publishers repeat unanswered messages under the same sequences: in the end every message
+    is there exactly once, in order per key, at its acked offset, and was delivered."""
     rng = random.Random(20131224)
     one = Standalone(tmp_path / "data", "--session-timeout-ms", "2000", *small())
     record = Record()
@@ -94,7 +88,6 @@ async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_bookie_dies_for_good(tmp_path: Path) -> None:
-    """With three bookies and an ack quorum of two, publishing and reading go on."""
     with standalone(tmp_path / "data", "--no-restart") as one:
         with Client(one.cluster.urls) as client:
             client.create_topic(TOPIC, partitions=PARTITIONS)
@@ -112,7 +105,7 @@ def test_a_bookie_dies_for_good(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_supervisor_alone_is_killed(tmp_path: Path) -> None:
-    """Its children notice and stop; a new one on the same folder waits for them and takes over."""
+    """Its children notice and stop; a new supervisor on the same folder waits for them."""
     one = Standalone(tmp_path / "data")
     try:
         one.start()

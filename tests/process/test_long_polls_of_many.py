@@ -1,6 +1,5 @@
-"""10,000 connections, each with a v3 long poll, at one bookie: their cost, the speed of answers,
-and that all is given back when their clients are gone.
-"""
+"""10,000 connections, each with a v3 long poll, at one bookie: cost, speed of answers, and
+release when clients go."""
 
 from __future__ import annotations
 
@@ -37,7 +36,6 @@ async def clients_of(port: int, count: int) -> list[V3Client]:
 
 
 async def answer_of(client: V3Client) -> Any:
-    """Return the next answer, however long it takes."""
     length = LENGTH.unpack(await client.reader.readexactly(LENGTH.size))[0]
     return ResponseMessage.FromString(await client.reader.readexactly(length))
 
@@ -56,7 +54,7 @@ async def taken(client: V3Client) -> list[int]:
 
 
 async def until_all_are_free(port: int, count: int, lac: int) -> None:
-    """Wait until this many polls find a place: no gone client keeps one."""
+    """Wait until this many polls find a place: no gone client keeps a place."""
     async with asyncio.timeout(60):
         while True:
             (client,) = await clients_of(port, 1)

@@ -26,7 +26,7 @@ def publish(running: Standalone, first: int, count: int) -> None:
     with Client(running.cluster.urls) as client, client.producer(TOPIC) as producer:
         for number in range(first, first + count):
             producer.send(str(number), key="k")
-            if number % 10 == 9:  # an entry for each ten
+            if number % 10 == 9:
                 producer.flush()
 
 

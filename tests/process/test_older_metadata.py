@@ -76,7 +76,7 @@ def test_a_copied_file_is_refused_and_may_be_accepted(tmp_path: Path) -> None:
     assert "restore the newest metadata" in said
     assert "accept_older_metadata=true" in said or "--accept-older-metadata" in said
 
-    for path in folder.glob("metadata.db*"):  # the right way: nothing was lost
+    for path in folder.glob("metadata.db*"):
         path.unlink()
     for path in newest.iterdir():
         shutil.copy(path, folder / path.name)

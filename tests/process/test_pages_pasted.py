@@ -1,11 +1,6 @@
 """Every block of README and the guides is pasted, in order, in one fresh folder, on one cluster.
-
-Pages were tried one at a time, and contradicted each other: `orders` with four partitions and with
-two. A block that is not pasted has its reason in the line above: `<!-- not pasted: REASON -->`. A
-block that runs until Ctrl-C says `<!-- pasted for 3 s -->`, and must still be running then. Only
-the address is replaced, because tests take any free port. The Python blocks of docs/spark.md are
-one session, as the page says, so they are pasted together.
-"""
+`<!-- not pasted: REASON -->` above a block leaves it out; a block with `<!-- pasted for 3 s -->`
+runs until Ctrl-C, and must still be running then. Only the address is replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +25,6 @@ from tests.support.processes.standalone import Standalone, environment, standalo
 
 ROOT = Path(__file__).parents[2]
 BY_HAND = "A cluster with ZooKeeper, by hand"
-"""README's section that starts its own cluster."""
 NOT_PASTED = {
     "README.md": 2,
     "docs/topics.md": 0,
@@ -58,8 +52,6 @@ _BLOCK = re.compile(
 
 
 class Block(NamedTuple):
-    """Lines of a page that a reader pastes."""
-
     page: str
     line: int
     language: str
@@ -67,11 +59,9 @@ class Block(NamedTuple):
     skipped: str
     seconds: int | None
     section: str
-    """The heading above it."""
 
 
 def blocks_of(page: str) -> list[Block]:
-    """Return all blocks of a page, in order."""
     text = (ROOT / page).read_text()
     return [
         Block(
@@ -113,7 +103,6 @@ def paste(block: Block, running: Standalone) -> str:
 
 
 def run(block: Block, folder: Path, variables: dict[str, str]) -> str:
-    """Paste a block as it is, in `folder`."""
     text = block.text
     if block.language == "sh":
         text = re.sub(r"\bcurl ", "curl -sS --fail-with-body ", text)
@@ -170,7 +159,6 @@ print("late", spark.read.parquet("late").count())
 
 
 def pasted(page: str, running: Standalone) -> list[str]:
-    """Return the output of each block of a page."""
     blocks = [one for one in blocks_of(page) if not one.skipped and one.section != BY_HAND]
     said = [paste(block, running) for block in blocks]
     _SHAPES[page](said, running.folder.parent)
@@ -221,7 +209,6 @@ def _python(said: list[str], _: Path) -> None:
 
 
 def _spark(said: list[str]) -> None:
-    """Check what the queries have written, by other reads."""
     told = said[-1].splitlines()
     assert "late 3" in told
     totals = next(line for line in told if line.startswith("totals "))
@@ -252,7 +239,6 @@ needs_shell = pytest.mark.skipif(
 
 @needs_shell
 def test_the_first_pages(running: Standalone) -> None:
-    """README's cluster, then the guide to the Python client."""
     for page in QUICK:
         pasted(page, running)
 
@@ -261,7 +247,6 @@ def test_the_first_pages(running: Standalone) -> None:
 @pytest.mark.timeout(2 * LIMIT_S)
 @needs_shell
 def test_all_pages_in_order(tmp_path: Path) -> None:
-    """As a reader goes through them, in one folder, on one cluster."""
     with standalone(tmp_path / "octavo-data") as running:
         for page in [*IN_ORDER, "docs/python.md"]:
             pasted(page, running)
@@ -283,7 +268,6 @@ def test_the_page_about_spark(tmp_path: Path) -> None:
 @pytest.mark.timeout(2 * LIMIT_S)
 @needs_shell
 def test_the_page_about_tables(tmp_path: Path) -> None:
-    """A follower is started and ended, and two readers count the rows."""
     pytest.importorskip("pyiceberg", reason="needs octavo[tables]")
     with standalone(tmp_path / "octavo-data") as running:
         pasted("docs/tables.md", running)
@@ -326,7 +310,6 @@ BY_HAND_ENDS = "trap 'set +e; kill %2 %3 %4 %5 %6; wait %2 %3 %4 %5 %6; kill %1;
 
 
 def _three_in_a_row() -> int:
-    """Return a port followed by two more free ports."""
     while True:
         first = free_port()
         with contextlib.ExitStack() as stack:

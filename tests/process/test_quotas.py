@@ -23,7 +23,6 @@ def running(tmp_path: Path) -> Iterator[Standalone]:
 
 
 def refused(url: str, size: int) -> dict[str, Any]:
-    """Publish one message of this size; return the problem, if there is one."""
     path = f"{url}/v1/topics/public/mine/messages"
     asked = urllib.request.Request(path, b"x" * size, {"Content-Type": "text/plain"})
     try:

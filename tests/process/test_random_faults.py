@@ -1,8 +1,6 @@
 """Random kills, stops and restarts of a real cluster under load: every promise still holds.
-
-The default is one short round with a new seed. `CHAOS_ROUNDS`, `CHAOS_FAULTS` and `CHAOS_SEED` make
-it long, or repeat a round; a failure prints the command that repeats it.
-"""
+`CHAOS_ROUNDS`, `CHAOS_FAULTS` and `CHAOS_SEED` make it long, or repeat a round; a failure prints
+the command."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Every process is stopped and started again, one after the other, under load.
-
-An operator does this for a new version. A client sees only retries: no call fails, and no message
-waits long.
-"""
+"""Every process is stopped and started again, one after the other, under load, as for a new
+version. No call fails, and no message waits long."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ def ran(one: Standalone, *arguments: str) -> str:
 
 
 def asked(one: Standalone, path: str, token: str = "", data: bytes | None = None) -> int:
-    """Return the status of the answer, at the second broker."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     context = ssl.create_default_context(cafile=one.cluster.shown[0])
     request = urllib.request.Request(one.cluster.urls[1] + path, data, headers)

@@ -28,7 +28,7 @@ async def read_as_stranger(port: int, ledger: int) -> object:
     client = await RawClient.connect_to(port)
     try:
         return await client.read(ledger, 0)
-    except (ConnectionError, EOFError) as error:  # it was open when the cluster was secured
+    except (ConnectionError, EOFError) as error:
         return error
     finally:
         client.close()
@@ -51,8 +51,7 @@ def test_securing_a_running_cluster_shuts_strangers_out_and_nobody_else(tmp_path
         assert any(isinstance(found, bytes) for found in answers())
         asyncio.run(change_policy(one.cluster.metadata_url))
         until(lambda: answers() == [Code.UNAUTHORIZED] * 3, "strangers are refused", 10.0)
-        # A process with access to the metadata is a node, and so are brokers: their work in
-        # progress goes on.
+        # Processes with access to the metadata are nodes, and so are brokers: their work continues.
         read = octavo("ledger", "read", str(ledger), *data)
         assert read.returncode == 0, read.stderr
         recovered = octavo("ledger", "recover", str(ledger), "--force", *data)

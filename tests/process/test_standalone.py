@@ -31,7 +31,6 @@ RESIDENT_MB_MAX = 500
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """One cluster for the tests that only use it."""
     with standalone(tmp_path_factory.mktemp("standalone") / "data") as one:
         yield one
 
@@ -235,7 +234,6 @@ def test_metadata_unreachable(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_bookie_and_a_broker_by_hand(tmp_path: Path) -> None:
-    """Single processes end at SIGTERM with exit code 0."""
     metadata = f"file://{tmp_path}/m.db"
     process = subprocess.Popen(
         [*OCTAVO, "bookie", "--data", str(tmp_path / "b"), "--metadata", metadata, "--port", "0"],
@@ -263,7 +261,6 @@ def test_a_bookie_and_a_broker_by_hand(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
-    """No process is left, and the folder is usable."""
     folder = tmp_path / "data"
     process = subprocess.Popen(
         [*OCTAVO, "standalone", "--data", str(folder), "--port-base", "0"],
@@ -290,7 +287,6 @@ def test_stopped_while_it_starts(tmp_path: Path, number: signal.Signals) -> None
 
 @pytest.mark.long
 def test_several_settings_reach_the_processes(tmp_path: Path) -> None:
-    """From a file, the environment and the command line."""
     (tmp_path / "o.toml").write_text("[bookie]\nflush_interval_ms = 1234\n")
     with standalone(
         tmp_path / "d", "--config", str(tmp_path / "o.toml"), "--bookies", "1", "--brokers", "1",

@@ -19,7 +19,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 
 
 def guide() -> list[str]:
-    """Return the commands for the second terminal."""
     text = PAGE.read_text().split("## A cluster on one machine", 1)[1].split("\n## ", 1)[0]
     return re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[1].splitlines()
 

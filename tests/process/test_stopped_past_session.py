@@ -1,8 +1,5 @@
-"""SIGSTOP: a process sleeps past its session, others take over its partitions, and it wakes.
-
-It still believes that it owns partitions, that its ledgers are open, that it is registered. None of
-its actions after waking may harm what happened meanwhile.
-"""
+"""SIGSTOP: a process sleeps past its session, others take over its partitions, and it wakes. It
+still believes that it owns them; nothing that it does then may harm what happened meanwhile."""
 
 from __future__ import annotations
 
@@ -53,11 +50,8 @@ async def check(folder: Path, metadata_url: str = "") -> None:
 
 
 async def stop_between_writes(supervisor: LaunchedSupervisor, name: str) -> None:
-    """Stop it, but not in the millisecond in which it holds the embedded store's write lock.
-
-    A process that holds the lock holds up the others, as GUARANTEES.md says: this test is not about
-    that.
-    """
+    """Stop it, but not while it holds the embedded store's write lock: then it would hold up the
+    others, which GUARANTEES.md admits."""
     member = supervisor.cluster.member(name)
     assert member is not None
     database = supervisor.cluster.metadata_url.removeprefix("file://")
@@ -73,7 +67,6 @@ async def stop_between_writes(supervisor: LaunchedSupervisor, name: str) -> None
 
 
 async def sleep_past_session(supervisor: LaunchedSupervisor, record: Record, kind: str) -> None:
-    """Publishing goes on before it wakes; afterwards it takes part again."""
     urls = supervisor.cluster.urls
     name = (await owners_of(urls))[0][0] if kind == "broker" else "bookie-1"
     others = [one.address for one in supervisor.cluster.of_kind("broker") if one.name != name]
@@ -149,8 +142,8 @@ async def check_middle(folder: Path, metadata_url: str = "") -> None:
 
 
 async def test_in_the_middle_of_a_change_of_metadata(tmp_path: Path) -> None:
-    """The owner falls asleep right before or after it changed a record, and wakes replaced. It may
-    hold the embedded store's lock while it sleeps: then the others wait for it."""
+    """The owner falls asleep right before or after it changed a record, and wakes replaced. It
+    may hold the embedded store's lock: then the others wait for it."""
     await check_middle(tmp_path / "data")
 
 
@@ -158,14 +151,11 @@ async def test_in_the_middle_of_a_change_of_metadata(tmp_path: Path) -> None:
 async def test_in_the_middle_of_a_change_in_zookeeper(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
-    """No process waits for the sleeping one."""
     await check_middle(tmp_path / "data", zookeeper.new_url())
 
 
-# A process that was stopped (SIGSTOP) inside a metadata transaction ended the sessions of healthy
-# ones. Heartbeats needed the write lock that the stopped process held. With 15 s of SIGSTOP a
-# healthy broker's session expired, it lost 79 partitions, and a publisher stalled for 37 s. Found
-# from outside.
+# Heartbeats needed the write lock of the embedded store: a process that was stopped inside a
+# transaction ended the sessions of healthy processes.
 
 ROOT = Path(__file__).parents[2]
 LOCK_SESSION_MS = 2000
@@ -245,13 +235,13 @@ async def test_the_others_keep_their_sessions_and_read(
             slowest_s = max(slowest_s, time.monotonic() - begun)
             await asyncio.sleep(0.01)
         assert slowest_s < LOCK_TIMEOUT_MS / 1000, "reads stood behind a write that waited"
-        # A call that cannot be done says so, and names the process that causes it.
         with pytest.raises(MetadataUnavailable, match=rf"process {sleeper.pid} \(.*, stopped\)"):
             await writing
         assert await store.children("/e") == ["healthy", "sleeper"]
         os.kill(sleeper.pid, ends_by)
         async with asyncio.timeout(60):
-            # The dead process's session ends; the process that woke has lost its own, and says so.
+            # The dead process's session ends; the process that woke has lost its own, and says
+            # so.
             while "sleeper" in await store.children("/e"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await store.create("/mine", b"")

@@ -31,7 +31,6 @@ def said(running: Standalone, *arguments: str, stdin: str | None = None) -> str:
 
 
 def told(running: Standalone, *arguments: str, stdin: str | None = None, code: int = 1) -> str:
-    """Return its message when it does not work."""
     done = octavo("stream", *arguments, "--data", str(running.folder), stdin=stdin)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("error: ")
@@ -72,7 +71,7 @@ def test_json_is_kept_as_it_is_written_and_printed_a_line_each(running: Standalo
 
 def test_bytes_go_in_and_come_out_as_they_are(running: Standalone, tmp_path: Path) -> None:
     file = tmp_path / "bytes"
-    file.write_bytes(bytes(range(256)) * 20_000)  # several appends, and no text
+    file.write_bytes(bytes(range(256)) * 20_000)
     made = ("create", "raw", "-t", "application/octet-stream", "--expires-at")
     said(running, *made, "2100-01-01T01:00:00+01:00")
     assert shown(running, "show", "raw")["expires_at"] == "2100-01-01T00:00:00+00:00"
@@ -136,7 +135,7 @@ def test_followed_each_message_is_out_at_once_until_it_is_told_to_stop(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**environment(), "PYTHONUNBUFFERED": ""},  # a common setting
+            env={**environment(), "PYTHONUNBUFFERED": ""},
         ) as following,
     ):
         try:

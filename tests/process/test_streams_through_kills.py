@@ -1,10 +1,6 @@
-"""kill −9 of brokers during streams: followed events, lines acked by calls, a WebSocket, the Python
-client. No message is lost, no acked message comes again, order is kept.
-
-When a stream's own broker is killed, the test opens the stream at another one, as its user would;
-when its owner is killed, the stream continues by itself. The client does so in both cases.
-`OCTAVO_ROUNDS=200` makes it longer.
-"""
+"""kill −9 of brokers during streams: events, lines, a WebSocket, the Python client. No message
+is lost, no acked message comes again, order is kept. A stream outlives its owner; when its own
+broker dies, its user opens it elsewhere. `OCTAVO_ROUNDS=200` makes it longer."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ TOPIC = "/v1/topics/public/t"
 LEASE_S = 5
 SETTLE_S = 60
 Place = tuple[int, int]
-"""Partition, offset."""
 
 
 @pytest.mark.timeout(150 + 15 * ROUNDS)
@@ -45,8 +40,6 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(tmp_path: Path) -> None:
 
 
 class Followed:
-    """The messages of a partition: every offset once, in order."""
-
     def __init__(self) -> None:
         self.offsets: list[int] = []
         self.begun = 0
@@ -64,8 +57,6 @@ class Followed:
 
 
 class Consumed:
-    """The messages of a subscription."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.acked: set[Place] = set()
@@ -79,21 +70,19 @@ class Consumed:
         self._last.clear()
 
     def delivered(self, message: Any) -> str:
-        """Note a delivery; return its ack id."""
         place = partition, offset = message["partition"], message["offset"]
         self.times[place] += 1
         if place in self.acked:
             self.wrong.append(f"{self.name}: {place} came after its ack was answered")
         if message["delivery_count"] == 1:
             epoch = message["ack_id"].split("-")[2]
-            at = hash((partition, epoch))  # a take-over begins at the first unacked message
+            at = hash((partition, epoch))
             if self._last.get(at, -1) >= offset:
                 self.wrong.append(f"{self.name}: {place} came after {self._last[at]}")
             self._last[at] = offset
         return str(message["ack_id"])
 
     async def lines(self, url: str, acks: AsyncClient) -> None:
-        """Consume lines; ack by separate calls."""
         subscription = acks.subscription("t", self.name)
         path = f"{url}{TOPIC}/subscriptions/{self.name}/stream?credits=200"
         async with opened("GET", path, {"Accept": "application/x-ndjson"}) as response:
@@ -108,7 +97,6 @@ class Consumed:
                     self.acked.add((found["partition"], found["offset"]))
 
     async def socket(self, url: str, _: AsyncClient) -> None:
-        """Consume and ack over a WebSocket."""
         path = f"{url}{TOPIC}/subscriptions/{self.name}/stream?credits=200"
         asked: dict[int, list[Place]] = {}
         numbers = itertools.count()
@@ -180,7 +168,7 @@ class Rounds:
         before = self._progress()
         name = self.rng.choice([one.name for one in self.cluster.cluster.of_kind("broker")])
         await asyncio.sleep(self.rng.random())
-        with contextlib.suppress(KeyError):  # not back yet
+        with contextlib.suppress(KeyError):
             self.cluster.kill(name)
         await self._until(lambda: all(map(operator.gt, self._progress(), before)), self._progress)
         wrong = self.lines.wrong + self.socket.wrong
@@ -224,7 +212,7 @@ class Rounds:
 
     async def _keep(self, run: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         """Keep a stream open: open it at any broker when its own is gone, or when an ack is not
-        answered in time. Then the message comes again."""
+        answered in time."""
         while True:
             url = self.rng.choice(self.cluster.cluster.urls)
             try:
@@ -237,7 +225,6 @@ class Rounds:
             await asyncio.sleep(0.1)
 
     async def _settle(self, client: AsyncClient) -> None:
-        """Wait until all sent messages have come, and are acked."""
         sent = set(self.sent)
         of_first = sum(partition == 0 for partition, _ in sent)
 
@@ -256,8 +243,8 @@ class Rounds:
                 error.add_note(f"{name}: {await client.subscription('t', name).stats()}")
             error.add_note(f"sent: {len(sent)}, streams begun: {self.lines.begun}")
             raise
-        # An ack whose answer was lost with its broker may have taken effect: then the message never
-        # comes.
+        # An ack whose answer was lost with its broker may have taken effect: then the message
+        # never comes.
         for name in ("lines", "socket"):
             backlog = -1
             async with asyncio.timeout(SETTLE_S):

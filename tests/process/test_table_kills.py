@@ -27,15 +27,12 @@ from tests.support.published import known_end
 
 KILLS = 100
 STEPS_MAX = 24
-"""A run is killed after fewer steps than these."""
 ENDED = f"ended {-signal.SIGKILL}"
 SEED = 33
 TOPIC = "flights"
 
 
 class Publisher:
-    """Publishes numbered messages until it is ended."""
-
     def __init__(self, client: Client) -> None:
         self._client = client
         self._stop = threading.Event()
@@ -84,7 +81,7 @@ def test_a_follower_is_killed_a_hundred_times(tmp_path: Path) -> None:
                     runs.stdin.flush()
                     pid = int(runs.stdout.readline())
                     seen = [runs.stdout.readline().strip() for _ in range(rng.randrange(STEPS_MAX))]
-                    time.sleep(rng.uniform(0, 0.1))  # into the next step, however long it takes
+                    time.sleep(rng.uniform(0, 0.1))
                     os.kill(pid, signal.SIGKILL)
                     while (last := runs.stdout.readline().strip()) != ENDED:
                         assert last, "the parent of the runs has ended"

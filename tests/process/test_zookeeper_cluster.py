@@ -1,8 +1,6 @@
-"""A cluster over a real ZooKeeper, and its behaviour when ZooKeeper goes away and comes back.
-
-All processes are real. `run_round` runs idempotent publishers and a subscription's consumers all
-the time, and checks afterwards that no acked message is lost, doubled or reordered.
-"""
+"""A cluster of real processes over a real ZooKeeper that goes away and comes back. `run_round`
+keeps publishers and consumers at work, and checks that no acked message is lost, doubled or
+reordered."""
 
 from __future__ import annotations
 
@@ -30,7 +28,6 @@ from tests.support.zookeeper_server import ZooKeeperRun, ZooKeeperServer
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
 METADATA_ANSWER_S = 20.0
-"""A call that needs the missing metadata is refused within it."""
 
 
 async def check(folder: Path, url: str, trouble: Callable[[Breaker, Record], object]) -> None:
@@ -88,7 +85,7 @@ def start(run: Callable[[], ZooKeeperServer]) -> ZooKeeperServer:
 
 @pytest.mark.long
 async def test_zookeeper_silent_for_less_than_a_session(tmp_path: Path, own: Own) -> None:
-    """No effect: publishing to open ledgers goes on, and every session survives."""
+    """Publishing to open ledgers continues, and every session survives."""
     server = start(own[1])
 
     async def trouble(breaker: Breaker, record: Record) -> None:
@@ -114,8 +111,8 @@ async def test_zookeeper_away_for_longer_than_every_session(
     tmp_path: Path, own: Own, how: str
 ) -> None:
     """SIGSTOP lets every session expire at once when it wakes; a new process restores them.
-    Meanwhile calls that need metadata are refused in bounded time. Afterwards all bookies and
-    brokers are registered, and publishing goes on by itself."""
+    Calls that need metadata are refused in bounded time; afterwards all members are registered,
+    and publishing continues."""
     _, run = own
     server = start(run)
 
@@ -154,7 +151,6 @@ async def metadata_is_called_unavailable(urls: list[str]) -> None:
 
 @pytest.mark.long
 def test_standalone_by_one_command(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
-    """`octavo standalone --metadata zk://…`: publish, kill −9 of everything, consume."""
     with standalone(tmp_path / "data", "--metadata", zookeeper.new_url()) as one:
         with Client(one.cluster.urls) as client:
             client.create_topic("zk", partitions=2)
@@ -177,7 +173,6 @@ def test_standalone_by_one_command(tmp_path: Path, zookeeper: ZooKeeperServer) -
 
 @pytest.mark.long
 def test_single_processes_by_command(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
-    """`octavo bookie` and `octavo broker`, each started by hand, as in the README."""
     url = zookeeper.new_url()
     processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -192,7 +187,6 @@ def test_single_processes_by_command(tmp_path: Path, zookeeper: ZooKeeperServer)
             )
 
     def fact(name: str, event: str, field: str) -> str | None:
-        """Return a field of the newest event of its log."""
         lines = (tmp_path / f"{name}.log").read_text().splitlines()
         events = [json.loads(line) for line in lines if line.startswith("{")]
         return next((str(e[field]) for e in reversed(events) if e["event"] == event), None)

@@ -16,8 +16,6 @@ DEADLINE_S = 60.0
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], Awaitable[None]]:
-    """Wait until a condition holds."""
-
     async def wait(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while not condition():  # noqa: ASYNC110
@@ -28,7 +26,6 @@ def eventually() -> Callable[[Callable[[], object]], Awaitable[None]]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """Three servers; a session may last up to a minute."""
     made = Ensemble(tmp_path_factory.mktemp("zookeeper"), local_places(3))
     try:
         with running(made):
@@ -41,6 +38,5 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 
 @pytest.fixture
 def ensemble(servers: Ensemble) -> Ensemble:
-    """All serve; the test may break them."""
     servers.start_all()
     return servers

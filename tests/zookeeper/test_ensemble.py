@@ -15,7 +15,6 @@ from tests.support.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
 LONG_SESSION_MS = 60_000
-"""Longer than an election on a busy machine."""
 
 
 def opened(ensemble: Ensemble, chroot: str, session_timeout_ms: int) -> Any:
@@ -23,7 +22,6 @@ def opened(ensemble: Ensemble, chroot: str, session_timeout_ms: int) -> Any:
 
 
 def server_of(store: ZooKeeperStore, ensemble: Ensemble) -> str:
-    """Return the server that the store is connected to."""
     port = store._client._connection._socket.getpeername()[1]
     return next(one.name for one in ensemble.places.values() if one.client_port == port)
 
@@ -48,11 +46,10 @@ async def test_session_records_and_watches_outlive_any_one_server(
         victim = await asyncio.to_thread(pick, one, ensemble)
         heard.clear()
         await asyncio.to_thread(ensemble.kill, victim)
-        # Changed by another store, perhaps while this store is between two servers.
         await persist(lambda n=round_number: other.put("/seen", b"%d" % (n + 1), n), other, "/seen")
         await eventually(lambda: "seen" in heard)
         await eventually(lambda: one.session_state is SessionState.CONNECTED)
-        await one.sync()  # its new server may be behind the one that took the write
+        await one.sync()
         assert await one.get("/seen") == Record(b"%d" % (round_number + 1), round_number + 1)
         await other.sync()
         assert await other.get("/held") == Record(b"mine", 0), "its session lives"
@@ -84,7 +81,7 @@ async def persist(write: Callable[[], Any], store: Any, path: str) -> None:
 async def looked(store: Any, path: str) -> Record:
     while True:
         try:
-            await store.sync()  # or a server that is behind answers from before the write
+            await store.sync()  # A server that is behind answers from before the write.
             found: Record = await store.get(path)
             return found
         except MetadataUnavailable:
@@ -95,7 +92,7 @@ async def looked(store: Any, path: str) -> Record:
 async def test_without_a_majority_nothing_is_answered_and_nothing_is_guessed(
     ensemble: Ensemble, eventually: Callable[..., Any]
 ) -> None:
-    """Then one server comes back, and with it the records, a session and the watches."""
+    """Then a server comes back, and with it the records, a session and the watches."""
     store = opened(ensemble, "/majority", 2_000)
     await store.start()
     await store.create("/kept", b"x")

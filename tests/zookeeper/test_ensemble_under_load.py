@@ -1,9 +1,6 @@
 """A cluster over three servers of ZooKeeper: the leader dies, then the majority, for long.
-
-Without a majority, publishing goes on in open ledgers that need no change. Anything that needs a
-change waits, and says so: a bookie's replacement, the partitions of a dead broker, a new topic.
-With the majority back all of it happens by itself, and the history checkers find nothing.
-"""
+Publishing continues in open ledgers; whatever needs a change waits, and says so. With the majority
+back all of it happens by itself."""
 
 from __future__ import annotations
 
@@ -50,7 +47,6 @@ async def test_leader_killed_then_a_long_outage(tmp_path: Path, ensemble: Ensemb
 
 
 async def leader_killed(ensemble: Ensemble, breaker: Breaker, record: Record) -> None:
-    """Publishing goes on, and metadata too as soon as there is a new leader."""
     first = await asyncio.to_thread(ensemble.leader)
     await asyncio.to_thread(ensemble.kill, first)
     await more_acked(record, 100)
@@ -66,8 +62,7 @@ async def majority_away(ensemble: Ensemble, breaker: Breaker, record: Record) ->
     supervisor = breaker.supervisor
     urls = supervisor.cluster.urls
     async with AsyncClient(urls) as client:
-        # No ledger may be ending when the majority goes: an end in progress holds answers back, so
-        # the second round of answers shows that there is none.
+        # No ledger may be ending when the majority goes: an end in progress holds answers back.
         await client.update_topic(TOPIC, rollover={"entries": 1_000_000})
         owners = [owner for owner, _ in await owners_of(urls)]
         for _ in range(2):
@@ -99,8 +94,6 @@ async def majority_away(ensemble: Ensemble, breaker: Breaker, record: Record) ->
 
 
 async def goes_on(record: Record, owners: list[str], owner: str) -> None:
-    """The partitions of `owner` take messages, also when every session would have ended long
-    ago."""
     served = {str(n) for n, name in enumerate(owners) if name == owner}
     await acked_in(record, served, 10)
     await asyncio.sleep(1.5 * SESSION_MS / 1000)
@@ -108,7 +101,6 @@ async def goes_on(record: Record, owners: list[str], owner: str) -> None:
 
 
 async def until_not_ready(url: str) -> None:
-    """Wait until /readyz says that the metadata store is out of reach."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE_S):
         while True:
             async with session.get(f"{url}/readyz") as response:
@@ -129,7 +121,6 @@ async def takes_no_new_topic(url: str) -> str:
 
 
 async def acked_in(record: Record, partitions: set[str], count: int) -> None:
-    """Wait until this many later messages are acked in each of them."""
     since = time.monotonic()
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -144,8 +135,6 @@ async def acked_in(record: Record, partitions: set[str], count: int) -> None:
 
 
 class Log:
-    """A process's log from here on."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._start = path.stat().st_size

@@ -33,7 +33,6 @@ def credentials(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stranger(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """A client that reaches ZooKeeper, and has no credentials."""
     client = KazooClient(f"127.0.0.1:{zookeeper.port}")
     client.start()
     yield client
@@ -146,7 +145,6 @@ def test_a_cluster_with_credentials(
     stranger: KazooClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`octavo standalone` and the commands find them in the environment; a stranger is refused."""
     url = zookeeper.new_url()
     monkeypatch.setattr(
         "tests.support.processes.standalone.environment", with_credentials(credentials)

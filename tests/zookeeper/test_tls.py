@@ -30,9 +30,7 @@ pytestmark = [pytest.mark.zookeeper]
 
 @contextlib.contextmanager
 def running(folder: Path, certs: Path, name: str, *, asks: bool) -> Iterator[ZooKeeperServer]:
-    """Run a server that shows the certificate of that name, and may ask for one."""
     store = pem_store(folder / "store.pem", certs / f"{name}.pem", certs / f"{name}.key")
-    # Whether it serves is checked with its own certificate, whatever its name.
     context = client_context(
         ca=f"{certs}/ca.pem", certificate=f"{certs}/{name}.pem", key=f"{certs}/{name}.key"
     )
@@ -78,7 +76,6 @@ async def started(url: str, tls: Certificates | None, **how: int) -> AsyncIterat
 
 
 async def why_not(url: str, tls: Certificates | None) -> str:
-    """Return the message about a store that cannot be opened."""
     store = open_store(url, tls=tls)
     assert isinstance(store, ZooKeeperStore)
     store._connect_timeout_ms = 2_000
@@ -185,7 +182,6 @@ async def test_tls_where_there_is_none_and_the_reverse(
 
 @pytest.mark.long
 def test_octavo_zookeeper_with_tls(tmp_path: Path) -> None:
-    """One command makes the certificates, and another finds the CA by its variable."""
     port = free_port()
     command = [*OCTAVO, "zookeeper", "--tls", "--data", str(tmp_path / "zk"), "--port", str(port)]
     url = f"zks://127.0.0.1:{port}/octavo"

@@ -18,8 +18,6 @@ _ADDRESSES = itertools.count()
 def secured(
     name: str, *, long: bool = False, turn_s_max: float | None = None
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. `turn_s_max` belongs to `Attempt`."""
-
     def enter(run: Run) -> Run:
         assert name not in SECURED, name
 
@@ -41,7 +39,6 @@ def request(
     *,
     close: bool = True,
 ) -> bytes:
-    """Build a raw request with these lines in its head."""
     head = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *lines]
     if close:
         head.append(b"Connection: close")
@@ -51,7 +48,6 @@ def request(
 
 
 def bearer(token: str | bytes) -> bytes:
-    """Return the header line with a token."""
     return b"Authorization: Bearer " + (token.encode() if isinstance(token, str) else token)
 
 
@@ -60,8 +56,8 @@ def enter_each(
     cases: Sequence[tuple[str, Callable[[SecuredWorld], bytes]]],
     statuses: tuple[int, ...] = (401,),
 ) -> None:
-    """Enter an attempt for each request, at every broker. Each comes from a new address, because a
-    broker soon refuses an address with forged proofs unread."""
+    """Enter an attempt for each request, at every broker. Each comes from a new address, because
+    a broker soon refuses an address with forged proofs unread."""
     for name, make in cases:
         source = another_address()
 
@@ -77,6 +73,5 @@ def enter_each(
 
 
 def another_address() -> str:
-    """Return an unused address of this machine."""
     number = next(_ADDRESSES)
     return f"127.9.{number // 250}.{number % 250 + 1}"

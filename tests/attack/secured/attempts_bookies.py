@@ -1,6 +1,5 @@
-"""The bookies' port and its three kinds of frames: each operation with no proof and with bad
-proofs.
-"""
+"""The bookies' port and its three kinds of frames: each operation without a proof and with bad
+proofs."""
 
 from __future__ import annotations
 
@@ -30,7 +29,6 @@ NOT = {Code.UNAUTHORIZED}
 TXN = 77
 
 Frame = Callable[[int], bytes]
-"""Ledger id → frame."""
 V2: dict[str, Frame] = {
     "read": lambda one: read_request(one, 0),
     "read the last": lambda one: read_request(one, -1),
@@ -58,7 +56,6 @@ OF_V3: dict[v3.Op, Frame] = {
         v3.Op.LIST_ENTRIES, TXN, "getListOfEntriesOfLedgerRequest", ledgerId=one),
 }  # fmt: skip
 FREE_OF_V3 = {v3.Op.AUTH, v3.Op.START_TLS}
-"""Operations for authenticating or starting TLS."""
 assert OF_V3.keys() | FREE_OF_V3 == set(v3.Op), "an operation that nobody tries"
 BODIES: dict[extension.Op, dict[str, Any]] = {
     extension.Op.READ_LAC: {}, extension.Op.WRITE_LAC: {"key": KEY, "lac": 1},
@@ -207,8 +204,8 @@ for one in PROOFS:
 
 @secured("bookie: who may, may")
 async def those_who_may(world: SecuredWorld) -> None:
-    """Check that the same frames work behind a node's and a reader's proof. Otherwise the attempts
-    would show nothing."""
+    """Check that the same frames work behind good proofs: otherwise the attempts would show
+    nothing."""
     now = int(time.time())
     reader = {
         "sub": "user:keeper", "aud": "bookies", "iat": now, "exp": now + 60, "groups": [],
@@ -231,7 +228,6 @@ async def those_who_may(world: SecuredWorld) -> None:
 
 @secured("bookie: many reads in one write, a proof among them")
 async def mixed(world: SecuredWorld) -> None:
-    """Frames before the proof are refused, and a failed proof proves nothing."""
     for bookie, address in world.named("bookie").items():
         bad = auth_frame(PLUGIN, proofs(world, bookie)["a node's, of another key"] or b"")
         read = read_request(world.ledger, 0)

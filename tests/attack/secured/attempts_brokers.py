@@ -1,7 +1,4 @@
-"""Calls that claim to come from another broker: without proof, with false and with old proofs.
-
-Only the request for a connection of operations proves a broker, and only after it frames do.
-"""
+"""Calls that claim to come from another broker: without proof, with false and with old proofs."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ RUN = "0123456789abcdef"
 
 
 def sent(headers: Mapping[str, str], *lines: bytes, method: str = "GET", path: str = READ) -> bytes:
-    """Send a call with these headers."""
     made = [
         f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in headers.items()
     ]
@@ -38,20 +34,17 @@ def sent(headers: Mapping[str, str], *lines: bytes, method: str = "GET", path: s
 
 
 def forged(world: SecuredWorld, broker: int, key: bytes, path: str = READ) -> dict[str, str]:
-    """Build the headers of a call of a former broker for root, with proofs by `key`."""
     other = world.names[(broker + 1) % len(world.names)]
     return former_headers(key, other, world.names[broker], "GET", path)
 
 
 def upgrade(world: SecuredWorld, broker: int, key: bytes) -> dict[str, str]:
-    """Build another broker's request for a connection, with its proof by `key`."""
     world.calls += 1
     other = world.names[(broker + 1) % len(world.names)]
     return headers_of(Upgrade(other, world.names[broker], f"{world.calls:032x}"), key)
 
 
 def switching(headers: Mapping[str, str]) -> bytes:
-    """Send a request for a connection with these headers."""
     lines = [
         f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in headers.items()
     ]
@@ -77,8 +70,6 @@ SAID: dict[str, dict[str, str]] = {
 
 
 def enter_said(name: str, headers: Mapping[str, str]) -> None:
-    """Try it as a stranger, and with mallory's good token."""
-
     async def run(world: SecuredWorld) -> None:
         for broker, own in enumerate(world.names):
             other = world.names[(broker + 1) % len(world.names)]
@@ -136,7 +127,7 @@ async def proof_elsewhere(world: SecuredWorld) -> None:
 
 @secured("as a broker: a request for a connection that was recorded, made again")
 async def replayed(world: SecuredWorld) -> None:
-    """Its first time is accepted, and then every operation needs the secret."""
+    """Its first use is accepted, and then every operation needs the secret."""
     for broker in range(len(world.brokers)):
         recorded = switching(upgrade(world, broker, world.node_keys[USE]))
         first = await world.all_of(recorded + bytes(100), broker=broker)
@@ -158,4 +149,4 @@ async def changed(world: SecuredWorld) -> None:
             {"Upgrade": PROTOCOL.upper()},
         ):
             await world.refused(switching({**real, **change}), (403, 503), broker=broker)
-        await world.refused(switching(real), (503,), broker=other)  # meant for another broker
+        await world.refused(switching(real), (503,), broker=other)

@@ -18,7 +18,6 @@ from tests.attack.secured.world import OPEN_TOPIC, STRANGER, VAULT, SecuredWorld
 from tests.attack.world import exchange, said_in
 
 OPEN = frozenset({"healthz", "readyz", "openapi"})
-"""Calls that need no right: health, readiness, the OpenAPI document."""
 PARTS = {
     "namespace": "vault", "topic": "secret", "partition": "0", "subscription": "s",
     "bulk_load": "night", "batch": "0", "entry": "0", "subject": "anonymous", "broker": "broker-0",
@@ -32,7 +31,6 @@ LISTS = frozenset({("list_namespaces", "alice"), ("list_namespaces", "mallory"),
 
 
 def path_of(route: Route, world: SecuredWorld) -> str:
-    """Return the path of the call for objects in the vault."""
     path = route.path.replace("{ledger}", str(world.ledger))
     for name, value in PARTS.items():
         path = path.replace("{" + name + "}", value)
@@ -172,11 +170,7 @@ async def streams(world: SecuredWorld) -> None:
                 await world.refused(data, (status,))
 
 
-# ---- bookies' admin ports
-
-
 def admin_calls() -> list[tuple[str, str]]:
-    """Return every call of a bookie's side port, as its source names them."""
     found = [("GET", "/metrics"), ("GET", "/healthz"), ("GET", "/"), ("GET", "/nothing")]
     for part in ast.walk(ast.parse(Path(node.__file__).read_text())):
         if isinstance(part, ast.Call) and ast.unparse(part.func).endswith("admin.route"):

@@ -18,7 +18,6 @@ ROUND_S = 10.0
 
 
 async def works(world: SecuredWorld) -> None:
-    """Check that alice gets an answer within a moment."""
     began = time.monotonic()
     said = await world.ask(
         "POST", f"{OPEN_TOPIC}/messages", b"x", who="alice", Content_Type="text/plain"
@@ -28,8 +27,8 @@ async def works(world: SecuredWorld) -> None:
 
 
 async def flood(world: SecuredWorld, broker: int, heads: list[bytes], count: int) -> set[bytes]:
-    """Send `count` requests over a few connections; return the statuses. They come from a new
-    address, so that failures there pause no other client."""
+    """Send `count` requests over a few connections, from a new address so that failures pause no
+    other client; return the statuses."""
     found: set[bytes] = set()
     left, source = count, another_address()
 
@@ -57,7 +56,6 @@ async def flood(world: SecuredWorld, broker: int, heads: list[bytes], count: int
 
 
 async def beside(world: SecuredWorld, flooding: asyncio.Task[set[bytes]]) -> set[bytes]:
-    """Check that alice is served all the while."""
     while not flooding.done():
         await works(world)
         await asyncio.sleep(0.5)
@@ -66,8 +64,7 @@ async def beside(world: SecuredWorld, flooding: asyncio.Task[set[bytes]]) -> set
 
 @secured("ten thousand passwords", long=True)
 async def passwords(world: SecuredWorld) -> None:
-    """Try passwords of a real user and of many unknown users: work is bounded, and the address is
-    paused at last."""
+    """Work is bounded, and the address is paused at last."""
     heads = []
     for number in range(500):
         name = "root" if number % 2 else f"user-{number}"
@@ -111,7 +108,7 @@ async def forbidden(world: SecuredWorld) -> None:
 
 @secured("keys of issuers that are asked for, each another one")
 async def unknown_keys(world: SecuredWorld) -> None:
-    """Tokens with unknown keys: no request may go out for each of them."""
+    """No request may go out for each of them."""
     heads = [
         request(
             lines=[bearer(signed(bytes(32), claims_of("root", iss="https://idp.example"),

@@ -72,7 +72,7 @@ PATHS = {
 
 
 def enter_path(name: str, path: str) -> None:
-    """Try it as a stranger and as mallory, whose rules have prefixes; neither gets an answer."""
+    """Try it as a stranger and as mallory, whose rules have prefixes."""
 
     async def run(world: SecuredWorld) -> None:
         there = path.replace("{ledger}", str(world.ledger))

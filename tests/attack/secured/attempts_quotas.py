@@ -1,10 +1,7 @@
-"""Try every call that carries messages against a quota, of a user and of a namespace.
-
-Each case has a fresh user or a fresh namespace, so it never meets the debt of another case. Its
-quota is so small that the first message leaves a debt of a minute. Beside it a user without a quota
-does the same work twice: while that lasts, the case must be refused, or stay behind. So the verdict
-does not depend on how fast the machine is.
-"""
+"""Try every call that carries messages against a quota, of a user and of a namespace. Each case
+has its own user or namespace, whose first message leaves a debt of a minute. A user without a
+quota does the same work twice; before it ends, the case must be refused or stay behind, however
+fast the machine is."""
 
 from __future__ import annotations
 
@@ -27,13 +24,12 @@ from tests.attack.world import Said, open_to
 
 SIZE = 30_000
 RATE = SIZE // 60
-"""Bytes a second: a message of `SIZE` leaves the longest debt that there is, a minute's worth."""
+"""Bytes a second: a message of `SIZE` leaves the longest debt, a minute's worth."""
 TOKEN_RATE = 5
-"""The same for the answer of `reader-token`, which has a few hundred bytes."""
+"""For the answer of `reader-token`, which has a few hundred bytes."""
 CALLS = 4
-"""How many calls are one piece of work."""
 STORED = 40
-"""Messages of `SIZE` that are there to read: more than any single page of a stream."""
+"""More than any single page of a stream."""
 FORCE_S = 20.0
 CASE_S = 60.0
 BODY = b"x" * SIZE
@@ -57,17 +53,14 @@ class Door(NamedTuple):
     kind: str = ""
     """Its `Content-Type`, or what it accepts."""
     lasts: bool = False
-    """Its answer does not end."""
     socket: bool = False
     slow: str = ""
     """The kind of subject whose quota slows this call down: the broker answers late."""
     namespaces: bool = True
-    """The quota of a namespace counts, too."""
     rate: int = RATE
 
     @property
     def brings(self) -> bool:
-        """Whether it publishes."""
         return bool(self.body)
 
     @property
@@ -117,26 +110,20 @@ DOORS = (
 
 @dataclass
 class Work:
-    """The calls or bytes that a user has got through a door."""
-
     user: str
     topic: str
     subscription: str
     broker: int
     let_through: int = 0
-    """Calls that were answered well, or bytes that came."""
+    """Successful calls, or bytes that came."""
     refused: Said | None = None
     begun: asyncio.Event = field(default_factory=asyncio.Event)
-    """Something was let through."""
     ended: bool = False
-    """All of it was done."""
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000)))
 
 
 @dataclass
 class Case:
-    """One door, one subject with a quota, and the broker that is called."""
-
     door: Door
     subject: str
     limited: Work
@@ -148,11 +135,9 @@ class Case:
 
     @property
     def is_slow(self) -> bool:
-        """Whether even the first call may be answered late."""
         return bool(self.door.slow) and self.subject.startswith(self.door.slow)
 
     def problem(self) -> str:
-        """Return what is wrong about the answers to the limited user; empty: nothing."""
         work = self.limited
         if work.refused is not None:
             told = json.loads(work.refused.body) if work.refused.status == 429 else {}
@@ -192,7 +177,6 @@ def _request(world: SecuredWorld, door: Door, work: Work) -> bytes:
 
 
 async def _answer(reader: asyncio.StreamReader) -> Said:
-    """Read one answer of a connection that stays open."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     _, found, rest = head.partition(b"\r\ncontent-length:")
     length = int(rest.split(b"\r\n")[0]) if found else 0
@@ -201,7 +185,6 @@ async def _answer(reader: asyncio.StreamReader) -> Said:
 
 
 async def _calls(world: SecuredWorld, door: Door, work: Work) -> None:
-    """Make the calls one after the other, over one connection, until one is refused."""
     async with _connected(world, work) as (reader, writer):
         for _ in range(CALLS):
             writer.write(_request(world, door, work))
@@ -215,7 +198,6 @@ async def _calls(world: SecuredWorld, door: Door, work: Work) -> None:
 
 
 async def _stream(world: SecuredWorld, door: Door, work: Work) -> None:
-    """Read until as much has come as all messages are."""
     async with _connected(world, work) as (reader, writer):
         writer.write(_request(world, door, work))
         head = await reader.readuntil(b"\r\n\r\n")
@@ -237,7 +219,8 @@ async def _do(world: SecuredWorld, door: Door, work: Work) -> None:
 
 
 async def _tried(world: SecuredWorld, case: Case) -> str:
-    """Let the limited user begin, let the free one do the same twice; what is wrong then."""
+    """Let the limited user begin, let the free user do the same twice; return what is wrong
+    then."""
     task = asyncio.ensure_future(_do(world, case.door, case.limited))
     try:
         async with asyncio.timeout(CASE_S):
@@ -257,9 +240,6 @@ async def _tried(world: SecuredWorld, case: Case) -> str:
         await asyncio.gather(task, return_exceptions=True)
 
 
-# ---- what the cases need
-
-
 async def _must(
     world: SecuredWorld, method: str, path: str, body: bytes = b"", kind: str = ""
 ) -> None:
@@ -274,12 +254,12 @@ async def _filled(world: SecuredWorld, door: Door, topic: str) -> None:
         path = _STREAM.replace("{t}", topic)
         await _must(world, "PUT", path, kind=TEXT)
         if door.name != "a durable PUT" and not door.brings:
-            for _ in range(2):  # as two messages: together they are more than one answer
+            for _ in range(2):  # Together they are more than one answer.
                 await _must(world, "POST", path, BODY * (stored // 2), TEXT)
         return
     path = _TOPIC.replace("{t}", topic)
     await _must(world, "PUT", path, b"{}", JSON)
-    if door.brings:  # so that its partition is open
+    if door.brings:
         await _must(world, "POST", f"{path}/messages", b"first", TEXT)
     else:
         await _must(world, "POST", f"{path}/messages", _one_batch() * stored, BATCH)
@@ -295,7 +275,6 @@ async def _work(world: SecuredWorld, door: Door, user: str, topic: str, number: 
 
 
 async def _cases(world: SecuredWorld, number: int, door: Door) -> list[Case]:
-    """The cases of a door: its own users and namespaces, at each broker."""
     free_topic, user_topic = f"doors/free-{number}", f"doors/user-{number}"
     await _filled(world, door, free_topic)
     await _filled(world, door, user_topic)

@@ -14,7 +14,6 @@ Make = Callable[[bytes, bytes], bytes]
 PUBLISH = f"POST {OPEN_TOPIC}/messages HTTP/1.1\r\nHost: localhost\r\n".encode()
 KIND = b"Content-Type: text/plain\r\n"
 WAIT_S = 2.0
-"""Some of them leave a connection open that waits for more."""
 
 
 def _first(lines: bytes, more: bytes, body: bytes) -> bytes:
@@ -105,11 +104,8 @@ HIDDEN: dict[str, Make] = {
 
 
 def enter_hidden(name: str, make: Make) -> None:
-    """The first request is alice's and allowed. The hidden request has no token, or mallory's.
-
-    Whether the first is answered or refused, the hidden request gets nothing from the vault, at
-    either broker: one of them forwards the first to the topic's owner.
-    """
+    """The first request is alice's and allowed; the hidden request has no token, or mallory's,
+    and gets nothing from the vault at either broker."""
 
     async def run(world: SecuredWorld) -> None:
         alice = bearer(world.tokens["alice"]) + b"\r\n"
@@ -141,7 +137,6 @@ for one, what in HIDDEN.items():
 
 @secured("a second request on a connection that has shown a token")
 async def nothing_is_remembered(world: SecuredWorld) -> None:
-    """Rights belong to a request, not to its connection."""
     alice = bearer(world.tokens["alice"])
     mine = request(path=f"{OPEN_TOPIC}/messages?from=earliest", lines=[alice], close=False)
     for second, status in (

@@ -34,7 +34,6 @@ async def _must(
 
 
 async def _values(world: SecuredWorld, path: str, who: str = "root") -> list[str]:
-    """The values of all messages there, in order."""
     said = await world.ask("GET", f"{path}/messages?from=earliest&limit=1000", who=who)
     if said.status == 204:
         return []
@@ -64,7 +63,8 @@ async def _refuse(world: SecuredWorld, path: str, value: str, who: str = "root")
 
 
 async def _taken(world: SecuredWorld, path: str, last: int) -> None:
-    """Mallory reads who stored the message at `last`, and publishes the next ones as that."""
+    """Mallory reads who stored the message at `last`, and publishes the next ids as that
+    producer."""
     said = await world.ask(
         "GET", f"{path}/messages?from={last}&limit=1", who="mallory", Accept=BATCH
     )
@@ -113,7 +113,6 @@ async def taken_ids(world: SecuredWorld) -> None:
             "POST", f"{path}/messages", b"second", who="alice", broker=broker, Producer_Seq="1",
             **numbered,
         )  # fmt: skip
-        # The same call at another broker is a repeat.
         assert said.status == (204 if broker else 200), (first, said)
     found = await _values(world, path)
     assert found.count("first") == found.count("second") == 1, found
@@ -143,7 +142,6 @@ async def clear_letters(world: SecuredWorld) -> None:
 
 
 def _files_with(folder: Path, word: bytes) -> list[str]:
-    """The files of bookies that hold the word."""
     found = []
     for path in folder.glob("bookie-*/**/*"):
         if path.is_file():
@@ -227,9 +225,6 @@ async def stream_over_topic(world: SecuredWorld) -> None:
     await asyncio.sleep(2.5)
     said = await _must(world, "GET", path)
     assert not json.loads(said.body).get("stream"), said
-
-
-# ---- quotas
 
 
 async def _quota(world: SecuredWorld, subject: str, **amounts: int) -> None:

@@ -40,7 +40,6 @@ def believing(world: SecuredWorld) -> ssl.SSLContext:
 
 
 async def shaken(address: Address, context: ssl.SSLContext) -> str:
-    """Return the version of a handshake, or ""."""
     try:
         async with asyncio.timeout(10):
             _, writer = await asyncio.open_connection(*address, ssl=context)
@@ -57,7 +56,7 @@ DOWNGRADES: dict[str, Weaken] = {}
 
 def weakened(context: ssl.SSLContext, weaken: Weaken) -> ssl.SSLContext:
     """Make a context with weak parameters; where this machine's library lacks them, with similar
-    ones."""
+    parameters."""
     try:
         weaken(context)
     except (ssl.SSLError, ValueError):
@@ -66,7 +65,6 @@ def weakened(context: ssl.SSLContext, weaken: Weaken) -> ssl.SSLContext:
 
 
 def enter_downgrade(name: str, weaken: Weaken) -> None:
-    """No port completes the handshake."""
     DOWNGRADES[name] = weaken
 
     async def run(world: SecuredWorld) -> None:
@@ -103,7 +101,7 @@ for weak in ("NULL", "aNULL", "RC4", "3DES", "kRSA", "CAMELLIA", "AES128-SHA", "
 
 @secured("no TLS at any port, with a good token")
 async def in_the_clear(world: SecuredWorld) -> None:
-    """A token in clear text is not looked at: a listener on the way has it by then."""
+    """A listener on the way has the token by then."""
     for address in (*world.brokers, *world.admin_ports()):
         answer = await exchange(address, request(lines=[bearer(world.tokens["root"])]), 5)
         world.guard(answer)
@@ -183,7 +181,6 @@ for one, what in NO_HELLOS.items():
 
 
 def of_another_ca(world: SecuredWorld) -> tuple[Path, Path]:
-    """root's certificate, signed by the attacker's CA."""
     folder = certificate_folder(world, "other")
     if not (folder / "root.pem").exists():
         Authority.opened(folder)[0].issue("root", ["root", "localhost"], days=1)
@@ -191,7 +188,7 @@ def of_another_ca(world: SecuredWorld) -> tuple[Path, Path]:
 
 
 def long_ago(world: SecuredWorld) -> tuple[Path, Path]:
-    """root's expired certificate, signed by the cluster's CA, whose key is lent for it."""
+    """Signed by the cluster's CA, whose key is lent for it."""
     folder = certificate_folder(world, "ended")
     if not (folder / "root.pem").exists():
         for name in ("ca.pem", "ca.key"):
@@ -203,13 +200,11 @@ def long_ago(world: SecuredWorld) -> tuple[Path, Path]:
 
 
 def enter_certificate(name: str, files: Callable[[SecuredWorld], tuple[Path, Path]]) -> None:
-    """The certificate lets no caller in, whether the port asks for certificates or not."""
-
     async def run(world: SecuredWorld) -> None:
         context = believing(world)
         context.load_cert_chain(*files(world))
         for broker in range(len(world.brokers)):
-            with contextlib.suppress(OSError):  # refused in the handshake
+            with contextlib.suppress(OSError):
                 answer = await world.all_of(request(), broker=broker, tls=context)
                 assert said_in(answer).status in (0, 401), answer[:500]
         for address in world.bookies:
@@ -226,8 +221,8 @@ enter_certificate("root's, that has ended", long_ago)
 
 @secured("a revoked certificate, where ports ask for certificates")
 async def revoked(world: SecuredWorld) -> None:
-    """A cluster with mutual TLS and a revocation list refuses a certificate that is on the list at
-    the start, and one that is added later. Other certificates work before and after."""
+    """Refuse a certificate that is on the revocation list at the start, and a certificate that
+    is added later."""
     folder = certificate_folder(world, "mutual")
     ca, _ = Authority.opened(folder / "tls")
     shown = {name: ca.issue(name, [f"{name}.clients"], days=1) for name in ("good", "bad", "later")}
@@ -239,7 +234,7 @@ async def revoked(world: SecuredWorld) -> None:
         context.load_verify_locations(ca.file)
         context.check_hostname = False
         context.load_cert_chain(shown[name].certificate, shown[name].key)
-        with contextlib.suppress(OSError):  # refused in the handshake
+        with contextlib.suppress(OSError):
             return bool(await exchange(address, data, 3, len, context))
         return False
 
@@ -331,7 +326,6 @@ async def slow_handshakes(world: SecuredWorld) -> None:
 
 @secured("handshakes by the drop")
 async def by_the_drop(world: SecuredWorld) -> None:
-    """A byte now and then does not keep a connection open."""
     drop = struct.pack(">BHH", 22, 0x0301, 512)
     drips = [await open_to(address) for address in ports(world) for _ in range(10)]
     for at in range(len(drop)):

@@ -29,7 +29,6 @@ ISSUER_KEY = rsa.generate_private_key(65537, 2048)
 ISSUER_PEM = ISSUER_KEY.public_key().public_bytes(
     serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 )
-"""The public key of the token issuer that the cluster trusts."""
 NUMBERS = RSA.public_key().public_numbers()
 JWK = {
     "kty": "RSA", "kid": "octavo", "alg": "RS256", "use": "sig",
@@ -52,7 +51,6 @@ def by_rsa(
     key: rsa.RSAPrivateKey = RSA,
     **head: Any,
 ) -> str:
-    """Sign with RSA."""
     said = claims_of(ROOT) if claims is None else claims
     first = {"alg": "RS256", "typ": "JWT", "kid": "octavo", **head}
     first = {name: value for name, value in first.items() if value is not None}
@@ -61,12 +59,10 @@ def by_rsa(
 
 
 def of_issuer(name: str = ROOT, **changes: Any) -> dict[str, Any]:
-    """Sign as the issuer that the cluster trusts."""
     return claims_of(name, **{"iss": ISSUER, "aud": AUDIENCE, **changes})
 
 
 def exchanged(world: SecuredWorld) -> str:
-    """mallory's own token with root's claims."""
     head, _, proof = world.tokens["mallory"].split(".")
     return f"{head}.{packed(json.dumps(claims_of(ROOT)).encode())}.{proof}"
 
@@ -187,8 +183,8 @@ enter_each("issuer's token", [(name, token(make)) for name, make in FOREIGN], (4
 
 @secured("issuer's token: a good one is somebody, who may do nothing here")
 async def good_of_issuer(world: SecuredWorld) -> None:
-    """Check that good tokens work. Otherwise the attempts would show nothing. Names like those of
-    nodes and roles are users."""
+    """Check that good tokens work: otherwise the attempts would show nothing. Names
+    of nodes and roles may be users."""
     for name in ("visitor", "node:broker-1", "role:admin", "*", "group:staff"):
         shown = by_rsa(world, of_issuer(name), ISSUER_KEY, kid=None)
         statuses = (403,) if name == "visitor" else (401, 403)
@@ -200,7 +196,6 @@ def basic(text: bytes) -> bytes:
 
 
 def lines(*found: bytes | Callable[[SecuredWorld], bytes]) -> Make:
-    """Build a request with these header lines."""
     return lambda world: request(
         lines=[one if isinstance(one, bytes) else one(world) for one in found]
     )
@@ -257,7 +252,7 @@ HEADERS: list[tuple[str, Make]] = [
     ("a return without its line feed", lines(lambda w: b"A: b\r" + shown(w))),
     ("a zero byte before it", lines(lambda w: b"A: b\0" + shown(w))),
 ]  # fmt: skip
-enter_each("header", HEADERS, (0, 400, 401, 429, 431))  # 429: too many logins have failed
+enter_each("header", HEADERS, (0, 400, 401, 429, 431))
 
 
 @secured("a token behind the question mark")
@@ -275,7 +270,6 @@ async def under_another_name(world: SecuredWorld) -> None:
 
 @secured("a token that was good, by the letter")
 async def letter_by_letter(world: SecuredWorld) -> None:
-    """Every byte of a proof is compared."""
     text = world.tokens[ROOT]
     for at in range(0, len(text), max(1, len(text) // 40)):
         other = "A" if text[at] != "A" else "B"
@@ -285,8 +279,8 @@ async def letter_by_letter(world: SecuredWorld) -> None:
 
 @secured("forged tokens by the thousand", turn_s_max=TURN_S_MAX)
 async def by_the_thousand(world: SecuredWorld) -> None:
-    """A broker looks at few bad tokens of an address. A token that was good still works there, and
-    so do other addresses."""
+    """A broker looks at few bad tokens of an address. A token that was good still works there,
+    and so do other addresses."""
     source = another_address()
     forged = [
         request(lines=[bearer(by_rsa(world, of_issuer(f"u{n % 5}", jti=n), OTHER, kid=None))])

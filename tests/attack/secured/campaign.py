@@ -46,7 +46,6 @@ def run(
     *,
     share: float = SLOWEST_SHARE,
 ) -> list[campaign.Outcome]:
-    """Start a secured cluster in `folder`, attack it, and stop it."""
     keys = folder.with_name(f"{folder.name}-issuer.pem")
     keys.write_bytes(ISSUER_PEM)
     security = {"jwt_keys_file": keys, "jwt_issuer": ISSUER, "jwt_audience": AUDIENCE}

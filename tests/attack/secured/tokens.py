@@ -15,7 +15,6 @@ _OF_ALGORITHM = {"HS256": hashlib.sha256, "HS384": hashlib.sha384, "HS512": hash
 
 
 def packed(value: bytes) -> str:
-    """Encode as in a token."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
@@ -37,7 +36,7 @@ def signed(
     kid: str | None = KID,
     **head: Any,
 ) -> str:
-    """Return a token with a signature of `key`, whatever its `algorithm` says."""
+    """Sign with `key`, whatever its `algorithm` says."""
     named = {"alg": algorithm, "typ": "JWT", **({} if kid is None else {"kid": kid}), **head}
     text = claims if isinstance(claims, str) else json.dumps(claims)
     body = f"{packed(json.dumps(named).encode())}.{packed(text.encode())}"
@@ -46,5 +45,4 @@ def signed(
 
 
 def unsigned(claims: Mapping[str, Any], algorithm: str, **head: Any) -> str:
-    """Return a token that claims to need no signature."""
     return signed(b"", claims, algorithm=algorithm, **head).rpartition(".")[0] + "."

@@ -25,13 +25,11 @@ LOOT = "loot-6b0d27f4c1"
 """The message in `vault/secret`: only `root` and `keeper` may ever see it."""
 VAULT = "/v1/topics/vault/secret"
 SEALED = "sealed"
-"""A namespace with a key of the cluster."""
 OPEN_TOPIC = "/v1/topics/vault/open"
 TAKEN_S = 6.0
 """After this time every process has the policy."""
 STRANGER = None
 DOORS_GROUP = "doors"
-"""The group of the users whose quotas are tried, a user for each door."""
 RULES = [
     ("user:canary", "all", "topic:public/canary"),
     ("user:keeper", "produce,consume", "topic:vault/secret"),
@@ -53,8 +51,8 @@ RULES = [
     (f"group:{DOORS_GROUP}", "all", "topic:doors*"),
     (f"group:{DOORS_GROUP}", "all", "subscription:doors*"),
 ]
-"""`alice` has rights next to the secret topic, `mallory` on another tenant, whose namespaces begin
-much like the vault's, `auditor` too many rights on the audit log."""
+"""`alice` has rights next to the secret topic, `mallory` on a tenant whose namespaces look like
+the vault's, `auditor` too many rights on the audit log."""
 
 
 class SecuredWorld(World):
@@ -66,26 +64,19 @@ class SecuredWorld(World):
         self.ca = str(self.folder / "ca.pem")
         self.tls = client_context(ca=self.ca)
         self.key = b""
-        """Signs the cluster's own tokens."""
         self.node_keys: dict[str, bytes] = {}
         """Use → key with which the cluster's processes authenticate one another."""
         self.tokens: dict[str | None, str] = {}
         self.ledger = -1
-        """A ledger of the secret topic."""
         self.store: MetadataStore | None = None
         self.calls = 0
-        """Numbers the invented broker runs of attempts, one for each call."""
         self._before: list[str] = []
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the canary's environment."""
         return {**os.environ, CA: self.ca, TOKEN: self.tokens["canary"]}
 
-    # ---- what is there
-
     async def prepare(self) -> None:
-        """Make users, rights and a secret."""
         self.store = open_store(self.cluster.cluster.metadata_url)
         await self.store.start()
         secret = await cluster_secret(self.store)
@@ -146,7 +137,6 @@ class SecuredWorld(World):
         return said
 
     async def harm(self) -> list[str]:
-        """Return what differs from the state before."""
         after = await self._state()
         pairs = zip(self._before, after, strict=True)
         return [f"{before} is now {now}" for before, now in pairs if before != now]
@@ -167,19 +157,15 @@ class SecuredWorld(World):
         return found
 
     def admin_ports(self) -> list[tuple[str, int]]:
-        """Return the side ports of the bookies."""
         members = self.cluster.cluster.of_kind("bookie")
         return [
             (host, one.admin_port) for one, (host, _) in zip(members, self.bookies, strict=True)
         ]
 
-    # ---- what is tried
-
     async def ask(  # type: ignore[override]
         self, method: str, path: str, body: Any = b"", *, broker: int = 0, who: str | None = "root",
         **headers: str,
     ) -> Said:  # fmt: skip
-        """Ask as `who`, with its token; a stranger has none."""
         if who is not STRANGER:
             headers.setdefault("Authorization", f"Bearer {self.tokens[who]}")
         return await super().ask(method, path, body, broker=broker, **headers)
@@ -187,20 +173,17 @@ class SecuredWorld(World):
     async def all_of(
         self, data: bytes, *, broker: int = 0, wait_s: float = 3.0, tls: Any = "own"
     ) -> bytes:
-        """Return everything that comes back for these bytes, over any number of answers."""
         context: ssl.SSLContext | None = self.tls if tls == "own" else tls
         found = await exchange(self.brokers[broker], data, wait_s, tls=context)
         self.guard(found)
         return found
 
     async def at(self, address: tuple[str, int], data: bytes, wait_s: float = 10.0) -> bytes:
-        """Return the answer of another port to these bytes."""
         found = await exchange(address, data, wait_s, tls=self.tls)
         self.guard(found)
         return found
 
     def guard(self, found: bytes) -> None:
-        """Check that no secret is in an attacker's answer."""
         assert LOOT.encode() not in found, found[:2000]
 
     async def refused(
@@ -211,8 +194,8 @@ class SecuredWorld(World):
         broker: int = 0,
         source: str = "",
     ) -> Said:
-        """Check that these bytes, from `source`, get one of these answers; 0: the connection ends
-        without one."""
+        """Check that these bytes, from `source`, get one of these answers; 0: the connection
+        ends."""
         answer = await exchange(
             self.brokers[broker], data, ANSWER_S, whole_length, self.tls, source
         )
@@ -224,7 +207,6 @@ class SecuredWorld(World):
 
 
 def certificate_folder(world: SecuredWorld, name: str) -> Path:
-    """Return a folder of the attacker."""
     folder = world.cluster.folder / "attacker" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
