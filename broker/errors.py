@@ -467,6 +467,8 @@ class BatchOutOfOrder(BrokerError):
 
 FOREIGN_BULK_LOAD = ErrorCode("foreign-bulk-load", 403)
 """The id belongs to a token, which the caller did not send."""
+OTHER_CLUSTER = ErrorCode("other-cluster", 409)
+"""The writer of a bulk load made its token for another cluster."""
 
 
 class LargeNotTaken(BrokerError):

@@ -301,6 +301,13 @@ class BulkLoads:
         self._list_stale = True
         self._reads = asyncio.Semaphore(_AT_ONCE)
         """Bounds concurrent reads of sweeps: after a reconnect all records may have changed."""
+        self._cluster = ""
+
+    async def cluster(self) -> str:
+        """Return the cluster's unique id."""
+        if not self._cluster:
+            self._cluster = await self._ledgers.records.instance_id()
+        return self._cluster
 
     async def newest(self, bulk_load: str) -> BulkLoadRecord:
         """Read the bulk load's record; batch -1 if there is none."""

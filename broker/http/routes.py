@@ -932,6 +932,10 @@ _OF_BATCH = (
         api_bulk_loads.TOKEN_HEADER,
         "known to the id's owner alone; the first one given binds the id",
     ),
+    _header(
+        api_bulk_loads.CLUSTER_HEADER,
+        "the cluster that the token was made for; another cluster refuses the call",
+    ),
 )
 _BULK_LOADS = (
     Route(

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -23,6 +23,7 @@ from octavo.metadata.secret import cluster_secret
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
+from octavo.spark.process_cache import ProcessCache
 from octavo.spark.sink_ledgers import Written
 from octavo.spark.sink_rows import Target
 
@@ -35,9 +36,22 @@ _AT_ONCE = 16
 _JSON = "application/json"
 TOKEN_HEADER = "Bulk-Load-Token"
 _RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
-_TOKENS_MAX = 64
-_tokens: dict[tuple[str, str], str] = {}
-"""The proofs that this process has made, by service and id."""
+CLUSTER_HEADER = "Bulk-Load-Cluster"
+
+
+class _Proof(NamedTuple):
+    """Proves that an id belongs to the jobs of a cluster, which `cluster` identifies."""
+
+    token: str
+    cluster: str
+
+
+_proofs = ProcessCache[tuple[str, str], _Proof](64)
+"""The proofs that this process has made, by service and id.
+
+If another cluster has the service's address by now, its brokers refuse the call, because the proof
+names its cluster. Otherwise they would bind the id to a token that no later process can make.
+"""
 _log = logging.getLogger("octavo.spark")
 
 
@@ -159,7 +173,7 @@ class _Brokers:
         self._service = service
         self._session = session
         self.why = "no broker is there"
-        self.token = ""
+        self.proof = _Proof("", "")
 
     async def call(self, path: str, body: Any) -> dict[str, Any]:
         """Call with a JSON body. Raises `SinkFailed` if a repeat would not help."""
@@ -181,7 +195,11 @@ class _Brokers:
         """Return the answer, or None to try again. Raises `SinkFailed`."""
         try:
             timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=CONNECT_TIMEOUT_S)
-            headers = {"Content-Type": content_type, TOKEN_HEADER: self.token}
+            headers = {
+                "Content-Type": content_type,
+                TOKEN_HEADER: self.proof.token,
+                CLUSTER_HEADER: self.proof.cluster,
+            }
             async with self._session.post(
                 url, data=data, headers=headers, timeout=timeout
             ) as response:
@@ -203,10 +221,10 @@ async def _brokers(service: str, timeout_ms: int, bulk_load: str) -> AsyncIterat
         brokers = _Brokers(service, session)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                brokers.token = await _token(brokers, service, bulk_load)
+                brokers.proof = await _proof(brokers, service, bulk_load)
                 yield brokers
         except SinkFailed:
-            _tokens.pop((service, bulk_load), None)  # perhaps it is another cluster by now
+            _proofs.drop((service, bulk_load))  # perhaps it is another cluster by now
             raise
         except TimeoutError:
             raise SinkFailed(
@@ -234,13 +252,13 @@ async def _next_in_order(
         return await brokers.call(path, {**body, "after": expected - 1})
 
 
-async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
-    """Return the proof that an id belongs to this cluster's jobs: the same every time.
+async def _proof(brokers: _Brokers, service: str, bulk_load: str) -> _Proof:
+    """Return the proof of an id: the same every time.
 
     A stream commits one batch after another in the same process, so the proof is kept: otherwise
     each commit would connect to the metadata store.
     """
-    if (known := _tokens.get((service, bulk_load))) is not None:
+    if (known := _proofs.get((service, bulk_load))) is not None:
         return known
     pauses = _pauses()
     while True:
@@ -248,10 +266,9 @@ async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
             async with connected(service) as cluster:
                 secret = await cluster_secret(cluster.store, rng=cluster.ledgers.rng)
                 # Keep the word of 0.1: existing ids are bound to a token made with it.
-                found = secret.key(f"transaction {bulk_load}").hex()
-                if len(_tokens) >= _TOKENS_MAX:
-                    _tokens.clear()
-                _tokens[service, bulk_load] = found
+                token = secret.key(f"transaction {bulk_load}").hex()
+                found = _Proof(token, await cluster.ledgers.records.instance_id())
+                _proofs.put((service, bulk_load), found)
                 return found
         except OctavoError as error:
             if not error.retryable:

@@ -16,13 +16,13 @@ from octavo.spark import commit as calls
 from octavo.spark import sink_producer as producing
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption
+from octavo.spark.process_cache import ProcessCache
 from octavo.spark.sink_ledgers import TaskLedgers, Written
 from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import Rows, Target, batches_of
 
 _ATTEMPT = "driver"
-_CHECKED_MAX = 64
-_checked: set[SinkOptions] = set()
+_checked = ProcessCache[SinkOptions, bool](64)
 """The targets that this process has found to be there."""
 
 
@@ -47,7 +47,7 @@ async def check_target(options: SinkOptions, *, once: bool = False) -> None:
     find out whether it does by then. `once`: do nothing if this process has checked it before,
     because Spark makes a stream's writer anew twice for each micro-batch.
     """
-    if options.topic is None or (once and options in _checked):
+    if options.topic is None or (once and _checked.get(options)):
         return
     try:
         async with connected(options.service) as cluster:
@@ -61,9 +61,7 @@ async def check_target(options: SinkOptions, *, once: bool = False) -> None:
             f"option partition is {options.partition}; topic {options.topic} has partitions 0 to "
             f"{settings.partitions - 1}"
         )
-    if len(_checked) >= _CHECKED_MAX:
-        _checked.clear()
-    _checked.add(options)
+    _checked.put(options, True)
 
 
 async def commit(options: SinkOptions, batch: Batch) -> None:

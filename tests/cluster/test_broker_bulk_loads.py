@@ -713,6 +713,19 @@ async def test_an_id_is_its_owners(far_cluster: Cluster) -> None:
     assert b"only I know" not in shown
 
 
+@pytest.mark.parametrize("call", ["begin", "commit", "abort"])
+async def test_a_token_of_another_cluster_binds_no_id(far_cluster: Cluster, call: str) -> None:
+    """A long-lived Spark driver keeps its proof; a new cluster at the address must not take it."""
+    body: dict[str, Any] = {"ledgers": []} if call == "abort" else {"parts": []}
+    said = await ask(far_cluster, call, 0, body, {"Bulk-Load-Cluster": "gone"} | MINE)
+    assert (said.status, said.json()["code"]) == (409, "other-cluster"), said
+    ours = await (await far_cluster.client()).records.instance_id()
+    new = {"Bulk-Load-Token": "new"}
+    for headers in ({"Bulk-Load-Cluster": ours, **new}, new):
+        said = await ask(far_cluster, "commit", 0, {"parts": []}, headers)
+        assert said.status == 200, said
+
+
 @pytest.mark.parametrize(
     "share", [{**SHARE, "topic": "none"}, {**SHARE, "partition": 7}], ids=["topic", "partition"]
 )

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from octavo.spark.process_cache import ProcessCache
 from tests.sim import options as sim_options
 from tests.sim import tool_options
 from tests.sim.cluster import Cluster
@@ -64,6 +65,7 @@ def run_seed(
 ) -> SeedResult:
     """Run one seed, with a bug planted when `mutant` names one."""
     started = time.perf_counter()
+    ProcessCache.forget_all()
     with planted(mutant), quiet(), forbid_real_world():
         simulation = Simulation(seed, profile, verbose=verbose)
         result = simulation.run()

@@ -272,8 +272,7 @@ KEPT: Mapping[str, str] = {
         octavo.spark.sink_options:BATCH_BYTES octavo.spark.sink_options:COMMIT_TIMEOUT_MS
         octavo.spark.sink_producer:TASK_BYTES_MAX octavo.spark.sink_producer:PARTITIONS_MAX
         octavo.spark.sink_rows:RECORDS_MAX octavo.spark.splits:_MESSAGE_BYTES_GUESS
-        octavo.spark.splits:_COST_BYTES octavo.spark.commit:_TOKENS_MAX
-        octavo.spark.sink_driver:_CHECKED_MAX
+        octavo.spark.splits:_COST_BYTES
     """,
 }
 """Reason → the names that it applies to; `module:*` covers a whole module."""

@@ -37,6 +37,11 @@ _IN_FILE = {
 }
 HELD: Mapping[str, str] = {
     **{name: f"{_FILE}{test}" for name, test in _IN_FILE.items()},
+    "spark.commit:_proofs": f"{_FILE}proofs_of_bulk_loads",
+    "spark.sink_driver:_checked": f"{_FILE}targets_that_were_checked",
+    "spark.process_cache:ProcessCache._values": (
+        "unit/octavo/test_process_cache.py::test_a_value_is_kept_by_its_key"
+    ),
     "ledger.client:LedgerClient._recoveries": (
         "cluster/test_ledger_write_read.py::test_a_recovery_is_shared_by_callers_of_one_password"
     ),

@@ -8,13 +8,16 @@ the groups of a token. `test_caches.py` lists all caches; adds and their answers
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -46,7 +49,11 @@ from octavo.security.keys.wrapped import Wrapped
 from octavo.security.limits import Limits, Quota, Quotas
 from octavo.security.principal import Identity, Shown, Standing, Unauthenticated
 from octavo.security.rules import ALL, Kind, Operation, Pattern, Policy, Resource, Rule
+from octavo.spark import commit, sink_driver
+from octavo.spark.process_cache import ProcessCache
+from octavo.spark.sink_options import sink_options
 from tests.support.identities import PASSWORD, basic, certificate, lab
+from tests.support.memory_metadata import MemoryMetadata, MemoryStore
 
 Key = TypeVar("Key", bound=NamedTuple)
 
@@ -527,3 +534,61 @@ async def _after(moved: asyncio.Event) -> str:
     await moved.wait()
     await asyncio.sleep(0.05)
     return "answered"
+
+
+class Proved(NamedTuple):
+    service: str
+    bulk_load: str
+
+
+async def test_proofs_of_bulk_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream's proof is made once; each cluster and each id has its own."""
+    ProcessCache.forget_all()
+    connections: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def connected(service: str) -> AsyncIterator[Any]:
+        connections.append(service)
+        store = MemoryStore(MemoryMetadata())
+        records = SimpleNamespace(instance_id=AsyncMock(return_value=f"of {service}"))
+        yield SimpleNamespace(
+            store=store, ledgers=SimpleNamespace(rng=random.Random(service), records=records)
+        )
+
+    monkeypatch.setattr(commit, "connected", connected)
+    hit = Proved("http://a", "q")
+    first = await commit._proof(_no_brokers(), *hit)
+    assert await commit._proof(_no_brokers(), *hit) == first
+    assert len(connections) == 1
+    for name, other in varied(hit, service="http://b", bulk_load="r"):
+        assert (await commit._proof(_no_brokers(), *other)).token != first.token, name
+    assert len(connections) == 3
+    ProcessCache.forget_all()
+
+
+def _no_brokers() -> Any:
+    return SimpleNamespace(why="")
+
+
+async def test_targets_that_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream's target is looked for once; a target with any other option is looked for."""
+    ProcessCache.forget_all()
+    looked: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def connected(service: str) -> AsyncIterator[Any]:
+        async def settings(topic: str) -> Any:
+            looked.append(f"{service} {topic}")
+            return SimpleNamespace(partitions=4)
+
+        yield SimpleNamespace(settings=settings)
+
+    monkeypatch.setattr(sink_driver, "connected", connected)
+    hit = sink_options({"service": "http://a", "topic": "t"}, streaming=True)
+    for _ in range(2):
+        await sink_driver.check_target(hit, once=True)
+    assert looked == ["http://a public/t"]
+    for changed in ({"service": "http://b"}, {"topic": "public/u"}, {"partition": 1}):
+        await sink_driver.check_target(dataclasses.replace(hit, **changed), once=True)
+    assert looked[1:] == ["http://b public/t", "http://a public/u", "http://a public/t"]
+    ProcessCache.forget_all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,31 +40,58 @@ def _memos(tree: ast.AST) -> Iterator[str]:
             yield from [ast.unparse(node.targets[0]).removeprefix("self.")] * bool(made)
 
 
-def _tables(owner: ast.ClassDef) -> set[str]:
-    """Return fields that are read and filled by a key."""
+def _name(node: ast.expr) -> str | None:
+    """Return `x` of `x`."""
+    return node.id if isinstance(node, ast.Name) else None
+
+
+_READS = ("get", "pop", "setdefault")
+
+
+def _tables(owner: ast.AST, name_of: Callable[[ast.expr], str | None]) -> set[str]:
+    """Return names that are read and filled by a key; of a module also sets."""
     read: set[str | None] = set()
     filled: set[str | None] = set()
     for node in nodes_of(owner):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            field = _own_field(node.func.value)
-            if node.func.attr in ("get", "pop", "setdefault"):
-                read.add(field)
-            if node.func.attr == "setdefault":
-                filled.add(field)
+            name = name_of(node.func.value)
+            if node.func.attr in _READS:
+                read.add(name)
+            if node.func.attr == "setdefault" or (node.func.attr == "add" and name_of is _name):
+                filled.add(name)
         elif isinstance(node, ast.Compare):
             if any(isinstance(one, ast.In | ast.NotIn) for one in node.ops):
-                read.add(_own_field(node.comparators[-1]))
+                read.add(name_of(node.comparators[-1]))
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            filled.add(_own_field(node.value))
-    return {field for field in read & filled if field is not None}
+            filled.add(name_of(node.value))
+    return {name for name in read & filled if name is not None}
+
+
+def _of_module(tree: ast.Module) -> set[str]:
+    """Return names that the module assigns at its top level."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            found |= {one.id for one in node.targets if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return found
 
 
 def caches(source: str) -> set[str]:
     """Return the names of all in a module."""
     tree = ast.parse(source)
     found = set(_memos(tree))
-    for owner in (node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)):
-        found |= {f"{owner.name}.{field}" for field in _tables(owner)}
+    of_module = _of_module(tree)
+    for node in nodes_of(tree):
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{field}" for field in _tables(node, _own_field)}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found |= _tables(node, _name) & of_module
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = ast.unparse(node.value.func).startswith("ProcessCache")
+            found |= {ast.unparse(node.targets[0])} if made else set()
     return found
 
 
@@ -108,6 +135,10 @@ def test_the_tests_are_there(test: str) -> None:
             " def h(self, k):\n  self._t[k] = 1",
             {"A._t"},
         ),
+        ("_t = {}\ndef g(k):\n if k not in _t:\n  _t[k] = 1", {"_t"}),
+        ("_t = set()\ndef g(k):\n if k not in _t:\n  _t.add(k)", {"_t"}),
+        ("_t = ProcessCache[str, int](64)", {"_t"}),
+        ("def g(k):\n t = {}\n if k not in t:\n  t[k] = 1", set()),
         ("class A:\n def g(self, k):\n  return self._t.get(k)", set()),
         ("class A:\n def g(self, k):\n  self._t[k] = 1", set()),
     ],

@@ -17,6 +17,7 @@ from octavo.broker.bulkload.rules import Caller, digest_of
 from octavo.broker.config import MIB
 from octavo.broker.errors import (
     BULK_LOAD_NOT_FOUND,
+    OTHER_CLUSTER,
     PartitionNotFound,
     TopicIsStream,
     TopicNotFound,
@@ -37,6 +38,7 @@ from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
 
 TOKEN_HEADER = "Bulk-Load-Token"
+CLUSTER_HEADER = "Bulk-Load-Cluster"
 TOKEN_BYTES_MAX = 200
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
@@ -193,7 +195,7 @@ async def commit(call: Call) -> web.StreamResponse:
         offers,
         _loading(call),
         published=body.published,
-        caller=_caller(call, batch, body.after),
+        caller=await _caller(call, batch, body.after),
         check_taken=_checking(call),
     )
     if not done.repeated:
@@ -212,8 +214,9 @@ async def begin(call: Call) -> web.StreamResponse:
     if len(content) < len(body.parts):
         raise Problem(422, "invalid-body", "a partition is named twice in the batch")
     await _check(call, content)
+    caller = await _caller(call, batch, body.after)
     is_new = await call.services.broker.bulk_loads.begin(
-        name, batch, content, _loading(call), _caller(call, batch, body.after), _checking(call)
+        name, batch, content, _loading(call), caller, _checking(call)
     )
     return call.reply(BulkLoadTurn(name, batch, repeated=not is_new))
 
@@ -261,7 +264,7 @@ async def abort(call: Call) -> web.StreamResponse:
     name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(AbortBody, bytes_max=ABORT_BYTES_MAX)
     deleted = await call.services.broker.bulk_loads.abort(
-        name, batch, body.ledgers, _caller(call, batch, None)
+        name, batch, body.ledgers, await _caller(call, batch, None)
     )
     return call.reply(AbortBody(deleted))
 
@@ -278,8 +281,16 @@ def _batch(call: Call) -> int:
     return found
 
 
-def _caller(call: Call, batch: int, after: int | None) -> Caller:
-    """Return the caller's token and order. Raises a `Problem` if either is invalid."""
+async def _caller(call: Call, batch: int, after: int | None) -> Caller:
+    """Return the caller's token and order. Raises a `Problem` if either is invalid, or if the token
+    was made for another cluster."""
+    if cluster := call.headers.get(CLUSTER_HEADER):
+        ours = await call.services.broker.bulk_loads.cluster()
+        if cluster != ours:
+            raise OTHER_CLUSTER(
+                f"{CLUSTER_HEADER} is {cluster[:64]}, but this is cluster {ours}: another cluster "
+                "has this address now. Start the query again with a new checkpoint"
+            )
     token = call.headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
     if len(token) > TOKEN_BYTES_MAX:
         raise Problem(

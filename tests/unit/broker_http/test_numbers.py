@@ -56,7 +56,7 @@ NO_NUMBERS = {
     ("header", "Octavo-Key"), ("header", "Producer-Id"), ("header", "Prefer"),
     ("header", "Octavo-Upload"), ("header", "Stream-Expires-At"), ("header", "Stream-Closed"),
     ("header", "Stream-Forked-From"), ("header", "Stream-Seq"), ("header", "If-None-Match"),
-    ("header", "Bulk-Load-Token"), ("header", "Octavo-Entries"),
+    ("header", "Bulk-Load-Token"), ("header", "Bulk-Load-Cluster"), ("header", "Octavo-Entries"),
 }  # fmt: skip
 TEXTS_ELSEWHERE = {("list_topics", "after"), ("put_policy", "If-Match")}
 """A name and an ETag, though other calls have a number of that name."""
