@@ -1,15 +1,11 @@
 """Enforce time to live and backlog quotas on the unacked messages of subscriptions.
 
-    quota kept ──▶ exceeded: publishes are held, or refused, or the oldest messages are skipped
-        ▲            │
-        └── acked, skipped, deleted, or a higher quota ──┘
-
 Promises: a message counts as acked for a subscription only when it has been stored for longer than
-the topic's `ttl`, by the deletion clock; a producer or a single machine's clock cannot cause that.
-The change is durable before it is counted. Subscriptions for dead letters or retries have neither
-time to live nor quota. The known ages are in the state ledger, so a new owner has them
-(`policies.py`). After a crash, skips that were not durable are made again. A quota skips only
-messages of the subscription that exceeds it, and deletes nothing. Held publishes keep their order.
+the topic's `ttl`, by the deletion clock; a producer or one machine's clock cannot cause that. The
+change is durable before it is counted. The known ages are in the state ledger, so a new owner has
+them. A quota holds publishes, refuses them, or skips the oldest messages of the subscription that
+exceeds it; it deletes nothing. Held publishes keep their order. Subscriptions for dead letters or
+retries have neither time to live nor quota.
 """
 
 from __future__ import annotations
@@ -37,11 +33,11 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _MARKS_A_SPAN = 16
-"""Marks per time to live: a message is skipped at most a sixteenth of that time late."""
+"""Marks per time to live: a message is skipped at most a sixteenth late."""
 _PASSED_AT_ONCE = 100_000
-"""Offsets skipped in one operation, so that other work gets its turn in between."""
+"""Offsets skipped in one operation, so that other work gets its turn."""
 _JUDGED_A_QUOTA = 16
-"""How often backlogs are checked while a quota fills, so it may be exceeded by a sixteenth."""
+"""Checks while a quota fills: it may be exceeded by a sixteenth."""
 
 _NO_QUOTA = Quota(None, None)
 
@@ -66,12 +62,11 @@ class Backlogs:
         self._stored = stored
         self.ages = ages
         self._over: tuple[Quota, Backlog] | None = None
-        """The quota and the slowest subscription, while the subscription exceeds the quota."""
+        """The exceeded quota and the slowest subscription."""
         self._room = asyncio.Event()
         self._room.set()
         self._turns = asyncio.Lock()
         self._held = 0
-        """How many publishes wait for room."""
         self._unjudged_bytes = 0
         self._evicting: asyncio.Task[None] | None = None
 
@@ -79,16 +74,14 @@ class Backlogs:
         return {"held": self._held}
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed; empty if nothing is."""
+        """Say what is stuck although it could proceed."""
         waits = self._held and self._room.is_set() and not self._turns.locked()
         return "publishes are held, and no backlog exceeds its quota" if waits else ""
-
-    # Publishing
 
     async def admit(self) -> None:
         """Return when a publish may proceed, in the order of the calls.
 
-        Raises `BacklogQuotaExceeded`: then nothing was stored.
+        Raises `BacklogQuotaExceeded`: nothing was stored.
         """
         if self._over is None and not self._held:
             return
@@ -111,7 +104,6 @@ class Backlogs:
 
     @property
     def over(self) -> tuple[str, str] | None:
-        """Return the subscription that exceeds its quota, and the effect; None if there is none."""
         if self._over is None:
             return None
         quota, slowest = self._over
@@ -133,19 +125,17 @@ class Backlogs:
         )
 
     def confirmed(self, payload_bytes: int) -> None:
-        """Count stored bytes; check the quota after each sixteenth of the quota."""
+        """Count stored bytes; check the quota after each sixteenth of it."""
         self._unjudged_bytes += payload_bytes
         bytes_max = self._settings().policies.backlog_bytes
         if bytes_max is not None and self._unjudged_bytes * _JUDGED_A_QUOTA >= bytes_max:
             self.judge()
 
     def acked(self) -> None:
-        """Check the quota again after an ack: held publishes may proceed."""
         if self._over is not None:
             self.judge()
 
     def judge(self) -> None:
-        """Compare every subscription's backlog with the quota, and hold or release publishes."""
         self._unjudged_bytes = 0
         quota = self._quota()
         slowest = quota.slowest(self._backlogs()) if quota != _NO_QUOTA else None
@@ -159,7 +149,6 @@ class Backlogs:
             self._evicting = asyncio.create_task(self._evict_now(), name=f"evict {self._name}")
 
     def close(self) -> None:
-        """Release held publishes, which then get the partition's error `NotOwner`."""
         self._over = None
         self._room.set()
         if self._evicting is not None:
@@ -183,13 +172,10 @@ class Backlogs:
             if offset < end
         ]
 
-    # Periodic work
-
     async def keep(self) -> None:
-        """Note the age of messages, skip messages that are too old, and check quotas; call
-        periodically.
+        """Note ages, skip messages that are too old, and check quotas; call periodically.
 
-        Raises what the metadata store and the state ledger raise: try again later.
+        Raises errors of the metadata store and the state ledger: try again later.
         """
         policies = self._settings().policies
         spans = [span for span in (policies.ttl_ms, policies.backlog_age_ms) if span is not None]
@@ -205,8 +191,7 @@ class Backlogs:
             self.judge()
 
     async def _mark(self, span_ms: int) -> None:
-        """Note durably, when due, that all messages up to the current end have been stored by
-        now."""
+        """Note durably, when due, that all messages up to the end are stored."""
         time, stored = self._context.deletion_time(), self._stored()
         end = stored[-1].end if stored else 0
         unacked = min(self._subscriptions.committed().values(), default=end)
@@ -246,7 +231,6 @@ class Backlogs:
             self.judge()
 
     async def _evict(self) -> int:
-        """Skip as many messages as each exceeding subscription must; return how many."""
         await self._subscriptions.know_letters()
         quota, time = self._quota(), self._context.deletion_time()
         total = 0

@@ -1,11 +1,9 @@
 """Read a partition through its compacted view: the view below the horizon, then the log.
 
-Jobs publish views without the owner (metadata/compactions.py), so the owner's copy of the record
-may be outdated. It reads the record when a read begins, and at most once a second while reads
-continue. A replaced view is kept for a grace period. If its ledgers are gone after all, the read
-continues in the new view at the same offset: a message that the newer view leaves out has a newer
-message behind it, or was a tombstone. If a ledger is gone while the record still names it, the read
-fails. Memory: a few open readers and some hints for each partition that is read in this way.
+Jobs publish views without the owner, so a read first looks at the record, and again at most once a
+second. If a replaced view's ledgers are gone, the read continues in the new view at the same
+offset: a message missing there was superseded, or was a tombstone. If the record still names a
+missing ledger, the read fails.
 """
 
 from __future__ import annotations
@@ -37,17 +35,16 @@ T = TypeVar("T")
 _READERS_MAX = 8
 _ENTRIES_MAX = 1_000
 _LEDGERS_IN_PAGE_MAX = 8
-"""The most ledgers read for a page: a view may have many small ledgers, and each costs a call to
-open."""
+"""Bounds the calls for a page: a view may have many small ledgers."""
 _TRIES_MAX = 4
 _LOOK_EVERY_S = 1.0
 _LOOK_S_MAX = 2.0
 
 
 class CompactedPage(NamedTuple):
-    """Batches in the order of offsets: first from the view (`CompactedBatch`), then from the log.
+    """Batches in the order of offsets, from the view and then from the log.
 
-    Messages before `start` do not belong to the answer. Continue reading at `following`.
+    Messages before `start` do not belong to the answer. Continue at `following`.
     """
 
     batches: list[StoredBatch]
@@ -56,8 +53,6 @@ class CompactedPage(NamedTuple):
 
 
 class CompactedLog:
-    """Read an owned partition, without messages that newer messages have superseded."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -71,7 +66,6 @@ class CompactedLog:
 
     @property
     def view(self) -> CompactedReader:
-        """The reader of the part below the horizon."""
         return self._view
 
     async def close(self, error: NotOwner) -> None:
@@ -80,7 +74,7 @@ class CompactedLog:
     async def resolve(
         self, *, at: MessageId | int | str | None = None, time_ms: int | None = None
     ) -> int:
-        """See `Partition.resolve`. With a view, `earliest` is 0. Looks for a newer view."""
+        """See `Partition.resolve`; with a view, `earliest` is 0."""
         await self._view.learn(at_once=not isinstance(at, int) or at == 0)
         if time_ms is not None:
             return await self._offset_at(time_ms)
@@ -99,8 +93,7 @@ class CompactedLog:
             found, horizon = await self._view.offset_at(time_ms)
             if found is None:
                 found = await self._log.offset_at(time_ms, horizon)
-            # Retention may have removed messages beyond the horizon meanwhile; then a newer view
-            # has them.
+            # If retention removed messages beyond the horizon, a newer view has them.
             if self._view.now.horizon == horizon or self._log.earliest_offset <= horizon:
                 return found
 
@@ -128,7 +121,7 @@ class CompactedLog:
         return CompactedPage(behind, start, following)
 
     async def _behind(self, horizon: int, room: Room) -> list[StoredBatch]:
-        """Fill up the page from the log. Errors are left to the read that begins there."""
+        """Fill up the page from the log; leave errors to the read that begins there."""
         with contextlib.suppress(OctavoError):
             found = await self._log.read(horizon, room.bytes, room.messages, 0)
             if found and len(found[0].data) <= room.bytes:
@@ -137,8 +130,6 @@ class CompactedLog:
 
 
 class CompactedReader:
-    """Read the view that the partition's record names."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -156,14 +147,14 @@ class CompactedReader:
         self._readers = OpenReaders[LedgerReader](_READERS_MAX)
         self._hints = Hints()
         self._times: dict[int, Contents] = {}
-        """First, last and disorder of the timestamps, for ledgers of the view."""
+        """First, last and disorder of each ledger's timestamps."""
         self._looked_s = float("-inf")
         self._turn = asyncio.Lock()
         self._closed: NotOwner | None = None
 
     @property
     def now(self) -> View:
-        """The view, as far as the owner knows it. Raises `COMPACTED_VIEW_UNREADABLE`."""
+        """The view, as far as the owner knows it; raises `COMPACTED_VIEW_UNREADABLE`."""
         known = self._record.value.compaction
         if known is not self._known:
             self._view = View(known)
@@ -173,10 +164,10 @@ class CompactedReader:
         return self._view
 
     async def learn(self, *, at_once: bool) -> None:
-        """Look for a newer view: now if `at_once`, else if the last look was a while ago.
+        """Look for a newer view, unless the last look was recent and `at_once` is false.
 
-        If the metadata store does not answer, the known view is used. That is safe: the owner trims
-        by compare-and-set of the record, so it knows every view that was published before a trim.
+        If the metadata store does not answer, the known view is safe: the owner trims by
+        compare-and-set of the record, so it knows every view published before a trim.
         """
         asked_s = self._loop.time()
         lately = asked_s < self._looked_s + _LOOK_EVERY_S
@@ -188,21 +179,20 @@ class CompactedReader:
             self._looked_s = self._loop.time()
             with contextlib.suppress(MetadataUnavailable, SessionExpired, TimeoutError):
                 async with asyncio.timeout(_LOOK_S_MAX):
-                    # A read that begins needs the newest record: if retention has removed messages,
-                    # a key may be only in the newest view, and a metadata server may be behind.
+                    # A metadata server may be behind, and after a trim a key may be in the newest
+                    # view only.
                     await self._record.look(newest=at_once)
 
     async def close(self, error: NotOwner) -> None:
-        """Close the readers; later reads raise `error`."""
         self._closed = error
         self._hints.clear()
         await self._readers.close()
 
     async def read(self, offset: int, room: Room) -> tuple[list[CompactedBatch], int, int]:
-        """Return batches with messages from `offset` on, where to continue, and the view's horizon.
+        """Return batches from `offset` on, where to continue, and the view's horizon.
 
-        If the place to continue is the horizon, the view has no more. No batches: the view has none
-        from `offset` on. Raises `COMPACTED_VIEW_UNREADABLE`, `NotOwner`.
+        If the place to continue is the horizon, or there are no batches, the view has no more.
+        Raises `COMPACTED_VIEW_UNREADABLE`, `NotOwner`.
         """
         return await self._in_view(lambda view: self._read(view, offset, room))
 
@@ -217,7 +207,7 @@ class CompactedReader:
             except (LedgerNotFound, NoSuchEntry):
                 if not found:
                     raise
-                break  # the next page raises the error
+                break
             for batch in taken:
                 room = room.without(batch)
             found += taken
@@ -229,7 +219,7 @@ class CompactedReader:
         return found, following, view.horizon
 
     async def position(self, message_id: MessageId) -> int | None:
-        """Return the offset of a message of the view; None if its ledger is not part of the view.
+        """Return a message's offset; None if its ledger is not in the view.
 
         Raises `MessageNotFound`.
         """
@@ -248,10 +238,10 @@ class CompactedReader:
         return await self._in_view(find)
 
     async def offset_at(self, time_ms: int) -> tuple[int | None, int]:
-        """Return the first offset in the view with a message as new as `time_ms`, and the horizon.
+        """Return the first offset with a message as new as `time_ms`, and the horizon.
 
-        None: all messages are older. The first call reads each ledger of the view completely, and
-        keeps the result.
+        None: all are older. The first call reads each ledger of the view completely, and keeps the
+        result.
         """
 
         async def find(view: View) -> tuple[int | None, int]:
@@ -291,10 +281,8 @@ class CompactedReader:
             self._times[ledger.ledger_id] = found
         return found
 
-    # Views
-
     async def _in_view(self, work: Callable[[View], Awaitable[T]]) -> T:
-        """Run `work` on the current view; repeat if the view was replaced and deleted meanwhile."""
+        """Run `work` on the view; repeat if the view was replaced and deleted meanwhile."""
         for _ in range(_TRIES_MAX):
             view = self.now
             try:
@@ -311,13 +299,10 @@ class CompactedReader:
             f"{self._name}: its compacted view was replaced {_TRIES_MAX} times while it was read"
         )
 
-    # Ledgers
-
     async def _of_ledger(
         self, ledger: CompactedLedger, offset: int, room: Room, *, must: bool
     ) -> list[CompactedBatch]:
-        """Return the ledger's batches from `offset` on, while there is room; `must`: at least
-        one."""
+        """Return batches from `offset` on, while there is room; `must`: at least one."""
         reader = await self._reader(ledger)
         last = reader.last_add_confirmed
         first = await self._entry_at(ledger, offset, last)
@@ -347,8 +332,6 @@ class CompactedReader:
         )
 
     async def _entry_at(self, ledger: CompactedLedger, offset: int, last: int) -> int:
-        """Return the first entry with a message at `offset` or later; the caller knows that it
-        exists."""
         if offset <= ledger.first_offset:
             return 0
         hint = self._hints.entry_of(ledger.ledger_id, offset)
@@ -381,8 +364,7 @@ class CompactedReader:
 
 
 async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:
-    """Return the first number from `low` on for which `holds` is true; `high` if there is none
-    below."""
+    """Return the first number in the range for which `holds` is true, else `high`."""
     while low < high:
         middle = (low + high) // 2
         if await holds(middle):

@@ -1,24 +1,17 @@
 """Compact a partition, as a broker's own run: two passes, one new view.
 
-    1. the partition's record: begun (run)       so of all runs, jobs' too, only one can publish
-    2. both passes (log/compaction.py)           messages of the new view into new ledgers
-    3. the partition's record: published         horizon and ledgers, in one compare-and-set
-    4. after a grace, ledgers of earlier views   out of the record, then deleted
+    1. the record: begun (run)       so of all runs, jobs' too, only one can publish
+    2. both passes (log/compaction.py)   messages of the new view into new ledgers
+    3. the record: published         horizon and ledgers, in one compare-and-set
+    4. after a grace                 earlier views' ledgers leave the record, then are deleted
 
-A run reads only closed ledgers, which never change, and the view that its own `begun` has found.
-While this run may publish, no other run can. So safety does not depend on who owns the partition;
-the owner runs it because the owner knows when a run is due. After a crash the old view is still
-valid, and no record will name the new ledgers, because the next run replaces this run in the record
-(log/orphan_ledgers.py). Memory: the newest offsets of some keys, a byte per message, a batch that
-is read, and a batch that is written.
+A run reads only closed ledgers, and the view that its own `begun` has found; while it may publish,
+no other run can. So safety does not depend on who owns the partition. After a crash the old view is
+still valid, and the next run replaces this run in the record, so no record will name the new
+ledgers.
 
-`Pace` limits the speed of a compaction, and its share of the event loop:
-
-    reads       at most a set number of bytes a second, times the urgency: the more work, the faster
-    works       for at most a share of the loop's time, in turns of a millisecond
-
-The share is the limit when messages come faster than they can be compacted. Without it, a
-compaction would take every other turn of the loop from publishers.
+`Pace` limits the bytes read a second, times the urgency, and the share of the loop's time. Without
+the share, a compaction would take every other turn of the loop from publishers.
 """
 
 from __future__ import annotations
@@ -80,16 +73,13 @@ _log = structlog.get_logger()
 
 _TURN_S = 0.001
 _LATE_S_MAX = 0.05
-"""A busy loop gives turns late; at most this delay is caught up."""
+"""A busy loop gives turns late; at most this is caught up."""
 _TURN_STEPS = 50
-"""End a turn after `_TURN_S` of work, or this many steps in case the clock stands still."""
+"""Ends a turn if the clock stands still."""
 
 
 class Pace:
-    """Paces a run: call `resume` after each wait, and `step` after each piece of work.
-
-    `share`: the share of the loop's time; more than 0, at most 1.
-    """
+    """`share`: the share of the loop's time; more than 0, at most 1."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_s: float, share: float) -> None:
         self._loop = loop
@@ -98,14 +88,12 @@ class Pace:
         self._read_free_s = self._work_free_s = self._resumed_s = loop.time()
         self._read = self._steps = 0
         self.urgency = 1.0
-        """Multiplies `bytes_per_s`."""
 
     def resume(self) -> None:
-        """Begin to count working time now, after a wait."""
         self._resumed_s = self._loop.time()
 
     async def step(self, read: int = 0) -> None:
-        """Count a step of work and the bytes it read; pause when a turn is over."""
+        """Count a step and the bytes it read; pause when a turn is over."""
         self._read += read
         self._steps += 1
         began_s, now_s = self._resumed_s, self._loop.time()
@@ -124,10 +112,9 @@ class Pace:
 _READ_BYTES = 1024 * 1024
 _READ_COUNT = 1_000_000
 _BATCH_BYTES = 128 * 1024
-"""Size of the messages in one entry of a view; compressing them takes about a millisecond."""
+"""Messages in an entry of a view; compressing them takes about a millisecond."""
 _DELTA_MAX = 2**31 - 1
 _Window = list[tuple[int, Record]]
-"""Offsets and messages, in order."""
 
 
 class Compactor:
@@ -152,8 +139,7 @@ class Compactor:
 
     @property
     def uncompacted(self) -> tuple[int, bool] | None:
-        """Return the bytes that a run would add to the view, and whether it is due; None: no
-        compaction."""
+        """Return the bytes that a run would add to the view, and whether it is due."""
         view, policy = self._record.value.compaction, self._policy()
         if policy is None:
             return None
@@ -162,7 +148,6 @@ class Compactor:
 
     @property
     def is_due(self) -> bool:
-        """Whether a run or a cleanup is due, as far as this owner knows."""
         record, uncompacted = self._record.value, self.uncompacted
         if uncompacted is not None and uncompacted[1]:
             config = self._context.config
@@ -172,10 +157,9 @@ class Compactor:
         return uncompacted is not None and bool(self._retired(record))
 
     async def work(self) -> None:
-        """Compact if it is due, and remove ledgers of old views; one partition of the broker at a
-        time.
+        """Compact if due, and remove old views' ledgers; one partition of the broker at a time.
 
-        Raises what ledgers and the metadata store raise: try again later.
+        Raises errors of ledgers and the metadata store: try again later.
         """
         async with self._context.compacting:
             await self._record.look(newest=True)  # a job may have begun or published a view
@@ -200,8 +184,6 @@ class Compactor:
     def _now(self) -> int | None:
         time = self._context.deletion_time()
         return None if time is None else time.now_ms
-
-    # One run
 
     async def _run(self, policy: CompactionPolicy) -> None:
         started_s = self._loop.time()
@@ -240,7 +222,7 @@ class Compactor:
                 lambda record: published(record, run, horizon, made, self._context.clock())
             )
         except CompactionLost:
-            target.discard()  # after any other error, the record may name its ledgers
+            target.discard()
             raise
         await self._record.look(newest=True)
         _log.info(
@@ -252,7 +234,7 @@ class Compactor:
         )  # fmt: skip
 
     async def _first_pass(self, dirt: Dirt, newest: NewestOffsets, pace: Pace) -> int:
-        """Note each key's newest offset; return where the run ends: early if the table is full."""
+        """Note each key's newest offset; return the run's end: earlier if the table is full."""
         end = dirt.end
         async with aclosing(self._batches(dirt.start, dirt.end, pace)) as batches:
             async for batch in batches:
@@ -270,7 +252,6 @@ class Compactor:
     async def _kept_before(
         self, before: CompactionRecord, choice: Choice, pace: Pace
     ) -> AsyncGenerator[_Window]:
-        """Yield the messages to keep from the previous view."""
         at = 0
         while before.ledgers and at < before.horizon:
             batches, following, horizon = await self._view.read(at, Room(_READ_BYTES, _READ_COUNT))
@@ -295,7 +276,7 @@ class Compactor:
     async def _kept_of_new(
         self, start: int, end: int, newest: NewestOffsets, pace: Pace
     ) -> AsyncGenerator[_Window]:
-        """Yield the messages to keep from the log; open only batches that have some."""
+        """Yield the messages to keep from the log, opening only batches that have some."""
         async with aclosing(self._batches(start, end, pace)) as batches:
             async for batch in batches:
                 base, count = batch.base_offset, batch.header.record_count
@@ -310,12 +291,11 @@ class Compactor:
                             await pace.step()
 
     def _opening(self, batch: StoredBatch) -> AbstractAsyncContextManager[BatchWindows]:
-        # A batch is rebuilt for the view, so its records carry the times that readers see.
+        # The view's records carry the times that readers see.
         return self._context.open_batches.opening(readable(batch.header, batch.data))
 
     async def _batches(self, start: int, end: int, pace: Pace) -> AsyncGenerator[StoredBatch]:
-        """Yield the batches of the log, from the batch with offset `start` on."""
-        # Pieces of large messages are not in views; their ledgers stay next to the view.
+        # Pieces of large messages are not in views.
         at = self._record.ledgers.shown_from(start)
         while at < end:
             read = await self._log.read(at, end, _READ_BYTES, _READ_COUNT)
@@ -347,12 +327,11 @@ class Compactor:
                 encrypted_for=self._name.namespace if settings.encrypted else None,
             )
 
-        # The ledger client holds the task, because this task may be cancelled while it waits.
+        # The ledger client holds the task, because this task may be cancelled.
         return lambda: self._context.ledgers.spawn(make())
 
     async def _change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
-        """Change the record by compare-and-set, as jobs do. Raises `CompactionLost` if the topic is
-        gone."""
+        """Compare-and-set the record; raise `CompactionLost` if the topic is gone."""
 
         def checked(record: PartitionRecord) -> PartitionRecord:
             if record.deleted or record.incarnation != self._incarnation:
@@ -364,8 +343,6 @@ class Compactor:
             self._context.topics, (namespace, topic, number), checked,
             timeout_s=self._context.config.open_timeout_ms / 1000,
         )  # fmt: skip
-
-    # Ledgers of earlier views
 
     def _retired(self, record: PartitionRecord) -> list[int]:
         now_ms = self._now()
@@ -386,14 +363,14 @@ class Compactor:
 def begun_by_broker(
     record: PartitionRecord, run: str, now_ms: int, yield_ms: int
 ) -> PartitionRecord:
-    """Return `begun`, unless an operator's job is compacting. Raises `CompactionLost`."""
+    """Return `begun`, or raise `CompactionLost` if an operator's job is compacting."""
     if not is_ours_to_begin(record.compaction, now_ms, yield_ms):
         raise CompactionLost("a job compacts this partition now")
     return begun(record, run, now_ms)
 
 
 def _windows(windows: BatchWindows, base: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the number, first offset and count of each window before offset `end`."""
+    """Yield number, first offset and count of each window before `end`."""
     for number in range(windows.windows):
         numbers = windows.numbers(number)
         count = min(len(numbers), end - base - numbers.start)
@@ -402,8 +379,6 @@ def _windows(windows: BatchWindows, base: int, end: int) -> Iterator[tuple[int, 
 
 
 class _Target:
-    """Writes the ledgers of a new view, one after another."""
-
     def __init__(
         self,
         context: PartitionContext,
@@ -426,7 +401,6 @@ class _Target:
         self._error: OctavoError | None = None
 
     async def add(self, messages: _Window) -> None:
-        """Add messages, at higher offsets than all earlier ones."""
         for offset, record in messages:
             await self._add(offset, record)
 
@@ -452,7 +426,7 @@ class _Target:
             self._tombstones += 1
 
     async def close(self) -> list[CompactedLedger]:
-        """Flush and close the last ledger; return all ledgers, durable."""
+        """Close the last ledger; return all ledgers, durable."""
         if self._rows:
             await self._flush()
         if self._count:
@@ -460,7 +434,7 @@ class _Target:
         return self._made
 
     def discard(self) -> None:
-        """Delete all ledgers made so far; a sweep finds those that cannot be deleted now."""
+        """Delete all ledgers made so far; a sweep finds the rest."""
         ledgers = self._context.ledgers
         if self._making is not None:
             ledgers.spawn(_discarded(self._context, self._making))

@@ -25,18 +25,15 @@ from octavo.protocol.records import Record
 
 class SchemaCheck(Protocol):
     async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
-        """Return the first message that does not fit, and why. Raises `SchemaCheckUnavailable`."""
+        """Return the first message that does not fit, and why; raise `SchemaCheckUnavailable`."""
 
 
 @dataclass(slots=True)
 class PassedOver:
-    """How many messages were counted as acked without an ack of a client, since this broker's
-    start."""
+    """Messages counted as acked without a client's ack, since this broker's start."""
 
     expired: int = 0
-    """Older than their topic's time to live."""
     evicted: int = 0
-    """Beyond a backlog quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +48,21 @@ class PartitionContext:
     """This machine's clock; nothing may be deleted by it."""
     rng: random.Random
     deletion_time: Callable[[], DeletionTime | None]
-    """Returns None while nothing may be deleted by age."""
+    """None while nothing may be deleted by age."""
     subscription_info: Callable[[PartitionName, str], Awaitable[SubscriptionInfo]]
-    """Raises `SubscriptionNotFound`."""
     broker_id: Callable[[], str]
     spawn: Callable[[Coroutine[Any, Any, None]], object]
-    """Runs in the background; the broker holds the task."""
     bulk_loads: BulkLoadStore
     shared: SharedLedgers
-    """Releases ledgers that leave a partition."""
     schema_checker: Callable[[tuple[str, str]], Awaitable[SchemaCheck]]
-    """Returns the check for a subject; raises `SchemaMismatch` when no message can fit it."""
+    """Raises `SchemaMismatch` when no message can fit the subject."""
     passed_over: PassedOver = field(default_factory=PassedOver)
     leases_are_read: Callable[[], bool] = lambda: True
-    """Whether every broker that may be the successor can read leases in a state ledger."""
+    """Whether every possible successor can read leases in a state ledger."""
     letters: DeadLetterSender | None = None
     compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Partitions are compacted one after the other, so memory and pace are limited per broker."""
+    """Limits compactions' memory and pace for the whole broker."""
 
     def reopen_pauses(self) -> Backoff:
-        """Make the pauses between attempts to open a partition."""
         config = self.config
         return Backoff(config.reopen_delay_ms / 1000, config.reopen_delay_ms_max / 1000, self.rng)

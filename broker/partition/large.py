@@ -1,18 +1,13 @@
-"""Store large messages piece by piece, and read them in the same way.
+"""Store large messages piece by piece, and read them so.
 
-    1. checks      the topic takes such messages, and the producer may publish
-    2. a ledger    of this partition, labelled like each ledger that its owner makes, is filled with
-                   the pieces, and at last with the message (protocol/large.py), and closed
-    3. insertion   behind the open ledger, by a single compare-and-set of the partition's record,
-                   which says that all records but the last are pieces (rollover.py)
+A ledger of this partition is filled with the pieces, then with the message (protocol/large.py), and
+is inserted behind the open ledger by one compare-and-set (rollover.py).
 
-Promises: before step 3 nothing of the message is visible. After it, all of it is visible and
-durable, at the offset of its last record. Memory: a piece, and the entries that the ledger's writer
-is sending, until the slowest bookie has them. If an upload breaks off, its ledger is deleted. If
-the owner dies before step 3, a sweep finds the ledger (log/orphan_ledgers.py): no record names it,
-and no offsets were used. If a publisher gave the upload a name, it finds an inserted but unanswered
-message by this name, while the message is kept. A copy in another topic, as a dead letter or a
-retry, is an upload as well, filled while the original is read.
+Promises: before the insertion nothing of the message is visible; after it, all is visible and
+durable, at the offset of its last record. Memory: a piece, and the entries on their way to the
+slowest bookie. A broken-off upload's ledger is deleted; after a crash a sweep finds it
+(log/orphan_ledgers.py). By the upload's name a publisher finds a message that was inserted but not
+answered.
 """
 
 from __future__ import annotations
@@ -57,10 +52,10 @@ from octavo.protocol.large import (
 from octavo.protocol.records import Record, build_batch, read_records
 
 PIECES_UNDER_WAY_MAX = 4
-"""The most unacked pieces of an upload; at the limit, its socket is not read."""
+"""Unacked pieces of an upload; at the limit, its socket is not read."""
 _NAME_BYTES = 8
 _REFUSALS = (ExclusiveProducer, StaleProducerAccess, TopicIsStream)
-"""Errors that refuse an insertion just before it gets its offsets: nothing is stored."""
+"""These refuse an insertion before it gets offsets: nothing is stored."""
 
 
 def placed(segment: PartitionLedger, *, duplicate: bool) -> Published:
@@ -70,7 +65,7 @@ def placed(segment: PartitionLedger, *, duplicate: bool) -> Published:
 
 
 class LargeUpload:
-    """A large message that is being received. End it by `finish` or `discard`."""
+    """A large message that is being received; end it by `finish` or `discard`."""
 
     def __init__(
         self,
@@ -100,18 +95,18 @@ class LargeUpload:
         self._answered = asyncio.Event()
 
     async def add(self, data: bytes) -> None:
-        """Add a piece; wait while too many are on their way to the bookies.
+        """Add a piece; wait while too many are on their way.
 
-        Raises `PartitionUnavailable`: the upload has failed, and nothing of it is stored.
+        Raises `PartitionUnavailable`: nothing of the upload is stored.
         """
         record = piece_record(self.upload, self._contents.messages, data, self._now_ms)
         await self._add(record)
 
     async def finish(self, message: Record, body: LargeBody) -> Published:
-        """Store the message after all its pieces, and return its place once it is visible.
+        """Store the message after its pieces; return its place once it is visible.
 
-        Raises what `add` raises; `ExclusiveProducer`, `StaleProducerAccess`, `TopicIsStream`
-        (nothing is stored); and `PublishOutcomeUnknown`.
+        Raises `ExclusiveProducer`, `StaleProducerAccess`, `TopicIsStream` and what `add` raises
+        (nothing is stored), and `PublishOutcomeUnknown`.
         """
         assert body.pieces == self._contents.messages
         headers = [*message.headers, body.header()]
@@ -136,11 +131,11 @@ class LargeUpload:
 
         async def plan() -> Insertion | None:
             if self._known_as and self._record.ledgers.uploaded(self._known_as):
-                return None  # a repetition of this call has inserted the ledger
+                return None  # a repeat of this call has inserted the ledger
             return Insertion((ledger,), upload=self._known_as, check=self._check)
 
-        # From now on the record may name the ledger: cancelling this call does not end the
-        # insertion. So `discard` must not delete the ledger, unless it was not inserted.
+        # From now on the record may name the ledger, even if this call is cancelled: `discard` must
+        # not delete it.
         self._writer = None
         try:
             await self._rollover.insert(plan)
@@ -164,7 +159,6 @@ class LargeUpload:
         return placed(found, duplicate=True)
 
     def discard(self) -> None:
-        """Delete the ledger if it is not part of the partition."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._spawn(self._ledgers.discard(writer))
@@ -201,11 +195,9 @@ class LargeUpload:
 
 
 async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-    """Store a copy whose body comes in parts; `copy` has the original's header with the body's
-    size.
+    """Store a copy whose body comes in parts, with the original's header.
 
-    Raises `BrokenBody` if the parts do not fit that header (nothing is stored), and what `begun`
-    raises.
+    Raises `BrokenBody` if the parts do not fit the header (nothing is stored).
     """
     large = large_body_of(copy.headers)
     if large is None:
@@ -227,7 +219,7 @@ async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes
 
 
 class BodyReader:
-    """The body of a message. `large` describes a large body; None: the message is not large."""
+    """The body of a message; `large` is None if the message is not large."""
 
     def __init__(
         self, log: PartitionLog, segment: PartitionLedger, offset: int, record: Record
@@ -243,10 +235,7 @@ class BodyReader:
         return len(self.record.value or b"") if self.large is None else self.large.size
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces; each is checked before it is given out.
-
-        Raises `BrokenBody`, and what reading raises.
-        """
+        """Yield the body in checked pieces; raise `BrokenBody`, or errors of reading."""
         if self.large is None:
             yield self.record.value or b""
             return
@@ -255,14 +244,14 @@ class BodyReader:
             yield assembler.take(await self.piece(number))
 
     async def piece(self, number: int) -> Piece:
-        """Read a piece, unchecked; of a message that is not large, its value."""
+        """Read a piece unchecked; or the value of a message that is not large."""
         if self.large is None:
             return Piece("", 0, self.record.value or b"")
         return await read_piece(self._log, self._segment, number)
 
 
 async def read_piece(log: PartitionLog, segment: PartitionLedger, number: int) -> Piece:
-    """Read a piece of the large message in this ledger. Raises `BrokenBody`, `OffsetTrimmed`."""
+    """Raises `BrokenBody`, `OffsetTrimmed`."""
     batch = await log.reader.piece(segment, number)
     return piece_of(next(read_records(batch.data)))
 

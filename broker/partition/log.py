@@ -1,7 +1,6 @@
-"""Read an owned partition: by offset, time or message id, and at its end.
+"""Read the confirmed batches of an owned partition: by offset, time or message id, and at its end.
 
-Recently confirmed batches come from the tail cache, older batches from the ledgers (log/reader.py).
-Unconfirmed batches are never read. Readers at the end wait for new messages.
+Recent batches come from the tail cache, older batches from the ledgers (log/reader.py).
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from octavo.metadata.topics import PartitionLedger
 
 
 class PartitionLog:
-    """Read the confirmed batches of an open partition. `publisher` says where the end is."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -36,7 +33,6 @@ class PartitionLog:
         reader: LogReader,
         publisher: Publisher,
     ) -> None:
-        """`tail` belongs to `cache`; `publisher` fills it."""
         self._name = name
         self._record = record
         self._cache = cache
@@ -47,7 +43,7 @@ class PartitionLog:
         self.times = LedgerTimes(reader)
         self._publisher = publisher
         self._sealing: Sealing | None = None
-        """The encryption of the newest encrypted ledger with batches in the tail."""
+        """The newest encrypted ledger with batches in the tail."""
         self._growth: dict[asyncio.Future[None], None] = {}
         self._closed: NotOwner | None = None
         self._leaving = 0
@@ -55,42 +51,37 @@ class PartitionLog:
 
     @property
     def work(self) -> Work:
-        """The messages and bytes stored and read since the newest ledger was opened."""
+        """Messages and bytes stored and read since the newest ledger was opened."""
         messages, size = self._publisher.stored_messages, self._publisher.stored_bytes
         return Work(messages + self._read_messages, size + self._read_bytes)
 
     @property
     def earliest_offset(self) -> int:
-        """The first offset that retention has left."""
         return self._record.ledgers.earliest_offset
 
     @property
     def kept_from(self) -> int:
-        """The first offset that is left once a trim that is being written has taken effect."""
+        """The first offset left after the trim that is being written."""
         return max(self._leaving, self.earliest_offset)
 
     def leave(self, offset: int) -> None:
-        """Note that a trim is being written: no reader may seek back before `offset` any more."""
+        """Note a trim that is being written: no reader may seek before `offset`."""
         self._leaving = offset
 
     @property
     def end_offset(self) -> int:
-        """One past the last confirmed message."""
         return self._publisher.confirmed_offset
 
     def renew_tail(self) -> PartitionTail:
-        """Replace the tail by an empty tail, because its ledger has ended."""
         self.tail.clear()
         self.tail = self._cache.partition()
         return self.tail
 
     def follow(self, publisher: Publisher) -> None:
-        """Take the end of the partition from this publisher from now on."""
         self._publisher = publisher
         self.grown()
 
     def grown(self) -> None:
-        """Wake waiting readers: the end may have moved."""
         writer = self._publisher.writer
         self._sealing = (writer and writer.sealing) or self._sealing
         waiters, self._growth = self._growth, {}
@@ -99,7 +90,6 @@ class PartitionLog:
                 waiter.set_result(None)
 
     async def close(self, error: NotOwner) -> None:
-        """Stop reading; readers that wait get `error`."""
         self._closed = error
         self.grown()
         self.tail.clear()
@@ -117,8 +107,7 @@ class PartitionLog:
                 return []
             offset = self._record.ledgers.shown_from(offset)
         found = self.tail.read(offset, bytes_max, count_max)
-        # Return a cached batch only if its key is readable. Otherwise the ledger's reader reports
-        # the reason, or finds that the key was wrapped again.
+        # If the key is unreadable, the ledger's reader reports why, or finds it wrapped again.
         if not found or (self._sealing is not None and not await self._sealing.is_readable()):
             found = await self.reader.read(offset, self.end_offset, bytes_max, count_max)
         for batch in found:
@@ -149,9 +138,9 @@ class PartitionLog:
         return ForkPoint(offset, Cut(segment.ledger_id, entry_id, about, header.first_timestamp))
 
     async def offset_at(self, time_ms: int, least: int = 0) -> int:
-        """See `Partition.offset_at`. `least`: ignore messages before that offset."""
+        """Find a time as `Partition.offset_at` does; ignore messages before `least`."""
         passed, least = -1, max(least, self.earliest_offset)
-        # Read the list again for each ledger: ledgers may be trimmed during the search.
+        # Read the list again for each ledger: some may be trimmed meanwhile.
         while (segment := self._after(passed)) is not None:
             passed = segment.base_offset
             end = self.end_offset
@@ -162,7 +151,7 @@ class PartitionLog:
             except LedgerNotFound:
                 if self._record.ledgers.segment_of(segment.ledger_id) is not None:
                     raise
-                continue  # retention has removed it meanwhile
+                continue
             if found is not None and found >= self.earliest_offset:
                 return self._record.ledgers.shown_from(found)
             if found is not None:  # retention has removed that message meanwhile
@@ -179,7 +168,7 @@ class PartitionLog:
 
     async def _offset_in(self, segment: PartitionLedger, time_ms: int, least: int) -> int | None:
         if segment.count is not None:
-            # The footer of an offloaded object has these times.
+            # An offloaded object has these times in its footer.
             if not is_measured(segment) and not is_only_copy(segment.offload):
                 segment = measured(segment, await self.times.of(segment))
         else:
@@ -201,7 +190,7 @@ class PartitionLog:
             return (await self.reader.batch_of(message_id)).base_offset + message_id.index
         except MessageNotFound as error:
             if message_id.ledger_id in compacted_ledgers(self._record.value):
-                # Retention may have removed the offset, so a seek to it would go elsewhere.
+                # A seek to an offset that retention removed would go elsewhere.
                 raise MessageNotFound(
                     f"{error}: it is in a compacted view, which only compacted=true reads; "
                     "use the message's offset instead"
@@ -236,7 +225,6 @@ class PartitionLog:
                 raise self._closed
 
     def _last_entry(self, ledger_id: int) -> int:
-        """Return the last confirmed entry of a ledger that is being written."""
         return self._publisher.last_entry_of(ledger_id)
 
 

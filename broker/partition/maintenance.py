@@ -54,13 +54,12 @@ class Maintenance:
         self._trimming = asyncio.Lock()
 
     def close(self) -> None:
-        """Cancel pending work: the partition is no longer served here."""
         for task in (self._checkpoint, self._measuring):
             if task is not None:
                 task.cancel()
 
     def confirmed(self, publisher: Publisher, payload_bytes: int, entries: int) -> None:
-        """Count confirmed entries; after enough of them, write a checkpoint of the producers."""
+        """Count confirmed entries; after enough, checkpoint the producers."""
         self._unscanned_bytes += payload_bytes
         self._unscanned_entries += entries
         long = self._unscanned_bytes >= self._context.config.producer_checkpoint_bytes
@@ -71,11 +70,11 @@ class Maintenance:
             )
 
     async def _write_checkpoint(self, publisher: Publisher) -> None:
-        """Write a checkpoint: from then on, a take-over scans only later batches."""
+        """Write the producers, so that a take-over scans only later batches."""
         try:
             await self._persist_producers(publisher)
         except Exception as error:
-            # The producers are not lost: the next write begins with a snapshot of all producers.
+            # Nothing is lost: the next write begins with a snapshot of all producers.
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
                 "checkpoint_failed", partition=str(self._name), reason=str(error), exc_info=bug
@@ -84,13 +83,10 @@ class Maintenance:
             self._checkpoint = None
 
     async def note_producers(self, publisher: Publisher) -> None:
-        """Write the producers, if any, before a close, so that the next owner need not scan for
-        them."""
         if len(publisher.stored_producers) or publisher.stored_stream is not None:
             await self._persist_producers(publisher)
 
     async def _persist_producers(self, publisher: Publisher) -> None:
-        """Write what a take-over would learn from the batches confirmed so far."""
         upto = publisher.confirmed_offset
         told = [producers_op(upto, publisher.stored_producers.take_changed())]
         if publisher.stored_stream is not None:
@@ -98,9 +94,9 @@ class Maintenance:
         await asyncio.gather(*[self._persist(op) for op in told])
 
     async def trim(self, publisher: Publisher) -> None:
-        """Remove ledgers that are beyond retention and that all subscriptions have acked.
+        """Remove ledgers that are beyond retention and acked by all subscriptions.
 
-        Raises what the metadata store raises: try again later.
+        Raises errors of the metadata store: try again later.
         """
         async with self._trimming:  # upkeep and a compaction may run at once
             try:
@@ -109,10 +105,9 @@ class Maintenance:
                 self._on_lost(error)
 
     async def truncate(self, publisher: Publisher, before: int) -> int:
-        """Make the partition begin at `before`, even for subscriptions that need older messages.
+        """Make the partition begin at `before`, whatever subscriptions need; return its beginning.
 
-        Returns the new beginning, durable. Raises `OwnershipLost`, and `MetadataUnavailable` when
-        the outcome is unknown.
+        Raises `OwnershipLost`, and `MetadataUnavailable` when the outcome is unknown.
         """
         if before <= self._log.earliest_offset:
             return self._log.earliest_offset
@@ -139,7 +134,6 @@ class Maintenance:
         return self._log.earliest_offset
 
     async def follow_subscriptions(self) -> None:
-        """Make a cursor for each subscription of the topic, and drop all other cursors."""
         names = await self._context.topics.list_subscriptions(*self._name.topic_name)
         await self._subscriptions.follow(names)
 
@@ -151,7 +145,6 @@ class Maintenance:
             )
 
     async def _measure(self, segment: PartitionLedger) -> None:
-        """Write into the record how new a ledger's messages are, for the next trim."""
         try:
             contents = await self._log.times.of(segment)
             await self._record.change(
@@ -162,7 +155,7 @@ class Maintenance:
         except OwnershipLost as error:
             self._on_lost(error)
         except Exception as error:
-            # The ledger is kept until it can be read: one of unknown age is never trimmed by age.
+            # A ledger of unknown age is never trimmed by age.
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
                 "ledger_not_measured", ledger_id=segment.ledger_id, reason=str(error), exc_info=bug
@@ -171,11 +164,10 @@ class Maintenance:
             self._measuring = None
 
     def retention(self, time: DeletionTime | None) -> RetentionPolicy:
-        """Return what may be trimmed now. `time`: the deletion clock; None: nothing goes by age."""
+        """Return what may be trimmed now; without `time`, nothing goes by age."""
         settings = self._settings()
         age_ms = None if time is None else settings.retention_ms
-        # The newest messages may be in no view yet. The horizon comes from the record that a trim
-        # changes, or from an older version of it.
+        # The newest messages may be in no view yet.
         compacted = settings.compaction_after_bytes is not None
         covered = covered_to(self._record.value) if compacted else None
         goes = compacted and settings.compaction_delete_raw
@@ -191,7 +183,7 @@ class Maintenance:
         before = self._record.ledgers
         unknown = policy.to_measure(before, now_ms, open_bytes)
         if unknown is not None and self._measuring is None:
-            # Measuring reads the whole ledger, so the trim does not wait for it.
+            # Measuring reads the whole ledger; the trim does not wait for it.
             self._measuring = asyncio.create_task(
                 self._measure(unknown), name=f"measure ledger {unknown.ledger_id}"
             )
@@ -203,14 +195,12 @@ class Maintenance:
             return
         scanned_from: int | None = None
         if len(publisher.stored_producers) or publisher.stored_stream is not None:
-            # A take-over scans the batches since the last checkpoint. If these were trimmed, a
-            # repeated batch could be stored twice.
+            # A take-over scans these batches; without them, a repeat could be stored twice.
             scanned_from = publisher.confirmed_offset
             await self._persist_producers(publisher)
 
         def trimmed(record: PartitionRecord) -> PartitionRecord:
-            # Compute the limit now: a subscription may have gone back meanwhile. While the record
-            # is being written, no subscription may.
+            # Computed now: a subscription may have gone back. None may while the record is written.
             limits = [self._subscriptions.oldest_unacked(), scanned_from]
             limit = min((offset for offset in limits if offset is not None), default=None)
             ledger_list = policy.trimming(self._record.ledgers, now_ms, open_bytes, limit)
@@ -221,7 +211,6 @@ class Maintenance:
         await self._release(before)
 
     async def _release(self, before: LedgerList) -> None:
-        """Release ledgers that `before` named and the record no longer names."""
         for ledger_id in before.dropped_in(self._record.ledgers):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
             self._log.forget(ledger_id)

@@ -5,14 +5,13 @@
     3. rebuild: how many messages, which producers, which cursors
     4. compare-and-set the record: newest ledger closed, epoch + 1
 
-Fencing comes before reading: after step 2 nothing can be added to what step 3 sees. After step 4
-the old owner cannot name another ledger, so if no ledger was open, this alone keeps it out. New
-ledgers are made when first needed (rollover.py, state/log.py), because few of the partitions that a
-broker takes over are in use. But if a ledger was being written, publishers wait: then new ledgers
-are made during the recovery (or before it, by the successor of a planned hand-over), and step 4
-names them. If another broker changed the record meanwhile, step 4 fails and all steps are repeated
-(LedgerChaining: of two brokers that take over at once, one wins). A crash at any point leaves at
-most ledgers that no record names, and sweeps find these (log/orphan_ledgers.py).
+Fencing comes before reading: nothing can be added to what step 3 sees. After step 4 the old owner
+cannot name another ledger. If step 4 fails because another broker changed the record, all steps are
+repeated: of two brokers that take over at once, one wins.
+
+New ledgers are made when first needed, because few partitions are in use; but if a ledger was being
+written, they are made during the recovery, and step 4 names them. A crash leaves at most ledgers
+that no record names (log/orphan_ledgers.py).
 """
 
 from __future__ import annotations
@@ -60,14 +59,13 @@ R = TypeVar("R")
 _ATTEMPTS_MAX = 5
 _CLOSED_LOOKS = 100
 _CLOSED_PAUSE_S = 0.005
-"""How long to wait before looking again whether the last owner has closed its ledger (one
-write)."""
+"""Pause (one write) before looking whether the last owner closed its ledger."""
 _LONGER_MAX = 8
-"""After timeouts, an opening may take at most this multiple of `open_timeout_ms`."""
+"""After timeouts, an opening may take this multiple of `open_timeout_ms`."""
 
 
 class Opened(NamedTuple):
-    """All that a partition needs to serve. `recovered`: the ledger taken from the last owner."""
+    """All that a partition needs to serve; `recovered`: the last owner's ledger."""
 
     writer: LedgerWriter | None
     state: State
@@ -76,25 +74,20 @@ class Opened(NamedTuple):
     recovered: LedgerMetadata | None
 
     def let_go(self) -> None:
-        """Drop the writers: the partition is not served here, and its next owner recovers the
-        ledgers."""
+        """Drop the writers: the next owner recovers the ledgers."""
         for writer in (self.writer, self.state_writer):
             if writer is not None:
                 let_go(writer)
 
 
 class Prepared(NamedTuple):
-    """Ledgers made for an opening before its turn."""
-
     epoch: int
-    """The record's epoch; at any other epoch these ledgers are useless (log/orphan_ledgers.py)."""
+    """These ledgers are useless at any other epoch of the record."""
     data: asyncio.Future[LedgerWriter]
     state: asyncio.Future[LedgerWriter] | None
 
 
 class PartitionOpener:
-    """Opens a partition, at a take-over and again after its ledger has failed."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -118,7 +111,7 @@ class PartitionOpener:
         self._prepared: Prepared | None = None
 
     async def prepare(self, foretold: HandoverNotice) -> None:
-        """Make new ledgers before the current owner lets go. Raises what `take_over` raises."""
+        """Make new ledgers before the current owner lets go."""
         record = PartitionRecord(incarnation=foretold.incarnation, epoch=foretold.epoch)
         state = self._create("state", record) if foretold.has_state else None
         self._prepared = Prepared(foretold.epoch, self._create("data", record), state)
@@ -134,17 +127,17 @@ class PartitionOpener:
             self._spawn(self._discard(prepared.data, prepared.state))
 
     async def take_over(self) -> Opened:
-        """Do all four steps. Raises what the ledger client and the metadata store raise.
+        """Do all four steps.
 
-        Raises `PartitionUnavailable` when the opening takes too long.
+        Raises errors of ledgers and the metadata store, and `PartitionUnavailable` when it takes
+        too long.
         """
         return await self._in_time(self._take_over())
 
     async def take_as_left(self, end: HandoverState) -> Opened | None:
         """Do steps 1 and 4 only, if `end` fits; else return None and change nothing.
 
-        May run in parallel with the claim: if two brokers do this, or take over, one of them wins.
-        Raises what `take_over` raises.
+        May run in parallel with the claim: of several brokers that open or take over, one wins.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is None:
@@ -167,16 +160,15 @@ class PartitionOpener:
     ) -> Opened:
         """Do the four steps again as the owner, whose cursors in memory are the newest.
 
-        `producers` and `stream`: as of the batches before `confirmed_offset`. Raises
-        `OwnershipLost` if another broker has taken over meanwhile.
+        `producers` and `stream`: before `confirmed_offset`. Raises `OwnershipLost` if another
+        broker has taken over.
         """
         return await self._in_time(self._open(producers, confirmed_offset, stream))
 
     async def _in_time(self, opening: Coroutine[Any, Any, R]) -> R:
-        """Stop an opening that takes too long; the next attempt may take twice as long.
+        """Stop an opening that takes too long, and double the time of the next attempt.
 
-        An attempt starts from the beginning, so with a fixed limit a slow partition would never
-        open.
+        Each starts from the beginning: with a fixed limit a slow partition would never open.
         """
         allowed_ms = self._allowed_ms
         try:
@@ -221,8 +213,7 @@ class PartitionOpener:
         return Opened(writer, state, table, state_writer, closed)
 
     async def _closed(self, ledger_id: int) -> LedgerMetadata:
-        """Return the ledger's metadata once the previous owner, which is closing the ledger now,
-        has closed it."""
+        """Wait until the last owner, which is closing the ledger, has closed it."""
         for _ in range(_CLOSED_LOOKS):
             if (found := await self._ledgers.metadata(ledger_id)).state is LedgerState.CLOSED:
                 break
@@ -293,7 +284,7 @@ class PartitionOpener:
         return Opened(writer, state, table, state_writer, recovered)
 
     def _drop_ledgers(self, before: PartitionRecord, state_ledger: int | None) -> None:
-        """Delete ledgers that `before` named and the record no longer names."""
+        """Delete ledgers that only `before` named."""
         ledger_list = LedgerList(before.ledgers, before.trimmed_offset)
         for ledger_id in ledger_list.dropped_in(self._record.ledgers):
             self._spawn(delete_quietly(self._ledgers, ledger_id))
@@ -301,7 +292,7 @@ class PartitionOpener:
             self._spawn(delete_quietly(self._ledgers, state_ledger))
 
     async def _close_last(self) -> LedgerMetadata | None:
-        """Step 2: recover the newest ledger, so that no owner can add to it any more."""
+        """Do step 2: recover the newest ledger, so that no owner can add to it."""
         last = self._record.ledgers.last
         if last is None or last.count is not None:
             return None
@@ -311,7 +302,7 @@ class PartitionOpener:
         return State() if state_ledger is None else await replay(self._ledgers, state_ledger)
 
     async def _measure(self, recovered: LedgerMetadata | None) -> Contents | None:
-        """Return the contents of the recovered ledger; None if it was closed before."""
+        """Return the recovered ledger's contents; None if it was closed before."""
         if recovered is None:
             return None
         if recovered.last_entry < 0:
@@ -324,15 +315,14 @@ class PartitionOpener:
             plain_length(recovered),
             min(first.first_timestamp, last.first_timestamp),
             max(first.max_timestamp, last.max_timestamp),
-            # Append times never go back between the first and the last batch. For other times,
-            # `LedgerTimes` reads all batches when needed; now that would take too long.
+            # Append times never go back. For others, `LedgerTimes` reads all batches later; now
+            # that takes too long.
             0 if recovered.last_entry == 0 or closed.appended is not None else -1,
         )
 
     def _closing(
         self, ledger_list: LedgerList, closed: LedgerMetadata | None, contents: Contents | None
     ) -> LedgerList:
-        """Return `ledger_list` with its newest ledger closed, if this opening has closed it."""
         if closed is None or contents is None:
             return ledger_list
         return ledger_list.closing_last(closed.ledger_id, contents, self._clock())
@@ -340,14 +330,13 @@ class PartitionOpener:
     async def _producers(
         self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
     ) -> tuple[ProducerTable, bool]:
-        """Return the producers as of `upto`, updated from later batches; and whether any batch was
-        scanned."""
+        """Return the producers as of `upto`, and whether any batch was scanned."""
         scanned = False
         table = ProducerTable(self._config.producers_max)
         for producer in known.snapshot() if known is not None else state.producers.values():
             table.restore(producer)
         for segment in ledger_list.segments:
-            # Bulk-loaded ledgers have no sequences and may be long. A fork takes no sequences over.
+            # Bulk loads have no sequences and may be long; a fork inherits none.
             sequenced = not (segment.bulk_loaded or segment.shared)
             if sequenced and segment.base_offset + (segment.count or 0) > upto:
                 await self._scan(table, segment, max(upto, segment.base_offset))
@@ -369,10 +358,10 @@ class PartitionOpener:
                 )
 
     async def _appends(self, stream: StreamState, ledger_list: LedgerList) -> bool:
-        """Update the stream's state from later appends; return whether any ledger was scanned."""
+        """Apply later appends to the stream's state; return whether a ledger was scanned."""
         scanned = False
         for segment in ledger_list.segments:
-            # Bulk loads are not appends, and a fork does not inherit the source's producers.
+            # Bulk loads are no appends; a fork does not inherit producers.
             appended = not (segment.bulk_loaded or segment.shared)
             start = max(stream.upto, segment.base_offset)
             if appended and segment.base_offset + (segment.count or 0) > start:
@@ -399,10 +388,9 @@ class PartitionOpener:
         await write_snapshot(writer, entries)
 
     def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:
-        """Begin to make a ledger, while others are still being recovered.
+        """Begin to make a ledger.
 
-        The ledger client holds the task, and cleans up even if this broker stops before the task is
-        awaited.
+        The ledger client holds the task, and cleans up if this broker stops before it is awaited.
         """
         return self._ledgers.spawn(
             create_ledger(self._ledgers, self._settings(), self._name, kind, record)
@@ -418,7 +406,7 @@ class PartitionOpener:
         own: bool,
         has_none: bool = False,
     ) -> None:
-        """Step 4. If it fails, discard the new ledgers, unless the record may name them."""
+        """Do step 4; if it fails, discard the new ledgers, unless the record may name them."""
         try:
             await self._publish_record(
                 closed, contents, writer, state_writer, own=own, has_none=has_none
@@ -442,14 +430,14 @@ class PartitionOpener:
         own: bool,
         has_none: bool,
     ) -> None:
-        """Compare-and-set the record. `has_none`: no message or state names a producer."""
+        """Compare-and-set the record; `has_none`: no message or state names a producer."""
         before = self._record.value
 
         def make(record: PartitionRecord) -> PartitionRecord:
             assert record is before or own, "nobody else uses the record before it is open"
             state_ledger = record.state_ledger if state_writer is None else state_writer.ledger_id
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
-            # Not `before`: on a reopening, this broker may have trimmed the record since.
+            # Not `before`: this broker may have trimmed the record since.
             ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
             ledger_list = self._closing(ledger_list, closed, contents)
             if has_none:
@@ -464,7 +452,6 @@ class PartitionOpener:
         await self._record.change(make)
 
     async def _discard(self, *made: asyncio.Future[LedgerWriter] | None) -> None:
-        """Discard the ledgers of an opening that failed before any record named them."""
         begun = [one for one in made if one is not None]
         for writer in await asyncio.gather(*begun, return_exceptions=True):
             if not isinstance(writer, BaseException):

@@ -1,7 +1,6 @@
-"""Insert a partition's part of a committed bulk load.
+"""Insert a partition's part of a committed bulk load (rules: bulkload/rules.py).
 
-The rule and its reasons are in bulkload/rules.py; rollover.py inserts the ledgers. After a crash
-the bulk load's record says what must still be inserted, and the partition's record what was
+After a crash the bulk load's record says what to insert, and the partition's record what was
 inserted.
 """
 
@@ -37,7 +36,7 @@ class PartLoader:
         return await self._first_offset(bulk_load, batch)
 
     async def _plan(self, bulk_load: str, batch: int) -> Insertion | None:
-        """Decide what to insert; called while no other insertion is under way."""
+        """Decide what to insert, while no other insertion is under way."""
         record = await self._committed(bulk_load, batch)
         part, mark = rules.part_of(record, batch, *self._name), rules.mark_of(bulk_load, record)
         if part is None or rules.is_loaded(self._record.value.bulk_loads, mark, batch):
@@ -70,7 +69,7 @@ class PartLoader:
         return record
 
     async def _is_void(self, part: BulkLoadPart) -> bool:
-        """Whether the part was meant for a deleted topic of this name."""
+        """Return whether the part was meant for a deleted topic of this name."""
         try:
             topic, _ = await self._context.topics.read_topic(*self._name.topic_name)
         except RecordNotFound:
@@ -78,7 +77,7 @@ class PartLoader:
         return not topic.stands or not part.is_of(topic)
 
     async def _finished(self) -> set[str]:
-        """Return the marks that may be removed from the record, once there are many."""
+        """Return marks to remove from the record, once there are many."""
         marks = self._record.value.bulk_loads
         found: set[str] = set()
         if len(marks) >= rules.MARKS_MAX:

@@ -1,11 +1,9 @@
-"""An owned partition: publish, read, subscriptions.
+"""An owned partition, open from the start: publish, read, subscriptions.
 
 Promises: a publish that returned is durable on an ack quorum and keeps its offset for ever; offsets
 have no gaps; a repeated producer sequence is stored once. This relies on fencing: after a take-over
 the old owner's ledger takes no more adds. After a crash the next owner recovers the last ledger and
-replays the state ledger; it needs nothing from this process.
-
-`PartitionOpening.open` makes a `Partition`, which is open from the start.
+replays the state ledgerwithout anything from this process.
 
     state       means                                            leaves by
     OPEN        it is served                                     its ledger failed, lost, close
@@ -124,11 +122,6 @@ NEXT_STATES: Mapping[PartitionState, frozenset[PartitionState]] = {
 
 
 class PartitionOpening:
-    """Opens a partition that this broker is about to serve.
-
-    After an attempt that timed out, the next attempt may take longer.
-    """
-
     def __init__(
         self,
         name: PartitionName,
@@ -139,7 +132,7 @@ class PartitionOpening:
     ) -> None:
         self.name = name
         self.incarnation = incarnation
-        """The topic's incarnation; this object does not serve a later topic of the same name."""
+        """The topic's incarnation: a later topic of the name needs another object."""
         self.context = context
         self.settings = settings
         self.on_lost = on_lost
@@ -156,7 +149,7 @@ class PartitionOpening:
         )  # fmt: skip
 
     async def open(self) -> Partition:
-        """Take the partition over. Raises what its ledgers and the metadata store raise."""
+        """Take the partition over; raise errors of its ledgers and the metadata store."""
         started_s = asyncio.get_running_loop().time()
         opened = await self.opener.take_over()
         return self._opened("partition_taken_over", opened, started_s)
@@ -166,8 +159,7 @@ class PartitionOpening:
     ) -> Partition | None:
         """Take the partition over as `end` describes it, while `claim` claims it.
 
-        Returns None if `end` does not fit; the claim then stands. Raises what `claim` and `open`
-        raise.
+        Returns None if `end` does not fit; the claim then stands.
         """
         started_s = asyncio.get_running_loop().time()
         taking = asyncio.ensure_future(self.opener.take_as_left(end))
@@ -191,7 +183,6 @@ class PartitionOpening:
         return partition
 
     async def close(self) -> None:
-        """Discard what was prepared for the opening, and close its readers."""
         self.opener.unprepare()
         await self.reader.close()
 
@@ -217,7 +208,7 @@ class Partition:
         self._reopening: asyncio.Task[None] | None = None
         self._gone: NotOwner | None = None
         self._used_s = self._loop.time()
-        """When a client last made a call; at first, when the partition was opened here."""
+        """When a client last called; at first, the time of the opening."""
         self._kept_up_s = -math.inf
         """When `maintain` was last due."""
         self._retired_until_s = 0.0
@@ -229,7 +220,6 @@ class Partition:
             name, lambda: self._publisher, self._store_append, self.persist, self.prove,
             context.deletion_time, context.config.producers_max,
         )  # fmt: skip
-        """The partition seen as a durable stream."""
         self._log = PartitionLog(
             name, self._record, context.tail_cache, tail, opening.reader, self._publisher
         )
@@ -266,25 +256,22 @@ class Partition:
         self._rollover = self._new_rollover()
         self._gathering = MessageBatcher(partial(self.publish, checked=True, fits=True))
         self._left: list[Op] = []
-        """The leases to write once the partition is closed for a successor that can read them."""
+        """Leases to write at the end, for a successor that can read them."""
         self._check_turns = asyncio.Lock()
-        """Keeps the order: batches are stored in the order in which they came to be checked."""
+        """Batches are stored in the order in which they came to be checked."""
         self._checking = 0
-        """How many batches are being checked, or wait for their check."""
 
     def describe(self) -> dict[str, int]:
         return {"checking": self._checking}
 
-    # Figures
-
     @property
     def epoch(self) -> int:
-        """How many times the partition was opened, by any broker."""
+        """Counts openings, by any broker."""
         return self._record.value.epoch
 
     @property
     def lease_epoch(self) -> int:
-        """The epoch in ack ids; it differs between incarnations of the topic."""
+        """The epoch in ack ids; differs between incarnations of the topic."""
         return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
 
     @property
@@ -293,7 +280,7 @@ class Partition:
 
     @property
     def kept_from(self) -> int:
-        """The earliest offset once a trim under way has taken effect."""
+        """The earliest offset once the trim under way has taken effect."""
         return self._log.kept_from
 
     @property
@@ -302,7 +289,7 @@ class Partition:
 
     @property
     def next_offset(self) -> int:
-        """The end: one past the last durable message."""
+        """One past the last durable message."""
         return self._log.end_offset
 
     @property
@@ -311,11 +298,9 @@ class Partition:
 
     @property
     def work(self) -> Work:
-        """The messages and bytes published and read here since the newest ledger was opened."""
         return self._log.work
 
     def publishing(self) -> Publishing:
-        """Describe what holds publishers back."""
         publisher, most = self._publisher, self._config.inflight_bytes_max
         why = []
         if publisher.waiting_bytes:
@@ -334,12 +319,11 @@ class Partition:
 
     @property
     def ledgers(self) -> tuple[tuple[int, int], ...]:
-        """The ledgers that make the partition, each with its first offset, in order."""
         segments = self._record.ledgers.segments
         return tuple((segment.ledger_id, segment.base_offset) for segment in segments)
 
     async def stats(self) -> PartitionStats:
-        """Return the live figures; thousands of subscriptions take several turns of the loop."""
+        """Return live figures, in several turns of the loop for many subscriptions."""
         subscriptions = await self._subscriptions.stats()
         publisher, segment = self._publisher, self._publisher.segment
         return PartitionStats(
@@ -369,8 +353,6 @@ class Partition:
             self._subscriptions.committed(),
         )
 
-    # Publish and read
-
     async def publish(
         self,
         batch: bytes,
@@ -383,18 +365,16 @@ class Partition:
     ) -> Published:
         """Store one RecordBatch v2 unchanged; return its place once it is durable.
 
-        Producer id, epoch and base sequence are read from its header (-1: not idempotent).
-        `expected_offset`: store only at this offset. `checked`: the batch has passed
-        `octavo.protocol.batch.check_batch`. `fits`: its messages have also passed the topic's
-        schema, and none of them is due after its expiry. `access`: the epoch of exclusive access
-        that the publisher has. `own`: a broker's own batch for an internal topic, or a copy;
-        schema, backlog and exclusive access do not refuse it.
+        Its header has producer id, epoch and base sequence (-1: not idempotent). `expected_offset`:
+        store only there. `checked`: `check_batch` passed. `fits`: the schema and the due times are
+        checked, too. `access`: the publisher's epoch of exclusive access. `own`: a broker's batch
+        for an internal topic, or a copy, exempt from schema, backlog and exclusive access.
 
-        Calls take effect in the order in which they were made. Raises `AUDIT_TOPIC_CLOSED`,
+        Calls take effect in their order. Raises `PublishOutcomeUnknown` (it may be stored); with
+        nothing stored `NotOwner`, `PartitionUnavailable`, `AUDIT_TOPIC_CLOSED`,
         `ExclusiveProducer`, `StaleProducerAccess`, `SchemaMismatch`, `DueAfterExpiry`,
         `InvalidBatch`, `BATCH_TOO_LONG`, `StaleProducerEpoch`, `SequenceGap`, `OffsetMismatch`,
-        `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and `PartitionUnavailable` (nothing was
-        stored); `PublishOutcomeUnknown` (it may have been stored).
+        `Overloaded`, `BacklogQuotaExceeded`.
         """
         published = await self._publish(
             batch, expected_offset=expected_offset, checked=checked, fits=fits, access=access,
@@ -403,18 +383,16 @@ class Partition:
         return await self._proved(published)
 
     async def store_copy(self, batch: bytes) -> None:
-        """Store a dead letter or a retry, as brokers do; skip a copy that is already stored.
+        """Store a dead letter or a retry; skip a copy that is already stored.
 
         Schema, quotas, exclusive access and `batch_bytes_max` never refuse a copy: it was admitted
-        as a message, a refusal cannot change it, and its original waits. Raises what `publish`
-        raises otherwise.
+        as a message, and its original waits.
         """
         check_not_internal(self.name.topic_name)
         await self._proved(await self._publish(batch, own=True))
 
     async def _proved(self, published: Published) -> Published:
-        """Complete a duplicate's answer: prove ownership, and add the place if it is still
-        remembered.
+        """Complete a duplicate's answer: prove ownership, and add its remembered place.
 
         Raises `PublishOutcomeUnknown`.
         """
@@ -462,8 +440,7 @@ class Partition:
         if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
             raise InvalidBatch("transactional and control batches are not supported")
         self._check_open()
-        # A producer that has not heard the answer may repeat a stored batch. It must not be
-        # refused, because a refusal says that nothing was stored.
+        # A repeat of a stored batch must not be refused: that would say that nothing was stored.
         if not own and not self._publisher.has(header, append):
             if not fits:
                 await self._check_messages(batch, header)
@@ -472,22 +449,18 @@ class Partition:
         try:
             return await self._publisher.publish(batch, header, expected_offset, access, append)
         except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
-            await self.prove()  # if there is a successor, it may have the missing messages
+            await self.prove()  # a successor may have the missing messages
             raise
 
     async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> int | None:
-        """Publish an append to a durable stream; return the stream's end after it; None for a
-        repeat."""
+        """Store an append to a durable stream; return the stream's end, None for a repeat."""
         published = await self._publish(
             batch, expected_offset=expected, checked=True, append=append
         )
         return None if published.duplicate else published.last_offset + 1
 
     async def publish_single(self, record: Record) -> Placed:
-        """Store one message without a sequence number, perhaps in a batch with others.
-
-        Raises what `publish` raises.
-        """
+        """Store one message without a sequence number, perhaps in a shared batch."""
         check_not_internal(self.name.topic_name)
         self.check_due(record)
         if self._settings().schema_validate:
@@ -502,17 +475,17 @@ class Partition:
         return await self._context.schema_checker((self.name.namespace, subject))
 
     def check_due(self, record: Record) -> None:
-        """Raise `DueAfterExpiry` for a message that the topic's ttl expires before it is due."""
+        """Raise `DueAfterExpiry` if the topic's ttl expires the message before it is due."""
         due_ms = due_of(record.headers)
         why = why_never_due(due_ms, self._context.clock(), self._settings().policies)
         if why is not None:
             raise DueAfterExpiry(f"{self.name}: the message was not stored: {why}")
 
     async def _check_messages(self, batch: bytes, header: BatchHeader) -> None:
-        """Raise `SchemaMismatch` or `DueAfterExpiry` for the first message that may not be stored.
+        """Raise `SchemaMismatch` or `DueAfterExpiry` for the first bad message.
 
-        While other batches are being checked, a batch that needs no check waits as well: otherwise
-        it could overtake an earlier batch of its producer.
+        A batch that needs no check waits for the checks of earlier batches, so that it overtakes
+        none of its producer.
         """
         settings = self._settings()
         is_delayed = header.attributes & ATTRIBUTE_DELAYED
@@ -546,9 +519,8 @@ class Partition:
             await asyncio.sleep(0)
 
     def join_single(self, record: Record) -> Joined:
-        """Do what `publish_single` does, without waiting.
-
-        The caller must have checked that the message has no due time and the topic no schema.
+        """Do what `publish_single` does without waiting, if the topic lacks a schema and the
+        message a due time.
         """
         check_not_internal(self.name.topic_name)
         return self._gathering.join(record)
@@ -563,9 +535,9 @@ class Partition:
         """Give `producer` exclusive access; return its state with the new epoch, and the next
         offset.
 
-        All messages that others have published lie before that offset, and are durable. Waits up to
-        `wait_s` until the present holder goes. Raises `TopicIsStream`, `ProducerBusy`, `NotOwner`;
-        `AckOutcomeUnknown` and `PublishOutcomeUnknown`: call again, for another epoch.
+        All others' messages lie before that offset, and are durable. Waits up to `wait_s` for the
+        present holder. Raises `TopicIsStream`, `ProducerBusy`, `NotOwner`; `AckOutcomeUnknown` and
+        `PublishOutcomeUnknown`: call again, for another epoch.
         """
         check_not_internal(self.name.topic_name)
         self._check_is_no_stream()
@@ -594,7 +566,7 @@ class Partition:
         return state, upto
 
     async def release_access(self, epoch: int) -> None:
-        """End exclusive access, so that any producer may publish again.
+        """End exclusive access.
 
         Raises `StaleProducerAccess`, `AckOutcomeUnknown`, `NotOwner`.
         """
@@ -608,11 +580,10 @@ class Partition:
         self._access_changed.set()
 
     async def begin_large(self, upload: str, access: int | None = None) -> LargeUpload | Published:
-        """Begin to receive a large message (large.py); if it is stored already, return its place.
+        """Begin to receive a large message; if it is already stored, return its place.
 
-        `upload`: the publisher's name for the message, equal in each repetition, or empty.
-        `access`: as in `publish`; for a copy, as in `store_copy`. Raises `LargeNotTaken`,
-        `TooManyLedgers`, and what `publish` raises.
+        `upload`: the publisher's name for it, equal in each repetition, or empty. Raises
+        `LargeNotTaken`, `TooManyLedgers`, and what `publish` raises.
         """
         check_not_internal(self.name.topic_name)
         self._check_open()
@@ -636,11 +607,7 @@ class Partition:
         )  # fmt: skip
 
     async def copy_large(self, upload: str, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-        """Store a copy of a large message, unless one with this `upload` is stored; return its
-        place.
-
-        Raises what `begin_large` and `take_copy` raise.
-        """
+        """Store a copy of a large message, unless this `upload` is stored; return its place."""
         begun = await self.begin_large(upload, BROKERS)
         if isinstance(begun, Published):
             return begun
@@ -660,40 +627,33 @@ class Partition:
         self._access.check(access, int(self._loop.time() * 1000))
 
     async def body(self, offset: int) -> BodyReader:
-        """Open the body of the message at this offset; a large body comes in pieces.
-
-        Raises `MessageNotFound` if there is no message, and what `read` raises.
-        """
+        """Open the body of a message, in pieces if large; raise `MessageNotFound`, and as
+        `read`."""
         self._check_open()
         return await open_body(self._log, self._record, self.readable, offset)
 
     async def body_piece(self, offset: int, number: int) -> Piece:
-        """Read a piece of the large message at this offset, without opening the message.
-
-        Raises `MessageNotFound` if it has no such piece, and what `read` raises.
-        """
+        """Read one piece of a large message; raise `MessageNotFound`, and as `read`."""
         self._check_open()
         return await piece_at(self._log, self._record, offset, number)
 
     async def large_body(self, offset: int) -> BodyReader | None:
-        """Like `body`, but None if no large body is stored at this offset."""
         return await self.body(offset) if self._record.ledgers.find(offset).pieces else None
 
     async def prove(self) -> None:
-        """Return when it is certain that this broker owned the partition when this was called.
+        """Return when it is certain that this broker owned the partition at the call.
 
-        An add fails if we were fenced. But a repeat, or a refusal because something is missing,
-        adds nothing, and must not be answered by an owner that has a successor. Raises `NotOwner`,
-        `PartitionUnavailable` (ownership cannot be proved now), `Overloaded`.
+        A repeat, or a refusal because something is missing, stores nothing, so fencing does not
+        refuse it; an owner with a successor must not give such answers. Raises `NotOwner`,
+        `PartitionUnavailable`, `Overloaded`.
         """
         await self._state_log.prove()
 
     async def load_part(self, bulk_load: str, batch: int) -> int | None:
-        """Insert this partition's part of a committed bulk load, unless that was done before.
+        """Insert this partition's part of a committed bulk load, once.
 
-        Returns the part's first offset; None if there is no such part (any more). Raises
-        `BULK_LOAD_NOT_FOUND` if the batch is not committed, and `PartitionUnavailable`: then call
-        again.
+        Returns its first offset, or None if there is no such part. Raises `BULK_LOAD_NOT_FOUND` if
+        the batch is not committed; `PartitionUnavailable`: call again.
         """
         self._check_open()
         return await self._part_loader.load(self._rollover, bulk_load, batch)
@@ -701,33 +661,32 @@ class Partition:
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
     ) -> list[StoredBatch]:
-        """Read whole batches from the one that contains `offset`; the caller skips earlier records.
+        """Read whole batches from the batch that contains `offset`; the caller skips earlier
+        records.
 
-        Returns at least one batch if there is any, and otherwise at most `bytes_max` bytes and
-        `count_max` messages. At the end, waits up to `wait_s` for a new message, then returns [].
-        Raises `OffsetTrimmed`, `OffsetBeyondEnd`, `NotOwner`.
+        Returns at least one batch if there is any, else at most `bytes_max` bytes and `count_max`
+        messages. At the end, waits up to `wait_s`, then returns []. Raises `OffsetTrimmed`,
+        `OffsetBeyondEnd`, `NotOwner`.
         """
         self._check_open()
         return await self._log.read(offset, bytes_max, count_max, wait_s)
 
     async def offset_at(self, time_ms: int) -> int:
-        """Return the first offset with a message at least as new as `time_ms`; the end if there is
-        none.
+        """Return the first offset with a message as new as `time_ms`, or the end.
 
-        Timestamps need not ascend (Kafka's rule). Batch headers tell which batches must be opened.
+        Timestamps need not ascend (Kafka's rule).
         """
         self._check_open()
         return await self._log.offset_at(time_ms)
 
     async def position(self, message_id: MessageId) -> int:
-        """Return the offset of a message id. Raises `MessageNotFound`."""
+        """Return a message id's offset; raise `MessageNotFound`."""
         self._check_open()
         return await self._log.position(message_id)
 
     async def resolve(
         self, *, at: MessageId | int | str | None = None, time_ms: int | None = None
     ) -> int:
-        """Return the offset meant by `earliest`, `latest`, an offset, a message id, or a time."""
         if time_ms is not None:
             return await self.offset_at(time_ms)
         if isinstance(at, MessageId):
@@ -739,12 +698,10 @@ class Partition:
         return self.earliest_offset if at == "earliest" else self.next_offset
 
     async def truncate(self, before: int) -> int:
-        """Remove all messages before offset `before`, for good; return the first offset that is
-        left.
+        """Remove all messages before an offset for good; return the first offset left.
 
-        An earlier `before` than the last changes nothing. Subscriptions skip removed messages.
-        Raises `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable` when the outcome is
-        unknown: call again.
+        Subscriptions skip them. Raises `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable`
+        when the outcome is unknown: call again.
         """
         self._check_open()
         if before > self.next_offset:
@@ -759,53 +716,39 @@ class Partition:
             raise NotOwner(f"{self.name} is served by another broker now: {error}") from error
 
     async def fork_point(self, offset: int) -> ForkPoint:
-        """Return where to cut the ledgers for a fork before `offset`. Raises what `read` raises.
-
-        Valid for the current `epoch` only: at a later epoch the end may lie elsewhere.
-        """
         self._check_open()
         return await self._log.fork_point(offset)
 
     @property
     def compacted(self) -> CompactedLog:
-        """The partition, read through its compacted view. Raises `NotOwner`."""
         self._check_open()
         return self._compacted
 
-    # Subscriptions
-
     async def subscribe(self, info: SubscriptionInfo) -> Subscription:
-        """Make the subscription's cursor durable at its start, if it does not exist yet."""
+        """Make the subscription's cursor durable at its start, if it is missing."""
         self._check_open()
         found = await self._subscriptions.make(info)
         found.use()
         return found
 
     async def subscription(self, name: str) -> Subscription:
-        """Return the subscription here. Raises `SubscriptionNotFound`."""
         self._check_open()
         return await self._subscriptions.get(name)
 
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
-        """Open a batch for the duration of the block. For subscriptions."""
         return self._context.open_batches.readable(batch)
 
     def wall_ms(self) -> int:
-        """Return the time by this machine's clock. For subscriptions."""
         return self._context.clock()
 
     @property
     def hidden(self) -> Sequence[Range]:
-        """The offsets of pieces of large messages. For subscriptions."""
         return self._record.ledgers.hidden
 
     async def persist(self, op: Op) -> None:
-        """Make a change of cursors durable. For subscriptions."""
         self._check_open()
         await self._state_log.append(op)
         self._backlogs.acked()
-
-    # Opening and closing
 
     def announce(self) -> HandoverNotice:
         """Return what a successor needs to prepare."""
@@ -813,7 +756,7 @@ class Partition:
         return HandoverNotice(self.incarnation, record.epoch, record.state_ledger is not None)
 
     async def close(self, *, graceful: bool) -> None:
-        """Stop serving. `graceful`: finish pending work and close the ledgers."""
+        """Stop serving; `graceful`: finish pending work and close the ledgers."""
         if self.state is PartitionState.CLOSED:
             return
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
@@ -833,14 +776,13 @@ class Partition:
             await self._release()
 
     async def _say_closed(self, closed: LedgerMetadata) -> None:
-        """Write into the record how the newest ledger ends, so that the next owner need not recover
-        it."""
+        """Record how the newest ledger ends, so that the next owner need not recover it."""
         publisher, contents = self._publisher, self._publisher.segment.contents
         if closed.last_entry != publisher.segment.last_entry:
             return
         last = self._record.ledgers.last
         if last is None or last.ledger_id != closed.ledger_id:
-            return  # the record names a later ledger as the newest
+            return  # the record names a later ledger
         has_none = not len(publisher.stored_producers) and publisher.stored_stream is None
 
         def closing(record: PartitionRecord) -> PartitionRecord:
@@ -856,11 +798,10 @@ class Partition:
             await delete_quietly(self._context.ledgers, closed.ledger_id)
 
     async def _close_log(self) -> LedgerMetadata | None:
-        """Close the newest ledger; return its metadata, or None if it could not be closed."""
         publisher = self._publisher
         if publisher.failed is None:
             await self._rollover.close()
-        # If a roll-over failed meanwhile, it is unknown which ledger the record names last.
+        # After a failed roll-over, it is unknown which ledger the record names last.
         if publisher.failed is None:
             with contextlib.suppress(OctavoError):
                 await publisher.confirmed_up_to(publisher.next_offset)
@@ -871,8 +812,8 @@ class Partition:
     async def hand_off(self, on_drained: Callable[[HandoverState | None], None]) -> None:
         """Stop serving, and close the ledgers.
 
-        Calls `on_drained(end)` when all pending work is stored, before the ledgers are closed. If
-        `end` is None, the successor must find out how the partition ends.
+        Calls `on_drained` with the end, or None if unknown, when pending work is stored, before the
+        ledgers are closed.
         """
         if self.state is PartitionState.CLOSED:
             on_drained(None)
@@ -887,14 +828,13 @@ class Partition:
             self._context.spawn(self._release())
 
     def _leave_leases(self) -> None:
-        """Write the leases after all acks, so that the next owner continues with them."""
         if self._context.leases_are_read():
             self._left = self._subscriptions.leave(self.epoch)
             if self._left:
                 self._state_log.note(*self._left)
 
     async def _drained(self) -> HandoverState | None:
-        """Wait until pending work is stored; return how the partition ends, or None if unknown."""
+        """Wait until pending work is stored; return how the partition ends, if known."""
         publisher = self._publisher
         await asyncio.gather(self._rollover.close(), self._state_log.drain())
         if publisher.failed is None:
@@ -904,7 +844,7 @@ class Partition:
             return None
         record, segment = self._record.value, publisher.segment
         if segment.ledger_id is None:
-            return None  # without a new ledger, there is nothing that a successor must read
+            return None  # the successor has nothing to read
         state: tuple[bytes, ...] = ()
         if record.state_ledger is not None or self._publisher.stored_producers:
             state = tuple(self._snapshot())
@@ -916,7 +856,6 @@ class Partition:
         )  # fmt: skip
 
     def abandon(self, why: str) -> None:
-        """Stop serving immediately: another broker has the partition, or may have it soon."""
         self._lost(NotOwner(f"{self.name}: {why}"))
 
     def _new_publisher(self, opened: Opened, tail: PartitionTail) -> Publisher:
@@ -945,8 +884,6 @@ class Partition:
         )  # fmt: skip
 
     def tell_opened(self, event: str, opened: Opened, started_s: float) -> None:
-        """Log that the partition was opened. `started_s`: the loop's time when the attempt
-        began."""
         recovered = opened.recovered
         _log.info(
             event, partition=str(self.name), broker=self._context.broker_id(), epoch=self.epoch,
@@ -968,10 +905,10 @@ class Partition:
             )
 
     def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether no client has made a call for `for_ms`, nor since the partition was opened here.
+        """Return whether no client has called for `for_ms`.
 
-        If so, all calls are refused for the next `retire_s`, because the topic may be deleted in
-        that time. A refused client is asked to retry, and its call makes the partition used again.
+        If so, refuses all calls for the next `retire_s`, in which the topic may be deleted; a
+        refused client may retry, and its call counts as a use.
         """
         now_s = self._loop.time()
         quiet = self._gone is None and not self._publisher.inflight_bytes
@@ -981,25 +918,18 @@ class Partition:
         return unused
 
     def is_subscription_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether the subscription was not used here for `for_ms`; otherwise like `is_unused`."""
         return self._gone is None and self._subscriptions.is_unused(name, for_ms, retire_s)
 
     def unused_subscriptions(self, for_ms: int, durable: bool = True) -> list[str]:
-        """Return the subscriptions, durable or not, that were not used here for `for_ms`."""
         gone = self._gone is not None
         return [] if gone else self._subscriptions.unused(for_ms, durable=durable)
 
     @property
     def knows_subscriptions(self) -> bool:
-        """Whether this owner has read which subscriptions exist."""
         return self._subscriptions.is_followed
 
     async def know_subscriptions(self) -> None:
-        """Read which subscriptions exist. Raises errors of the metadata store and the state
-        ledger."""
         await self._maintenance.follow_subscriptions()
-
-    # Events
 
     def _confirmed(self, payload_bytes: int, entries: int) -> None:
         self._log.grown()
@@ -1051,7 +981,7 @@ class Partition:
             self._reopening = asyncio.create_task(self._reopen(), name=f"reopen {self.name}")
 
     async def _reopen(self) -> None:
-        """Recover the failed ledger, and begin another as soon as there are enough bookies."""
+        """Recover the failed ledger, and begin another when there are enough bookies."""
         failed, started_s = self._publisher, self._loop.time()
         await self._rollover.cancel()
         failed.let_go()
@@ -1084,7 +1014,7 @@ class Partition:
                 return
 
     def _lost(self, error: OctavoError) -> None:
-        """Stop serving for good: another broker serves the partition, or may do so now."""
+        """Stop serving for good: another broker has the partition, or may have it."""
         if self._gone is not None:
             return
         _log.warning("partition_lost", partition=str(self.name), reason=str(error))
@@ -1116,9 +1046,8 @@ class Partition:
         await self._publisher.abandon()
 
     def upkeep_is_due(self, quiet_s: float) -> bool:
-        """Whether the partition was used since upkeep was last due, or that was `quiet_s` ago.
-
-        If so, also note that upkeep is due now.
+        """Return whether the partition was used since the last upkeep, or that is `quiet_s` ago; if
+        so, note upkeep.
         """
         now_s = self._loop.time()
         if self._used_s < self._kept_up_s and now_s - self._kept_up_s < quiet_s:
@@ -1127,7 +1056,7 @@ class Partition:
         return True
 
     async def maintain(self) -> None:
-        """Roll over by age, expire old messages, trim by retention. Call periodically."""
+        """Roll over by age, expire messages, trim. Call periodically."""
         if self.state is PartitionState.OPEN:
             self._rollover.look()
             self._state_log.look()
@@ -1140,7 +1069,6 @@ class Partition:
 
     @property
     def compaction_is_due(self) -> bool:
-        """Whether `compact` has work to do; costs nothing."""
         return self.state is PartitionState.OPEN and self._compactor.is_due
 
     async def compact(self) -> None:

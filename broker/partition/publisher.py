@@ -2,16 +2,13 @@
 
     publish → dedup → offset → LedgerWriter.add … acks … → confirmed: cache, readers, answer
 
-Promises: batches take effect in the order of the calls and are confirmed in that order. A batch is
-answered only when it, all batches before it, and the record that names its ledger are durable. A
-batch is one entry and is never rebuilt; the ledger writer sends the batches of a loop turn in one
-write. With deferred syncs (the topic's durability), a batch is answered once an ack quorum has
-written it. It is readable only once it is synced, which is requested `deferred_sync_ms` later. So a
-power failure never removes what a reader has seen.
+Promises: batches take effect and are confirmed in the order of the calls. A batch is answered only
+when it, all batches before it, and the record that names its ledger are durable. With deferred
+syncs, it is answered once an ack quorum has written it, and readable only once it is synced,
+`deferred_sync_ms` later: so a power failure never removes what a reader has seen.
 
-A roll-over (rollover.py) does not stop publishing: adds go to the new ledger at once, and their
-answers wait until the partition's record names it. After a failure a publisher is finished: the
-outcome of pending batches is unknown, and the partition reopens (partition.py).
+During a roll-over adds go to the new ledger, and their answers wait for the record. After a failure
+the outcome of pending batches is unknown, and the partition reopens.
 """
 
 from __future__ import annotations
@@ -50,14 +47,12 @@ from octavo.protocol.codes import OctavoError
 from octavo.security.keys.errors import KeyMissing
 
 _WAITING_FACTOR = 4
-"""Batches that wait for room have at most this multiple of `inflight_bytes_max`; more are
-refused."""
+"""Bound on batches that wait for room, as a multiple of `inflight_bytes_max`."""
 _LAST_ANSWERS_S = 2.0
 
 
 class OpenSegment:
-    """A ledger as the publisher sees it, or the place where the first publish will begin a
-    ledger."""
+    """A ledger, or the place where the first publish will begin it."""
 
     __slots__ = (
         "added_bytes", "appended_ms", "base_offset", "contents", "created_ms", "entries",
@@ -74,54 +69,47 @@ class OpenSegment:
         appended_ms: int | None = None,
     ) -> None:
         self.writer = writer
-        """None until the ledger is first needed."""
+        """None until first needed."""
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.appended_ms = appended_ms
-        """Base of the batches' append times; None: they have none."""
+        """Base of the append times; None: the batches have none."""
         self.released = released
-        """Whether the partition's record names the ledger; until then no batch in it is
-        answered."""
+        """Whether the record names the ledger; until then no batch in it is answered."""
         self.entries = self.added_bytes = 0
         self.last_entry = -1
-        """The last entry that is confirmed and answered."""
+        """The last confirmed and answered entry."""
         self.contents = Contents()
-        """Totals of the confirmed entries."""
 
     @property
     def ledger_id(self) -> int | None:
-        """The ledger's id; None if there is no ledger yet."""
         return None if self.writer is None else self.writer.ledger_id
 
     def roll_due(self, policy: RolloverPolicy, now_ms: int) -> bool:
-        """Whether the ledger is long or old enough to be replaced."""
         if self.appended_ms is not None and now_ms - self.appended_ms > ROLL_AFTER_MS:
             return True
         return policy.due(self.added_bytes, self.entries, now_ms - self.created_ms)
 
     def is_made_otherwise(self, settings: TopicSettings) -> bool:
-        """Whether the settings ask for other copies, acks, syncs or append times than this ledger
-        has."""
+        """Return whether the settings now ask for other copies, acks, syncs or append times."""
         assert self.writer is not None
         metadata = self.writer.metadata
         made = (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         wanted = (settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
         deferred = is_deferred(settings.policies)
         if (self.appended_ms is not None) != has_append_times(settings.policies):
-            return True  # even an empty ledger: the next batch needs the other kind of time
+            return True  # even if empty: the next batch needs the other kind of time
         return self.entries > 0 and (made != wanted or self.writer.deferred != deferred)
 
 
 def _numbers_of(header: BatchHeader) -> tuple[int, int, int, int] | None:
-    """Return producer, epoch, first sequence and count; None if the batch is not numbered."""
+    """Return producer, epoch, first sequence and count; None without numbers."""
     if header.producer_id == NO_PRODUCER or header.base_sequence < 0:
         return None
     return header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
 
 
 class _Job:
-    """One call of `publish`, from its arrival to its answer."""
-
     __slots__ = (
         "access", "append", "batch", "entry_id", "expected_offset", "first_offset", "future",
         "header", "segment", "sequence", "size", "stored", "written",
@@ -137,9 +125,8 @@ class _Job:
         future: asyncio.Future[Published],
     ) -> None:
         self.append = append
-        """The append's effect on a durable stream."""
+        """The effect on a durable stream."""
         self.access = access
-        """The epoch of exclusive access that the publisher sent."""
         self.batch = batch
         self.header = header
         self.expected_offset = expected_offset
@@ -148,18 +135,15 @@ class _Job:
         self.first_offset = self.entry_id = -1
         self.segment: OpenSegment | None = None
         self.stored = self.written = False
-        """`stored`: durable. `written`: on an ack quorum, perhaps not synced."""
+        """`stored`: durable; `written`: on an ack quorum, perhaps not synced."""
         self.sequence = _numbers_of(header)
 
     def fail(self, error: OctavoError) -> None:
-        """Answer with an error, if the caller still waits."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class Publisher:
-    """An owner's pipeline into a partition, from the opening to the first failure."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -177,9 +161,9 @@ class Publisher:
         self._name = name
         self._clock = clock
         self.appended_ms = -1 if segment.appended_ms is None else segment.appended_ms
-        """The newest append time; later batches get at least this time."""
+        """The newest append time; later batches get no earlier time."""
         self.stored_stream = stream
-        """The confirmed state of the durable stream; None: the topic is not a stream."""
+        """The confirmed state; None: the topic is no stream."""
         self._stream = None if stream is None else stream.copy()
         self.closing: Append | None = None
         """The append that ended the stream without a batch."""
@@ -190,7 +174,7 @@ class Publisher:
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
         self.stored_producers = producers
-        """The confirmed producers; a snapshot may contain them."""
+        """Confirmed, so a snapshot may contain them."""
         self._producers = ProducerTable(config.producers_max)
         for state in producers.snapshot():
             self._producers.restore(state)
@@ -204,14 +188,13 @@ class Publisher:
         self._until_confirmed: list[tuple[int, asyncio.Future[None]]] = []
         self._draining: asyncio.Task[None] | None = None
         self._deferred: deque[_Job] = deque()
-        """Batches to answer once they are written, in order."""
         self._forcing: asyncio.Task[None] | None = None
         self._unanswered = 0
-        """Adds whose outcome the ledger writer has not reported; counted after a failure, too."""
+        """Adds whose outcome is not reported; counted after a failure, too."""
         self._all_answered: asyncio.Future[None] | None = None
         self.failed: OctavoError | None = None
         self.begin: Callable[[], Awaitable[None]] | None = None
-        """Makes the first ledger and calls `switch_to`; set by the roll-over (rollover.py)."""
+        """Makes the first ledger and calls `switch_to` (rollover.py)."""
         self._listen_to(segment)
 
     def describe(self) -> dict[str, int]:
@@ -226,7 +209,7 @@ class Publisher:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed; empty if nothing is."""
+        """Say what is stuck although it could proceed."""
         if not self._waiting or self._draining is not None or self.failed is not None:
             return ""
         return "publishes wait, and there is room" if self._has_room(self._waiting[0]) else ""
@@ -239,8 +222,7 @@ class Publisher:
         access: int | None = None,
         append: Append | None = None,
     ) -> Published:
-        """Store one checked batch. See `Partition.publish`; for an `append`, see
-        partition/stream.py.
+        """Store one checked batch; see `Partition.publish`.
 
         The answer to a repeated append does not contain its place.
         """
@@ -265,7 +247,6 @@ class Publisher:
             raise
 
     def has(self, header: BatchHeader, append: Append | None = None) -> bool:
-        """Whether the producer repeats a batch that was admitted before."""
         try:
             if append is not None:
                 return (
@@ -279,8 +260,7 @@ class Publisher:
             return False
 
     async def confirmed_up_to(self, offset: int) -> None:
-        """Return when all messages before `offset` are durable. Raises the error that ends the
-        pipeline."""
+        """Return when all messages before `offset` are durable, or raise the pipeline's error."""
         if offset <= self.confirmed_offset:
             return
         if self.failed is not None:
@@ -290,14 +270,13 @@ class Publisher:
         await done
 
     def begin_stream(self, stream: StreamState) -> None:
-        """Turn the log into this durable stream, which takes only appends from now on."""
+        """Make the log a durable stream, which takes only appends."""
         self.stored_stream, self._stream = stream, stream.copy()
 
     def let_close(self, append: Append) -> int | None:
-        """End the stream after all batches admitted so far, without a batch.
+        """End the stream after all admitted batches.
 
-        Returns None if this is new; for a repeat, the offset before which it was stored. Raises
-        what `StreamState.check` raises, and the error that has ended this pipeline.
+        Returns None, or for a repeat the offset before which it was stored.
         """
         if self.failed is not None:
             raise self._not_stored(self.failed)
@@ -311,9 +290,9 @@ class Publisher:
         return end
 
     def switch_to(self, segment: OpenSegment) -> None:
-        """Send batches to another ledger from now on.
+        """Send batches to another ledger.
 
-        The ledger starts at `next_offset`, or after the ledgers that are inserted in between.
+        It starts at `next_offset`, or after inserted ledgers.
         """
         assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
@@ -326,24 +305,23 @@ class Publisher:
 
     @property
     def writer(self) -> LedgerWriter | None:
-        """The writer of the ledger that takes adds now; None if there is no ledger yet."""
         return self.segment.writer
 
     def last_entry_of(self, ledger_id: int) -> int:
-        """Return the last confirmed entry of a ledger that is being written here; -1 if none."""
+        """Return the last confirmed entry of a ledger being written; -1 if none."""
         segment = self._segment_of(ledger_id)
         return -1 if segment is None else segment.last_entry
 
     def contents_of(self, ledger_id: int) -> Contents:
-        """Return the confirmed totals of a ledger that is being written here."""
+        """Return the confirmed totals of a ledger being written."""
         segment = self._segment_of(ledger_id)
         return Contents() if segment is None else segment.contents
 
     def _listen_to(self, segment: OpenSegment) -> None:
-        """Follow the writer's events, because it may end while nothing is added.
+        """Follow the writer's events.
 
-        Then its unconfirmed entries stay unconfirmed, and readers wait for them. So the ledger must
-        be replaced without waiting for an add.
+        If it ends, readers wait for its unconfirmed entries, so the ledger must be replaced without
+        waiting for an add.
         """
         if segment.writer is not None:
             segment.writer.on_event.append(partial(self._writer_told, segment))
@@ -363,8 +341,8 @@ class Publisher:
     async def abandon(self) -> None:
         """Drop the ledger without closing it: the next owner recovers it.
 
-        Waits up to two seconds for the bookies' answers to pending adds, so that an owner that lost
-        its partition unawares can log that it was fenced.
+        Waits up to two seconds for pending adds, so that an owner that lost its partition unawares
+        can log that it was fenced.
         """
         writer = self.writer
         if self._unanswered and writer is not None and writer.error is None:
@@ -373,16 +351,16 @@ class Publisher:
         self.let_go()
 
     def let_go(self) -> None:
-        """Drop both ledgers, because this pipeline has failed during a roll-over."""
+        """Drop both ledgers after a failed roll-over."""
         for segment in (self._previous, self.segment):
             if segment.writer is not None:
                 let_go(segment.writer)
 
     def release(self, segment: OpenSegment, tail: PartitionTail | None = None) -> None:
-        """Answer what this ledger has confirmed: the partition's record names the ledger now.
+        """Answer what this ledger has confirmed: the record names it now.
 
-        `tail`: a new, empty tail, if ledgers were inserted before this ledger: the old tail
-        cannot continue after them.
+        `tail`: an empty tail, if ledgers were inserted before: the old tail cannot continue after
+        them.
         """
         segment.released = True
         if tail is not None:
@@ -394,8 +372,6 @@ class Publisher:
         self._settle()
 
     def fail(self, error: OctavoError) -> None:
-        """End this pipeline: nothing more is confirmed; the outcome of pending batches is
-        unknown."""
         if self.failed is not None:
             return
         if isinstance(error, OutcomeUnknown):
@@ -429,8 +405,7 @@ class Publisher:
         self._waiting_bytes = 0
 
     def _not_stored(self, error: OctavoError) -> BrokerError:
-        """Return the error that says that nothing was stored: the caller may try again, at the new
-        owner if any."""
+        """Return an error that says that nothing was stored."""
         why = f"{self._name}: not stored: {error.name}: {error}"
         if isinstance(error, NotOwner | LedgerFenced | OwnershipLost):
             return NotOwner(why)
@@ -443,8 +418,7 @@ class Publisher:
         return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
 
     def _give_up(self, job: _Job) -> bool:
-        """Remove a job that waits for room, so that later jobs may fit. False if it does not
-        wait."""
+        """Remove a job that waits for room; return whether it waited."""
         if job not in self._waiting:
             return False
         self._waiting.remove(job)
@@ -470,7 +444,7 @@ class Publisher:
         self._waiting_bytes += job.size
 
     def _admit(self, job: _Job) -> None:
-        """Give the batch its offset and its entry, or answer it."""
+        """Give the batch its offset and entry, or answer it."""
         try:
             self._access.check(job.access, int(job.future.get_loop().time() * 1000))
             if self._stream is not None and self._is_repeat(job, self._stream):
@@ -483,7 +457,7 @@ class Publisher:
                     Published(known.first_offset, known.last_offset, -1, -1, count, True)
                 )
                 return
-            # Checked after repeats, because a repeat of a stored batch is not a mismatch.
+            # A repeat of a stored batch is no mismatch, so this check comes second.
             if job.expected_offset not in (None, self.next_offset):
                 raise OffsetMismatch(
                     f"{self._name}: expected next offset {job.expected_offset}, "
@@ -509,7 +483,7 @@ class Publisher:
             self.fail(error)
 
     def _is_repeat(self, job: _Job, stream: StreamState) -> bool:
-        """Answer an append that was stored before; return whether it was. Raises `BrokerError`."""
+        """Answer an append that was stored before; return whether it was."""
         if job.append is None:
             raise TopicIsStream(
                 f"{self._name} is a durable stream: append to it at /v1/durable-streams"
@@ -544,15 +518,12 @@ class Publisher:
             self._deferred.append(job)
 
     def _timed(self, header: BatchHeader, segment: OpenSegment) -> BatchHeader:
-        """Return the header with the current append time, as readers see it.
-
-        Append times never go back: if the clock is behind, the last time is used again.
-        """
+        """Return the header with its append time, which never goes back."""
         if segment.appended_ms is None:
             return header._replace(partition_leader_epoch=0)
         time_ms = max(self._clock(), self.appended_ms)
         if time_ms - segment.appended_ms >= SPAN_MS:
-            # The ledger was not replaced for weeks, or the clock has jumped: the partition reopens.
+            # The ledger was not replaced for weeks, or the clock has jumped.
             error = PartitionUnavailable(
                 f"{self._name}: not stored: ledger {segment.ledger_id} is too old for the "
                 "current append time; another ledger is made"
@@ -589,7 +560,7 @@ class Publisher:
             assert segment.writer is not None, "something was added"
             await segment.writer.force()
         except OctavoError:
-            return  # the writer has ended, and has reported it
+            return
         finally:
             self._forcing = None
         for job in self._pending:
@@ -598,7 +569,6 @@ class Publisher:
                 return
 
     def _synced(self, segment: OpenSegment, last_entry: int) -> None:
-        """Mark all batches of this ledger up to `last_entry` as durable."""
         for job in self._pending:
             if job.segment is segment:
                 if job.entry_id > last_entry:
@@ -607,7 +577,7 @@ class Publisher:
         self._settle()
 
     def _settle(self) -> None:
-        """Answer durable batches in order, as long as the partition's record names their ledger."""
+        """Answer durable batches in order, once the record names their ledger."""
         deferred = self._deferred
         while deferred and deferred[0].written:
             segment = deferred[0].segment
@@ -685,7 +655,7 @@ class Publisher:
             self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
 
     async def _begun(self, begin: Callable[[], Awaitable[None]]) -> None:
-        """Make a ledger. If that fails, refuse the waiting publishers; readers need no ledger."""
+        """Make a ledger, or refuse the waiting publishers; readers need none."""
         try:
             await begin()
         except OctavoError as error:

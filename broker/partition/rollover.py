@@ -8,12 +8,8 @@
     5. the partition's record names both    from here a successor would find the new ledger
     6. send the answers of the new ledger
 
-An insertion is a roll-over with closed ledgers between the old and the new ledger; step 5 names
-them as well. They are the part of a bulk load (bulkload/rules.py), or a large message (large.py).
-If the old ledger is empty, it leaves the list.
-
-A partition that has just been opened has no ledger until the first publish, which begins one in the
-same steps, without an old ledger.
+An insertion is a roll-over with closed ledgers between the old and the new ledger (bulk loads,
+large messages), which step 5 names too.
 
 A crash after step 2 leaves a ledger that no record names (log/orphan_ledgers.py); none of its
 entries was answered. If step 1 fails, the old ledger grows longer. If steps 3 to 5 fail or are
@@ -54,22 +50,17 @@ _RETRY_S = 5.0
 
 
 class Insertion(NamedTuple):
-    """Ledgers to insert between the old and the new ledger, and what the record says about them."""
-
     ledgers: tuple[PrivateLedger, ...]
     marks: Callable[[Mapping[str, int]], Mapping[str, int]] = dict
     upload: str | None = None
-    """For a large message: the name that its publisher gave the upload."""
     check: Callable[[], None] = lambda: None
-    """Called in the turn of the loop that assigns the offsets. Raises to refuse the insertion."""
+    """Raises to refuse the insertion, in the turn of the loop that assigns the offsets."""
 
 
 _NOTHING = Insertion(())
 
 
 class Rollover:
-    """Watches a publisher's ledger, and replaces it when that is due. One roll-over at a time."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -95,7 +86,7 @@ class Rollover:
         publisher.begin = self.begin
 
     def look(self) -> None:
-        """Begin a roll-over if one is due. Called after each publish, and periodically."""
+        """Begin a roll-over if due; called after each publish, and periodically."""
         if self._task is not None or self._closed or self._publisher.failed is not None:
             return
         settings = self._settings()
@@ -109,28 +100,27 @@ class Rollover:
         due = (
             segment.roll_due(policy, self._clock())
             or segment.is_made_otherwise(settings)
-            # A bookie whose disk was replaced is trusted again once this ledger is closed.
+            # Closing this ledger makes a bookie with a replaced disk trusted again.
             or self._ledgers.has_unsure_bookie(segment.writer.metadata)
         )
         if due and now_s >= self._not_before_s:
             self._task = asyncio.create_task(self._run(), name=f"roll over {self._name}")
 
     async def close(self) -> None:
-        """Wait for a roll-over under way; if it were cancelled, its outcome would be unknown."""
+        """Wait for a roll-over: if it were cancelled, its outcome would be unknown."""
         self._closed = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def cancel(self) -> None:
-        """Stop at once: the publisher has failed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None  # a task cancelled before its start does not clear this itself
+            self._task = None
 
     async def begin(self) -> None:
-        """Begin a ledger for publishes, unless there is one. Raises what `insert` raises."""
+        """Begin a ledger for publishes, unless there is one."""
 
         async def plan() -> Insertion | None:
             return _NOTHING if self._publisher.segment.writer is None else None
@@ -140,9 +130,9 @@ class Rollover:
     async def insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
         """Roll over with prepared ledgers in between, in a single compare-and-set.
 
-        `plan` is called when it is this insertion's turn, and returns what to insert, or None if
-        nothing is left to do. Raises what `plan` raises, and `NotOwner` or `PartitionUnavailable`
-        if the publisher has ended: the outcome is then unknown, and the caller can call again.
+        `plan` is called at this insertion's turn; None: nothing is left to do. Raises what `plan`
+        raises; `NotOwner` or `PartitionUnavailable` if the publisher has ended: the outcome is
+        unknown, and the caller can call again.
         """
         while self._task is not None:
             await asyncio.wait((self._task,))
@@ -153,7 +143,7 @@ class Rollover:
         work = asyncio.create_task(self._insert(plan), name=f"insert into {self._name}")
         work.add_done_callback(_look_at_error)
         self._task = work
-        # If the caller is cancelled, the insertion continues to its end.
+        # A cancelled caller does not end the insertion.
         await asyncio.wait((work,))
         if work.cancelled():
             raise PartitionUnavailable(f"{self._name}: an insertion was broken off; ask again")
@@ -211,7 +201,7 @@ class Rollover:
         )
 
     async def _replace(self, new: LedgerWriter, insertion: Insertion) -> None:
-        """Do steps 2 to 6. An error ends the publisher, which reports it."""
+        """Do steps 2 to 6; an error ends the publisher, which reports it."""
         publisher, old = self._publisher, self._publisher.segment
         old_end = publisher.next_offset
         base = old_end + sum(one.count for one in insertion.ledgers)
@@ -230,10 +220,10 @@ class Rollover:
             if not may_be_named or was_refused(error):
                 self._spawn(self._ledgers.discard(new))
             if not isinstance(error, Exception):
-                raise  # cancelled, and the caller makes the publisher let go
+                raise
             if isinstance(error, OctavoError):
                 publisher.fail(error)
-            else:  # after a bug, too, publishers must get an answer
+            else:
                 _log.exception("rollover_failed", partition=str(self._name))
                 why = f"{self._name}: its roll-over failed: {error!r}"
                 publisher.fail(PartitionUnavailable(why))
@@ -247,7 +237,7 @@ class Rollover:
         publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
 
     def _appended_ms(self) -> int | None:
-        """Return the base of the next ledger's append times, which inserted ledgers also get."""
+        """Return the base of the next ledger's append times, inserted ledgers included."""
         if not has_append_times(self._settings().policies):
             return None
         return max(
@@ -271,6 +261,5 @@ class Rollover:
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:
-    """Mark the error as retrieved: the caller has it, or has gone away."""
     if not task.cancelled():
         task.exception()

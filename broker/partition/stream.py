@@ -1,11 +1,8 @@
-"""Use a partition as a durable stream: make it, append, close it, wait for more.
-
-Promises: what a call has returned is durable. An append is stored together with its effects on its
-producer, on `Stream-Seq` and on the stream's end, or not at all (state/stream.py). A repeat is
-stored once, also across take-overs. Readers see the end only when it is durable. Waiting readers
-wake when there is a new message, when the stream ends, and when the partition moves to another
-owner. Each owner counts the idle time of a stream from the take-over on, so a stream that expires
-when idle may live longer, but never shorter.
+"""Use a partition as a durable stream: make it, append, close it, wait for more. Promises: what a
+call has returned is durable. An append is stored together with its effects on its producer, on
+`Stream-Seq` and on the stream's end, or not at all (state/stream.py). A repeat is stored once, also
+across take-overs. Readers see the end only when it is durable. Each owner counts the idle time of a
+stream from the take-over on, so a stream that expires when idle may live longer, but never shorter.
 """
 
 from __future__ import annotations
@@ -33,25 +30,20 @@ from octavo.broker.types import PartitionName
 from octavo.protocol.records import Record, build_batch
 
 Store = Callable[[bytes, Append, int | None], Awaitable[int | None]]
-"""Publishes a batch as an append, at this offset if one is given. Returns the append's end; None: a
-repeat."""
+"""Publishes an append, at this offset if given; returns its end, None for a repeat."""
 _REFUSALS = (EpochBegun, StaleStreamEpoch, StreamClosed, StreamSequence, StreamSequenceGap)
 
 
 class Appended(NamedTuple):
     end: int
-    """The end of the stream."""
     closed: bool
     repeated: bool = False
     epoch: int = 0
-    """Epoch of the append's producer; `sequence` is the newest stored."""
+    """`sequence` is the newest stored."""
     sequence: int = 0
 
 
 class PartitionStream:
-    """The stream of an open partition; every partition has one, also if its topic is not a
-    stream."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -71,9 +63,8 @@ class PartitionStream:
         self._producers_max = producers_max
         self._loop = asyncio.get_running_loop()
         self._changing = asyncio.Lock()
-        """Held while a call makes, closes or deletes the stream."""
         self._pending = 0
-        """Changes without a batch that may not be durable yet; readers do not see them."""
+        """Changes without a batch that may not be durable; readers do not see them."""
         self._is_being_made = False
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._used_s = self._loop.time()
@@ -81,11 +72,9 @@ class PartitionStream:
     def describe(self) -> dict[str, int]:
         return {"pending": self._pending, "waiting": len(self._waiting)}
 
-    # State
-
     @property
     def state(self) -> StreamState | None:
-        """The confirmed state; None if the topic is not a stream, or not yet."""
+        """The confirmed state; None if the topic is no stream."""
         return self._publisher().stored_stream
 
     @property
@@ -94,7 +83,6 @@ class PartitionStream:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the stream has ended for good, durably."""
         state = self.state
         return state is not None and state.closed and not self._pending
 
@@ -113,9 +101,9 @@ class PartitionStream:
         return due_ms is not None and time is not None and not time.doubt and due_ms <= time.now_ms
 
     def standing(self, *, used: bool = True) -> StreamState:
-        """Return the state for a caller; this counts as use, unless `used` is false.
+        """Return the state for a caller; counts as a use, unless `used` is false.
 
-        Raises `TOPIC_IS_NO_STREAM`, `StreamGone`, and `StreamNotFound` if the stream has expired.
+        Raises `TOPIC_IS_NO_STREAM`, `StreamGone`, `StreamNotFound` if it has expired.
         """
         state = self.state
         if state is None or not self.is_made:
@@ -132,20 +120,17 @@ class PartitionStream:
 
     @property
     def is_made(self) -> bool:
-        """Whether the stream exists, with all messages that it was made with."""
+        """Whether the stream exists with all its first messages."""
         state = self.state
         return state is not None and self.end >= state.whole_at and not self._is_being_made
-
-    # Changes
 
     async def make(
         self, config: StreamConfig, records: Sequence[Record], *, closed: bool, base: int = 0
     ) -> bool:
-        """Turn the log into this stream, with these messages. False: it was this stream already.
+        """Make the log this stream, with these messages; return False if it was already.
 
-        `base`: for a fork, the end of the messages that it inherits. A broken-off call can be
-        repeated, and continues. Raises `STREAM_CONFLICT` if a different stream exists,
-        `StreamGone`, and what appending raises.
+        `base`: for a fork, the end of its inherited messages. A repeat continues a broken-off call.
+        Raises `STREAM_CONFLICT` if a different stream exists, `StreamGone`.
         """
         async with self._changing:
             publisher = self._publisher()
@@ -203,7 +188,6 @@ class PartitionStream:
             )
 
     async def append(self, records: Sequence[Record], append: Append) -> Appended:
-        """Store these messages. Raises what `Partition.publish` and `StreamState.check` raise."""
         self.standing()
         marker = marker_of(append)
         if marker is not None:
@@ -212,14 +196,14 @@ class PartitionStream:
         try:
             end = await self._store(build_batch(records), append, None)
         except _REFUSALS:
-            await self._prove()  # if there is a successor, it may have the missing append
+            await self._prove()  # a successor may have the missing append
             raise
         if end is None:
             await self._prove()
         return self._appended(append, end)
 
     async def close(self, append: Append) -> Appended:
-        """End the stream without a message; a repeat is harmless. Raises what `append` raises."""
+        """End the stream without a message; a repeat is harmless."""
         self.standing()
         async with self._changing:
             publisher = self._publisher()
@@ -245,7 +229,7 @@ class PartitionStream:
             return self._appended(append, upto if end is None else None)
 
     async def delete(self) -> None:
-        """Mark the stream as deleted for clients; it is kept for its forks. Durable on return."""
+        """Mark the stream as deleted, durably; it is kept for its forks."""
         async with self._changing:
             state = self.standing()
             state.revision += 1
@@ -254,10 +238,8 @@ class PartitionStream:
             self.wake()
 
     async def settle(self) -> None:
-        """Write a change again that may not be durable. Call periodically.
-
-        A client whose call had an unknown outcome may not return. Raises what the earlier call
-        raised.
+        """Repeat a change whose outcome is unknown: its client may not return. Call
+        periodically.
         """
         if not self._pending or self._is_being_made:
             return
@@ -268,16 +250,16 @@ class PartitionStream:
                 self.wake()
 
     async def _told(self, state: StreamState) -> None:
-        """Make a change without a batch durable; the caller has already applied it to the state.
+        """Make a change without a batch durable; the state has it already.
 
-        If the outcome is unknown, readers do not see the change until a later call has written it.
+        If the outcome is unknown, readers do not see it until a later call has written it.
         """
         self._pending += 1
         await self._persist(state.change(self.end))
         self._pending = 0
 
     def _appended(self, append: Append, end: int | None) -> Appended:
-        """Return the result of an append; `end` is None for a repeat."""
+        """Return an append's result; `end` is None for a repeat."""
         state = self.state
         assert state is not None
         written = None if append.producer is None else state.producers.get(append.producer)
@@ -288,10 +270,7 @@ class PartitionStream:
         closed = self.is_closed or (append.closes and end is not None)
         return Appended(max(self.end, end or 0), closed, end is None, epoch, sequence)
 
-    # Waiting
-
     async def wait(self, offset: int, wait_s: float) -> None:
-        """Return when a message is at `offset`, or the stream has ended, or after `wait_s`."""
         until_s = self._loop.time() + wait_s
         while self.end <= offset and not self.is_closed and self._loop.time() < until_s:
             self.standing(used=False)

@@ -1,16 +1,13 @@
 """Decide whose turn it is among the consumers of a subscription. Pure.
-
 - `shared`: any consumer that asks, unless a consumer of better priority waits for messages too.
 - `key_shared`: the consumers of the best priority that can take messages; they share the slots.
 - `failover`: one consumer at a time. The consumers of the best priority are sorted by name, and the
-partition's number picks one. If another consumer was active, no consumer gets more messages until
-the formerly active consumer has acked or given back all of its messages, or their leases end.
+  partition's number picks one. If the active consumer changes, no consumer gets messages until the
+  former one has acked or given back all of its messages, or their leases end.
 
-Consumers have no session. A consumer is *there* while its call waits, while it holds messages, and
-for `timeout_ms` after its last call. It is *able* while its call waits and it may take more
-messages, and for `timeout_ms` after that. So other consumers need not wait for a consumer that
-takes no more messages, though it may still process those that it holds. As in Pulsar and NATS,
-priority 0 is the best.
+A consumer is *there* while its call waits, while it holds messages, and for `timeout_ms` after its
+last call. It is *able* while its call waits and it may take more messages, and for `timeout_ms`
+after that. As in Pulsar and NATS, priority 0 is the best.
 """
 
 from __future__ import annotations
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """A consumer: how many messages it holds, and when it last called."""
-
     __slots__ = ("able_ms", "full", "leased", "name", "priority", "seen_ms", "waiting")
 
     def __init__(self, name: str, seen_ms: int) -> None:
@@ -33,32 +28,24 @@ class Consumer:
         self.leased = 0
         self.priority = 0
         self.waiting = 0
-        """How many calls to receive wait for messages."""
         self.full = False
-        """Whether it holds as many messages as it may."""
         self.able_ms: int | None = None
-        """When it could last take messages."""
 
 
 class ConsumerSelection:
-    """Decides whose turn it is in partition `number` of a subscription."""
-
     def __init__(self, type_: SubscriptionType, timeout_ms: int, number: int) -> None:
         self._type = type_
         self._timeout_ms = timeout_ms
         self._number = number
         self.active: Consumer | None = None
-        """The active consumer of a failover subscription."""
         self.next: Consumer | None = None
         """The consumer that becomes active once the active one holds no messages; None: no
         change."""
         self.members: tuple[str, ...] = ()
-        """The consumers of a key-shared subscription that share the slots."""
         self.changes_ms: int | None = None
         """When a consumer stops counting, unless it calls before then."""
 
     def look(self, consumers: Mapping[str, Consumer], now_ms: int) -> None:
-        """Find the consumers that count at `now_ms`."""
         self.changes_ms = None
         if self._type == "key_shared":
             able = self._best([one for one in consumers.values() if self._is_able(one, now_ms)])
@@ -68,7 +55,6 @@ class ConsumerSelection:
             self._elect(sorted(there, key=lambda one: one.name))
 
     def waits_for(self, mine: Consumer, consumers: Iterable[Consumer]) -> str | None:
-        """Return why it is not this consumer's turn, as of the last `look`; None if it is."""
         if self._type == "shared" and (better := _better(mine, consumers)) is not None:
             return (
                 f"consumer {better.name!r} of priority {better.priority} waits for messages, and "
@@ -132,7 +118,6 @@ class ConsumerSelection:
 def _better(
     mine: Consumer, consumers: Iterable[Consumer], names: tuple[str, ...] | None = None
 ) -> Consumer | None:
-    """Return a consumer of better priority that waits for messages or is named in `names`."""
     if not mine.priority:
         return None
     return min(

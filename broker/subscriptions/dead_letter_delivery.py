@@ -1,9 +1,7 @@
 """Copy spent messages into the dead-letter or the retry topic, then ack them (dead_letters.py).
 
-Promises: a message is acked only after its copy is durable. While copies cannot be stored (the
-topic is missing, moving, or over its quota), spent messages wait and are retried with growing
-pauses, and the statistics say why. After a crash between copy and ack the next owner sends the copy
-again with the same producer id, so that the topic drops the duplicate.
+Promises: a message is acked only after its copy is durable. After a crash between copy and ack the
+next owner sends the copy again with the same producer id, so that the topic drops the duplicate.
 """
 
 from __future__ import annotations
@@ -30,23 +28,17 @@ from octavo.protocol.large import large_body_of
 from octavo.protocol.records import Record
 
 _AT_ONCE = 32
-"""How many copies are sent at once, for a subscription in a partition."""
 _log = structlog.get_logger()
 
 
 class LargeSource(Protocol):
-    """The body of a large message."""
-
     @property
     def size(self) -> int: ...
 
-    def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the whole body, in order. May raise read errors."""
+    def pieces(self) -> AsyncGenerator[bytes, None]: ...
 
 
 class DeadLetterSender(Protocol):
-    """Publishes copies of messages to topics, at whatever broker serves them."""
-
     def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
         """Wait for permission; the block may hold messages for the topic in memory."""
 
@@ -60,18 +52,14 @@ class DeadLetterSender(Protocol):
         info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> str | None:
-        """Return when a copy of a message of `origin` is durable in a topic.
+        """Return when the copy is durable; raise the reason when it is not.
 
-        `number` picks the partition for a message without a key (modulo the topic's partitions).
-        `info`: the subscription that sends the copy. `body`: the body of a large message. Returns
-        None, or a text that says which other topic has the copy, and why. Raises the reason when
-        the copy is not durable, or may not be.
+        `number` picks the partition of a message without a key. Returns None, or a text that says
+        which other topic has the copy, and why.
         """
 
 
 class DeadLetterDelivery:
-    """Copies a subscription's spent messages in one partition. Call `look` when some may be."""
-
     def __init__(
         self,
         name: PartitionName,
@@ -85,9 +73,8 @@ class DeadLetterDelivery:
         body: Callable[[int], Awaitable[LargeSource | None]],
     ) -> None:
         """`word` tells the topic from later topics of its name, and copies before a seek from
-        copies after it. `read` returns the first of the given messages, with their delivery counts.
-        `ack` acks durably. `body` returns the body of the large message at an offset, None for any
-        other."""
+        copies after it.
+        """
         self._name = name
         self._word = word
         self._info = info
@@ -103,10 +90,8 @@ class DeadLetterDelivery:
         self._sent = 0
         self._problem: str | None = None
         self._elsewhere: str | None = None
-        """Why the newest copy was stored in another topic than the subscription names."""
 
     def look(self) -> None:
-        """Start sending spent messages, if there are any."""
         if len(self._spent) and self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"bury {self._name}")
 
@@ -139,8 +124,6 @@ class DeadLetterDelivery:
             self._task = None
 
     async def _bury(self, offsets: list[int]) -> None:
-        """Send copies of these messages, and ack those that were stored. Raises the first
-        failure."""
         try:
             letters = await self._read(offsets)
         except OffsetTrimmed as error:  # retention removed the messages: nothing is left to copy

@@ -1,26 +1,14 @@
-"""Messages that reached their maximum number of deliveries: which they are, and their copies. Pure.
+"""Messages that reached their maximum number of deliveries, and their copies. Pure.
 
-    spent → being sent → sent, acked
-              ↓ not stored: spent again, after a pause
+No consumer gets a spent message, and it stays unacked until its copy is durable. At most
+`waiting_max` messages wait for a copy; beyond that, messages are delivered again instead. With a
+retry topic the copy goes there for the remaining deliveries, due when the original would have been
+delivered again.
 
-No consumer gets a spent message, so it blocks no other message, and it stays unacked until its copy
-in the dead-letter topic is durable. At most `waiting_max` messages wait for a copy at once; beyond
-that, messages are delivered again instead of spent.
-
-With a retry topic (`retry_deliveries`) a message is spent earlier, and its copy goes to the retry
-topic. There the remaining deliveries happen, and then a copy goes to the dead-letter topic. A copy
-in a retry topic is due when the original would have been delivered again.
-
-A copy has the original's key, value and headers, and additional headers that say where it comes
-from. It drops headers that brokers act on, and origin headers of an earlier copy (`_carried`). Each
-copy is a single batch with its own producer id (`producer_of`) and sequence 0: if it is sent again,
-even by the next owner, the dead-letter topic recognises the duplicate.
-
-A copy must fit into an entry (`fitting_batch`, `as_large`). A message may fill a whole entry, and
-its copy is longer: by the additional headers and, if the message was compressed, by what
-decompression adds. A copy that does not fit loses the least important of the additional headers. If
-it is still too long, it is stored as a large message, with its value in pieces. So a message of any
-length can be copied, unless its key and its original headers fill an entry by themselves.
+Each copy is a single batch with its own producer id and sequence 0: if it is sent again, even by
+the next owner, the topic recognises the duplicate. A copy that does not fit an entry loses the
+least important added headers (`fitting_batch`), then becomes a large message (`as_large`). It
+cannot be stored only if its key and original headers fill an entry.
 """
 
 from __future__ import annotations
@@ -47,25 +35,19 @@ from octavo.protocol.records import Record, build_batch
 from octavo.protocol.topic_patterns import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 
 ORIGIN = "Octavo-Origin-"
-"""Prefix of the headers that say where a dead letter comes from …"""
 RETRY = "Octavo-Retry-"
-"""… and where a copy in a retry topic comes from; a dead letter from a retry topic has both."""
 RETRY_FOR = RETRY + "Subscription"
 
 
 class SpentMessages:
-    """A subscription's spent messages in one partition, in the order in which they were spent."""
-
     def __init__(self, deliveries_max: int | None, waiting_max: int) -> None:
-        """`deliveries_max`: None means that messages are never spent."""
         self._deliveries_max = deliveries_max
         self._waiting_max = waiting_max
         self._waiting: dict[int, None] = {}
         self._under_way: dict[int, None] = {}
         self._sent: dict[int, None] = {}
-        """The newest `waiting_max` messages whose copies are durable."""
+        """The newest messages whose copies are durable, at most `waiting_max`."""
         self._due_ms: dict[int, int] = {}
-        """When a spent message would be redelivered, for messages with a delay."""
 
     def describe(self) -> dict[str, int]:
         return {
@@ -82,10 +64,7 @@ class SpentMessages:
         return len(self._waiting) + len(self._under_way)
 
     def take(self, offset: int, deliveries: int, due_ms: int | None = None) -> bool:
-        """Whether the message is spent; if so, keep it, and no consumer gets it any more.
-
-        `due_ms`: when it would be redelivered, in milliseconds since the epoch; None: at once.
-        """
+        """Return whether the message is spent; if so, keep it from all consumers."""
         if self._deliveries_max is None or deliveries < self._deliveries_max:
             return False
         if offset in self._waiting or offset in self._under_way:
@@ -98,11 +77,9 @@ class SpentMessages:
         return True
 
     def due_ms(self, offset: int) -> int | None:
-        """When a spent message would be redelivered; None: at once."""
         return self._due_ms.get(offset)
 
     def send(self, most: int) -> list[int]:
-        """Return the next messages to send, ascending."""
         offsets = sorted(list(self._waiting)[:most])
         for offset in offsets:
             del self._waiting[offset]
@@ -110,10 +87,6 @@ class SpentMessages:
         return offsets
 
     def sent(self, offsets: Iterable[int]) -> list[int]:
-        """Note durable copies; return those of `offsets` that must be acked now.
-
-        Leaves out messages that were acked meanwhile, or that are spent no more because of a seek.
-        """
         done = [offset for offset in offsets if self._under_way.pop(offset, 0) is None]
         for offset in done:
             self._due_ms.pop(offset, None)
@@ -123,31 +96,27 @@ class SpentMessages:
         return done
 
     def was_sent(self, offset: int) -> bool:
-        """Whether a copy of the message is known to be durable."""
         return offset in self._sent
 
     def not_sent(self, offsets: Iterable[int]) -> None:
-        """Send these again later, after all others: some may never be stored."""
+        """Send these after all others: some may never be stored."""
         for offset in offsets:
             if self._under_way.pop(offset, 0) is None:
                 self._waiting[offset] = None
 
     def acked(self, offsets: Iterable[int]) -> None:
-        """Forget messages that were acked by other means."""
         for offset in offsets:
             self._waiting.pop(offset, None)
             self._under_way.pop(offset, None)
             self._due_ms.pop(offset, None)
 
     def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
-        """Forget all messages up to and including `offset`, except `but`."""
         self.acked([one for one in self.offsets() if one <= offset and one not in but])
 
     def offsets(self) -> list[int]:
         return sorted((*self._waiting, *self._under_way))
 
     def clear(self) -> None:
-        """Forget everything, after a seek."""
         self._waiting.clear()
         self._under_way.clear()
         self._due_ms.clear()
@@ -157,10 +126,6 @@ class SpentMessages:
 def with_dead_letters(
     topic: TopicName, name: str, settings: SubscriptionSettings
 ) -> SubscriptionSettings:
-    """Fill in the names of topics that the subscription's creator left out.
-
-    Raises `InvalidSettings`, `InvalidName`.
-    """
     settings = _with_retries(topic, name, settings)
     if settings.max_deliveries is None:
         if settings.dead_letter_topic or settings.dead_letter_subscription:
@@ -213,10 +178,7 @@ def _with_retries(
 
 
 def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
-    """Return the settings of the retry topic's subscription, which continues where `name` stops.
-
-    Several subscriptions may share a retry topic: each gets only its own messages there.
-    """
+    """Several subscriptions may share a retry topic: each gets only its own messages there."""
     before = settings.retry_deliveries
     assert before is not None
     return SubscriptionSettings(
@@ -231,7 +193,7 @@ def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
 
 
 def beside(topic: str, *, retries: bool) -> str:
-    """Return the name of the topic for copies that `topic` does not take."""
+    """Name the topic for copies that `topic` does not take."""
     suffix = f"-{RETRY_SUFFIX if retries else DEAD_LETTER_SUFFIX}"
     if len(topic) + len(suffix) > NAME_CHARS_MAX:
         short = hashlib.sha256(topic.encode()).hexdigest()[:16]
@@ -240,14 +202,12 @@ def beside(topic: str, *, retries: bool) -> str:
 
 
 def is_retrying(settings: SubscriptionSettings) -> bool:
-    """Whether `retrying` made the subscription: it reads copies that were made for it alone."""
     return any(name == RETRY_FOR for name, _ in settings.filter_headers)
 
 
 def retry_of(
     name: PartitionName, subscription: str, delivery: Delivery, due_ms: int | None
 ) -> Record:
-    """Return the copy for the retry topic, with its due time; its timestamp is the sender's."""
     said = _said_of(RETRY, name, subscription, delivery)
     due = () if due_ms is None else (due_header(min(max(0, due_ms), DUE_MS_MAX)),)
     origin = delivery.record
@@ -257,10 +217,8 @@ def retry_of(
 def dead_letter_of(
     name: PartitionName, subscription: str, delivery: Delivery, *, retried: bool = False
 ) -> Record:
-    """Return the copy for the dead-letter topic; its timestamp is the sender's.
-
-    `retried`: the subscription reads a retry topic (`is_retrying`), so the copy keeps the headers
-    that name the first topic.
+    """`retried`: the subscription reads a retry topic (`is_retrying`), so the copy keeps the
+    headers that name the first topic.
     """
     origin = delivery.record
     said = _said_of(ORIGIN, name, subscription, delivery)
@@ -269,11 +227,8 @@ def dead_letter_of(
 
 
 def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
-    """Return the headers of the original that its copy keeps.
-
-    Drops the due time, because the copy has another due time or none, and headers that begin with
-    one of `fronts`: they may come from an earlier copy, for example from a dead letter that a user
-    published again. A message with an inline value has no large body, whatever its header says.
+    """Return the original's headers without its due time, and without headers that begin with one
+    of `fronts`: an earlier copy may have left these.
     """
     dropped = (DELIVER_AT, LARGE_HEADER) if origin.value else (DELIVER_AT,)
     return [
@@ -286,7 +241,6 @@ def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
 def _said_of(
     front: str, name: PartitionName, subscription: str, delivery: Delivery
 ) -> list[tuple[str, bytes | None]]:
-    """Return the headers that say where a copy comes from."""
     told = {
         "topic": name.topic_name,
         "partition": name.partition,
@@ -300,11 +254,10 @@ def _said_of(
 
 
 def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offset: int) -> int:
-    """Return the producer id of a copy: unique for this message of this subscription.
+    """Return a copy's producer id, unique for this message of this subscription.
 
-    `word` tells its topic from later topics of its name, and copies before a seek from copies after
-    it. The id is below `NO_PRODUCER`: only brokers may publish with such an id, so no client can
-    make a copy look like a duplicate.
+    `word` changes with the topic's incarnation and at each seek. The id is below `NO_PRODUCER`,
+    which only brokers may use, so no client can make a copy look like a duplicate.
     """
     text = f"{word} {name} {info.name} {info.created_ms} {offset}"
     return (
@@ -324,11 +277,9 @@ _DROPPED = tuple(
 
 
 _LENGTHS_BYTES = 2
-"""The least bytes that encode the lengths of a header's name and value."""
 
 
 def fitting_batch(record: Record, producer_id: int) -> bytes | None:
-    """Return the copy as a batch that fits an entry; None if it cannot."""
     batch = _built(record, producer_id)
     too_many = len(batch) - ENTRY_PAYLOAD_BYTES_MAX
     if too_many <= 0:
@@ -345,10 +296,7 @@ def fitting_batch(record: Record, producer_id: int) -> bytes | None:
 
 
 def as_large(record: Record, upload: str) -> tuple[Record, bytes] | None:
-    """Return the copy as a large message, and its body; None for a copy without a value.
-
-    `upload`: the id of the body.
-    """
+    """Return the copy as a large message, and its body; None for a copy without a value."""
     if not record.value:
         return None
     cutter = Cutter(upload, len(record.value))

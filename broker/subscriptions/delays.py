@@ -1,16 +1,12 @@
 """A subscription's messages that are not due yet, in the order of their due times. Pure.
 
-A message says in its header when it is due (protocol/due.py), and is in the log like any other.
-Only its offset is kept here; after a take-over a scan of the unacked messages finds it again. Times
-are milliseconds since the epoch.
+Keeps offsets only; after a take-over a scan of the unacked messages finds it again. Times are
+milliseconds since the epoch.
 
-    newest messages     a heap of at most 4,096 numbers: some 50 bytes a message
-    all others          sorted runs of at most 4,096 messages, each a compact array: 8 bytes a
-                        message, however far apart their due times are
-
-A run with few messages left is dissolved, and its messages are added again. Every call does a
-bounded amount of work and leaves the rest to later calls (`is_behind`). Memory is bounded: with
-`pending_max` messages here, the subscription reads no more messages until some are due.
+The newest messages are in a heap; the others in sorted runs, compact arrays of 8 bytes a message. A
+run with few messages left is dissolved into the heap. Every call does a bounded amount of work and
+leaves the rest to later calls (`is_behind`). Memory is bounded: with `pending_max` messages here,
+the subscription reads no more messages until some are due.
 """
 
 from __future__ import annotations
@@ -23,25 +19,18 @@ _OFFSET_BITS = 47
 _OFFSET_LOW = (1 << _OFFSET_BITS) - 1
 _WORD_BITS = 64
 _RUN_MESSAGES = 4_096
-"""The most messages of a run, and of the heap."""
 _FEW = 4
-"""A run is dissolved when fewer than a quarter of its messages are left."""
 _CUT_MESSAGES = 512
-"""The most taken messages that stay in a run's array."""
 _LEFT_SHARE = 16
-"""Look for acked messages when the cursor has passed this part (a sixteenth) of the messages
-here."""
+"""Look for acked messages when the cursor has passed this share, a sixteenth, of the messages."""
 _STEP_MESSAGES = 16_384
-"""The most messages that a call examines to drop acked messages."""
+"""Bound on the messages that a call examines."""
 
 
 class _Run:
-    """Messages in the order of due time and offset; each is a word of an array."""
-
     __slots__ = ("at", "base_due", "base_offset", "highest", "shift", "size", "words")
 
     def __init__(self, packed: list[int], shift: int, base_offset: int, highest: int) -> None:
-        """`packed`: ascending. `shift`: the bits of an offset within the run."""
         self.base_due = base_due = packed[0] >> _OFFSET_BITS
         self.base_offset = base_offset
         self.highest = highest
@@ -54,16 +43,13 @@ class _Run:
             ],
         )
         self.size = len(packed)
-        """How many messages the run had when it was made."""
         self.at = 0
-        """The messages before this index are taken."""
 
     def __len__(self) -> int:
         return len(self.words) - self.at
 
     @property
     def head(self) -> int:
-        """The first message left, as `due << bits | offset`."""
         return self._unpacked(self.words[self.at])
 
     def pop(self) -> None:
@@ -76,7 +62,6 @@ class _Run:
         return [self._unpacked(self.words[at]) for at in range(self.at, len(self.words))]
 
     def drop_before(self, floor: int) -> int:
-        """Drop messages at offsets before `floor`; return how many."""
         low, first = (1 << self.shift) - 1, floor - self.base_offset
         words = self.words if not self.at else self.words[self.at :]
         kept = array("Q", [word for word in words if word & low >= first])
@@ -104,27 +89,22 @@ def _runs_of(packed: list[int]) -> Iterator[_Run]:
 
 
 class Delays:
-    """Offsets of messages that are not due, by due time."""
-
     def __init__(self, pending_max: int) -> None:
         self._pending_max = pending_max
         self._newest: list[int] = []
         """`due << bits | offset` of the newest messages, as a heap."""
         self._runs: dict[int, _Run] = {}
-        """The runs by number."""
         self._made = 0
         self._heads: list[tuple[int, int]] = []
         """First message and number of each run, as a heap; some entries are outdated."""
         self._unswept: list[int] = []
-        """Runs whose acked messages are not dropped yet."""
         self._count = 0
         self._highest = -1
-        """The highest offset that may be here."""
         self._passed = 0
         """Messages before this offset are dropped, or about to be."""
         self._has_unwanted = False
         self.ahead_ms = 0
-        """How far the clock of due times is ahead of the dispatcher's steady clock."""
+        """How far the clock of due times is ahead of the dispatcher's."""
 
     def __len__(self) -> int:
         return self._count
@@ -135,21 +115,16 @@ class Delays:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last call left work: call `take` again soon."""
         return self._has_unwanted or bool(self._unswept)
 
     def add(self, due_ms: int, offset: int) -> None:
-        """Add a message that must not be handed out before `due_ms`."""
         assert 0 <= offset <= _OFFSET_LOW
         self._count += 1
         self._highest = max(self._highest, offset)
         self._push(due_ms << _OFFSET_BITS | offset)
 
     def take(self, now_ms: int, count: int, wanted: Callable[[int], bool]) -> list[int]:
-        """Take up to `count` offsets that are due, earliest due time first.
-
-        Drops messages that are not `wanted` any more, a bounded number per call.
-        """
+        """Take due offsets, earliest due time first, and drop some that are not `wanted`."""
         self._sweep()
         taken: list[int] = []
         room = _STEP_MESSAGES
@@ -171,12 +146,11 @@ class Delays:
         return taken
 
     def next_ms(self) -> int | None:
-        """Return the earliest due time, even if it has passed; None if there is no message."""
         first = self._first()
         return None if first is None else first >> _OFFSET_BITS
 
     def passed(self, floor: int) -> None:
-        """Drop messages before `floor`, which are acked. Some may be counted a while longer."""
+        """Drop messages before `floor`, which are acked."""
         if floor > self._highest:
             self.clear()
         elif not self._unswept and (floor - self._passed) * _LEFT_SHARE >= self._count > 0:
@@ -189,7 +163,6 @@ class Delays:
         self._sweep()
 
     def clear(self) -> None:
-        """Drop everything; the messages will be found again."""
         self._newest.clear()
         self._runs.clear()
         self._heads.clear()
@@ -199,7 +172,6 @@ class Delays:
         self._has_unwanted = False
 
     def _sweep(self) -> None:
-        """Drop passed messages, examining some `_STEP_MESSAGES` messages per call."""
         room = _STEP_MESSAGES
         while self._unswept and room > 0:
             number = self._unswept.pop()
@@ -246,7 +218,6 @@ class Delays:
         self._changed(number, run)
 
     def _changed(self, number: int, run: _Run) -> None:
-        """Note a changed run's new first message, or dissolve the run."""
         if len(run) and len(run) * _FEW >= run.size:
             heapq.heappush(self._heads, (run.head, number))
             if len(self._heads) > 2 * len(self._runs) + _RUN_MESSAGES:

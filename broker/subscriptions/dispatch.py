@@ -4,22 +4,16 @@
              ↓ lease ended, or nacked
            waiting (until its delay is over) → leased again, delivery count + 1
 
-A dispatched batch is the result of a receive: messages leased to one consumer under one lease
-number. An ack id names offset and lease. It is valid while the lease lasts, at any broker.
+It is valid while the lease lasts, at any broker.
 
 Nothing here is durable: after a crash leases are void and unacked messages are fresh again, with
-the delivery counts that the caller has kept (`attempts`). At a planned end `leave` returns all that
-a successor needs to continue the leases (`resume`).
+the delivery counts that `attempts` keeps. At a planned end `leave` returns all that a successor
+needs to continue the leases (`resume`).
 
 Redeliveries come before new messages, lowest offset first. In exclusive and failover subscriptions,
 which keep the partition's order, a message that waits for its delay holds up all later messages.
 `leased_max` bounds the messages that are leased or wait for their redelivery; `delayed_max` bounds
 the messages that wait for a delay.
-
-Among several consumers `consumer_selection` decides whose turn it is. In a key-shared subscription
-`key_shared` decides which messages a consumer may get: if a message comes back, the leases of later
-messages of its key end as if these had never been delivered. Times are milliseconds of any steady
-clock, passed by the caller.
 """
 
 from __future__ import annotations
@@ -48,13 +42,12 @@ from octavo.broker.subscriptions.waits import Leased, Waits
 from octavo.broker.types import RetryBackoff
 
 _PUT_OFF_MS = 1_000
-"""A due message whose key has no room for it is due again after this time."""
 CONSUMERS_MAX = 10_000
-"""The most consumers kept for statistics and turn-taking; idle consumers are dropped first."""
+"""Consumers kept for statistics and turns; idle consumers are dropped first."""
 
 
 class _Lease:
-    """Messages handed out together. Messages whose lease is extended get a new lease object."""
+    """Messages whose lease is extended get a new lease object."""
 
     __slots__ = ("being_read", "consumer", "deadline_ms", "given", "left", "number", "offsets")
 
@@ -66,19 +59,16 @@ class _Lease:
         self.deadline_ms = deadline_ms
         self.offsets = offsets
         self.left = len(offsets)
-        """How many messages are still leased; at 0 the list of offsets is dropped."""
         self.being_read = False
-        """Whether the messages are still being read from the bookies: then the lease does not end
-        by time."""
+        """While the messages are being read from the bookies, the lease does not end by time."""
         self.given = False
-        """Whether its consumer has the messages, or may have them."""
 
 
 class DispatchedBatch(NamedTuple):
-    """The result of a receive: ascending offsets under lease `number`, with delivery counts.
+    """Ascending offsets, leased to a consumer under lease `number`.
 
-    `counts` holds only offsets that were delivered before. `is_repeat`: the consumer may have the
-    batch from an earlier answer, so it must be given whole.
+    `counts`: only offsets that were delivered before. `is_repeat`: the consumer may have the batch
+    already, so it gets all of it.
     """
 
     number: int
@@ -86,13 +76,10 @@ class DispatchedBatch(NamedTuple):
     counts: dict[int, int]
     is_repeat: bool = False
     was_pending: bool = False
-    """Whether the messages waited for their due times: then they are given in the order of due
-    times."""
+    """Whether to give the messages in the order of their due times."""
 
 
 class Dispatcher:
-    """Hands out the messages of a subscription in one partition, over its `Cursor`."""
-
     def __init__(
         self,
         cursor: Cursor,
@@ -110,10 +97,10 @@ class Dispatcher:
         exclusive: bool = False,
         in_order: bool = False,
     ) -> None:
-        """Shared, unless `exclusive`. `in_order`: no message overtakes a message that waits for its
-        delay. `turns` limits when a consumer may get messages, `keys` which messages. `of_one_max`:
-        the most messages leased to one consumer. `attempts`: how often messages were delivered
-        before, as far as known. `spent` takes messages that reached their maximum of deliveries."""
+        """`in_order`: no message overtakes a message that waits for its delay. `turns` limits when
+        a consumer may get messages, `keys` which messages. `of_one_max`: the most messages leased
+        to one consumer.
+        """
         self.cursor = cursor
         self.consumers: dict[str, Consumer] = {}
         self.turns = turns
@@ -126,8 +113,7 @@ class Dispatcher:
         self._delayed_max = delayed_max
         self._fresh = cursor.committed_offset
         self._resumed: dict[int, None] = {}
-        """Offsets from `_fresh` on that are not fresh: an earlier owner left them leased or
-        delayed."""
+        """Offsets from `_fresh` on that the last owner left leased or delayed."""
         self._resumed_end = 0
         self._lease_of: dict[int, _Lease] = {}
         self._deadlines: list[tuple[int, int, _Lease]] = []
@@ -139,13 +125,10 @@ class Dispatcher:
         self._retry_backoff = retry_backoff
         self._spent = SpentMessages(None, 0) if spent is None else spent
         self.delays = Delays(pending_max)
-        """Messages whose own due time is not over (delays.py)."""
         self._seen_ms = 0
-        """The newest time that a caller passed."""
         self._holder: str | None = None
         self._held_until_ms = 0
         self._reads = 0
-        """How many dispatched batches are being read from the log."""
 
     def describe(self) -> dict[str, int]:
         return {
@@ -156,8 +139,7 @@ class Dispatcher:
 
     @property
     def limits(self) -> tuple[int, int | None]:
-        """The most messages that may be leased: in all, and to one consumer (None: no separate
-        limit)."""
+        """Return the most leased messages: in all, and per consumer (None: no limit)."""
         return self._leased_max, self._of_one_max
 
     @property
@@ -166,7 +148,6 @@ class Dispatcher:
 
     @property
     def ready(self) -> int:
-        """How many messages may be delivered again at once."""
         return len(self._ready) if self.keys is None else self.keys.ready
 
     @property
@@ -174,10 +155,7 @@ class Dispatcher:
         return len(self._delayed)
 
     def held_back(self, end: int, consumer: str = "") -> str | None:
-        """Return why messages before `end` are not handed out, though no consumer has them, if so.
-
-        With a consumer's name: why this consumer does not get them.
-        """
+        """Return why no consumer, or not this consumer, gets messages before `end`."""
         mine = self.consumers.get(consumer)
         if self._is_left(end):
             if mine is not None and self.turns is not None:
@@ -220,7 +198,6 @@ class Dispatcher:
         )
 
     def all_waits(self) -> Waits:
-        """Return which messages are leased, and which wait for a time, as of the last `expire`."""
         held: dict[str, list[int]] = {}
         ends_ms: dict[str, int] = {}
         for offset, lease in self._lease_of.items():
@@ -248,26 +225,22 @@ class Dispatcher:
         )
 
     def is_open_to(self, consumer: str) -> bool:
-        """Whether the consumer would get a suitable message if there was one, as of its last
-        call."""
+        """Return whether the consumer, as of its last call, may take messages."""
         mine = self.consumers[consumer]
         if mine.full or self.leased >= self._leased_max:
             return False
         return self.turns is None or self.turns.waits_for(mine, self.consumers.values()) is None
 
     def has_worse(self, consumer: str) -> bool:
-        """Whether consumers of lower priority wait, which may take what this consumer leaves."""
         mine = self.consumers[consumer]
         return any(one.waiting and one.priority > mine.priority for one in self.consumers.values())
 
     def _is_left(self, end: int) -> bool:
-        """Whether there are messages that may go to a consumer now."""
         if self.keys is not None:
             return self.keys.is_left(end)
         return bool(self._ready) or self._first_fresh() < end
 
     def _first_fresh(self) -> int:
-        """Return the first offset that was never handed out."""
         start = self.cursor.next_unacked(self._fresh)
         while start in self._resumed:
             start = self._fresh = self.cursor.next_unacked(start + 1)
@@ -276,8 +249,7 @@ class Dispatcher:
         return start
 
     def enter(self, consumer: str, now_ms: int, priority: int = 0) -> None:
-        """Note a consumer's call. Raises `SubscriptionBusy` if another consumer holds the
-        subscription.
+        """Raises `SubscriptionBusy` if another consumer holds the subscription.
 
         The holder of an exclusive subscription keeps it for an ack timeout after its last call.
         """
@@ -295,11 +267,9 @@ class Dispatcher:
         known.priority = priority
 
     def waits(self, consumer: str) -> None:
-        """Note that a call of a known consumer waits for messages, until `waits_no_more`."""
         self.consumers[consumer].waiting += 1
 
     def waits_no_more(self, consumer: str, now_ms: int) -> None:
-        """Note that the call is answered, or its caller has left."""
         one = self.consumers[consumer]
         one.waiting -= 1
         one.seen_ms = now_ms
@@ -308,24 +278,20 @@ class Dispatcher:
         self.look(now_ms)
 
     def alone(self, consumer: str) -> None:
-        """Remove all other consumers from this partition's turns, whenever they called last."""
         for one in self.consumers.values():
             if one.name != consumer:
                 one.able_ms = None
 
     def deliveries_of(self, offset: int) -> int:
-        """Return how often the message was delivered without an ack."""
         return self._attempts.get(offset, 0)
 
     def held_by(self, consumer: str, now_ms: int) -> int:
-        """Return how many messages are leased to this consumer."""
         self.expire(now_ms)
         return self.consumers[consumer].leased
 
     def dispatch(
         self, consumer: str, now_ms: int, end: int, messages_max: int
     ) -> DispatchedBatch | None:
-        """Lease up to `messages_max` messages before offset `end`; None if there are none."""
         self.expire(now_ms)
         mine = self.consumers[consumer]
         if self._of_one_max is not None:
@@ -362,9 +328,8 @@ class Dispatcher:
         return DispatchedBatch(self._numbers, offsets, counts, was_pending=was_pending)
 
     def withhold(self, found: DispatchedBatch, due_ms: dict[int, int]) -> DispatchedBatch:
-        """Remove messages that are not due from a batch being read, as if never handed out.
-
-        `due_ms` may also name later messages that were never handed out; these wait too.
+        """Remove messages that are not due from a batch, as if never handed out; later
+        messages in `due_ms` wait, too.
         """
         for offset, when_ms in due_ms.items():
             if self.holds(offset, found.number):
@@ -373,16 +338,14 @@ class Dispatcher:
             elif self.keys is None and offset == self._fresh and offset not in self._resumed:
                 self._fresh = offset + 1
             else:
-                continue  # a consumer has the message, or has acked it
+                continue
             if not self.cursor.is_acked(offset):
                 self.delays.add(when_ms, offset)
         return found._replace(offsets=[one for one in found.offsets if one not in due_ms])
 
     def reading(self, found: DispatchedBatch) -> None:
-        """Note that a batch's messages are being read: no consumer can ack them, so its lease does
-        not end.
-
-        End this with `begin` or `give_back`.
+        """Keep the batch's lease from ending while its messages are read, until `begin` or
+        `give_back`.
         """
         self._reads += 1
         for offset in found.offsets:
@@ -390,16 +353,12 @@ class Dispatcher:
                 self._lease_of[offset].being_read = True
 
     def begin(self, found: DispatchedBatch, now_ms: int) -> None:
-        """Start the ack timeout, because the messages go to their consumer now."""
         self._reads -= 1
         held = [o for o in found.offsets if self.holds(o, found.number)]
         self.extend(held, now_ms, given=True)
 
     def again(self, found: DispatchedBatch, now_ms: int) -> DispatchedBatch | None:
-        """Renew the leases of an earlier batch that are not over; None if there are none.
-
-        For a consumer whose answer was lost. This is not a new delivery, so it is not counted.
-        """
+        """Renew an earlier batch's live leases, uncounted, for a consumer whose answer was lost."""
         self.expire(now_ms)
         left = [offset for offset in found.offsets if self.holds(offset, found.number)]
         if not left:
@@ -408,12 +367,11 @@ class Dispatcher:
         return DispatchedBatch(found.number, left, found.counts, is_repeat=True)
 
     def holds(self, offset: int, number: int) -> bool:
-        """Whether the lease `number` still covers `offset`."""
         lease = self._lease_of.get(offset)
         return lease is not None and lease.number == number
 
     def acked(self, offsets: Iterable[int]) -> None:
-        """End leases and counts of acked messages. The caller changes the cursor."""
+        """The caller changes the cursor."""
         lease_of, attempts = self._lease_of, self._attempts
         if len(self._spent):
             offsets = list(offsets)
@@ -431,16 +389,12 @@ class Dispatcher:
                 self.keys.acked(offset)
 
     def is_buried(self, offset: int) -> bool:
-        """Whether the message was acked because of a durable copy in another topic."""
         return self._spent.was_sent(offset)
 
     def spent_up_to(self, offset: int) -> list[int]:
-        """Return the spent messages up to `offset`, which are on their way to another topic,
-        ascending."""
         return [one for one in self._spent.offsets() if one <= offset]
 
     def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
-        """End leases up to and including `offset`, all acked, except the spent messages `but`."""
         self.acked([leased for leased in self._lease_of if leased <= offset])
         if self._delayed:
             self._delayed = [one for one in self._delayed if one[1] > offset]
@@ -456,9 +410,8 @@ class Dispatcher:
     def nack(self, offset: int, now_ms: int, delay_ms: int | None) -> bool:
         """Give a leased message back, to be delivered again after the delay.
 
-        `delay_ms` None: the subscription's delay, if there is room for a delayed message. Does
-        nothing if the message is not leased: a call may name a message twice. False: too many
-        messages wait for their delay, and the message stays leased.
+        `delay_ms` None: the subscription's delay, if there is room. Returns False, and keeps the
+        lease, if too many messages wait for a delay.
         """
         if offset not in self._lease_of:
             return True
@@ -468,40 +421,30 @@ class Dispatcher:
         return True
 
     def give_up(self, offset: int) -> None:
-        """Give back a leased message that its consumer has not seen, without counting it."""
+        """Give back a message that its consumer has not seen; the delivery does not count."""
         lease = self._lease_of.get(offset)
         if lease is not None:
             self._take_back(DispatchedBatch(lease.number, [offset], {}), 0)
 
     def revoke(self, consumer: str) -> bool:
-        """End the leases of all other consumers; return whether there were any.
-
-        Delivery counts and delays do not change, because these consumers have not failed. Their
-        messages come again before new messages, in order.
-        """
         held = [o for o, lease in self._lease_of.items() if lease.consumer.name != consumer]
-        # Last message first: when a message comes back, the leases of later messages of its key
-        # end.
+        # Last first: a message that comes back ends the leases of its key's later messages.
         for offset in sorted(held, reverse=True):
             self._release_uncounted(offset)
             self._comes_back(offset, asleep=False)
         return bool(held)
 
     def give_back(self, found: DispatchedBatch) -> None:
-        """Undo a delivery, uncounted: the read failed, or no caller waits for it."""
+        """Undo a delivery, uncounted."""
         self._reads -= 1
         self._take_back(found, 0)
 
     def shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
-        """Undo the delivery of all but the first `count` messages of a batch."""
         self._take_back(found, count)
         return found._replace(offsets=found.offsets[:count])
 
     def extend(self, offsets: Iterable[int], now_ms: int, *, given: bool = False) -> None:
-        """Restart the ack timeout of these leased messages; their ack ids stay valid.
-
-        `given`: the consumer has them from now on.
-        """
+        """`given`: the consumer has them from now on."""
         parts: dict[_Lease, list[int]] = {}
         for offset in dict.fromkeys(offsets):
             parts.setdefault(self._lease_of[offset], []).append(offset)
@@ -516,7 +459,6 @@ class Dispatcher:
                 self._held_until_ms = max(self._held_until_ms, deadline)
 
     def heard_of(self, offset: int, now_ms: int) -> None:
-        """Note a sign of life of the consumer that holds `offset`: an ack or a nack."""
         lease = self._lease_of.get(offset)
         if lease is None:
             return
@@ -534,7 +476,7 @@ class Dispatcher:
             for offset in lease.offsets:
                 if self._lease_of.get(offset) is lease:
                     ended.append(offset)  # noqa: PERF401 (a line that a planted bug edits)
-        # Last message first: an ended delivery ends the leases of later messages of its key.
+        # Last first: an ended delivery ends the leases of its key's later messages.
         for offset in ended if self.keys is None else sorted(ended, reverse=True):
             self._end_delivery(offset, now_ms, None)
         while self._delayed and self._delayed[0][0] <= now_ms:
@@ -545,7 +487,6 @@ class Dispatcher:
                 self.keys.wake(offset)
 
     def look(self, now_ms: int) -> None:
-        """Find the current consumers, and whose turn it is."""
         if self.turns is None:
             return
         self.turns.look(self.consumers, now_ms)
@@ -553,8 +494,6 @@ class Dispatcher:
             self.keys.belong_to(self.turns.members)
 
     def next_event_ms(self) -> int | None:
-        """Return when `expire` has something to do next; None if no message is leased or
-        delayed."""
         while self._deadlines and not self._deadlines[0][2].left:
             heapq.heappop(self._deadlines)
         times = [queue[0][0] for queue in (self._deadlines, self._delayed) if queue]
@@ -565,7 +504,6 @@ class Dispatcher:
         return min(times, default=None)
 
     def reset(self) -> None:
-        """Void every lease after a seek; all unacked messages are fresh."""
         self._fresh = self.cursor.committed_offset
         self._resumed.clear()
         for consumer in self.consumers.values():
@@ -581,11 +519,7 @@ class Dispatcher:
             self.keys.reset()
 
     def leave(self, left: LeftLeases, now_ms: int) -> None:
-        """Add to `left` all that a successor needs to continue with these leases.
-
-        At the successor, a message that no consumer was given is fresh. Nothing may be handed out
-        here after this call.
-        """
+        """Add to `left` all that a successor needs; nothing may be handed out after this call."""
         self.expire(now_ms)
         left.numbers = self._numbers
         active = None if self.turns is None else self.turns.active
@@ -628,7 +562,6 @@ class Dispatcher:
                 )
 
     def resume(self, left: LeftLeases, now_ms: int) -> None:
-        """Continue with the last owner's leases, before any message is handed out here."""
         self._seen_ms = now_ms
         self._numbers = left.numbers
         for name, priority, seen_ms, able_ms in left.consumers:
@@ -670,7 +603,6 @@ class Dispatcher:
             self._grant(lease)
 
     def left_of(self, number: int) -> list[int]:
-        """Return the offsets that are still leased under this number, ascending."""
         return sorted(one for one, lease in self._lease_of.items() if lease.number == number)
 
     def _consumer(self, name: str, seen_ms: int) -> Consumer:
@@ -682,7 +614,6 @@ class Dispatcher:
         return known
 
     def _comes_back(self, offset: int, *, asleep: bool) -> None:
-        """Make the message available again, at once or when its delay is over."""
         if self.keys is None:
             if not asleep:
                 heapq.heappush(self._ready, offset)
@@ -691,7 +622,7 @@ class Dispatcher:
             self._release_uncounted(later)
 
     def _stands_in_no_way(self, offset: int) -> None:
-        """Let later messages of the key pass, because no consumer gets this message now."""
+        """Let later messages of the key pass."""
         if self.keys is not None:
             self.keys.acked(offset)
 
@@ -716,18 +647,17 @@ class Dispatcher:
         return offsets, False
 
     def _ready_end(self, end: int) -> int:
-        """Return the offset before which messages that came back are taken first.
+        """Return the offset before which returned messages are taken before fresh messages.
 
-        A message that the last owner had leased may come back while earlier messages are still
-        fresh here. It waits for them: a batch names ascending offsets, and in an exclusive or
-        failover subscription no message overtakes another.
+        A message that the last owner had leased may return before earlier messages, which are fresh
+        here. It waits for them: a batch has ascending offsets, and ordered subscriptions must not
+        overtake.
         """
         if not self._resumed or self.delays.is_full:
             return end
         return min(end, self._first_fresh())
 
     def _tell_due(self, keys: KeyOrder, now_ms: int) -> None:
-        """Give due messages to `keys`, which puts them in the order of their key."""
         for offset in keys.take_put_off():
             self.delays.add(now_ms + self.delays.ahead_ms + _PUT_OFF_MS, offset)
         if self.delays and (room := keys.room_for_due) > 0:
@@ -741,8 +671,6 @@ class Dispatcher:
         return sorted(self.delays.take(now_ms + self.delays.ahead_ms, room, wanted))
 
     def _first_asleep(self) -> int | None:
-        """Return the first message that waits for its delay, in subscriptions where it holds up
-        later ones."""
         if not self._in_order:
             return None
         return min((offset for _, offset in self._delayed), default=None)
@@ -786,8 +714,7 @@ class Dispatcher:
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
 
     def _end_delivery(self, offset: int, now_ms: int, delay_ms: int | None) -> None:
-        """Count a delivery without an ack; the message is delivered again after the delay, or is
-        spent."""
+        """Count a delivery that was not acked; the message waits for redelivery, or is spent."""
         self._release(offset)
         if self._spent.take(offset, self._attempts[offset], self._due_ms(offset, now_ms, delay_ms)):
             self._stands_in_no_way(offset)
@@ -801,7 +728,6 @@ class Dispatcher:
         self._comes_back(offset, asleep=delay_ms > 0)
 
     def _due_ms(self, offset: int, now_ms: int, delay_ms: int | None) -> int | None:
-        """Return when it would be redelivered, by the clock of due times; None: at once."""
         if delay_ms is None:
             backoff = self._retry_backoff
             delay_ms = 0 if backoff is None else backoff.delay_ms(self._attempts[offset])

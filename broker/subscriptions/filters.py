@@ -1,10 +1,8 @@
 """Which messages of a topic belong to a subscription: by header and by key. Pure.
 
 Each header that the filter names must be present with one of the filter's values, and the key must
-have the prefix. Only the last occurrence of the header by which brokers address a retry to a
-subscription counts: earlier ones may come from the publisher or from an earlier copy, and must not
-make the message belong to several subscriptions. A filter is only compared, never evaluated as
-code, so its cost is bounded by its length.
+have the prefix. Brokers address a retry to a subscription by a header; only its last occurrence
+counts, because a publisher or an earlier copy may have set others.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from octavo.broker.subscriptions.dead_letters import RETRY_FOR
 from octavo.broker.types import SubscriptionSettings
 
 ANY_VALUE = "*"
-"""In place of values: any value of the header."""
 Headers = Sequence[tuple[str, bytes | None]]
 
 

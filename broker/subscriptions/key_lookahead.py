@@ -1,10 +1,8 @@
-"""Look ahead: read messages before they are handed out, to learn their keys and apply the filter.
+"""Read messages before they are handed out, to learn their keys and apply the filter.
 
-    wanted → read from the log → learnt: keys to `key_shared`, refused messages to the cursor
-
-It reads one stretch at a time, and only when a consumer asks and no known message is for that
-consumer; so a subscription without consumers costs nothing. Messages that the filter refuses are
-acked durably. After a crash, stretches whose acks were not written are read again.
+Reads one stretch at a time, and only when a consumer asks and no known message is for it. Messages
+that the filter refuses are acked durably; after a crash, stretches whose acks were not written are
+read again.
 """
 
 from __future__ import annotations
@@ -22,13 +20,9 @@ _READ_BYTES = 1024 * 1024
 
 
 class LookedLog(Protocol):
-    """The methods of a partition that look-ahead needs."""
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]: ...
 
-    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Return batches from the batch that contains `offset` on."""
-
-    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
-        """Open the batch for the duration of the block."""
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]: ...
 
 
 class Seen(NamedTuple):
@@ -40,8 +34,6 @@ class Seen(NamedTuple):
 
 
 class KeyLookAhead:
-    """How far a subscription's messages were examined, and where to continue."""
-
     def __init__(self, cursor: Cursor, filter_: Filter, keys: KeyOrder | None) -> None:
         self._cursor = cursor
         self._filter = filter_
@@ -49,16 +41,14 @@ class KeyLookAhead:
         self._front = cursor.committed_offset
         self._resets = 0
         self.refused = 0
-        """How many messages the filter refused."""
 
     def end(self, end: int) -> int:
-        """Return the end of the messages that may be handed out: examined, and before `end`."""
+        """Limit `end` to the messages that were examined."""
         if self._keys is not None or self._filter.passes_all:
             return end
         return min(end, max(self._front, self._cursor.committed_offset))
 
     def wanted(self, consumer: str, end: int) -> Look | None:
-        """Return the stretch to examine next for a consumer; None if there is none."""
         if self._keys is not None:
             return self._keys.wanted(consumer, end)
         if self._filter.passes_all:
@@ -69,7 +59,6 @@ class KeyLookAhead:
         return Look(self._front, min(end, self._front + LOOK_MESSAGES), self._resets)
 
     async def see(self, log: LookedLog, look: Look) -> Seen:
-        """Read a stretch, or its beginning: at most some megabytes."""
         start, stop = look.start, look.stop
         known: list[Known] = []
         refused: list[int] = []
@@ -95,7 +84,7 @@ class KeyLookAhead:
         return Seen(known, ranges_of(refused), at)
 
     def learn(self, look: Look, seen: Seen) -> bool:
-        """Use the result. False: there was a seek meanwhile, and the result is void."""
+        """Take a result; return False if a seek has made it void."""
         if self._keys is not None:
             is_learnt = self._keys.learn(look, seen.known, seen.stop)
         elif is_learnt := look.since == self._resets:
@@ -105,6 +94,5 @@ class KeyLookAhead:
         return is_learnt
 
     def reset(self) -> None:
-        """Start again at the cursor, after a seek."""
         self._front = self._cursor.committed_offset
         self._resets += 1

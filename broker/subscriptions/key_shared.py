@@ -1,28 +1,18 @@
 """The order of each key in a key-shared subscription: which consumer may get which message. Pure.
 
-    known → waiting → out → acked
-               ↑ given back, or its lease ended
+The messages of a key that are out are its first unacked messages, handed out in one answer. Until
+all are acked or given back, no consumer gets more of the key, not even the consumer that has them:
+if an answer is lost, its messages would come after later messages. When a message comes back, the
+later messages of its key come back too. Then the key belongs to the consumer that has its slot.
 
-The messages of a key that are out are always its first unacked messages, handed out together in one
-answer. Until all of them are acked or given back, no consumer gets more of the key, not even the
-consumer that has them: if an answer is lost on its way, its messages would come after later
-messages. When a message comes back, the later messages of its key come back too, and follow it
-again. Then the key belongs to the consumer that has its slot (`Slots`). Other keys are not
-affected, and messages without a key may go to any consumer.
+Keys are looked up ahead, on demand (`wanted`, `learn`). For a key that is not consumed, only its
+first messages are remembered, and the offset from which the rest is looked up again. So a key that
+stands still does not hide others, and memory is bounded: about twice `messages_max` messages, and
+half as many keys.
 
-Keys of messages are looked up ahead, on demand (`wanted`, `learn`). For a key that is not consumed,
-only the first messages are remembered, and the offset at which the rest begins; the rest is looked
-up again at its turn. A message that was not due when it was examined is forgotten, and looked up
-again when it is due (`due`), and then takes its place among the messages of its key. So a key that
-stands still does not stop others from being found, and memory is bounded: about twice
-`messages_max` messages, and half as many keys. Nothing here is durable: after a take-over, the
-search starts again at the cursor.
-
-`Slots` says which consumer a key belongs to. A key's hash has 64 bits; the first 16 are its slot,
-one of 65,536. Each consumer stands at `POINTS` slots that follow from its name alone. A slot
-belongs to the consumer at the slot, or else at the next point after it (consistent hashing). So a
-consumer that comes or leaves moves about its share of the slots, and every broker computes the same
-result from the same consumers.
+A key's hash has 64 bits, of which the first 16 are its slot. Each consumer has `POINTS` points
+among the slots, from its name alone; a slot belongs to the next point at or after it (consistent
+hashing). So a change of consumers moves only about its share, and every broker computes the same.
 """
 
 from __future__ import annotations
@@ -38,24 +28,21 @@ from octavo.broker.state.cursor import Cursor
 
 SLOTS = 65_536
 POINTS = 64
-"""Points per consumer. Shares differ by about an eighth: 1 / √64."""
+"""Shares differ by about an eighth: 1 / √64."""
 _POINT_BYTES = 2
 _NAMES_REMEMBERED = 4_096
 
 
 def hash_of(key: bytes) -> int:
-    """Return a key's hash of 64 bits. Keys with the same hash are treated as the same key."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
 
 def slot_of(key_hash: int) -> int:
-    """Return the slot of a key with this hash."""
     return key_hash >> 48
 
 
 @lru_cache(_NAMES_REMEMBERED)
 def _points(name: str) -> tuple[tuple[int, str], ...]:
-    """Return a consumer's points on the ring of slots, ascending."""
     digests = b"".join(
         blake2b(name.encode(errors="surrogatepass"), salt=bytes([number])).digest()
         for number in range(POINTS * _POINT_BYTES // 64)
@@ -69,27 +56,25 @@ def _points(name: str) -> tuple[tuple[int, str], ...]:
 
 class Slots:
     def __init__(self, names: Iterable[str] = (), before: Slots | None = None) -> None:
-        """`before`: the slots before a change of the consumers; makes a small change fast."""
         self.names = frozenset(names)
         old = frozenset[str]() if before is None else before.names
         self._points: list[tuple[int, str]] = [] if before is None else before._points
         if gone := old - self.names:
             self._points = [point for point in self._points if point[1] not in gone]
         new = [point for name in self.names - old for point in _points(name)]
-        # If two consumers stand at the same slot, the first by name gets it.
+        # At the same slot, the first consumer by name wins.
         self._points = sorted(self._points + new) if new else self._points
         self._ends = [slot for slot, _ in self._points]
         self._owners = [name for _, name in self._points]
 
     def owner(self, slot: int) -> str | None:
-        """Return the consumer of a slot; None if there are no consumers."""
         if not self._ends:
             return None
         place = bisect_left(self._ends, slot)
         return self._owners[place if place < len(self._ends) else 0]
 
     def ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """Return the slots of each consumer, as ascending (first, last) ranges, both included."""
+        """Return each consumer's slots as ascending ranges, both ends included."""
         found: dict[str, list[tuple[int, int]]] = {name: [] for name in self.names}
         if not self._ends:
             return found
@@ -106,45 +91,35 @@ class Slots:
 
 
 LOOK_MESSAGES = 1_000
-"""How many messages are examined in one go."""
 _OF_ONE_KEY = 16
-"""A key may have this part (a sixteenth) of all remembered messages."""
+"""One key may have this share, a sixteenth, of all remembered messages."""
 Known = tuple[int, int | None]
-"""An offset, and the hash of its message's key; None without a key."""
 
 
 class Look(NamedTuple):
-    """A request for the keys of offsets from `start` on, before `stop`."""
-
     start: int
     stop: int
     since: int
-    """The number of resets before this request."""
+    """The number of resets before the request."""
     consumer: str = ""
-    """The consumer for which it looks."""
     due: bool = False
-    """Whether to look up messages that were not due when they were examined before."""
+    """Whether to look up messages that were not due before."""
 
 
 class _Key:
-    """The known unacked messages of a key."""
-
     __slots__ = ("hash", "more_from", "offered", "out", "waiting")
 
     def __init__(self, key_hash: int) -> None:
         self.hash = key_hash
         self.waiting: list[int] = []
-        """A heap; a forgotten message stays in it until it comes to the top."""
+        """A heap; a forgotten message stays until it comes to the top."""
         self.out: dict[int, None] = {}
         self.more_from: int | None = None
-        """The offset of the first message of the key that is not remembered; None: all are."""
+        """The first message of the key that is not remembered; None: all are."""
         self.offered: tuple[str, int] | None = None
-        """The consumer that may take the key, and the key's first message at that time."""
 
 
 class KeyOrder:
-    """The key order of a subscription in one partition."""
-
     def __init__(self, cursor: Cursor, messages_max: int) -> None:
         self._cursor = cursor
         self._messages_max = messages_max
@@ -160,25 +135,21 @@ class KeyOrder:
         """All messages before this offset were examined."""
         self._keys: dict[int, _Key] = {}
         self._spilled: dict[int, _Key] = {}
-        """Keys with more messages than are remembered."""
         self._known: dict[int, _Key | None] = {}
         self._free: list[int] = []
         self._offers: dict[str, list[tuple[int, int]]] = {}
         self._asleep: dict[int, None] = {}
         self._asleep_free: dict[int, None] = {}
-        """Messages without a key that wait for a delay: not in `_free` until it is over."""
+        """Keyless messages that wait for a delay."""
         self._returned: dict[int, None] = {}
         self._due: list[int] = []
-        """Messages that are due now, a heap: their keys must be looked up again."""
         self._put_off: list[int] = []
-        """Due messages for which their key had no room."""
         self._waiting = 0
         self._resumed_end = 0
         """One past the last message that an earlier owner left leased or delayed."""
 
     @property
     def ready(self) -> int:
-        """How many returned messages may go out again because their keys are free."""
         return len(self._returned) - len(self._asleep) - len(self._asleep_free)
 
     @property
@@ -187,17 +158,15 @@ class KeyOrder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the most keys have unacked messages: then no new messages are examined."""
         return len(self._keys) >= self._messages_max
 
     def is_left(self, end: int) -> bool:
-        """Whether there are messages that may go to a consumer now."""
         if self._cursor.next_unacked(self.front) < end or self._spilled:
             return True
         return bool(self._free or self._due) or self._waiting > len(self._asleep)
 
     def held_back(self, consumer: str, end: int) -> str | None:
-        """Return why there is nothing for this consumer though messages wait; None if none wait."""
+        """Return why there is nothing for this consumer though messages wait, if so."""
         if self.is_full and self._cursor.next_unacked(self.front) < end:
             return (
                 f"{len(self._keys)} keys have messages that are out or wait for their consumers, "
@@ -215,35 +184,26 @@ class KeyOrder:
 
     @property
     def first_out(self) -> int | None:
-        """The first message that is out while later messages of its key wait; None if there is
-        none."""
+        """The first message that is out while later messages of its key wait."""
         waits = (key for key in self._keys.values() if key.out and self._head(key) is not None)
         return min((min(key.out) for key in waits), default=None)
 
     def reset(self) -> None:
-        """Forget everything, after a seek, and start again at the cursor."""
         self._resets += 1
         self._begin()
 
-    # Messages that were not due
-
     @property
     def has_due(self) -> bool:
-        """Whether there are due messages whose keys must be looked up."""
         return bool(self._due)
 
     @property
     def room_for_due(self) -> int:
-        """How many more due messages may be added."""
         return LOOK_MESSAGES - len(self._due)
 
     def due(self, offset: int) -> None:
-        """Add a message that has become due; it takes its place in the order of its key."""
         heapq.heappush(self._due, offset)
 
     def take_put_off(self) -> list[int]:
-        """Take the due messages for which there was no room; the caller makes them due again
-        soon."""
         put_off, self._put_off = self._put_off, []
         return put_off
 
@@ -265,7 +225,7 @@ class KeyOrder:
             if key is None:
                 key = self._keys[key_hash] = _Key(key_hash)
             if key.more_from is not None and key.more_from <= offset:
-                continue  # it is found when the key's next messages are looked up
+                continue
             if len(key.waiting) >= self._most_of(key, look.consumer):
                 self._put_off.append(offset)
                 continue
@@ -274,10 +234,7 @@ class KeyOrder:
         for key in touched.values():
             self._offer(key)
 
-    # Looking ahead
-
     def wanted(self, consumer: str, end: int) -> Look | None:
-        """Return where to look for messages for this consumer; None: nowhere."""
         while self._due and (self._cursor.is_acked(self._due[0]) or self._due[0] in self._known):
             heapq.heappop(self._due)
         if self._due:
@@ -301,16 +258,16 @@ class KeyOrder:
                 return Look(start, stop, self._resets, consumer)
             self._looked_at(start, unacked, {})
         self.front = max(self.front, min(self._cursor.next_unacked(self.front), end))
-        # Messages before `_resumed_end` have keys that the last owner knew within the bound.
+        # Keys before `_resumed_end` were within the last owner's bound.
         if self.front >= end or (self.is_full and self.front >= self._resumed_end):
             return None
         return Look(self.front, min(end, self.front + LOOK_MESSAGES), self._resets, consumer)
 
     def learn(self, look: Look, found: Iterable[Known], stop: int) -> bool:
-        """Take the keys of the messages from `look.start` on before `stop`, ascending.
+        """Take the keys of messages from `look.start` on, ascending; missing offsets are not the
+        subscription's.
 
-        Missing offsets do not belong to the subscription. False: there was a reset since the
-        request.
+        Returns False if there was a reset since the request.
         """
         if look.since != self._resets:
             return False
@@ -349,7 +306,6 @@ class KeyOrder:
         return True
 
     def _is_next(self, key: _Key | None, offset: int, start: int) -> bool:
-        """Whether `offset` is the key's first unknown message."""
         if key is None or key.more_from is None:
             return offset >= self.front
         return start <= key.more_from <= offset < self.front
@@ -357,8 +313,8 @@ class KeyOrder:
     def _most_of(self, key: _Key, asks: str) -> int:
         """Return how many messages of a key to remember.
 
-        All messages of a key for the asking consumer are remembered, because that consumer takes
-        them at once. Otherwise the same entries would be read again at each of its calls.
+        All of the asking consumer's, which takes them at once: otherwise each call would read the
+        same entries again.
         """
         if self._waiting < 2 * self._messages_max and self._may_have(key) == asks:
             return LOOK_MESSAGES
@@ -366,7 +322,7 @@ class KeyOrder:
         return 1 if full else max(1, self._messages_max // _OF_ONE_KEY)
 
     def _looked_at(self, start: int, stop: int, refused: dict[int, None]) -> None:
-        """Note for keys with more messages that those before `stop` are remembered now."""
+        """Note that keys with more messages are remembered up to `stop`."""
         for key in list(self._spilled.values()):
             assert key.more_from is not None
             if start <= key.more_from < stop and key.hash not in refused:
@@ -383,17 +339,13 @@ class KeyOrder:
             self._waiting += 1
             heapq.heappush(key.waiting, offset)
 
-    # Handing out, acks, and returns
-
     def belong_to(self, names: Iterable[str]) -> None:
-        """Share the slots among these consumers from now on."""
         names = frozenset(names)
         if names == self._slots.names:
             return
         self._slots = Slots(names, self._slots)
         self._offers = {name: self._offers[name] for name in self._offers if name in names}
         if sum(map(len, self._offers.values())) > 2 * len(self._keys):
-            # Most of the offers are outdated.
             self._offers = {}
             for key in self._keys.values():
                 key.offered = None
@@ -402,7 +354,6 @@ class KeyOrder:
                 self._offer(key)
 
     def take(self, consumer: str, room: int) -> list[int]:
-        """Take up to `room` messages for a consumer, ascending; they are out now."""
         taken: list[int] = []
         out: dict[int, _Key] = {}
         while len(taken) < room:
@@ -425,15 +376,13 @@ class KeyOrder:
         return taken
 
     def hash_of(self, offset: int) -> int | None:
-        """Return the hash of a known message's key; None if it has no key."""
         key = self._known.get(offset)
         return None if key is None else key.hash
 
     def resume(self, offset: int, key_hash: int | None, *, out: bool) -> None:
         """Take over a message that the last owner had leased or delayed.
 
-        The messages before it are not known yet. When it comes back, it is not offered to a
-        consumer before they were examined.
+        When it comes back, no consumer gets it before the messages before it were examined.
         """
         key = None
         if key_hash is not None and (key := self._keys.get(key_hash)) is None:
@@ -450,10 +399,9 @@ class KeyOrder:
                 heapq.heappush(key.waiting, offset)
 
     def back(self, offset: int, *, asleep: bool) -> list[int]:
-        """Note that a message is back and waits, `asleep` until `wake`.
+        """Note that a message is back, `asleep` until `wake`.
 
-        Returns the later messages of its key that were out; these wait too, and the caller ends
-        their leases.
+        Returns the key's later messages that were out: the caller ends their leases.
         """
         key = self._known[offset]
         if asleep:
@@ -468,7 +416,6 @@ class KeyOrder:
         return later
 
     def wake(self, offset: int) -> None:
-        """Note that a message's delay is over."""
         if self._asleep_free.pop(offset, self) is None:
             heapq.heappush(self._free, offset)
         elif self._asleep.pop(offset, self) is None:
@@ -477,7 +424,6 @@ class KeyOrder:
             self._offer(key)
 
     def acked(self, offset: int) -> None:
-        """Forget an acked message, in whatever state it was."""
         if offset not in self._known:
             return
         key = self._known[offset]
@@ -490,7 +436,6 @@ class KeyOrder:
             self._offer(key)
 
     def passed(self) -> None:
-        """Note that the cursor has passed messages of any state."""
         for offset in [one for one in self._asleep_free if self._cursor.is_acked(one)]:
             self._forget(offset)
         for key in list(self._keys.values()):
@@ -546,11 +491,9 @@ class KeyOrder:
         return None
 
     def _may_have(self, key: _Key) -> str | None:
-        """Return the consumer that gets the key's next messages; None while any is leased."""
         return None if key.out else self._slots.owner(slot_of(key.hash))
 
     def _offer_more(self, key: _Key, consumer: str) -> None:
-        """After the key's first message was taken, let its next join the same answer."""
         head = self._head(key)
         key.offered = None
         if head is not None and head not in self._asleep and head < self.front:
@@ -558,11 +501,10 @@ class KeyOrder:
             heapq.heappush(self._offers[consumer], (head, key.hash))
 
     def _offer(self, key: _Key) -> None:
-        """Offer a changed key's first message to the consumer that may have it now."""
         head = self._head(key)
         if head is None and not key.out and key.more_from is None:
             self._keys.pop(key.hash, None)
-        # Beyond the front, only messages that an earlier owner has left are known (`resume`).
+        # Beyond the front, only messages that an earlier owner left are known.
         cannot_go = head is None or head in self._asleep or head >= self.front
         consumer = None if cannot_go else self._may_have(key)
         if head is None or consumer is None:

@@ -1,14 +1,10 @@
 """When the subscriptions of a partition were last used, so that unused subscriptions can expire.
 
-    use ──▶ noted here, by a steady clock ──▶ from time to time a mark in the state ledger
-    unused for the topic's `subscription_expiry` ──▶ retired for a moment ──▶ deleted
-
-Non-durable subscriptions expire after a separate time and have no marks: each owner counts from the
-take-over on. For durable subscriptions an owner knows the uses since its take-over; marks tell of
-earlier uses, dated by the clock for deletions (clock/deletion_clock.py). A mark is at most an hour
-older than the last use. A subscription without a mark counts as used at the take-over. A mark is
-written to the state ledger before the ack of the same call, so answered uses are not forgotten.
-Without the policy all marks are removed, because they would be outdated when it is set again.
+Uses since the take-over are in memory, by a steady clock. Earlier uses of durable subscriptions are
+known by marks in the state ledger, dated by the clock for deletions, and at most an hour old. A
+mark is written before the ack of the same call, so answered uses are not forgotten. A subscription
+without a mark counts as used at the take-over. Without the policy all marks are removed, because
+they would be outdated when it is set again.
 """
 
 from __future__ import annotations
@@ -20,14 +16,12 @@ from octavo.broker.errors import PartitionMoving
 from octavo.broker.state.format import CursorState, Op, used_op
 
 _MARKS_A_SPAN = 16
-"""A mark is renewed after this part (a sixteenth) of the expiry period …"""
+"""Renew a mark after this share, a sixteenth, of the expiry period …"""
 _MARK_EVERY_MS = 3_600_000
-"""… or after this time, if that is shorter: the last use is at most this long after its mark."""
+"""… or after this time, if it is shorter."""
 
 
 class LastUsed:
-    """The last uses of the subscriptions of an owned partition."""
-
     def __init__(
         self,
         now_s: Callable[[], float],
@@ -35,8 +29,9 @@ class LastUsed:
         span_ms: Callable[[], int | None],
         note: Callable[[Op], None],
     ) -> None:
-        """`now_s`: a steady clock. `span_ms`: the policy; None: nothing expires. `note` queues an
-        operation for the state ledger, in order, without waiting."""
+        """`span_ms`: the policy; None: nothing expires. `note` queues an operation for the state
+        ledger, in order.
+        """
         self._now_s = now_s
         self._time = time
         self._span_ms = span_ms
@@ -45,12 +40,12 @@ class LastUsed:
         self._used_s: dict[str, float] = {}
         self._retired_until_s: dict[str, float] = {}
         self._unmarked: set[str] = set()
-        """Subscriptions used while the date was not known."""
+        """Used while the date was not known."""
 
     def use(self, name: str, held: CursorState | None) -> None:
-        """Note a use now. `held`: the subscription's state, None if it is not durable.
+        """Note a use now; `held` is None for a non-durable subscription.
 
-        Raises `PartitionMoving` if the subscription is about to be deleted: call again.
+        Raises `PartitionMoving` if the subscription is about to be deleted.
         """
         now_s = self._used_s[name] = self._now_s()
         if held is not None:
@@ -66,16 +61,16 @@ class LastUsed:
             )
 
     def left(self, name: str) -> None:
-        """Note that a caller stopped waiting for messages: it was in use until now."""
+        """Note that a caller stopped waiting: it used the subscription until now."""
         self._used_s[name] = self._now_s()
 
     def is_unused(
         self, name: str, held: CursorState | None, span_ms: int, retire_s: float = 0.0
     ) -> bool:
-        """Whether the subscription was not used for `span_ms`.
+        """Return whether the subscription was unused for `span_ms`.
 
-        If so, uses are refused for the next `retire_s`, because it may be deleted in that time. A
-        refused caller gets a retryable error, and the subscription counts as used again.
+        If so, refuses uses for the next `retire_s`, in which it may be deleted; a refused call may
+        be retried and counts as a use.
         """
         now_s = self._now_s()
         idle_ms = (now_s - self._used_s.get(name, self._began_s)) * 1000
@@ -85,7 +80,6 @@ class LastUsed:
         return unused
 
     def keep(self, cursors: Iterable[tuple[str, CursorState]]) -> None:
-        """Make marks that could not be made before, and remove marks that are not needed."""
         gone = self._span_ms() is None
         for name, held in cursors:
             if gone and held.used_ms:
@@ -113,7 +107,6 @@ class LastUsed:
             self._note(used_op(name, held.used_ms))
 
     def _is_marked_unused(self, name: str, held: CursorState | None, span_ms: int) -> bool:
-        """Decide by the mark that an earlier owner has left."""
         time = self._time()
         if name in self._used_s or held is None or not held.used_ms or time is None or time.doubt:
             return False

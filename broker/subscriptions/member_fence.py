@@ -1,11 +1,10 @@
 """The fence of a consumer group: which member receives from a partition. Pure.
 
-The partition's owner keeps a fence for each subscription, in memory, by the group's generation
-(groups/group.py). A member with a higher generation takes the partition, and all leases of other
-consumers there become void, so that they cannot ack. A member with a lower generation was away, and
-gets an error. Consumers outside a group wait while a member has the partition. A planned hand-over
-passes the fence on with the leases; after a crash the leases are void, and the first member that
-calls has the partition until a member with a higher generation calls.
+A member with a higher generation takes the partition, and all leases of other consumers there
+become void, so that they cannot ack. A member with a lower generation was away, and gets an error.
+Consumers outside a group wait while a member has the partition. A planned hand-over passes the
+fence on with the leases; after a crash the leases are void, and the first member that calls takes
+the partition.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from octavo.broker.state.leases import LeftHold
 
 
 class MemberFence:
-    """The fence of a subscription in one partition. Times are milliseconds of any steady clock."""
+    """Times are milliseconds of any steady clock."""
 
     __slots__ = ("generation", "member", "until_ms")
 
     def __init__(self) -> None:
         self.generation = 0
-        """The highest generation of a member that received here."""
         self.member: str | None = None
         self.until_ms = 0
-        """Until this time consumers outside a group are refused."""
+        """Until then consumers outside a group are refused."""
 
     def leave(self, now_ms: int) -> LeftHold | None:
-        """Return the fence for a successor; None if no member of a group has received here."""
         if not self.generation and self.member is None:
             return None
         return LeftHold(self.member or "", max(0, self.until_ms - now_ms), self.generation)
@@ -39,9 +36,8 @@ class MemberFence:
     def enter(self, consumer: str, generation: int | None, now_ms: int, hold_ms: int) -> bool:
         """Admit a consumer that asks for messages; `generation` is None outside a group.
 
-        True: the partition has a new holder, and the caller must revoke all leases of other
-        consumers. Raises `StaleGeneration`, and `SubscriptionBusy` when another consumer has the
-        partition.
+        True: the caller must revoke the leases of all other consumers. Raises `StaleGeneration`, or
+        `SubscriptionBusy` when another consumer has the partition.
         """
         if generation is None:
             if now_ms < self.until_ms:

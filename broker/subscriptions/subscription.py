@@ -1,10 +1,8 @@
-"""The driver of a subscription in one partition: receive, acknowledge, seek.
+"""Drive a subscription in one partition: receive, acknowledge, seek.
 
 Promises: an ack that returned is durable, in any order of acks and with any number of holes. A
-message whose lease ended is delivered again, so delivery is at least once. Leases are in memory. At
-a planned end they are written down for the successor, which continues them; after a crash they are
-void, and unacked messages are delivered again. Delivery counts above 1 are durable before a
-consumer gets them.
+message whose lease ended is delivered again. Leases are in memory; at a planned end they are
+written for the successor. Delivery counts above 1 are durable before a consumer gets them.
 """
 
 from __future__ import annotations
@@ -70,62 +68,56 @@ from octavo.protocol.numbers import whole
 from octavo.protocol.records import record_bytes
 
 _MESSAGES_MAX = 10_000
-"""The most messages that a receive returns."""
 _READ_BYTES = 1024 * 1024
 _GIVEN_BYTES_MAX = 4 * 1024 * 1024
-"""The most bytes of keys, values and headers in an answer (as JSON up to six times as many); a
-single message may have more."""
+"""Keys, values and headers in an answer (JSON: up to six times as many); a single message may have
+more.
+"""
 _READING_S_MAX = 0.5
-"""A receive that has a message stops reading after this time, so that its caller gets an answer."""
+"""A receive that has a message stops reading then and answers."""
 _STORED_FOR_ONE_MAX = 4
-"""Whole stored batches are sent only if they hold at most this many messages per given message …"""
+"""Stored batches are sent whole if they hold at most this many messages per given message …"""
 _RUNS_MAX = 64
-"""… and at most this many ranges of offsets and of entries: these go into a bounded header."""
+"""… and at most this many ranges: these go into a bounded header."""
 _LOOKING_S_MAX = 0.5
-"""How long a receive looks for a message for its consumer, even if the caller does not wait."""
+"""How long a receive that does not wait may look for a message."""
 _RANGES_SHOWN_FOR = 64
-"""With more consumers, statistics give only the number of slots of each."""
+"""With more consumers, statistics only count each one's slots."""
 _ANSWERS_REMEMBERED = 256
-"""For how many consumers the last dispatched batch is remembered, in case its answer is lost."""
+"""Consumers whose last answer is remembered, in case it was lost."""
 Given = TypeVar("Given")
 
 
 class SubscribedLog(Protocol):
-    """The methods of a partition that a subscription needs."""
-
     name: PartitionName
 
     @property
     def lease_epoch(self) -> int:
-        """The number of take-overs; differs between incarnations of the topic."""
+        """Counts take-overs; differs between incarnations of the topic."""
 
-    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Return batches from the batch that contains `offset` on."""
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]: ...
 
-    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
-        """Open the batch for the duration of the block."""
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]: ...
 
-    async def large_body(self, offset: int) -> LargeSource | None:
-        """Return the body of the large message at this offset; None for any other message."""
+    async def large_body(self, offset: int) -> LargeSource | None: ...
 
     @property
     def earliest_offset(self) -> int: ...
 
     @property
     def kept_from(self) -> int:
-        """The first offset that is left once a trim that is being written has taken effect."""
+        """The first offset left after the trim that is being written."""
 
     @property
     def next_offset(self) -> int: ...
 
     async def persist(self, op: Op) -> None: ...
 
-    def wall_ms(self) -> int:
-        """Return the wall-clock time by which messages become due."""
+    def wall_ms(self) -> int: ...
 
     @property
     def hidden(self) -> Sequence[Range]:
-        """Offset ranges, ascending, that hold pieces of large messages, not messages."""
+        """Offset ranges, ascending, of pieces of large messages."""
 
 
 class _Asked(NamedTuple):
@@ -138,8 +130,6 @@ class _Asked(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """The answer to a consumer's numbered call."""
-
     request: str
     found: DispatchedBatch | None
     was_repeated: bool = False
@@ -149,8 +139,6 @@ _NO_ANSWER = _Answer("", None)
 
 
 class LeasedBatches(NamedTuple):
-    """Stored batches, and which of their messages are leased to the consumer: `given` of them."""
-
     leased: Leased
     batches: list[StoredBatch]
     given: int
@@ -167,8 +155,6 @@ class Subscription:
         office: DeadLetterSender | None = None,
         uses: LastUsed | None = None,
     ) -> None:
-        """`held`: the state besides the cursor, kept up to date. `office` copies spent messages to
-        their topics. `uses` notes each use."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -180,7 +166,7 @@ class Subscription:
         deliveries_max = settings.retry_deliveries or settings.max_deliveries
         spent = SpentMessages(deliveries_max, config.dead_letters_waiting_max)
         self._one_at_a_time = settings.type in ("exclusive", "failover")
-        """Whether one consumer at a time gets messages: only then is a cumulative ack allowed."""
+        """Only these types allow cumulative acks."""
         keys = KeyOrder(cursor, config.look_ahead_messages_max)
         self._keys = keys if settings.type == "key_shared" else None
         number = log.name.partition
@@ -204,7 +190,6 @@ class Subscription:
         )
         self._keys_ahead = KeyLookAhead(cursor, Filter(settings), self._keys)
         self._pieces_passed = 0
-        """Pieces of large messages before this offset count as acked here."""
         self._dead_letters: DeadLetterDelivery | None = None
         if office is not None and spent.limits:
             self._dead_letters = DeadLetterDelivery(
@@ -214,20 +199,20 @@ class Subscription:
         self._fence = MemberFence()
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, _Answer] = OrderedDict()
-        """The last numbered request of each consumer, and its answer."""
+        """Each consumer's last numbered request, and its answer."""
         self._newest: tuple[str, int] | None = None
-        """In an exclusive subscription: the highest numbered call of its consumer."""
+        """In an exclusive subscription: its consumer's highest numbered call."""
         self._newest_got_none = False
         self._receiving = 0
         self._in_order = asyncio.Lock()
-        """Held while a batch is read: messages that it gives back come first in the next batch."""
+        """Held while a batch is read, so that messages which it gives back come first in the next
+        one.
+        """
         self._look: asyncio.TimerHandle | None = None
         self._look_ms = 0
-        """When the turns are checked again."""
         self._closed: NotOwner | None = None
         self._era = log.lease_epoch & 0xFFFF_FFFF
-        """The partition's epoch at which the chain of these leases began: a part of their ack
-        ids."""
+        """The epoch at which this chain of leases began: a part of their ack ids."""
         left, self._held.left = self._held.left, None
         if left is not None:
             self._resume(left)
@@ -249,9 +234,8 @@ class Subscription:
             self._answered[consumer] = _Answer(request, found)
 
     def leave(self, epoch: int) -> LeftLeases:
-        """Return the leases for the successor of the owner at this epoch.
-
-        Closes the subscription: no message is handed out or acked after this call.
+        """Close the subscription and return its leases, for the successor of the owner at this
+        epoch.
         """
         assert self._closed is not None
         now_ms = self._now_ms()
@@ -281,7 +265,6 @@ class Subscription:
         generation: int | None = None,
         priority: int = 0,
     ) -> list[Delivery]:
-        """Return messages one by one; see `receive_as`."""
         asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
         found = await self.receive_as(self._deliver, asked, wait_s)
         return [] if found is None else found
@@ -297,11 +280,7 @@ class Subscription:
         generation: int | None = None,
         priority: int = 0,
     ) -> LeasedBatches | list[Delivery]:
-        """Return the stored batches that hold the messages; see `receive_as`.
-
-        Returns single messages if that is shorter: for a few messages of large batches, or for many
-        that do not follow one another.
-        """
+        """Return whole stored batches, or single messages if that is shorter; see `receive_as`."""
         asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
         found: LeasedBatches | list[Delivery] | None
         found = await self.receive_as(self._deliver_batches, asked, wait_s)
@@ -313,22 +292,20 @@ class Subscription:
         asked: _Asked,
         wait_s: float,
     ) -> Given | None:
-        """Lease up to `messages_max` messages to `consumer` for the subscription's ack timeout.
+        """Lease up to `messages_max` messages for the ack timeout, redeliveries first.
 
-        Redeliveries come first. Waits up to `wait_s` for the first message; returns None when none
-        came, or when the consumers hold too many unacked messages (`held_back` says so). `out_max`
-        bounds the unacked messages of this partition at this consumer.
+        Waits up to `wait_s` for the first message; returns None when none came, or when the
+        consumers hold too many (`held_back`). `out_max` bounds the consumer's unacked messages of
+        this partition.
 
-        If the consumer repeats its last `request`, because the answer was lost, it gets those
-        messages again that are unacked. With later messages instead, a cumulative ack would also
-        ack messages that the consumer has not seen. For the same reason a late copy of an earlier
-        call to an exclusive subscription gets None.
+        If the consumer repeats its last `request`, it gets the same messages, as far as unacked:
+        after later messages, a cumulative ack would ack messages that it has not seen. For the same
+        reason a late copy of an earlier call to an exclusive subscription gets None.
 
-        A member of a consumer group passes the `generation` that gave it this partition: a higher
-        generation takes the partition, and all leases in it, from the member before.
+        A group's member passes its `generation`: a higher one voids the leases of others.
 
-        Raises `SubscriptionBusy` when another consumer holds the exclusive subscription, or a group
-        member the partition; `StaleGeneration`, `GROUP_NOT_ALLOWED`, `NotOwner`.
+        Raises `SubscriptionBusy` when another consumer holds the subscription or partition;
+        `StaleGeneration`, `GROUP_NOT_ALLOWED`, `NotOwner`.
         """
         self.use()
         began_s = self._loop.time()
@@ -354,7 +331,7 @@ class Subscription:
                         given = await deliver(found)
                         if given is not None:
                             return given
-                        # None of these messages was due; later messages may be.
+                        # None of these was due; later messages may be.
                         waiting = 1
                         self._receiving += waiting
                         if self._loop.time() < walk_until_s:
@@ -391,10 +368,9 @@ class Subscription:
     ) -> int:
         """Acknowledge, give back, or extend leases; return how many messages became acked, durably.
 
-        `up_to`: ack every offset up to and including this one (exclusive and failover subscriptions
-        only), except messages on their way to the dead-letter or the retry topic. `nacks`: deliver
-        again, each after its delay. `extend`: restart the ack timeout. `release`: the consumer has
-        not seen these; deliver again, without counting the delivery.
+        `up_to` acks every offset up to and including it, except messages on their way to a
+        dead-letter or retry topic. `nacks` are delivered again after their delays. `release`d
+        messages are, too, uncounted: the consumer has not seen them.
 
         Acking an acked message is no error. Raises `INVALID_ACK_ID` (nothing took effect),
         `StaleLease` and `TooManyDelayed` (everything else took effect, durably),
@@ -415,7 +391,7 @@ class Subscription:
             for offset in self._claimed([nack.ack_id], stale)
         ]
         if self._keys is not None:
-            # Last first: a message that is given back ends the leases of later messages of its key.
+            # Last first: a message given back ends the leases of its key's later messages.
             given_back.sort(reverse=True)
         extended = self._claimed(extend, stale)
         for offset in self._claimed(release, stale):
@@ -426,7 +402,7 @@ class Subscription:
         refused = sum(
             not self._dispatcher.nack(offset, now_ms, delay_ms) for offset, delay_ms in given_back
         )
-        # The caller of a cumulative ack has not seen messages on their way to a dead-letter topic.
+        # The caller has not seen messages on their way to a dead-letter topic.
         spent = () if up_to is None else self._dispatcher.spent_up_to(up_to)
         ranges, new = self._ack(acked, up_to, spent)
         self.wake()
@@ -444,10 +420,9 @@ class Subscription:
         return new
 
     async def take_back(self, ack_ids: Sequence[str]) -> None:
-        """Release an answer that its caller does not read: other consumers may have its messages at
-        once.
+        """Release an answer that its caller does not read.
 
-        If the same call was repeated and got the messages, the repeating caller keeps them.
+        If the call was repeated and got the messages, the repeating caller keeps them.
         """
         kept = {
             str(answer.found.number)
@@ -459,14 +434,12 @@ class Subscription:
         )
 
     def held_back(self, consumer: str = "") -> str | None:
-        """Return why `receive` returns nothing although there are messages, if so.
-
-        With a consumer's name: why this consumer gets nothing.
+        """Return why `receive` returns nothing, or nothing to this consumer, although there are
+        messages.
         """
         return self._dispatcher.held_back(self._log.next_offset, consumer)
 
     def waiting(self) -> list[str]:
-        """Say which messages wait for what and until when, and how many a filter has refused."""
         now_ms = self._now_ms()
         self._dispatcher.expire(now_ms)
         ahead_ms = self._log.wall_ms() - now_ms
@@ -477,8 +450,6 @@ class Subscription:
         return told
 
     def unacked_limits(self) -> tuple[int, int | None]:
-        """The most messages that may be out: in all, and at one consumer (None: no separate
-        limit)."""
         return self._dispatcher.limits
 
     @property
@@ -486,9 +457,8 @@ class Subscription:
         return self._cursor.committed_offset
 
     async def peek(self, messages_max: int) -> list[Delivery]:
-        """Return the first unacked messages, as many as fit into one answer, without a lease.
-
-        Each has its delivery count so far (from 0 on), and no ack id.
+        """Return the first unacked messages that fit one answer, without leases, with delivery
+        counts from 0.
         """
         if self._closed is not None:
             raise self._closed
@@ -508,9 +478,9 @@ class Subscription:
         return await self.ack_before(self._cursor.after_unacked(count, end))
 
     async def ack_before(self, offset: int) -> int:
-        """Ack all messages before `offset`, leased or not, durably; return how many there were.
+        """Ack all messages before `offset`, leased or not; return how many there were.
 
-        Raises the errors of `acknowledge`.
+        Raises as `acknowledge` does.
         """
         if self._closed is not None:
             raise self._closed
@@ -525,11 +495,10 @@ class Subscription:
         return new
 
     async def seek(self, offset: int, *, exactly: bool = False) -> int:
-        """Set the cursor to `offset` (clamped to existing messages) and return it; end all leases.
+        """Set the cursor to `offset`, clamped to existing messages, and return it; end all leases.
 
-        Earlier messages count as acked, messages from `offset` on as unacked. See
-        `Partition.resolve`. `exactly`: raise `OffsetTrimmed` or `OffsetBeyondEnd` instead of
-        clamping.
+        Earlier messages count as acked, later messages as unacked. `exactly`: raise `OffsetTrimmed`
+        or `OffsetBeyondEnd` instead of clamping.
         """
         if self._closed is not None:
             raise self._closed
@@ -578,25 +547,22 @@ class Subscription:
         )
 
     def use(self) -> None:
-        """Note a use. Raises `PartitionMoving` if the subscription is about to be deleted: call
-        again."""
+        """Raises `PartitionMoving` if the subscription is about to be deleted: call again."""
         if self._last_used is not None:
             self._last_used.use(self.info.name, self._held if self.info.settings.durable else None)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a consumer waits for messages, or holds some."""
         self._dispatcher.expire(self._now_ms())
         return bool(self._receiving or self._dispatcher.leased)
 
     def passed_over(self, end: int) -> None:
-        """End the leases of all messages before `end`, which count as acked now."""
+        """End the leases of messages before `end`, which count as acked."""
         self._dispatcher.acked_up_to(end - 1)
         self.wake()
 
     def look(self) -> None:
-        """End overdue leases, and send dead letters of consumers that vanished. Call
-        periodically."""
+        """End overdue leases, and bury what vanished consumers left. Call periodically."""
         if self._dead_letters is not None:
             self._dispatcher.expire(self._now_ms())
             self._dead_letters.look()
@@ -619,7 +585,6 @@ class Subscription:
         )
 
     def wake(self) -> None:
-        """Wake all waiting calls: there may be messages for them."""
         self._pass_pieces()
         if self._dead_letters is not None:
             self._dead_letters.look()
@@ -629,7 +594,6 @@ class Subscription:
                 waiter.set_result(None)
 
     def close(self, error: NotOwner) -> None:
-        """Fail calls under way with `error`: the partition moved, or the subscription is gone."""
         self._closed = error
         if self._look is not None:
             self._look.cancel()
@@ -639,7 +603,7 @@ class Subscription:
             self._dead_letters.close()
 
     def _letter_word(self) -> tuple[int, int]:
-        """Return the topic's incarnation and the number of seeks, which tell copies apart."""
+        """Return incarnation and number of seeks, which tell copies apart."""
         return self._log.lease_epoch >> 32, self._held.seeks
 
     async def _read_spent(self, offsets: Sequence[int]) -> list[Delivery]:
@@ -684,7 +648,6 @@ class Subscription:
         return found
 
     def _enter_group(self, asked: _Asked, now_ms: int) -> None:
-        """Check and update the group's fence, if members of a group use the subscription."""
         settings = self.info.settings
         if asked.generation is not None and self._one_at_a_time:
             raise GROUP_NOT_ALLOWED(
@@ -695,18 +658,14 @@ class Subscription:
             asked.consumer, asked.generation, now_ms, settings.ack_timeout_ms
         )
         if changed:
-            # The other members are gone, or were told to release the partition: their messages come
-            # again, in order.
+            # The other members are gone or were told to release the partition.
             if self._dispatcher.revoke(asked.consumer):
                 self._answered.clear()
             self._dispatcher.alone(asked.consumer)
-            self.wake()  # a waiting call of the member before must end
+            self.wake()
 
     def _plan_a_look(self) -> None:
-        """Plan to check the turns when a consumer stops counting.
-
-        Waiting consumers may then get its share, and its own calls get the reason.
-        """
+        """Plan to check the turns when a consumer stops counting: others may then get its share."""
         at_ms = self._selection.changes_ms
         if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
             return
@@ -722,7 +681,6 @@ class Subscription:
         self.wake()
 
     async def _look_ahead(self, consumer: str) -> bool:
-        """Examine more messages for a consumer that has none; False if there are none."""
         has_due = self._keys is not None and self._keys.has_due
         if self._dispatcher.delays.is_behind and not has_due:
             await asyncio.sleep(0)
@@ -741,29 +699,26 @@ class Subscription:
         if seen.refused:
             await self._persist(ack_op(self.info.name, seen.refused))
         if look.due:
-            self.wake()  # the keys of due messages may belong to other consumers
+            self.wake()
         return True
 
     async def _persist(self, op: Op) -> None:
-        """Make the operation durable; do nothing if the subscription is not durable."""
+        """Make the operation durable if the subscription is."""
         if self.info.settings.durable:
             await self._log.persist(op)
 
     def _has_for_itself(self, consumer: str) -> bool:
-        """Whether all messages now go to this consumer alone."""
         active = self._selection.active
         is_active = active is not None and active.name == consumer
         return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
     def _is_late(self, call: tuple[str, int] | None) -> bool:
-        """Whether its consumer has called again since: then another copy of this call was
-        answered."""
+        """Return whether the consumer has called again since, so that this is a late copy."""
         newest = self._newest
         return call is not None and newest is not None and call[0] == newest[0] and call < newest
 
     def _is_spent(self, consumer: str, request: str) -> bool:
-        """Whether the newest call was answered and its messages are acked: then this is a late
-        copy."""
+        """Return whether the newest call was answered and its messages acked."""
         last = self._answered.get(consumer, _NO_ANSWER)
         if request == last.request and last.found is not None:
             return all(map(self._cursor.is_acked, last.found.offsets))
@@ -777,7 +732,6 @@ class Subscription:
                 self._answered.popitem(last=False)
 
     def _share(self, messages_max: int, end: int) -> int:
-        """Return a part of `messages_max` if several consumers wait for messages."""
         if self._receiving == 1 or self._one_at_a_time or messages_max <= 0:
             return messages_max
         available = self._cursor.backlog(end) - self._dispatcher.leased
@@ -794,7 +748,7 @@ class Subscription:
     def _pass_pieces(self) -> None:
         """Ack pieces of large messages, which no consumer gets.
 
-        This is not written: the partition's record says it, after a take-over, too.
+        This is not written: the partition's record tells it to each owner.
         """
         hidden, end = self._log.hidden, self._log.next_offset
         first = bisect_right(hidden, self._pieces_passed, key=_stop_of)
@@ -819,17 +773,13 @@ class Subscription:
 
     @property
     def _lease_epoch(self) -> int:
-        """The epoch in this subscription's ack ids.
-
-        It is the epoch of the first owner in a chain of planned hand-overs, made unique per
-        subscription: no ack id is valid for another subscription, or for a later one of the same
-        name.
+        """The epoch in ack ids: of the first owner in a chain of planned hand-overs, made unique
+        per subscription, so that no other or later subscription accepts them.
         """
         word = f"{self.info.name} {self.info.created_ms}"
         return (zlib.crc32(word.encode(), self._log.lease_epoch >> 32) << 32) + self._era
 
     def _lease_of(self, found: DispatchedBatch) -> str:
-        """Return the suffix of the batch's ack ids."""
         return f"{self._lease_epoch}-{found.number}"
 
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery] | None:
@@ -846,7 +796,6 @@ class Subscription:
         async def whole(
             found: DispatchedBatch, look: _Look
         ) -> tuple[LeasedBatches | list[Delivery], int]:
-            # Pending messages go in the order of due times; a batch has its messages by offset.
             pending = found.was_pending
             lease = self._lease_of(found)
             batches = None if pending else await _batches(self._log, found, self._loop, look)
@@ -870,10 +819,7 @@ class Subscription:
         found: DispatchedBatch,
         read: Callable[[DispatchedBatch, _Look], Awaitable[tuple[Given, int]]],
     ) -> Given | None:
-        """Return the result of `read`; messages that `read` left out may go to other consumers.
-
-        None: none of the messages is due.
-        """
+        """Return the result of `read`, and release messages that it left out; None: none is due."""
         self._dispatcher.reading(found)
         # Exclusive and failover subscriptions deliver in order and ignore due times.
         heeds = self.info.settings.type in ("shared", "key_shared")
@@ -897,7 +843,7 @@ class Subscription:
             self._dispatcher.begin(found, self._now_ms())
             return given
         except BaseException:
-            # This includes cancellation, when the consumer disconnected meanwhile.
+            # This includes cancellation, when the consumer disconnected.
             if found.is_repeat:
                 self._dispatcher.begin(found, self._now_ms())  # it may have the messages anyway
             else:
@@ -906,10 +852,7 @@ class Subscription:
             raise
 
     async def _keep_counts(self, found: DispatchedBatch) -> None:
-        """Make delivery counts durable before a consumer gets them.
-
-        So no later owner reports a lower count.
-        """
+        """Make delivery counts durable before a consumer gets them."""
         holds = self._dispatcher.holds  # false after a seek meanwhile
         counts = {
             o: found.counts[o]
@@ -932,7 +875,6 @@ class Subscription:
             del self._told[offset]
 
     def _shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
-        """Make messages that did not fit into this answer available again."""
         shorter = self._dispatcher.shorten(found, count)
         self._answer_is(shorter)
         self.wake()
@@ -946,10 +888,8 @@ class Subscription:
     async def _without_early(
         self, found: DispatchedBatch, look: _Look, batch: StoredBatch
     ) -> DispatchedBatch:
-        """Remove messages of this batch that are not due from `found`, and skip the batch's later
-        messages, too.
-
-        So a batch of messages that are not due is opened once, however few of them were asked for.
+        """Remove messages of this batch that are not due, also beyond `found`, so that the batch is
+        opened once, however few of its messages were asked for.
         """
         look.seen.add(batch[1:3])
         early: dict[int, int] = {}
@@ -998,7 +938,6 @@ class Subscription:
     def _claimed(
         self, ack_ids: Iterable[str], stale: list[str], *, or_acked: bool = False
     ) -> list[int]:
-        """Return the offsets of ack ids with a live lease; ack ids without go to `stale`."""
         lease_epoch = self._lease_epoch
         here = (str(self._log.name.partition), str(lease_epoch))
         ours = lease_epoch >> 32
@@ -1006,7 +945,7 @@ class Subscription:
         is_buried = self._dispatcher.is_buried
         offsets = []
         for text in ack_ids:
-            # Parsed in place, for speed: a call may carry a thousand of these.
+            # Parsed in place, for speed: a call may carry a thousand.
             try:
                 partition, offsets_text, epoch, lease_text = parts_of(text)
                 start, end = span_of(offsets_text)
@@ -1020,9 +959,9 @@ class Subscription:
             is_ours, may_be_acked = (partition, epoch) == here, or_acked and of == ours
             gone = []
             for offset in range(start, end):
-                # A repeated ack whose answer was lost is not stale: the message is acked. Stale are
-                # ack ids of another subscription, or of an earlier topic of the name. And if a
-                # broker acked a message because of its copy elsewhere, its lease had ended before.
+                # A repeated ack whose answer was lost is not stale: its message is acked. An ack id
+                # is stale if it is of another subscription or topic, or if a broker acked the
+                # message after copying it elsewhere.
                 is_done = may_be_acked and is_acked(offset) and not is_buried(offset)
                 if (is_ours and holds(offset, lease)) or is_done:
                     offsets.append(offset)
@@ -1036,10 +975,8 @@ class Subscription:
     def _ack(
         self, acked: list[int], up_to: int | None, but: Sequence[int] = ()
     ) -> tuple[list[Range], int]:
-        """Ack in memory; return the ranges to make durable (acked before or not), and how many are
+        """Ack in memory, except `but`; return the ranges to make durable, and how many messages are
         new.
-
-        `but`: offsets up to `up_to`, ascending, that stay unacked.
         """
         ranges = ranges_of(sorted(set(acked)))
         new = 0
@@ -1065,7 +1002,7 @@ class Subscription:
 
 
 def _number_of(request: str) -> tuple[str, int] | None:
-    """Split a request id that ends in a number, `…-12`, into its two parts."""
+    """Split a request id such as `…-12` into its two parts."""
     front, _, last = request.rpartition("-")
     number = whole(last)
     return None if number is None or not front else (front, number)
@@ -1081,23 +1018,18 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class _MayBeEarly(Exception):
-    """Raised when a read meets a batch with due times."""
-
     def __init__(self, batch: StoredBatch) -> None:
         super().__init__()
         self.batch = batch
 
 
 class _Look:
-    """Stops a read at each batch with due times, once."""
-
     def __init__(self, *, heeds: bool) -> None:
         self._heeds = heeds
         self.seen: set[tuple[int, ...]] = set()
-        """Ledger and entry of the batches that were examined."""
 
     def at(self, batch: StoredBatch) -> None:
-        """Check a batch before it is handed out. Raises `_MayBeEarly`."""
+        """Raises `_MayBeEarly`."""
         delayed = self._heeds and batch.header.attributes & ATTRIBUTE_DELAYED
         if delayed and batch[1:3] not in self.seen:
             raise _MayBeEarly(batch)
@@ -1118,8 +1050,8 @@ async def _delivered(
 ) -> list[Delivery]:
     """Read the dispatched messages in order: at least one, and as many as room and time allow.
 
-    Batches are unpacked only as far as needed, and an answer is bounded to some megabytes: a
-    compressed batch of a few bytes may hold thousands of long messages.
+    Unpacks batches only as far as needed: a short compressed batch may hold thousands of long
+    messages.
     """
     offsets = found.offsets
     deliveries: list[Delivery] = []
@@ -1143,10 +1075,7 @@ async def _delivered(
 async def _batches(
     log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop, look: _Look
 ) -> list[StoredBatch] | None:
-    """Read the batches that hold the dispatched messages, as far as room and time allow.
-
-    None if single messages are shorter to describe or to send.
-    """
+    """Read the batches of the dispatched messages; None if single messages are shorter."""
     runs = runs_of(found.offsets, found.counts)
     if len(runs) > _RUNS_MAX:
         return None
@@ -1162,7 +1091,7 @@ async def _batches(
                     break
                 batches.append(batch)
             if room < 0 or loop.time() > until_s:
-                break  # return what has been read: otherwise it would be read again
+                break  # what was read would be read again
     stored = sum(batch.header.record_count for batch in batches)
     given = bisect_left(found.offsets, batches[-1].next_offset)
     entries = joined((one.ledger_id, one.entry_id) for one in batches)
@@ -1175,7 +1104,7 @@ def _read_until_s(found: DispatchedBatch, loop: asyncio.AbstractEventLoop) -> fl
     """Return when to stop reading; never for a repeat.
 
     A repeat fitted into an answer before, and its consumer may be processing it: a part that is
-    given back because disks are slow now would go to another consumer as well.
+    given back would go to another consumer as well.
     """
     return math.inf if found.is_repeat else loop.time() + _READING_S_MAX
 
@@ -1183,7 +1112,6 @@ def _read_until_s(found: DispatchedBatch, loop: asyncio.AbstractEventLoop) -> fl
 async def _stored(
     log: SubscribedLog, runs: Sequence[Run]
 ) -> AsyncGenerator[list[StoredBatch], None]:
-    """Yield each batch that holds some of these offsets, once; the batches of a read together."""
     offset = 0
     for start, end, _ in runs:
         offset = max(offset, start)
@@ -1205,7 +1133,7 @@ async def _open_and_take(
     deliveries: list[Delivery],
     room: int,
 ) -> int:
-    """Append this batch's messages to `deliveries`; return the room that is left."""
+    """Append this batch's messages to `deliveries`; return the room left."""
     front, back = f"{log.name.partition}-", f"-{lease}"
     base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
     offsets, counts, end = found.offsets, found.counts, batch.next_offset

@@ -1,9 +1,8 @@
-"""All subscriptions of an owned partition, with their cursors, which the state ledger keeps.
-
-The subscription's record in the metadata says that it exists, and has its settings; its cursor in a
-partition is made at the first use there, or by `subscribe`. A cursor belongs to one incarnation of
-the subscription (its `created_ms`): a later subscription with the same name starts afresh. Cursors
-in memory are never behind the state ledger; an ack is answered when it is in both.
+"""All subscriptions of an owned partition. The metadata record says that a subscription exists, and
+its settings; its cursor in a partition is made at the first use there, or by `subscribe`. A cursor
+belongs to one incarnation of the subscription (its `created_ms`): a later subscription with the
+same name starts afresh. Cursors in memory are never behind the state ledger; an ack is answered
+when it is in both.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
 from octavo.broker.types import SubscriptionInfo, SubscriptionStats
 
 STATS_A_TURN = 100
-"""For how many subscriptions statistics are made in one turn of the loop."""
 
 
 class SubscriptionSet:
@@ -45,20 +43,17 @@ class SubscriptionSet:
         self._last_used = uses
         self._cursors: dict[str, CursorState] = {}
         self._volatile: dict[str, CursorState] = {}
-        """The cursors of non-durable subscriptions: nothing of these is written."""
+        """Cursors of non-durable subscriptions."""
         self._unsaved: dict[str, None] = {}
-        """Cursors that were made here, and may not be durable yet."""
+        """Cursors made here that may not be durable yet."""
         self._for_letters: frozenset[str] = frozenset()
-        """Subscriptions for dead letters or retries, as of `know_letters`."""
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
         self._restored_s = 0.0
-        """When this owner began: from then on the leases of the last owner run."""
         self.is_followed = False
-        """Whether `follow` was called since this owner began."""
 
     def restore(self, cursors: dict[str, CursorState]) -> None:
-        """Take over the cursors that the last owner left.
+        """Take over the last owner's cursors.
 
         A cursor before the earliest offset moves up: the last owner trimmed just before it ended.
         """
@@ -70,23 +65,18 @@ class SubscriptionSet:
             held.forget_acked()
 
     def cursors(self) -> list[tuple[str, int, Cursor]]:
-        """For a snapshot: name, incarnation, cursor."""
         return [(name, held.created_ms, held.cursor) for name, held in self._cursors.items()]
 
     def deliveries(self) -> list[tuple[str, dict[int, int]]]:
-        """For a snapshot: name, and how often unacked messages were delivered."""
         return [(name, held.deliveries) for name, held in self._cursors.items()]
 
     def seeks(self) -> dict[str, int]:
-        """For a snapshot: how many seeks each subscription had, as far as counted."""
         return {name: held.seeks for name, held in self._cursors.items() if held.seeks}
 
     def used_ms(self) -> dict[str, int]:
-        """For a snapshot: when each subscription was last used, as far as known."""
         return {name: held.used_ms for name, held in self._cursors.items() if held.used_ms}
 
     def is_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether the subscription was not used for `for_ms`; see `LastUsed.is_unused`."""
         if self._last_used is None:
             return False
         subscription = self._open.get(name)
@@ -95,24 +85,21 @@ class SubscriptionSet:
         return self._last_used.is_unused(name, self._cursors.get(name), for_ms, retire_s)
 
     def unused(self, for_ms: int, *, durable: bool = True) -> list[str]:
-        """Return the unused subscriptions, either durable or not durable."""
         names = self._cursors if durable else self._volatile
         return [name for name in names if self.is_unused(name, for_ms)]
 
     async def drop_gone(self, for_ms: int) -> None:
-        """Forget non-durable subscriptions that are idle here for `for_ms` and deleted. Call
-        periodically."""
+        """Call periodically."""
         for name in self.unused(for_ms, durable=False):
             with contextlib.suppress(SubscriptionNotFound):
                 await self.get(name)
 
     def keep_uses(self) -> None:
-        """Keep the durable marks of last uses up to date. Call periodically."""
+        """Call periodically."""
         if self._last_used is not None:
             self._last_used.keep(self._cursors.items())
 
     async def get(self, name: str) -> Subscription:
-        """Return the subscription. Raises `SubscriptionNotFound`."""
         try:
             info = await self._lookup(name)
         except SubscriptionNotFound:
@@ -124,8 +111,9 @@ class SubscriptionSet:
         return await self.make(info)
 
     async def make(self, info: SubscriptionInfo) -> Subscription:
-        """Return the subscription with a durable cursor. Raises `SubscriptionNotFound` if it was
-        deleted."""
+        """Return the subscription with a durable cursor; raise `SubscriptionNotFound` if it was
+        deleted.
+        """
         async with self._making:
             found = self._open.get(info.name)
             if found is not None:
@@ -156,10 +144,7 @@ class SubscriptionSet:
             return found
 
     async def follow(self, names: Collection[str]) -> None:
-        """Make missing cursors; forget cursors of subscriptions that are not in `names`.
-
-        `names`: all subscriptions of the topic that exist.
-        """
+        """Make missing cursors of the topic's subscriptions `names`, and forget the others."""
         self.is_followed = True
         for name in [name for name in (*self._cursors, *self._volatile) if name not in names]:
             await self._forget(name)
@@ -169,31 +154,25 @@ class SubscriptionSet:
                     await self.get(name)
 
     def oldest_unacked(self) -> int | None:
-        """Return the first offset that a durable subscription has not acked; None if there is
-        none."""
+        """Return the first offset that a durable subscription has not acked."""
         return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
 
     def committed(self) -> dict[str, int]:
-        """Return the first unacked offset of each subscription with a cursor here."""
         return {name: held.cursor.committed_offset for name, held in self._cursors.items()}
 
     async def know_letters(self) -> None:
-        """Find out which cursors here belong to subscriptions for dead letters or retries.
-
-        Raises errors of the metadata store.
-        """
+        """Find out which cursors here belong to subscriptions for dead letters or retries."""
         found = set()
         for name in tuple(self._cursors):
-            with contextlib.suppress(SubscriptionNotFound):  # `follow` forgets it
+            with contextlib.suppress(SubscriptionNotFound):
                 if (await self._lookup(name)).has_letters:
                     found.add(name)
         self._for_letters = frozenset(found)
 
     def bounded(self) -> dict[str, int]:
-        """`committed` of the subscriptions to which a topic's time to live and quota apply.
+        """Return `committed` of the subscriptions to which time to live and quota apply.
 
-        Leaves out subscriptions for dead letters or retries: their originals are acked, so an
-        unacked copy is the only copy.
+        Not of those for dead letters or retries: an unacked copy is the only copy.
         """
         return {
             name: offset
@@ -202,8 +181,7 @@ class SubscriptionSet:
         }
 
     async def pass_over(self, name: str, end: int) -> int:
-        """Ack everything before offset `end`, durably, without a delivery; return how many
-        messages.
+        """Ack everything before `end`, durably and without a delivery; return how many messages.
 
         Does nothing if there is no such subscription.
         """
@@ -220,8 +198,7 @@ class SubscriptionSet:
         return new
 
     async def pass_all_over(self, end: int) -> None:
-        """Call `pass_over` for all subscriptions: messages before `end` are trimmed, or about to
-        be."""
+        """Pass all subscriptions over messages that are trimmed, or about to be."""
         for name in tuple(self._cursors):
             await self.pass_over(name, end)
 
@@ -230,18 +207,18 @@ class SubscriptionSet:
             subscription.wake()
 
     def look(self) -> None:
-        """End overdue leases, even if no consumer asks. Call periodically."""
+        """Call periodically."""
         for subscription in tuple(self._open.values()):
             subscription.look()
 
     def close(self, error: NotOwner) -> None:
-        """Close all subscriptions: another broker serves the partition from now on."""
         for subscription in tuple(self._open.values()):
             subscription.close(error)
 
     def leave(self, epoch: int) -> list[Op]:
         """Close all subscriptions; return their leases for the successor of the owner at this
-        epoch."""
+        epoch.
+        """
         found = list[list[Op]]()
         for name, held in self._cursors.items():
             subscription = self._open.get(name)
@@ -251,18 +228,13 @@ class SubscriptionSet:
         return bounded(found)
 
     def _left_of(self, held: CursorState) -> LeftLeases | None:
-        """Return the last owner's leases of a subscription that was not used here yet, as of
-        now."""
+        """Return the leases, as of now, of a subscription that this owner has not used yet."""
         if held.left is None:
             return None
         passed_s = asyncio.get_running_loop().time() - self._restored_s
         return held.left.later(int(passed_s * 1000))
 
     async def stats(self) -> dict[str, SubscriptionStats]:
-        """Return the statistics of the subscriptions used since the partition was opened.
-
-        A turn of the loop takes a few subscriptions.
-        """
         found: dict[str, SubscriptionStats] = {}
         for number, (name, subscription) in enumerate(tuple(self._open.items()), 1):
             if self._open.get(name) is subscription:  # it may have been deleted meanwhile
@@ -272,7 +244,7 @@ class SubscriptionSet:
         return found
 
     def _start_of(self, info: SubscriptionInfo) -> int:
-        # The subscription wants all messages of a partition that was added after it was made.
+        # A partition added later: the subscription wants all its messages.
         later = 0 < info.partitions <= self._log.name.partition
         if info.settings.start == "earliest" or later:
             return self._log.kept_from

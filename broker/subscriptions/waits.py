@@ -1,7 +1,4 @@
-"""Say which unacked messages of a subscription wait for what, and until when. Pure.
-
-Steady times are milliseconds of the dispatcher's clock; `ahead_ms` turns them into wall clock.
-"""
+"""Say which unacked messages of a subscription wait for what, and until when. Pure."""
 
 from __future__ import annotations
 
@@ -11,39 +8,33 @@ from typing import NamedTuple
 from octavo.protocol.calendar import iso_of
 
 CONSUMERS_TOLD_MAX = 20
-"""How many consumers are named, those with the most messages first; the rest are only counted."""
+"""Consumers that are named, those with the most messages first; the rest are counted."""
 
 
 class Leased(NamedTuple):
     consumer: str
     messages: int
     first: int
-    """The lowest offset."""
     last: int
     ends_ms: int
-    """Steady time at which the first of its leases ends."""
+    """Steady time (ms) at which the first lease ends."""
     seen_ms: int
-    """Steady time of its last call."""
+    """Steady time (ms) of the last call."""
 
 
 class Waits(NamedTuple):
-    """Unacked messages that cannot be handed out now."""
-
     leased: tuple[Leased, ...] = ()
     given_back: int = 0
-    """How many messages wait for the delay of their redelivery."""
     given_back_first: tuple[int, int] | None = None
-    """Steady time and offset of the first of these messages."""
+    """Steady time and offset of the first."""
     not_due: int = 0
-    """How many messages have a due time that is not over."""
     not_due_first_ms: int | None = None
-    """Wall-clock time of the first of these messages."""
+    """Wall-clock time of the first."""
     moving: int = 0
-    """How many messages are on their way to the dead-letter or the retry topic."""
+    """Messages on their way to a dead-letter or retry topic."""
 
 
 def told_of(waits: Waits, refused: int, now_ms: int, ahead_ms: int) -> list[str]:
-    """Return a sentence per reason; `refused`: messages that the filter does not pass."""
     told = list(_leases(waits.leased, now_ms, ahead_ms))
     if waits.given_back and waits.given_back_first is not None:
         at_ms, offset = waits.given_back_first
