@@ -1,9 +1,7 @@
 """Run a broker's periodic work in the background, each piece independently of the others.
 
-A piece is a chore and its object, for example trimming one partition. A piece that is still running
-is not begun again, and a piece that hangs delays no other. If a piece fails, even by a bug, the
-failure is counted and logged, and the piece is retried after a pause that doubles. Repeated
-failures are logged once in a while.
+A piece is a chore and its object, for example trimming one partition. A piece that hangs delays no
+other; a piece that fails, even by a bug, is logged and retried after a pause that doubles.
 """
 
 from __future__ import annotations
@@ -21,12 +19,10 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 PAUSE_S_MAX = 60.0
 _SAID_EVERY_S = 600.0
-"""How often a piece that keeps failing is logged, once its pauses have grown."""
+"""How often a piece that keeps failing is logged."""
 
 
 class _Failing(NamedTuple):
-    """A piece whose last run failed."""
-
     pauses: Backoff
     pause_s: float
     not_before_s: float
@@ -34,7 +30,7 @@ class _Failing(NamedTuple):
 
 
 class BackgroundTasks:
-    """Runs all pieces of a broker. `pause_ms`: the first pause after a failure."""
+    """`pause_ms`: the first pause after a failure."""
 
     def __init__(
         self,
@@ -47,12 +43,11 @@ class BackgroundTasks:
         self._under_way: dict[tuple[str, Hashable], asyncio.Task[None]] = {}
         self._failing: dict[tuple[str, Hashable], _Failing] = {}
         self.failures: Counter[str] = Counter()
-        """Failures by chore, since the start."""
 
     def begin(
         self, chore: str, of: Hashable, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Begin a piece in the background, unless it is running or waits after a failure."""
+        """Begin a piece, unless it is running or waits after a failure."""
         piece = (chore, of)
         if piece not in self._under_way and self._may_run(piece):
             self._under_way[piece] = self._spawn(self._do(piece, work))
@@ -65,7 +60,7 @@ class BackgroundTasks:
         return failing is None or self._loop.time() >= failing.not_before_s
 
     def keep_only(self, chore: str, of: Iterable[Hashable]) -> None:
-        """Forget failures of this chore for all other objects, which are no longer ours."""
+        """Forget the chore's failures for all other objects."""
         if any(name == chore for name, _ in self._failing):
             kept = set(of)
             self._failing = {
@@ -75,7 +70,6 @@ class BackgroundTasks:
             }
 
     async def close(self) -> None:
-        """Cancel all running pieces, and wait until they have ended."""
         tasks = tuple(self._under_way.values())
         for task in tasks:
             task.cancel()

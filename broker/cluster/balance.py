@@ -1,27 +1,22 @@
-"""Planned hand-over: spread the partitions over the brokers, including partitions already served.
+"""Planned hand-over: spread the partitions over the brokers.
 
 When another broker should have a partition (`membership.py`), this broker closes it, releases it
-and asks that broker to claim it. Publishers of the partition wait for some tens of milliseconds.
-Partitions are moved one after the other, with a pause between two. A partition is not moved
-
-- to a broker that has been up for less than `balance_after_ms`, nor away from such a broker
-  (registry.py);
-- if it was opened here less than `balance_after_ms` ago: the broker that gave it may have seen
-  other live brokers;
+and asks that broker to claim it; publishers wait for some tens of milliseconds. Partitions move one
+after the other, with pauses. A partition is not moved
+- to or from a broker that has been up for less than `balance_after_ms`;
+- if it was opened here less than `balance_after_ms` ago: its giver may have seen other live
+  brokers;
 - if it was placed here on purpose;
 - while the metadata store is away, or this broker stops.
 
-A drained broker gives each partition to the broker that is preferred without it, however long that
-broker has been up, and moves several partitions at a time. A broker that stops does the same first,
-for at most `stop_handover_ms`.
+A drained broker gives each partition to the broker that is preferred without it, several at a time;
+so does a broker that stops, for at most `stop_handover_ms`.
 
-Once the spread is even, the most loaded broker gives partitions away for its load: one each
-`balance_load_pause_ms`, placed on purpose at the least loaded broker (load.py decides). This needs
-all brokers to have settled and to have told their load.
+Once the spread is even, the most loaded broker gives one partition each `balance_load_pause_ms` to
+the least loaded broker (load.py).
 
-If the successor does not claim a partition in time, this broker takes the partition back and gives
-that successor nothing for twice `balance_after_ms`. Each failure after that doubles the pause, up
-to ten minutes, so that partitions are not closed again and again in vain.
+If the successor does not claim a partition in time, this broker takes it back and offers that
+successor nothing for twice `balance_after_ms`, doubled at each failure, up to ten minutes.
 """
 
 from __future__ import annotations
@@ -64,22 +59,20 @@ _PAUSE_S_MAX = 600.0
 
 
 class _Silence(NamedTuple):
-    """A broker that did not take a partition, and until when it is given nothing."""
+    """A broker that did not take a partition, and until when it is offered nothing."""
 
     pauses: Backoff
     ends_s: float
 
 
 class Patience:
-    """Decides which brokers are given nothing for now. Pure; all times are from one steady
-    clock."""
+    """Brokers that are offered nothing for now; times are from one steady clock."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
         self._silent: dict[str, _Silence] = {}
 
     def may_be_given(self, broker_id: str, now_s: float) -> bool:
-        """Whether the broker may be offered a partition now."""
         silence = self._silent.get(broker_id)
         return silence is None or now_s >= silence.ends_s
 
@@ -93,11 +86,9 @@ class Patience:
         return pause_s
 
     def took(self, broker_id: str) -> None:
-        """Note that the broker took a partition; its pauses start from the beginning again."""
         self._silent.pop(broker_id, None)
 
     def keep_only(self, broker_ids: Iterable[str]) -> None:
-        """Forget all other brokers."""
         self._silent = {one: self._silent[one] for one in broker_ids if one in self._silent}
 
 
@@ -108,24 +99,18 @@ class _InPlace(NamedTuple):
     """The settled brokers, and the brokers that may be given partitions."""
     upto_s: float
     good_until_s: float
-    """When `upto_s` reaches this, check all again: a topic may have more partitions by then."""
+    """Check all again at this `upto_s`: topics may have grown."""
 
 
 class Place(NamedTuple):
-    """Why a partition is served here."""
-
     why: str
-    """The reason, in words."""
     preferred: str
-    """The broker that should have it by the even spread."""
     placed: bool
     served_s: float
     load: float
 
 
 class Balance:
-    """Moves partitions from this broker to the brokers that should have them."""
-
     def __init__(
         self,
         config: BrokerConfig,
@@ -139,15 +124,13 @@ class Balance:
         self._owners = owners
         self._announce_to_successor = announce_to_successor
         self._ask_successor = ask_successor
-        # A partition that was taken back stays for `balance_after_ms` in any case.
+        # A partition that was taken back stays for `balance_after_ms` anyway.
         self._patience = Patience(2 * config.balance_after_ms / 1000)
         self._settled: tuple[str, ...] = ()
         self._in_place: _InPlace | None = None
-        """Kept until a misplaced partition is found."""
         self.clock: Callable[[], float] = asyncio.get_running_loop().time
-        """Clock for the loads, in seconds."""
         self.measure_of: Callable[[Partition], Work] = lambda partition: partition.work
-        """Returns the work that a partition has done; loads are measured by it."""
+        """The work that loads are measured by."""
         self._rules = LoadRules(
             config.balance_load_floor,
             config.balance_load_percent / 100,
@@ -162,13 +145,12 @@ class Balance:
         self.moved = 0
 
     def to_move(self) -> dict[PartitionName, str]:
-        """Return the partitions to hand on now, each with its successor."""
         if self._registry.is_draining:
             return self._all()
         return self._misplaced(self._registry.settled(), -math.inf)
 
     def _misplaced(self, settled: tuple[str, ...], after_s: float) -> dict[PartitionName, str]:
-        """Return misplaced partitions that were opened after `after_s`, but not too recently."""
+        """Return misplaced partitions opened after `after_s`, but not too recently."""
         own = self._registry.own.broker_id
         if own not in settled or len(settled) == 1:
             return {}
@@ -184,11 +166,9 @@ class Balance:
         return asyncio.get_running_loop().time() - self._config.balance_after_ms / 1000
 
     def _newly_to_move(self) -> dict[PartitionName, str]:
-        """Return `to_move` without the partitions that were found in place before, for the same
-        brokers.
+        """Return `to_move`, without partitions that were found in place among the same brokers.
 
-        Checking all of them each time would cost too much: there are many partitions, and brokers
-        seldom change.
+        Brokers seldom change, and checking all partitions each time costs too much.
         """
         settled = self._registry.settled()
         among, upto_s = (settled, self._registry.undrained()), self._opened_by_s()
@@ -205,7 +185,6 @@ class Balance:
         return found
 
     def _still_goes(self, name: PartitionName, successor: str) -> bool:
-        """Whether the partition should still be handed on to `successor`."""
         settled = self._registry.settled()
         try:
             held = self._owners.held_here(name)
@@ -217,8 +196,9 @@ class Balance:
         return is_asked and self._registry.successor(name, held.partitions, settled) == successor
 
     def _all(self) -> dict[PartitionName, str]:
-        """Return every partition served here that another broker should have after a drain, with
-        that broker."""
+        """Return every partition served here that another broker takes after a drain, with that
+        broker.
+        """
         now_s = asyncio.get_running_loop().time()
         found = {}
         for name, partitions in self._owners.served_since(now_s):
@@ -228,25 +208,19 @@ class Balance:
         return found
 
     def measure(self) -> None:
-        """Measure the load of the partitions here, at most once each `MEASURED_EVERY_S`."""
         if self.clock() - self._measured_s >= MEASURED_EVERY_S:
             self._measured_s = self.clock()
             work = ((one.name, self.measure_of(one)) for one in self._owners.open_partitions())
             self._loads.measure(work, self._measured_s)
 
     def load(self) -> float:
-        """Return the load of this broker: the sum over the partitions that it serves."""
         return self._loads.total(lambda name: self._owners.partitions_of(name) is not None)
 
     def load_of(self, name: PartitionName) -> float:
-        """Return the load of a partition that is open here."""
         return self._loads.of(name)
 
     def load_to_tell(self) -> int:
-        """Return the load to report to other brokers.
-
-        A change of a tenth is reported within ten seconds.
-        """
+        """Return the load to report; a change of a tenth is reported within ten seconds."""
         now_s = self.clock()
         since_s = now_s - self._told_s
         told = worth_telling(self._told, self.load(), self._rules.floor, since_s)
@@ -255,7 +229,7 @@ class Balance:
         return told
 
     def place_of(self, name: PartitionName) -> Place:
-        """Why a partition is served here. Raises `NotOwner`."""
+        """Raises `NotOwner`."""
         held = self._owners.held_here(name)
         served_s = asyncio.get_running_loop().time() - held.since_s
         wanted = self._registry.preferred_of(name, held.partitions).broker_id
@@ -292,7 +266,7 @@ class Balance:
         return f"by the even spread {wanted} should have it, and will be given it: {wait}"
 
     def to_give(self) -> Giving | None:
-        """Return the partition that this broker would give away for its load now, if any."""
+        """Return the partition that this broker would give away for its load now."""
         now_s, own = self.clock(), self._registry.own.broker_id
         settled = self._registry.settled()
         if (
@@ -311,7 +285,6 @@ class Balance:
         return choose(own, loads | {own: self.load()}, movable, self._rules)
 
     async def _give(self) -> None:
-        """Give one partition away, if this broker has too much load."""
         giving = self.to_give()
         if giving is None or not self._may_be_given(giving.to):
             return
@@ -332,7 +305,6 @@ class Balance:
         await self._move(giving.partition, self._registry.live[giving.to], why, placed=True)
 
     def check_others(self) -> None:
-        """Raise `NoOtherBroker` when no other broker could take the partitions served here."""
         others = [one for one in self._registry.undrained() if one != self._registry.own.broker_id]
         if not others:
             raise NoOtherBroker(
@@ -341,12 +313,12 @@ class Balance:
             )
 
     async def unload(self, name: PartitionName, to: str) -> BrokerInfo:
-        """Hand over a partition that is open here, and return its new owner.
+        """Hand over an open partition; return its new owner.
 
-        `to` names a broker, which keeps the partition as long as it lives. If `to` is empty, the
-        preferred broker gets the partition; if that is this broker, it closes and reopens the
-        partition. Raises `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable`
-        (the successor did not take it).
+        A broker named by `to` keeps the partition as long as it lives. If `to` is empty, the
+        preferred broker gets it; if that is this broker, it reopens the partition. Raises
+        `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable` (the successor did
+        not take it).
         """
         own, partitions = self._registry.own, self._owners.partitions_of(name)
         if partitions is None:
@@ -369,11 +341,11 @@ class Balance:
         return successor
 
     async def look(self) -> None:
-        """Hand over the partitions that should move. Called periodically."""
+        """Hand over the partitions that should move; called periodically."""
         settled, before = self._registry.settled(), self._settled
         self._settled = settled
         if any(one not in before for one in settled):
-            # Watch the partitions that we should get, and claim any that were released before.
+            # Claim partitions that were released for us before, and watch the rest.
             self._owners.reconcile()
         self._patience.keep_only(settled)
         if self._registry.is_draining:
@@ -389,7 +361,7 @@ class Balance:
             await self._give()
 
     async def give_all(self) -> None:
-        """Hand over partitions until no other broker would take any of the rest."""
+        """Hand over partitions until no broker would take the rest."""
         while self._takers():
             before = self.moved
             await self._empty()
@@ -400,7 +372,6 @@ class Balance:
         return {successor for successor in self.to_move().values() if self._may_be_given(successor)}
 
     async def _empty(self) -> None:
-        """Hand over all partitions, several at a time, while this broker is draining."""
         left = iter(self.to_move().items())
 
         async def some() -> None:
@@ -423,8 +394,7 @@ class Balance:
     async def _move(
         self, name: PartitionName, successor: BrokerInfo, why: str, *, placed: bool = False
     ) -> bool:
-        """Hand a partition over to `successor`, for the reason `why`; return whether another broker
-        has it then."""
+        """Hand a partition over; return whether another broker has it then."""
         if not self._owners.may_be_handed_on(name):
             return False
         loop = asyncio.get_running_loop()

@@ -1,11 +1,9 @@
 """The status of each broker: whether it is drained, its partitions, and its load.
 
-A broker writes its status into an ephemeral record next to its registration; the others read it
-under a watch. It is advice: brokers that have read it do not prefer a drained broker. A broker that
-reads it late may prefer the wrong broker, but is never wrong about an owner.
-
-A record counts only for the run of the broker that wrote it, as named by its registration: a broker
-that restarts is not drained, even while the record of its former session stands.
+A broker writes its status into an ephemeral record; the others read it under a watch. It is advice:
+a broker that reads it late may prefer the wrong broker, but is never wrong about an owner. A record
+counts only for the run of the broker that wrote it, so a restarted broker is not drained, even
+while its former session's record stands.
 """
 
 from __future__ import annotations
@@ -34,30 +32,25 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _TRIES = 4
 _RETRY_S = 0.2
-"""Pause before a record is read again after a failure, since its watch may not fire again."""
+"""Pause before a failed reading is repeated: the watch may not fire again."""
 
 
 class BrokerStatus(NamedTuple):
-    """The record that a broker writes about itself."""
-
     draining: bool = False
-    """Whether it gives its partitions away and gets no new partitions."""
+    """Whether it gives its partitions away and gets no others."""
     partitions: int = 0
-    """How many partitions it serves."""
     load: int | None = None
     """The load of its partitions (load.py), rounded; None: not told."""
 
 
 def encode_status(status: BrokerStatus, registered: bytes) -> bytes:
-    """Encode the status of the broker whose registration is `registered`."""
     fields = {"v": 1, "of": registered, **status._asdict()}
     packed: bytes = msgpack.packb(fields)
     return packed
 
 
 def decode_status(value: bytes, registered: bytes) -> BrokerStatus:
-    """Decode a status; return the default if it is for another registration or cannot be
-    decoded."""
+    """Decode a status; the default if it is invalid or for another registration."""
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         if fields["of"] == registered:
@@ -71,25 +64,19 @@ def decode_status(value: bytes, registered: bytes) -> BrokerStatus:
 
 
 class _Other:
-    """The status of another live broker, and the watch on it."""
-
     __slots__ = ("read", "read_s", "registered", "trying", "watch")
 
     def __init__(self, registered: bytes, read: WatchedRecord[bytes]) -> None:
         self.registered = registered
         self.read = read
         self.read_s: float | None = None
-        """When its record was read last, by the loop's clock."""
+        """Loop time of the last reading."""
         self.watch: Watch | None = None
         self.trying: asyncio.Task[None] | None = None
-        """Reads the record until a reading succeeds."""
 
 
 class BrokerStatuses:
-    """Tells our own status to the other brokers, and reads theirs.
-
-    `on_change` is called when the set of drained brokers has changed.
-    """
+    """Calls `on_change` when the set of drained brokers has changed."""
 
     def __init__(
         self,
@@ -103,9 +90,9 @@ class BrokerStatuses:
         self._registered = b""
         self._path = ""
         self._told: BrokerStatus | None = BrokerStatus()
-        """The status that others can read; None: unknown, because a write may have failed."""
+        """The status that others can read; None: a write may have failed."""
         self._is_there = False
-        """Whether a record of this session stands."""
+        """Whether this session has a record."""
         self._sessions = 0
         """How many sessions have ended; the record of each is gone."""
         self._turn = asyncio.Lock()
@@ -116,36 +103,34 @@ class BrokerStatuses:
         """When another broker was last drained or undrained."""
 
     def start(self, broker_id: str, registered: bytes) -> None:
-        """Set the path of our record and the registration it names, and follow the session."""
         self._path, self._registered = standing_path(broker_id), registered
         self._store.on_session(self._session_changed)
 
     @property
     def drained(self) -> frozenset[str]:
-        """The other brokers that are drained, as far as this broker knows."""
+        """Other drained brokers, as far as known."""
         return self._drained
 
     def of(self, broker_id: str) -> BrokerStatus:
-        """Return the status of another broker, as last read."""
         other = self._others.get(broker_id)
         if other is None or other.read.last is None:
             return BrokerStatus()
         return decode_status(other.read.last, other.registered)
 
     def age_s(self, broker_id: str) -> float | None:
-        """Return how many seconds ago another broker's status was read; None: never."""
+        """Return how many seconds ago the status was read; None: never."""
         other = self._others.get(broker_id)
         if other is None or other.read_s is None:
             return None
         return asyncio.get_running_loop().time() - other.read_s
 
     async def tell(self, status: BrokerStatus) -> None:
-        """Tell the others a status, which counts here at once. Raises `MetadataUnavailable`."""
+        """Tell the others a status, which counts here at once."""
         self.own = status
         await self.tell_again()
 
     async def tell_again(self) -> None:
-        """Write our status again if the store may not have it, as after the end of a session.
+        """Write our status again if the store may not have it.
 
         Raises `MetadataUnavailable`.
         """
@@ -158,7 +143,6 @@ class BrokerStatuses:
                     self._told = told
 
     async def follow(self, registered: Mapping[str, bytes]) -> None:
-        """Follow these other live brokers, given with their registrations."""
         for name in [name for name in self._others if name not in registered]:
             self._forget(name)
         for name, value in registered.items():
@@ -225,11 +209,10 @@ class BrokerStatuses:
             other.watch.cancel()
 
     async def _write(self, status: BrokerStatus) -> None:
-        """Write our record. Raises `MetadataUnavailable`, also if the record changes during each
-        try."""
+        """Raises `MetadataUnavailable`, also if the record changes during each try."""
         value = encode_status(status, self._registered)
         for _ in range(_TRIES):
-            if not self._is_there:  # a record there is from an earlier session
+            if not self._is_there:
                 with contextlib.suppress(RecordNotFound, RecordExists):
                     with contextlib.suppress(RecordNotFound):
                         await self._store.delete(self._path)

@@ -1,13 +1,10 @@
-"""Send this broker's own messages to topics, wherever their partitions are served.
+"""Send dead letters and copies for retry topics, wherever the topics are served.
 
-The messages are dead letters, and copies for retry topics. Each copy is a separate batch with its
-own producer id. So a copy that is sent twice is stored once, while the topic's owner remembers that
-producer (`producers_max`). A large message is sent with its body, as an upload named for the
-producer, and is stored once while the copy is kept.
+Each copy is a batch with its own producer id, so a repeat is stored once while the topic's owner
+remembers that producer (`producers_max`); a large message is an upload named for the producer.
 
-A durable stream takes no copies, and a compacted topic takes no large messages. Such copies go to
-another topic, which a broker makes when needed (`beside`), so that no message waits for ever. The
-subscription's statistics and `explain` name that topic.
+A durable stream takes no copies, and a compacted topic no large messages: such copies go to another
+topic (`beside`), which statistics and `explain` name.
 """
 
 from __future__ import annotations
@@ -31,34 +28,30 @@ from octavo.protocol.records import Record, partition_for
 _log = structlog.get_logger()
 
 SENDERS_MAX = 16
-"""The most partitions with letters in memory at once; each takes about 4 MiB."""
+"""Partitions with letters in memory at once; each takes about 4 MiB."""
 ATTEMPT_S = 40.0
-"""Time limit of a send; longer than a publish takes before its outcome is called unknown."""
+"""Time limit of a send: longer than until a publish's outcome is called unknown."""
 SLOW_S = 1.0
-"""A topic for which an attempt failed after this time is doubtful until an attempt succeeds."""
+"""A topic whose attempt failed after this time is doubtful until an attempt succeeds."""
 LARGE_AT_ONCE = 2
-"""The most large messages copied at once; each takes about 8 MiB of memory."""
+"""Large messages copied at once; each takes about 8 MiB."""
 DOUBTFUL_MAX = 10_000
-"""The most topics remembered as doubtful; the oldest is forgotten first."""
+"""Topics remembered as doubtful; the oldest is forgotten first."""
 SLOWEST_BYTES_S = 512 * 1024
-"""If a large message is copied more slowly than this, the copy is stopped and begun again."""
+"""A slower copy of a large message is stopped and begun again."""
 
 PassLetterOn = Callable[[Owner, PartitionName, bytes], Awaitable[None]]
-"""Asks another broker, the partition's owner, to store a batch. Raises the owner's error."""
+"""Asks the partition's owner to store a batch; raises the owner's error."""
 
 
 class LargeLetter(NamedTuple):
-    """The copy of a large message, and the source of its body."""
-
     upload: str
-    """The name of the upload, which no client can use."""
+    """No client can use this name."""
     copy: Record
     body: LargeSource
 
 
 class ValueSource:
-    """A value that becomes the body of a large message."""
-
     def __init__(self, value: bytes) -> None:
         self._value = value
 
@@ -72,16 +65,15 @@ class ValueSource:
 
 
 PassLargeOn = Callable[[Owner, PartitionName, LargeLetter], Awaitable[None]]
-"""Asks the partition's owner to store a large message. Raises the owner's error."""
+"""Asks the owner to store a large message; raises the owner's error."""
 
 
 class Turns:
-    """Gives out turns to have letters in memory, so that a stuck topic delays only its own letters.
+    """Turns to have letters in memory, so that a stuck topic delays only its own letters.
 
-    A topic has at most an eighth of the turns, a namespace a quarter. A topic whose last attempt
-    took long and failed is doubtful. All doubtful topics share an extra quarter of turns, of which
-    a namespace has at most one. So topics that are full or not served, however many a tenant has,
-    delay only that tenant's letters.
+    A topic has at most an eighth of the turns, a namespace a quarter. Topics whose last attempt was
+    slow and failed are doubtful: they share an extra quarter, of which a namespace has at most one
+    turn. So topics that are full or not served delay only their tenant's letters.
     """
 
     def __init__(self, most: int, now_s: Callable[[], float]) -> None:
@@ -90,12 +82,11 @@ class Turns:
         self._all = asyncio.Semaphore(most)
         self._doubtful_all = asyncio.Semaphore(max(1, most // 4))
         self._shares: dict[object, tuple[asyncio.Semaphore, int]] = {}
-        """Semaphores by topic and by namespace while in use, each with the number of its users."""
+        """Semaphore and number of users, by topic and by namespace."""
         self._doubtful: dict[TopicName, None] = {}
 
     @asynccontextmanager
     async def turn(self, topic: TopicName) -> AsyncIterator[None]:
-        """Take a turn for letters to a topic, for as long as the block lasts."""
         doubtful = topic in self._doubtful
         namespace = 1 if doubtful else self._most // 4
         async with (
@@ -139,15 +130,12 @@ class DeadLetterRouter:
         self._turns = Turns(SENDERS_MAX, loop.time)
         self._large_turns = Turns(LARGE_AT_ONCE, loop.time)
         self.pass_on: PassLetterOn | None = None
-        """Set when brokers are connected with each other."""
         self.pass_large_on: PassLargeOn | None = None
-        """Set when brokers are connected with each other."""
         self._topics = topics
         self._ownership = ownership
         self._clock = clock
 
     def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
-        """Take a turn to hold letters to a topic in memory while the block lasts."""
         return self._turns.turn(topic)
 
     async def send(
@@ -160,11 +148,10 @@ class DeadLetterRouter:
         info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> str | None:
-        """Send a message, with the body of a large one; return when it is durable.
+        """Send a message, with its large body if any; return when it is durable.
 
-        The message's timestamp is now. A key decides the partition; without a key it is `number`
-        modulo the topic's partitions. `info`: the subscription that sends it. Returns None, or
-        which other topic has the message and why. Raises what publishing and reading raise,
+        Without a key, `number` modulo the topic's partitions picks the partition. Returns None, or
+        which other topic has the message and why. Raises errors of publishing and reading,
         `TopicNotFound`, `NOT_ENCRYPTED`, `TimeoutError`.
         """
         record = record._replace(timestamp_ms=self._clock())

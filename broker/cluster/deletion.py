@@ -8,16 +8,12 @@
     6. wait until no owner's claim stands    it is released, or the owner's session is over
     7. remove ledgers, then records, the topic's own last
 
-After step 7 a late writer can still make a record below the topic's path: a subscription, or a
-partition's record by an opener whose session is over. That path then has no topic record. A sweep
-creates a topic record there, by compare-and-set, marked as being deleted, and finishes this
-deletion like any other. A fork that its maker left half done is deleted in the same way. Ledgers
-that forks share stay (log/orphan_ledgers.py). The folder of the owner records is removed only while
-it is empty; the store checks that.
+If a late writer makes a record below a deleted topic's path, a sweep creates a topic record there,
+marked as being deleted, and finishes that deletion like any other. Incomplete forks are deleted in
+the same way; ledgers that forks share stay (log/orphan_ledgers.py).
 
-A deletion concerns one incarnation: a later topic of the same name is not touched. A crash at any
-point leaves a marked topic, and a later deletion, creation or sweep finishes the deletion. If a
-server cannot be reached, the deletion retries until it can.
+A deletion concerns one incarnation: a later topic of the name is not touched. A crash leaves a
+marked topic, whose deletion a later call or sweep finishes.
 """
 
 from __future__ import annotations
@@ -62,37 +58,31 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _AT_ONCE = 64
 _FENCED_AT_ONCE = 16
-"""Partitions whose ledgers are fenced at the same time: a fence has a dozen steps, and all that are
-under way share the turns of the loop."""
+"""Partitions fenced at once: a fence has a dozen steps on the loop."""
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
 _LEFTOVER = "leftover"
-"""The incarnation of remains whose topic is unknown. No topic has this incarnation."""
+"""The incarnation of remains whose topic is unknown; no topic has it."""
 
 TellAll = Callable[[TopicName, str, frozenset[bytes]], Coroutine[Any, Any, frozenset[int]]]
-"""Tells every broker, including the brokers with these claims, to let this incarnation go. Returns
-the partitions whose owners answered that they had served them. Takes a bounded time."""
+"""Tells every broker, including those with these claims, to let this incarnation go. Returns the
+partitions whose owners had served them, within a bounded time.
+"""
 
 
 class _Job:
-    """One deletion under way in this process."""
-
     def __init__(self) -> None:
         self.waits_for = "it has only just begun"
         self.task: asyncio.Task[None] | None = None
 
 
 class _Marked(NamedTuple):
-    """A partition of a topic that is being deleted."""
-
     name: PartitionName
     record: PartitionRecord
     version: int
 
 
 class Deletions:
-    """Deletes topics, and finishes deletions that other brokers left half done."""
-
     def __init__(
         self,
         records: TopicStore,
@@ -118,7 +108,6 @@ class Deletions:
         self._taken_up: dict[TopicName, asyncio.Task[None]] = {}
 
     def start(self, value: bytes) -> None:
-        """Set the value that our claims write."""
         self._value = value
 
     def _pauses(self) -> Backoff:
@@ -128,9 +117,9 @@ class Deletions:
     async def alone(self, name: TopicName) -> AsyncIterator[Callable[[], None]]:
         """While entered, no other broker changes or deletes the topic.
 
-        Without this claim, a topic that is deleted and made again between a read and a write could
-        have the same version both times. Call the function that it yields before each write: it
-        raises `SessionExpired` when the claim is gone. The wait for the claim has no limit.
+        Without the claim, a topic that is deleted and made again between a read and a write could
+        have the same version both times. Call the yielded function before each write: it raises
+        `SessionExpired` when the claim is gone.
         """
         path = changes_path(*name)
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -148,8 +137,8 @@ class Deletions:
 
             yield check
         finally:
-            # A separate task, so that a cancelled caller does not leave the claim behind, and no
-            # caller waits for the release. The next change here waits for the lock.
+            # A separate task: a cancelled caller leaves no claim behind, and no caller waits for
+            # the release.
             self._spawn(self._release(path, lock))
 
     async def _release(self, path: str, lock: asyncio.Lock) -> None:
@@ -163,7 +152,7 @@ class Deletions:
             lock.release()
 
     async def finish(self, name: TopicName, incarnation: str) -> None:
-        """Return when this incarnation of the topic is gone.
+        """Return when this incarnation is gone.
 
         Raises `TopicDeleting` after `deletion_wait_ms`; the deletion continues in the background.
         """
@@ -183,7 +172,7 @@ class Deletions:
     def take_up(self, name: TopicName) -> None:
         """Finish an abandoned deletion, or remove an abandoned fork, in the background.
 
-        If the fork is still being made, wait for its maker and keep it.
+        A fork that is still being made is kept.
         """
         if name not in self._taken_up:
             task = self._taken_up[name] = self._spawn(self._look_after(name))
@@ -196,7 +185,7 @@ class Deletions:
             _log.info("deletion_not_taken_up", topic=str(name), reason=str(error))
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Finish deletions that other brokers began, for the topics that are `mine` to check."""
+        """Finish other brokers' deletions, for the topics that are `mine` to check."""
         for namespace in await self._records.list_namespaces():
             folders = await self._records.list_owners_folders(namespace)
             topics = await self._records.list_topics(namespace)
@@ -228,10 +217,7 @@ class Deletions:
         await self.finish(name, record.identity)
 
     async def _give_up_fork(self, name: TopicName, incarnation: str) -> bool:
-        """Mark an incomplete fork whose maker is gone, so that it is deleted.
-
-        False: nothing was marked, because the fork is complete, gone, or still being changed.
-        """
+        """Mark an incomplete fork whose maker is gone; return whether it was marked."""
         try:
             wait_s = self._config.deletion_wait_ms / 1000
             async with asyncio.timeout(wait_s), self.alone(name) as check:
@@ -277,7 +263,7 @@ class Deletions:
                 lambda n: self._mark(name.partition(n), incarnation, check),
                 _AT_ONCE,
             )
-            # A claim that is not seen after this sync is newer than the marks.
+            # A claim that this sync does not show is newer than the marks.
             await self._records.sync()
             owners = await self._owners(name, numbers)
             served = await self._tell_all(name, incarnation, frozenset(owners.values()))
@@ -293,7 +279,7 @@ class Deletions:
     async def _mark(
         self, name: PartitionName, incarnation: str, check: Callable[[], None]
     ) -> _Marked:
-        """Do step 3; also make missing records, because an opening under way would create them."""
+        """Do step 3; also make missing records, which an opening under way would create."""
         while True:
             check()
             try:
@@ -312,8 +298,7 @@ class Deletions:
                 )
 
     async def _fence(self, marked: _Marked, served: frozenset[int]) -> None:
-        """Do step 5. A failure is ignored if the owner has answered that it no longer serves the
-        partition."""
+        """Do step 5, without failing if the owner no longer serves the partition."""
         wanted = [segment.ledger_id for segment in marked.record.ledgers if segment.count is None]
         if marked.record.state_ledger is not None:
             wanted.append(marked.record.state_ledger)
@@ -330,7 +315,7 @@ class Deletions:
     async def _until_let_go(
         self, name: TopicName, incarnation: str, owners: dict[int, bytes], job: _Job
     ) -> None:
-        """Do step 6: tell the owners repeatedly until no claim stands."""
+        """Do step 6: tell the owners repeatedly."""
         pauses = self._pauses()
         while owners := await self._owners(name, owners):
             job.waits_for = f"the owners of its partitions {[*owners][:8]} have not let go yet"
@@ -344,7 +329,7 @@ class Deletions:
         return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
 
     async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:
-        """Do step 7 for a partition: first the ledgers that its record names, then the record."""
+        """Do step 7 for a partition: its ledgers, then the record."""
         name, record, version = marked
         while True:
             mine = referrer_of(name, record.incarnation)
@@ -364,7 +349,6 @@ class Deletions:
 
 
 def _own_ledgers(record: PartitionRecord) -> Iterable[int]:
-    """Yield the partition's ledgers that no other partition can share."""
     if record.state_ledger is not None:
         yield record.state_ledger
     yield from compacted_ledgers(record)

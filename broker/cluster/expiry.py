@@ -1,27 +1,18 @@
 """Delete topics, subscriptions and streams that no client uses any more, if their policy says so.
 
-A topic is deleted when all of this holds: `delete_when_inactive` has passed since the topic was
-made; it has no subscription; and the owner of each partition says that for this time, and since the
-owner began to serve, no client has made a call. Then the owners are asked twice more, and refuse
-all calls for a moment: a late publish is refused and the client retries, so it is never acked into
-a topic that is about to go. If an answer fails, or a client uses the topic meanwhile, nothing is
-deleted.
+A topic goes when `delete_when_inactive` has passed since it was made, it has no subscription, and
+each partition's owner says that no client has called for this time, nor since the owner began. Then
+the owners are asked twice more, and refuse all calls for a moment: so a late publish is retried,
+and is never acked into a topic that is about to go.
 
-A durable subscription is deleted by `subscription_expiry` in the same way, if for this time no
-owner has seen a receive, an ack, a seek or a lease (subscriptions/last_used.py), whatever is
-unacked. Subscriptions for dead letters or retries are never deleted so. A non-durable subscription
-goes after `non_durable_expiry_ms` without use, whatever the policy. State ledgers do not name it,
-so a new owner of partition 0 first reads which subscriptions exist.
+A durable subscription goes by `subscription_expiry` in the same way, whatever is unacked; those for
+dead letters or retries never do. A non-durable subscription goes after `non_durable_expiry_ms`
+without use.
 
-Promises: a topic is not deleted if it has a subscription, a producer, a reader at a broker, or a
-message younger than the policy's time. Readers that bypass the brokers, such as Spark, do not
-count.
+Readers that bypass the brokers, such as Spark, do not count as use.
 
-`ExpiredStreams` deletes durable streams that have expired, or that were deleted while they had
-forks. A fork shares ledgers and needs nothing else of its source (forks.py), but the protocol keeps
-the source's name while it has forks: such a stream is marked (state/stream.py), and its topic is
-deleted after its last fork is gone. The shared ledgers tell whether there are forks; a fork at the
-very beginning shares none, and does not count.
+Durable streams go when they have expired. The protocol keeps the name of a stream with forks, so
+its topic goes after its last fork; only forks that share ledgers count.
 """
 
 from __future__ import annotations
@@ -46,12 +37,11 @@ _log = structlog.get_logger()
 _RETIRED_S = 10.0
 """How long owners refuse calls to a topic that is about to be deleted."""
 AskUnused = Callable[[Owner, PartitionName, int, float, str], Awaitable[bool]]
-"""Asks another owner for `Partition.is_unused`; with a subscription's name, for
-`Partition.is_subscription_unused`."""
+"""Asks another owner for `Partition.is_unused` or, with a name, `is_subscription_unused`."""
 
 
 class InactiveTopics:
-    """Deletes inactive topics and subscriptions whose partition 0 this broker serves."""
+    """Checks topics whose partition 0 this broker serves."""
 
     def __init__(
         self,
@@ -67,10 +57,8 @@ class InactiveTopics:
         self._deletion_time = deletion_time
         self._non_durable_ms = non_durable_expiry_ms
         self.ask: AskUnused | None = None
-        """Set when brokers are connected with each other."""
 
     def is_due(self, partition: Partition) -> bool:
-        """Whether the topic of this partition should be checked."""
         span_ms = self._span_ms(partition)
         return (
             partition.name.partition == 0 and span_ms is not None and partition.is_unused(span_ms)
@@ -80,8 +68,6 @@ class InactiveTopics:
         return partition.settings.policies.inactive_ms
 
     async def look(self, partition: Partition) -> None:
-        """Delete the topic of this partition if no client uses it. Raises errors of asking
-        owners."""
         name, span_ms = partition.name.topic_name, self._span_ms(partition)
         info = await self._topics.newest(name)
         time = self._deletion_time()
@@ -90,28 +76,24 @@ class InactiveTopics:
         if time.doubt or time.now_ms - info.created_ms < span_ms:
             return
         for retire_s in (0.0, _RETIRED_S, _RETIRED_S):
-            # Ask again, because a client may have come while other owners were being asked.
+            # A client may have come while the other owners were asked.
             if not await self._is_unused(name, info.settings.partitions, span_ms, retire_s):
                 return
         await self._topics.delete(name, info.incarnation)
         _log.warning("inactive_topic_deleted", topic=str(name), unused_ms=span_ms)
 
     def expires(self, partition: Partition) -> bool:
-        """Whether subscriptions of the topic should be checked."""
         return partition.name.partition == 0 and (
             not partition.knows_subscriptions
             or any(partition.unused_subscriptions(*one) for one in self._spans(partition))
         )
 
     def _spans(self, partition: Partition) -> list[tuple[int, bool]]:
-        """Return each time in ms after which subscriptions expire, and whether it applies to
-        durable subscriptions."""
+        """Return each expiry time in ms, and whether it is for durable subscriptions."""
         span_ms = partition.settings.policies.subscription_expiry_ms
         return [(self._non_durable_ms, False)] + ([] if span_ms is None else [(span_ms, True)])
 
     async def expire(self, partition: Partition) -> None:
-        """Delete the unused subscriptions of this partition's topic. Raises errors of asking
-        owners."""
         name = partition.name.topic_name
         info = await self._topics.newest(name)
         if info.incarnation != partition.incarnation:
@@ -165,13 +147,10 @@ class InactiveTopics:
 
 
 _GENERATIONS_MAX = 100
-"""The most generations of forks that are followed."""
+"""Bounds the generations of forks that are followed."""
 
 
 class ExpiredStreams:
-    """Deletes streams that have expired or were deleted, for the partitions that this broker
-    serves."""
-
     def __init__(
         self,
         topics: Topics,
@@ -187,9 +166,9 @@ class ExpiredStreams:
         return state is not None and (state.is_gone or partition.stream.is_over)
 
     async def look(self, partition: Partition) -> bool:
-        """Delete the topic of this stream if the stream is over; return whether it was.
+        """Delete the stream's topic if the stream is over; return whether it was.
 
-        Raises what the metadata store raises, `TopicDeleting`.
+        Raises errors of the metadata store, `TopicDeleting`.
         """
         state = partition.stream.state
         if state is None:
@@ -202,14 +181,13 @@ class ExpiredStreams:
         return True
 
     async def delete(self, name: TopicName, incarnation: str) -> None:
-        """Delete this incarnation of the topic; do nothing if it is already gone."""
         try:
             await self._topics.delete(name, incarnation)
         except (TopicChanged, TopicNotFound):
             return
 
     def begin(self, partition: Partition) -> None:
-        """Run `look` in the background. If it fails, a later chore or call tries again."""
+        """Run `look` in the background; a later chore or call repeats a failure."""
         self._spawn(self._look_quietly(partition))
 
     async def work(self, partition: Partition) -> None:
@@ -224,7 +202,7 @@ class ExpiredStreams:
             )
 
     async def has_forks(self, partition: Partition) -> bool:
-        """Whether an existing topic was forked from this topic, directly or through other forks."""
+        """Return whether a topic was forked from this, directly or through other forks."""
         name, incarnation = partition.name.topic_name, partition.incarnation
         seen: dict[TopicName, bool] = {name: False}
         for ledger_id in partition.ledger_ids:

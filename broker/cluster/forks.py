@@ -11,9 +11,8 @@
     6. set `made` in the topic's record         from here on it is a topic like any other
 
 The fork has the source's offsets, but not its subscriptions, producers' sequences and compacted
-view. A crash before step 6 leaves an incomplete topic: a sweep deletes it (cluster/deletion.py), or
-the next creation under that name does. Another sweep removes its referrers
-(log/ledger_references.py). No message data are read or written.
+view. A crash before step 6 leaves an incomplete topic, which a sweep or the next creation under
+that name deletes.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ _CHANGE_WAIT_S = 10.0
 
 
 class OwnersPoint(NamedTuple):
-    """Where to fork a partition, as its owner says; valid while the partition's record is at
-    `epoch`."""
+    """Where to fork a partition; valid while its record is at `epoch`."""
 
     epoch: int
     point: ForkPoint
@@ -83,11 +81,10 @@ class Forks:
         *,
         for_stream: bool = False,
     ) -> TopicInfo:
-        """Fork `source` as `name` at these points, one for each partition.
+        """Fork `source` at these points, one for each partition.
 
-        `for_stream`: the fork will become a durable stream. Raises `InvalidSettings`,
-        `TopicExists`, `TOO_MANY_FORKS`, `TopicNotFound` when the source is gone, and
-        `ForkDisturbed`: then nothing is left of the fork, and the client can call again.
+        Raises `InvalidSettings`, `TopicExists`, `TOO_MANY_FORKS`, `TopicNotFound` (the source is
+        gone), and `ForkDisturbed`: nothing is left of the fork, and the client can call again.
         """
         check_not_internal(name)
         if name.namespace != source.name.namespace:
@@ -150,7 +147,7 @@ class Forks:
     async def _begin(
         self, name: TopicName, record: TopicRecord, stack: contextlib.AsyncExitStack
     ) -> Callable[[], None]:
-        """Claim the name for as long as `stack` is open, and make the topic's record."""
+        """Claim the name while `stack` is open, and make the topic's record."""
 
         async def created() -> bool:
             try:
@@ -164,8 +161,7 @@ class Forks:
         check: Callable[[], None]
         check, is_new = await gather_all(works)
         check()
-        # The record was made without the claim, so another broker may have deleted it since, or may
-        # have been deleting an earlier topic.
+        # The record was made without the claim: another broker may be deleting it.
         if is_new:
             await self._standing(name, record.identity)
         elif not await created():
@@ -174,7 +170,7 @@ class Forks:
         return check
 
     async def _check_stands(self, name: TopicName) -> None:
-        """Raise `TopicDeleting` if the topic is being deleted, or is an incomplete fork."""
+        """Raise `TopicDeleting` for a topic being deleted or an incomplete fork."""
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound:
@@ -187,14 +183,14 @@ class Forks:
             )
 
     async def _standing(self, name: TopicName, incarnation: str) -> int:
-        """Return the version of the fork's record. Raises `ForkDisturbed` if it was deleted."""
+        """Return the fork record's version; raise `ForkDisturbed` if it was deleted."""
         found, version = await self._records.read_topic(*name)
         if found.identity != incarnation or found.deleting:
             raise ForkDisturbed(f"topic {name} was deleted while it was being made; ask again")
         return version
 
     async def _give_up(self, name: TopicName, incarnation: str) -> None:
-        """Delete the incomplete fork; if that fails, a sweep does it later."""
+        """Delete the incomplete fork; if that fails, a sweep does."""
         with contextlib.suppress(OctavoError):
             record, version = await self._records.read_topic(*name)
             if record.identity == incarnation and not record.stands:
@@ -231,8 +227,7 @@ class Forks:
             await self._records.write_partition(*partition, record, version, guard=incarnation)
 
     async def _source(self, source: TopicInfo, number: int, at: OwnersPoint) -> LedgerList:
-        """Return the source's ledgers before the fork's point. Raises if they cannot be shared (any
-        more)."""
+        """Return the source's ledgers before the point; raise if they cannot be shared."""
         try:
             record, _ = await self._records.read_partition(*source.name.partition(number))
         except RecordNotFound:

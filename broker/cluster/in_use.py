@@ -1,12 +1,9 @@
 """Refuse to recover a ledger for a caller while a live broker writes it.
 
-Recovery fences: the writer of the ledger gets no more acks. If callers recover ledgers of a served
-partition again and again, its topic is not available. A ledger is in use when all of this holds:
-its metadata says for which partition it was made; that partition's record names it, or may yet name
-it (log/orphan_ledgers.py); and an owner's claim stands, which ends with the owner's session.
-Recovering any other ledger only costs reads of all its entries, so the number is limited.
-
-This check only protects the topic's availability: recovering a ledger is always safe.
+Recovery is safe but fences, so repeated recoveries would make a topic unavailable. A ledger is in
+use when its label names a partition whose record names it, or may yet name it
+(log/orphan_ledgers.py), and an owner's claim stands. Recoveries of other ledgers only cost reads,
+and are limited.
 """
 
 from __future__ import annotations
@@ -28,20 +25,20 @@ from octavo.metadata.topics import PartitionRecord, TopicStore, owner_path
 RECOVERIES_AT_ONCE = 4
 RECOVERIES_A_MINUTE = 60
 FORCED_EVERY_S = 60.0
-"""One ledger in use may be recovered in this time: each costs a topic a second or so."""
+"""Forced recoveries are this far apart: each costs a topic a second or so."""
 _MINUTE_S = 60.0
 _UNKNOWN = "a broker that does not say its name"
 
 
 class User(NamedTuple):
-    """The user of a ledger: the partition for which it was made, and its live owner."""
+    """The partition for which a ledger was made, and its live owner."""
 
     partition: PartitionName
     owner: str
 
 
 def writes(ledger_id: int, custom: Mapping[str, bytes], record: PartitionRecord) -> bool:
-    """Whether the owner of the partition with this record has the ledger, or may yet name it."""
+    """Return whether the partition's owner has the ledger, or may yet name it."""
     if ledger_id in named_ledgers(record):
         return True
     label = label_of(custom)
@@ -53,7 +50,7 @@ def writes(ledger_id: int, custom: Mapping[str, bytes], record: PartitionRecord)
 
 
 async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
-    """Return the user of the ledger, if it is in use. Raises `MetadataUnavailable`."""
+    """Raises `MetadataUnavailable`."""
     partition = partition_of(ledger.custom)
     if ledger.state is LedgerState.CLOSED or partition is None:
         return None
@@ -70,10 +67,7 @@ async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
 
 
 def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> BrokerError:
-    """Return the error for a caller that wants a ledger in use recovered.
-
-    `way_out` tells the caller how to force it.
-    """
+    """Return the error for a caller; `way_out` tells how to force the recovery."""
     return LEDGER_IN_USE(
         f"ledger {ledger.ledger_id} is in use: {user.owner}, which is alive, owns {user.partition} "
         "and writes it. Recovering it would only stop that topic for a moment; when the owner is "
@@ -83,7 +77,7 @@ def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> BrokerError:
 
 
 class RecoveryDoor:
-    """Limits the recoveries that a broker makes for callers. Times are seconds of any clock."""
+    """Limits recoveries for callers; times are seconds of any clock."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -95,7 +89,7 @@ class RecoveryDoor:
 
     @contextlib.contextmanager
     def entered(self, now_s: float) -> Iterator[None]:
-        """Count one recovery while the block lasts. Raises `TooManyRecoveries`."""
+        """Raises `TooManyRecoveries`."""
         if self._inside >= RECOVERIES_AT_ONCE:
             raise TooManyRecoveries(
                 f"{self._inside} recoveries are under way for others; at most "
@@ -117,7 +111,7 @@ class RecoveryDoor:
             self._inside -= 1
 
     def force(self, now_s: float) -> None:
-        """Admit a forced recovery of a ledger in use. Raises `TooManyRecoveries`."""
+        """Raises `TooManyRecoveries`."""
         wait_s = self._forced_s + FORCED_EVERY_S - now_s
         if wait_s > 0:
             raise TooManyRecoveries(

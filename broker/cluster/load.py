@@ -1,14 +1,11 @@
 """The load of each partition, and which partition a loaded broker gives away. Pure.
 
-Load is messages per second, published and read, plus KiB per second: a message costs about as much
-as a KiB. Each partition's load is smoothed. A broker's load is the sum over its partitions, so it
-falls at once when a partition leaves. Every broker knows the loads that the others told
-(broker_status.py), and decides whether it should give away a partition, which one, and to which
-broker.
+Load is messages per second, published and read, plus KiB per second, smoothed: a message costs
+about as much as a KiB. A broker's load is the sum over its partitions.
 
-Why the moves end: with constant loads, each move lessens the sum of all brokers' distances from the
-mean by at least `GAIN` times the mean, and that sum is at most twice the number of brokers times
-the mean. So there are at most 2 / `GAIN` moves per broker, and no state repeats.
+Why the moves end: with constant loads, each move lessens the sum of the brokers' distances from the
+mean by at least `GAIN` means, and that sum is at most two means per broker. So there are at most 2
+/ `GAIN` moves per broker.
 """
 
 from __future__ import annotations
@@ -20,38 +17,33 @@ from typing import NamedTuple
 from octavo.broker.types import PartitionName, Work
 
 MESSAGE_BYTES = 1024
-"""Bytes that cost as much as one message."""
 SMOOTHED_OVER_S = 30.0
-"""Time constant: load of this age counts about a third of the present load."""
+"""Time constant: load of this age counts about a third."""
 MEASURED_EVERY_S = 5.0
 IDLE = 0.01
-"""Smaller loads count as zero, because a smoothed load never reaches zero."""
+"""Smaller loads count as zero, which a smoothed load never reaches."""
 GAIN = 0.1
 """Smallest gain of a move, as a part of the mean load."""
 TOLD_STEP = 0.1
-"""A load is told again when it has changed by this part of itself, or of the floor."""
+"""Report a load when it changed by this part of itself, or of the floor …"""
 
 
 TOLD_WITHIN_S = 10.0
-"""After this time, a broker also reports a change of a tenth of a load below the floor."""
+"""… and a smaller change, of a tenth, after this time."""
 
 
 class LoadRules(NamedTuple):
-    """The load settings of `BrokerConfig`."""
-
     floor: float
-    """A broker with less load gives nothing away."""
+    """A broker with less load gives nothing away …"""
     above_mean: float
-    """A broker with less than this multiple of the mean load gives nothing away."""
+    """… and with less than this multiple of the mean load."""
     pause_s: float
-    """Pause between two moves of a broker, and after brokers came or went."""
+    """Pause between a broker's moves, and after brokers came or went."""
     rest_s: float
     """How long a partition stays at the broker that opened it."""
 
 
 class Giving(NamedTuple):
-    """A move for load, and the figures that led to it."""
-
     partition: PartitionName
     to: str
     load: float
@@ -71,14 +63,13 @@ class _Meter:
 
 
 class Loads:
-    """Measures the loads of a broker's partitions. Times are seconds of a steady clock."""
+    """Times are seconds of a steady clock."""
 
     def __init__(self) -> None:
         self._meters: dict[PartitionName, _Meter] = {}
         self._busy: dict[PartitionName, float] = {}
 
     def measure(self, work: Iterable[tuple[PartitionName, Work]], now_s: float) -> None:
-        """Note the work that each partition served now has done since it was opened."""
         before, self._meters = self._meters, {}
         for name, done in work:
             meter = before.get(name)
@@ -94,12 +85,10 @@ class Loads:
         }
 
     def of(self, name: PartitionName) -> float:
-        """Return the load of a partition; 0 while it is unknown."""
         return self._busy.get(name, 0.0)
 
     def total(self, is_served: Callable[[PartitionName], bool]) -> float:
-        """Return the sum over the partitions that `is_served`. Takes time for busy partitions
-        only."""
+        """Return the sum over the partitions that `is_served`."""
         return sum(load for name, load in self._busy.items() if is_served(name))
 
 
@@ -120,10 +109,10 @@ def _note(meter: _Meter, done: Work, now_s: float) -> None:
 
 
 def worth_telling(told: int | None, now: float, floor: float, since_s: float = 0.0) -> int:
-    """Return the load to tell: the load told `since_s` ago, unless it is wrong by a step.
+    """Return the load to tell: `told` of `since_s` ago, unless it is wrong by a step.
 
-    A step is at least a tenth of the floor, because no broker gives anything away for less. Smaller
-    changes are told at most once each `TOLD_WITHIN_S`, for people. A load of zero is told at once.
+    A step is at least a tenth of the floor, below which no broker gives anything away. Reports
+    smaller changes each `TOLD_WITHIN_S`, zero at once.
     """
     whole = round(now)
     if told is None or not whole:
@@ -138,10 +127,10 @@ def worth_telling(told: int | None, now: float, floor: float, since_s: float = 0
 def choose(
     own: str, loads: Mapping[str, float], movable: Mapping[PartitionName, float], rules: LoadRules
 ) -> Giving | None:
-    """Return the partition that broker `own` should give away, and to which broker, if any.
+    """Return the partition that `own` should give away, and to which broker, if any.
 
-    `loads`: the loads of all brokers that may be given partitions, including `own`. `movable`: the
-    loads of the partitions of `own` that may move.
+    `loads`: of all brokers that may be given partitions, `own` included. `movable`: partitions of
+    `own`.
     """
     if len(loads) < 2 or own not in loads:
         return None
@@ -163,16 +152,14 @@ def choose(
 
 
 class LoadTurns:
-    """Decides when a broker may give a partition away. Times are seconds of a steady clock."""
+    """Times are seconds of a steady clock."""
 
     def __init__(self, rules: LoadRules) -> None:
         self._rules = rules
         self._moved_s = -math.inf
 
     def may_move(self, now_s: float, changed_s: float) -> bool:
-        """Whether the pause is over. `changed_s`: when a broker last came, went or was drained."""
         return now_s - max(self._moved_s, changed_s) >= self._rules.pause_s
 
     def tried(self, now_s: float) -> None:
-        """Note that this broker gives a partition away now, or has tried to."""
         self._moved_s = now_s

@@ -1,12 +1,9 @@
-"""Which broker should own which partition. Pure: topic, number of partitions, live brokers.
+"""Which broker should own which partition. Pure.
 
 Every broker that sees the same live brokers computes the same answer, so no leader assigns
-partitions. The brokers' counts of a topic's partitions differ by at most one. Within that bound the
-highest random weight decides (rendezvous hashing, Thaler/Ravishankar 1998), so that few partitions
-move when a broker comes or goes: its own share, and on average half as many again. Topics with a
-single partition are spread at random.
-
-`GoneBrokers` remembers for an hour, for people, which brokers were live and are gone.
+partitions. The brokers' counts of a topic's partitions differ by at most one; within that,
+rendezvous hashing (Thaler/Ravishankar 1998) decides, so that few partitions move when a broker
+comes or goes.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ def preferred_brokers(
     """
     assert broker_ids
     assert list(broker_ids) == sorted(set(broker_ids)), broker_ids
-    # Each broker gets `full` partitions, and `fuller` brokers get one more.
+    # `fuller` brokers get one partition more.
     full, fuller = divmod(partitions, len(broker_ids))
     weights = [_weights(topic, broker_id, partitions) for broker_id in broker_ids]
     room = [full + 1 if fuller else full] * len(broker_ids)
@@ -50,7 +47,7 @@ def preferred_brokers(
 
 
 def _weights(topic: TopicName, broker_id: str, partitions: int) -> list[bytes]:
-    """Return a weight for each partition, pseudo-random and the same on every broker."""
+    """Return a pseudo-random weight for each partition, the same on every broker."""
     digests = b"".join(
         hashlib.blake2b(f"{broker_id} {topic} {part}".encode()).digest()
         for part in range(-(-partitions // _WEIGHTS_PER_DIGEST))
@@ -68,11 +65,11 @@ REMEMBERED_MAX = 100
 class GoneBroker(NamedTuple):
     info: BrokerInfo
     since_s: float
-    """Steady time at which it was first found missing."""
+    """Steady time at which it was first missing."""
 
 
 class GoneBrokers:
-    """The live brokers that went since this broker's start; a broker that returns is dropped."""
+    """Remembers for an hour which live brokers went."""
 
     def __init__(self) -> None:
         self._gone: dict[str, GoneBroker] = {}
@@ -80,7 +77,6 @@ class GoneBrokers:
     def follow(
         self, before: Mapping[str, BrokerInfo], live: Mapping[str, BrokerInfo], now_s: float
     ) -> None:
-        """Note which brokers have gone or returned: `before` were live, `live` are now."""
         for name in live:
             self._gone.pop(name, None)
         for name, info in sorted(before.items()):
@@ -90,7 +86,6 @@ class GoneBrokers:
             del self._gone[next(iter(self._gone))]
 
     def at(self, now_s: float) -> list[GoneBroker]:
-        """List the brokers that have been gone for less than an hour, by id."""
         for name, one in tuple(self._gone.items()):
             if now_s - one.since_s > REMEMBERED_S:
                 del self._gone[name]

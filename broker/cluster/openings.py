@@ -1,7 +1,5 @@
-"""Open some partitions at a time, first those for which a client waits.
-
-A broker that starts, or takes over from a large one, opens thousands of partitions, which takes a
-while.
+"""Open some partitions at a time, first those for which a client waits: a take-over may bring
+thousands.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ from collections.abc import AsyncIterator, Hashable
 
 
 class Openings:
-    """Gives out `at_once` turns at the same time; other openings wait in line."""
-
     def __init__(self, at_once: int) -> None:
         self._at_once = self._free = at_once
         self._line: OrderedDict[Hashable, asyncio.Future[None]] = OrderedDict()
@@ -27,7 +23,7 @@ class Openings:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed; empty if nothing is."""
+        """Say what is stuck although it could proceed."""
         return (
             "openings wait for a turn, and one is free"
             if self._free and _waiting(self._line, self._hurried)
@@ -36,7 +32,7 @@ class Openings:
 
     @contextlib.asynccontextmanager
     async def turn(self, one: Hashable) -> AsyncIterator[None]:
-        """Hold a turn while the block lasts. `one` may wait only once at a time."""
+        """`one` may wait only once at a time."""
         if self._free:
             self._free -= 1
         else:
@@ -47,7 +43,7 @@ class Openings:
             self._next()
 
     def hurry(self, one: Hashable) -> None:
-        """Move this opening before all openings for which no client waits."""
+        """Put this opening before all for which no client waits."""
         if (came := self._line.pop(one, None)) is not None:
             self._hurried[one] = came
 

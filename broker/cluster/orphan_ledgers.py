@@ -1,9 +1,8 @@
-"""Find ledgers that no record names any more, and remove them; log/orphan_ledgers.py has the rule.
+"""Remove ledgers that no record names any more (log/orphan_ledgers.py has the rule).
 
-Each sweep checks a bounded number of ledgers, and the next sweep continues after them. By the label
-of a ledger, each broker removes ledgers of the topics for which it is preferred, including topics
-that are gone. Only suspicions are kept between sweeps; if they are lost, removal takes longer. Two
-brokers may check the same topic without harm.
+Each sweep checks a bounded number and the next continues. By a ledger's label, each broker removes
+ledgers of the topics for which it is preferred, also deleted topics. Suspicions are kept in memory;
+two brokers may check the same topic without harm.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 _log = structlog.get_logger()
 _AT_ONCE = 16
 _LOOKED_AT_MAX = 2_000
-"""The most ledgers that a sweep checks, besides suspects."""
+"""Ledgers that a sweep checks, besides suspects."""
 _SUSPECTS_MAX = 1_000
 """With this many suspects, a sweep checks no other ledgers."""
 
@@ -36,8 +35,6 @@ _Records = tuple[TopicRecord | None, PartitionRecord | None]
 
 
 class OrphanLedgers:
-    """Sweeps ledgers. `removed` counts the ledgers removed since the start."""
-
     def __init__(
         self,
         records: TopicStore,
@@ -53,9 +50,9 @@ class OrphanLedgers:
         self.removed = 0
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Check the next ledgers, and remove those that were found to be orphans twice.
+        """Check the next ledgers of topics that are `mine`; remove those found to be orphans twice.
 
-        `mine`: which topics' ledgers this broker may remove. Raises what the metadata store raises.
+        Raises errors of the metadata store.
         """
         asked = await self._next()
         labels = zip(asked, await gather_each(asked, self._label, _AT_ONCE), strict=True)
@@ -63,7 +60,7 @@ class OrphanLedgers:
         for other in asked:
             if other not in ours:
                 self._suspects.acquitted(other)
-        # Records that are read from here on are at least as new as the ledgers.
+        # Later readings of records are at least as new as the ledgers.
         await self._records.sync()
         now_s = asyncio.get_running_loop().time()
         by_partition: dict[PartitionName, list[int]] = {}
@@ -79,7 +76,6 @@ class OrphanLedgers:
         await gather_each(going, partial(self._remove, ours), _AT_ONCE)
 
     async def _next(self) -> list[int]:
-        """Return the suspects, and the ledgers whose turn it is."""
         suspects = self._suspects.known
         if len(suspects) >= _SUSPECTS_MAX:
             return suspects[:_SUSPECTS_MAX]
@@ -96,7 +92,7 @@ class OrphanLedgers:
             return None
 
     async def _read(self, name: PartitionName) -> _Records | None:
-        """Read both records of a partition; None when one is damaged, which proves nothing."""
+        """Read a partition's records; None when one is damaged, which proves nothing."""
         topic = record = None
         try:
             with contextlib.suppress(RecordNotFound):

@@ -1,12 +1,9 @@
 """Own partitions: claim them, take them over, hand them over.
 
-claims.py has the states of a partition at this broker, and how each event changes the state. This
-module makes the events: it claims and releases the ephemeral records of the metadata store, opens
-partitions and closes them.
-
-When a broker vanishes, each survivor takes at once the partitions for which it is now preferred. A
-partition that no client has used so far stays without an owner. balance.py decides which partitions
-other brokers should have.
+ownership_states.py has a partition's states at this broker; this module makes the events: it claims
+and releases ephemeral records, opens partitions and closes them. When a broker vanishes, each
+survivor takes at once the partitions for which it is now preferred. An unused partition stays
+without an owner.
 """
 
 from __future__ import annotations
@@ -67,39 +64,35 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _LOOKUPS_AT_ONCE = 64
 _OPENINGS_AT_ONCE = 8
-"""The most openings at once. An opening takes 10 to 20 ms of processor time; more at a time would
-only make the loop's turns longer."""
+"""An opening takes 10 to 20 ms of processor time; more at once only lengthen the loop's turns."""
 _ABANDONED_AT_ONCE = 4
 """Partitions of a deleted topic that are abandoned in one turn of the loop."""
 _TOPIC_DELETED = "its topic was deleted"
 _ASKED_EVERY_S = 0.25
 _GIVEN_LOOKS = 100
 _GIVEN_PAUSE_S = 0.005
-"""Pause between tries to claim a record whose owner is releasing it, which takes one write."""
+"""Pause between tries to claim a record that its owner is releasing (one write)."""
 _ASKED_WITHIN_S = 1.0
-"""For this long, a partition that a live broker has released is left to the successor that it
-asked."""
+"""A released partition is left this long to the successor that was asked."""
 _ENDED_WITHIN_S = 10.0
-"""If a broker came up at most this long before we took its partition over, it served the partition
-in its previous run."""
+"""A broker that came up at most this long before a take-over had the partition in its previous run.
+"""
 _NOWHERE = PartitionName("", "", -1)
 _SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
 
 
 class Held(NamedTuple):
     partitions: int
-    """How many partitions its topic has."""
     placed: bool
     since_s: float
-    """When it was opened, by the loop's clock."""
+    """Loop time of the opening."""
     is_moving: bool
-    """Whether it is being handed over to another broker."""
     came: str
     """How it came here, in words; empty when no broker served it before."""
 
 
 class _Claimed(Exception):
-    """Raised when another broker's claim stands."""
+    """Another broker's claim stands."""
 
     def __init__(self, owner: bytes) -> None:
         super().__init__()
@@ -107,38 +100,31 @@ class _Claimed(Exception):
 
 
 class Lookup:
-    """The owner of a partition, as last read."""
-
     __slots__ = ("changed", "changes", "owner", "released_by", "released_s", "watch")
 
     def __init__(self, owner: WatchedRecord[BrokerInfo | None]) -> None:
         self.owner = owner
         self.released_by: BrokerInfo | None = None
-        """The last owner, if the partition was found without an owner at `released_s`."""
+        """The last owner, if the partition was free at `released_s`."""
         self.released_s = 0.0
         self.changes = 0
         self.changed = asyncio.Event()
-        """Set at the next change, then replaced by a new event."""
         self.watch: Watch | None = None
 
     def found_free(self, now_s: float) -> None:
-        """Note that the partition has no owner, and remember its last owner."""
         if (before := self.owner.last) is not None:
             self.released_by, self.released_s = before, now_s
 
     def alarm(self) -> None:
-        """Note that the owner may have changed, and wake waiting callers."""
         self.owner.alarm()
         self.changes += 1
         self.changed.set()
         self.changed = asyncio.Event()
 
     async def until_owned(self, ask: Callable[[], Awaitable[None]]) -> BrokerInfo:
-        """Wait until a broker owns the partition, and return it; call `ask` repeatedly to get it
-        claimed.
+        """Wait until a broker owns the partition; call `ask` repeatedly to get it claimed.
 
-        Reads the record every `_ASKED_EVERY_S`, because the watch may be late. Raises what reading
-        records raises.
+        Reads the record every `_ASKED_EVERY_S`, because the watch may be late.
         """
         while (owner := await self.owner.newest()) is None:
             changed = self.changed
@@ -153,10 +139,9 @@ class Lookup:
 
 
 class Lookups:
-    """The owners of partitions as last read, in memory, each under a watch (watched_record.py).
+    """The owners as last read, each under a watch, of all partitions that were asked for.
 
-    Covers all partitions that this broker serves or was asked for. `on_change(name)` is called when
-    an owner may have changed.
+    Calls `on_change(name)` when an owner may have changed.
     """
 
     def __init__(
@@ -174,7 +159,7 @@ class Lookups:
         return len(self._lookups)
 
     def of(self, name: PartitionName) -> Lookup:
-        """Return the lookup of the partition; the first call makes it and watches the record."""
+        """Return the partition's lookup; the first call watches its record."""
         lookup = self._lookups.get(name)
         if lookup is None:
             path = owner_path(*name)
@@ -191,32 +176,28 @@ class Lookups:
         return lookup
 
     def former_owner(self, name: PartitionName) -> BrokerInfo | None:
-        """Return the last owner before the partition was found without an owner, as far as this
-        broker saw."""
+        """Return the last owner before the partition was found free, if seen."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.released_by
 
     def at_hand(self, name: PartitionName) -> BrokerInfo | None:
-        """Return the owner if it is known and no alarm has come since it was read."""
+        """Return the owner if no alarm has come since it was read."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.owner.fresh
 
     def released_by(self, name: PartitionName, now_s: float) -> BrokerInfo | None:
-        """Return the broker that released the partition within the last `_ASKED_WITHIN_S`, if
-        known."""
+        """Return the broker that released the partition within `_ASKED_WITHIN_S`."""
         lookup = self._lookups.get(name)
         if lookup is None or now_s - lookup.released_s > _ASKED_WITHIN_S:
             return None
         return lookup.released_by
 
     async def until_owned(self, name: PartitionName, is_left: Callable[[], bool]) -> None:
-        """Return when a broker owns the partition, or at an alarm when `is_left` is false."""
         lookup = self._lookups.get(name)
         while lookup is not None and await lookup.owner.newest() is None and is_left():
             await lookup.changed.wait()
 
     def alarm(self, names: Iterable[PartitionName]) -> None:
-        """Make callers that wait for these partitions read the owner again."""
         for name in names:
             if (lookup := self._lookups.get(name)) is not None:
                 lookup.alarm()
@@ -228,20 +209,16 @@ class Lookups:
             lookup.owner.note(owner)
 
     def released(self, name: PartitionName) -> None:
-        """Note that we released the partition, before the watch does, so that no claim uses a stale
-        owner."""
         lookup = self._lookups.get(name)
         if lookup is not None:
             lookup.owner.note(None)
             lookup.alarm()
 
     def changes(self, name: PartitionName) -> int:
-        """Return how often this broker heard of a change of the partition's owner."""
         lookup = self._lookups.get(name)
         return 0 if lookup is None else lookup.changes
 
     async def until_changed(self, name: PartitionName, seen: int, timeout_s: float) -> None:
-        """Return once `changes` is no longer `seen`, or when time is up."""
         lookup = self._lookups.get(name)
         if lookup is None:
             await asyncio.sleep(timeout_s)
@@ -251,7 +228,6 @@ class Lookups:
                     await lookup.changed.wait()
 
     def forget(self, topic: TopicName | None = None) -> None:
-        """Stop watching the partitions of a topic; of all topics if it is None."""
         for name in list(self._lookups):
             if topic is None or name.topic_name == topic:
                 lookup = self._lookups.pop(name)
@@ -276,40 +252,35 @@ class Tenure:
         self.name = name
         self.opening = opening
         self.end: HandoverState | None = None
-        """How the last owner says it left the partition; used by the first attempt to open it."""
+        """How the last owner left the partition; for the first attempt to open it."""
         self.placed = False
-        """Whether the partition was given to this broker on purpose, whatever the preference
-        says."""
+        """Given to this broker on purpose, whatever the preference."""
         self.came = ""
-        """Which broker handed it over, and why; empty when this broker claimed it by itself."""
+        """Which broker handed it over, and why; empty: this broker claimed it by itself."""
         self.former: BrokerInfo | None = None
-        """The owner before this tenure, when the partition was claimed."""
+        """The owner before the claim."""
         self.partition: Partition | None = None
-        """Set once it is open."""
         self.since_s = 0.0
-        """When it was opened."""
         self.opened = asyncio.Event()
-        """Set when the partition is open, or when `error` says why it is not."""
         self.left = asyncio.Event()
-        """Set when this tenure is over."""
         self.error: OctavoError | None = None
         self.task: asyncio.Task[None] | None = None
 
 
 class _Holding:
-    """The state of a partition at this broker, unless it is away, and the objects of that state."""
+    """A partition's state at this broker, and the objects of that state."""
 
     __slots__ = ("expiry", "prepared", "release", "state", "successor", "tenure")
 
     def __init__(self) -> None:
         self.state = State.AWAY
         self.tenure: Tenure | None = None
-        """Set in the states of `HERE`."""
+        """In the states of `HERE`."""
         self.prepared: PartitionOpening | None = None
-        """Set in `PREPARED`; `expiry` limits how long."""
+        """In `PREPARED`, until `expiry`."""
         self.expiry: asyncio.TimerHandle | None = None
         self.successor: BrokerInfo | None = None
-        """Set in `HANDED` and `FREED`, if the successor knows how the partition ends."""
+        """In `HANDED` and `FREED`, if the successor knows how the partition ends."""
         self.release: asyncio.Task[None] | None = None
         """The last release of its record."""
 
@@ -319,9 +290,6 @@ _AWAY = _Holding()
 
 
 class OwnershipManager:
-    """Claims, opens, hands over and releases the partitions of this broker, and looks up other
-    owners."""
-
     def __init__(
         self,
         context: PartitionContext,
@@ -343,13 +311,11 @@ class OwnershipManager:
         self._holdings: dict[PartitionName, _Holding] = {}
         """All partitions that are not away."""
         self._names: dict[str, PartitionName] = {}
-        """Partitions with a tenure, by the path of the ownership record."""
+        """Partitions with a tenure, by path of the ownership record."""
         self._awaited: dict[PartitionName, int] = {}
-        """Partitions that other brokers released a moment ago for successors that they have
-        asked."""
+        """Partitions released a moment ago for successors that were asked."""
         self._outstanding: dict[PartitionName, None] = {}
-        """Partitions claimed here whose record may still stand; checked when their topic is
-        deleted."""
+        """Claimed here, and the record may still stand; checked when the topic is deleted."""
         self._lookups = Lookups(ownership, spawn, self._owner_changed)
         self._openings = Openings(_OPENINGS_AT_ONCE)
         self._leaving = False
@@ -365,7 +331,6 @@ class OwnershipManager:
         return under_way | {"awaited": len(self._awaited)}
 
     def start(self, value: bytes) -> None:
-        """Set the value that our claims write."""
         self._value = value
 
     def open_partitions(self) -> list[Partition]:
@@ -376,7 +341,6 @@ class OwnershipManager:
         ]
 
     def tenures(self) -> list[Tenure]:
-        """Return the tenures of all partitions that are open here or being opened."""
         return [one.tenure for one in self._holdings.values() if one.tenure is not None]
 
     def _of(self, name: PartitionName) -> _Holding:
@@ -386,8 +350,7 @@ class OwnershipManager:
         return self._of(name).tenure
 
     def _on(self, name: PartitionName, event: Event) -> _Holding:
-        """Apply an event to a partition (claims.py), and begin the release of its record if that is
-        due."""
+        """Apply an event, and begin the release of the record if that is due."""
         holding = self._holdings.get(name) or _Holding()
         before, holding.state = holding.state, after(holding.state, event)
         self._holdings[name] = holding
@@ -399,7 +362,7 @@ class OwnershipManager:
             self._spawn(holding.prepared.close())
             holding.prepared = None
         if begins_release(before, holding.state):
-            # The state already forbids claims before the release task first runs.
+            # The state forbids claims before the release task runs.
             holding.release = self._spawn(self._release(name, is_leftover=event is Event.RELEASE))
         if holding.state is State.AWAY:
             del self._holdings[name]
@@ -408,11 +371,8 @@ class OwnershipManager:
     def served_since(
         self, upto_s: float, *, placed: bool = True, after_s: float = -math.inf
     ) -> list[tuple[PartitionName, int]]:
-        """Return the partitions opened here until `upto_s`, each with its topic's number of
-        partitions.
-
-        `placed`: include partitions that were placed here on purpose. `after_s`: leave out those
-        opened at or before that time.
+        """Return partitions opened here until `upto_s` and after `after_s`, with their topics'
+        numbers of partitions.
         """
         return [
             (one.name, one.opening.settings().partitions)
@@ -424,11 +384,10 @@ class OwnershipManager:
         ]
 
     def may_be_handed_on(self, name: PartitionName) -> bool:
-        """Whether the partition is open here and not being handed over yet."""
         return self._of(name).state is State.SERVING
 
     def held_here(self, name: PartitionName) -> Held:
-        """Describe how a partition came to be here. Raises `NotOwner`."""
+        """Raises `NotOwner`."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
@@ -451,15 +410,12 @@ class OwnershipManager:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this broker is about to stop."""
         return self._leaving
 
     def held(self) -> int:
-        """Return how many partitions are served or being opened here."""
         return len(self._names)
 
     def partitions_of(self, name: PartitionName) -> int | None:
-        """Return how many partitions the topic has, if this partition is open here; else None."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             return None
@@ -470,11 +426,10 @@ class OwnershipManager:
     ) -> Owner:
         """Return the partition's owner; claim and open it here if it is free and we are preferred.
 
-        `forwarded`: another broker sent the request because it takes us for the owner; then claim a
-        free partition whatever the preference (claims.py). `incarnation`: which incarnation of the
-        topic the caller means. `local` in the answer is true only when `partition` will succeed at
-        once. Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`,
-        `PartitionUnavailable`, `TopicChanged`.
+        `forwarded`: another broker takes us for the owner; then claim a free partition whatever the
+        preference. `local` in the answer is true only when `partition` will succeed at once. Raises
+        `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`, `PartitionUnavailable`,
+        `TopicChanged`.
         """
         info = await self._check_exists(name, incarnation)
         holding = self._of(name)
@@ -507,7 +462,7 @@ class OwnershipManager:
         return Owner(owner.broker_id, owner.url, False, info.incarnation)
 
     async def _here(self, name: PartitionName, info: TopicInfo) -> Owner:
-        """Return this broker as the owner once the partition is open here; claim it if needed."""
+        """Return this broker as the owner once the partition is open here."""
         tenure = self._claim(name, info.incarnation, info.settings)
         if tenure.opening.incarnation != info.incarnation:  # also a claim that another call began
             info = await self._topics.newest(name.topic_name)
@@ -517,42 +472,37 @@ class OwnershipManager:
         return await self._wait_until_open(tenure)
 
     def owner_changes(self, name: PartitionName) -> int:
-        """Return how often this broker heard of a change of the partition's owner."""
         return self._lookups.changes(name)
 
     async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
-        """Return once `owner_changes` is no longer `seen`, or when time is up."""
         await self._lookups.until_changed(name, seen, timeout_s)
 
     def doubt_owner(self, name: PartitionName) -> None:
-        """Read the owner from the store before the next answer, because the supposed owner
-        refused."""
+        """Read the owner from the store again: the supposed owner refused."""
         self._lookups.of(name).owner.alarm()
 
     async def partition(self, name: PartitionName) -> Partition:
-        """Return the partition that is open here. Raises `NotOwner`."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
         return tenure.partition
 
     def at_hand(self, name: PartitionName, incarnation: str) -> Partition | None:
-        """Return the partition of this incarnation if it is open here. Never waits."""
+        """Return the partition of this incarnation if it is open here; never wait."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.error is not None or tenure.opening.incarnation != incarnation:
             return None
         return tenure.partition
 
     def other_at_hand(self, name: PartitionName, incarnation: str) -> Owner | None:
-        """Return the owner if it is known and is another live broker."""
+        """Return the owner if it is known and another live broker."""
         owner = self._lookups.at_hand(name)
         if owner is None or self._of(name).state in HERE or not self._registry.is_other(owner):
             return None
         return Owner(owner.broker_id, owner.url, False, incarnation)
 
     def reconcile(self) -> None:
-        """Claim free partitions for which we are preferred, and watch the rest. Called when brokers
-        change."""
+        """Claim free partitions for which we are preferred, and watch the rest."""
         self._lookups.alarm(tuple(self._awaited))
         self._take_free_soon()
 
@@ -563,7 +513,6 @@ class OwnershipManager:
             self._spawn(self._reconcile())
 
     def topic_deleted(self, topic: TopicName) -> None:
-        """Stop serving the partitions of a topic, and forget their owners."""
         held = [one for one in self.tenures() if one.name.topic_name == topic]
         for tenure in held[:_ABANDONED_AT_ONCE]:
             self._abandon(tenure, _TOPIC_DELETED)
@@ -572,10 +521,9 @@ class OwnershipManager:
         self._lookups.forget(topic)
 
     async def _abandon_in_turns(self, held: list[Tenure], why: str, served: list[int]) -> None:
-        """Abandon some partitions in each turn of the loop; add the numbers of the served
-        partitions to `served`.
+        """Abandon some partitions in each turn of the loop; add those served to `served`.
 
-        A partition takes some milliseconds with its log lines, and a topic may have thousands.
+        A partition takes some milliseconds, and a topic may have thousands.
         """
         for count, one in enumerate(held):
             if count and count % _ABANDONED_AT_ONCE == 0:
@@ -586,8 +534,7 @@ class OwnershipManager:
                 self._abandon(one, why)
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
-        """Stop serving this incarnation of the topic; return the partitions that were served until
-        now."""
+        """Stop serving this incarnation; return the partitions that were served."""
         held = [
             one
             for one in self.tenures()
@@ -595,7 +542,7 @@ class OwnershipManager:
         ]
         served: list[int] = []
         await self._abandon_in_turns(held, _TOPIC_DELETED, served)
-        # A failed release, or a claim whose caller did not wait, may have left a record of ours.
+        # A failed release, or a claim whose caller did not wait, may have left a record.
         left = [name for name in self._outstanding if name.topic_name == topic]
         for count, name in enumerate(left):
             if count and count % _ABANDONED_AT_ONCE == 0:
@@ -607,14 +554,12 @@ class OwnershipManager:
         return served
 
     def take_no_more(self) -> None:
-        """Refuse partitions from other brokers, because this broker is about to stop."""
         self._leaving = True
 
     async def hand_over(self) -> None:
-        """Close every partition and release it, so that the preferred broker can claim it at once.
+        """Close and release every partition for the preferred brokers.
 
-        Without a session, partitions are abandoned: this broker cannot write how they end, and the
-        next owner recovers them.
+        Without a session, partitions are abandoned, and the next owners recover them.
         """
         self._leaving = self._stopping = True
         for name, holding in list(self._holdings.items()):
@@ -641,12 +586,11 @@ class OwnershipManager:
         ask: Callable[[str, HandoverState | None], Coroutine[Any, Any, None]],
         timeout_s: float,
     ) -> BrokerInfo | None:
-        """Hand a partition to a successor; return the owner afterwards, or None if this broker
-        keeps it.
+        """Hand a partition to a successor; return the owner, or None if this broker keeps it.
 
-        `announce` lets the successor prepare; if it returns false, the successor refuses and
-        nothing happens. `ask(incarnation, end)` tells the successor to claim the released
-        partition. If no broker owns it within `timeout_s`, this broker takes it back.
+        `announce` lets the successor prepare; false: it refuses, and nothing happens.
+        `ask(incarnation, end)` tells it to claim the released partition. If no broker owns it
+        within `timeout_s`, this broker takes it back.
         """
         tenure = self._tenure_of(name)
         if self._stopping or self._of(name).state is not State.SERVING:
@@ -701,7 +645,7 @@ class OwnershipManager:
         return holding.tenure is tenure and holding.state is State.OFFERED
 
     def _end_hand_over(self, tenure: Tenure, *, take_back: bool) -> None:
-        """End the hand-over: the successor serves the partition, or this broker takes it back."""
+        """End the hand-over: the successor serves, or this broker takes the partition back."""
         name, opening = tenure.name, tenure.opening
         self._of(name).successor = None
         if take_back and self._of(name).state is State.FREED:
@@ -710,7 +654,7 @@ class OwnershipManager:
             self._on(name, Event.TAKE_BACK if take_back else Event.SETTLED)
 
     async def prepare(self, name: PartitionName, foretold: HandoverNotice) -> None:
-        """Prepare for a partition that its owner is about to hand to this broker.
+        """Prepare for a partition that its owner is about to hand to us.
 
         Raises `PartitionMoving` when this broker stops or already serves it, `TopicNotFound`,
         `TopicChanged`, and errors of creating ledgers.
@@ -738,14 +682,14 @@ class OwnershipManager:
     async def take(self, name: PartitionName, handed: Handover) -> None:
         """Claim a partition that its owner has released for us; return when it is open.
 
-        Raises `PartitionMoving` when another broker has it, and the errors of `owner_of`.
+        Raises `PartitionMoving` when another broker has it, and as `owner_of`.
         """
         info = await self._known(name, handed.incarnation)
         state = self._of(name).state
         is_expected = state is State.PREPARED or state in HERE
         if self._stopping or (self._leaving and not is_expected):
             raise PartitionMoving(f"{name} cannot be given to this broker: it stops")
-        # Do not read the record's owner first: the claim tells, and does not depend on a watch.
+        # The claim tells the record's owner, without depending on a watch.
         if state not in HERE and not may(state, Event.CLAIM):
             raise PartitionMoving(f"{name} is on its way from this broker; ask again")
         tenure = self._claim(name, info.incarnation, info.settings)
@@ -757,8 +701,7 @@ class OwnershipManager:
             tenure.came = f"{handed.by} handed it over: {handed.why}"
 
     async def _known(self, name: PartitionName, incarnation: str) -> TopicInfo:
-        """Return the topic of that incarnation, even if this broker knew only an earlier
-        incarnation."""
+        """Return the topic of that incarnation, even if only an earlier incarnation was known."""
         try:
             return await self._check_exists(name, incarnation)
         except TopicChanged as error:
@@ -768,8 +711,7 @@ class OwnershipManager:
             return await self._check_exists(name, incarnation)
 
     async def open_anew(self, name: PartitionName, *, placed: bool) -> None:
-        """Close a partition gracefully, and open it here again. Raises `NotOwner`,
-        `PartitionMoving`."""
+        """Close a partition gracefully, and open it here again."""
         tenure = self._tenure_of(name)
         if tenure is None or self._stopping or self._of(name).state is not State.SERVING:
             raise NotOwner(f"{name} is not served by this broker")
@@ -781,8 +723,6 @@ class OwnershipManager:
         again.came = f"{self._registry.own.broker_id} closed and reopened it, for an unload"
         await self._wait_until_open(again)
 
-    # Claims
-
     def _claim(
         self,
         name: PartitionName,
@@ -790,7 +730,7 @@ class OwnershipManager:
         settings: TopicSettings,
         event: Event = Event.CLAIM,
     ) -> Tenure:
-        """Begin to claim and open the partition; if that is under way, return its tenure."""
+        """Begin to claim and open the partition, or return the tenure that does."""
         holding = self._of(name)
         if holding.tenure is not None:
             return holding.tenure
@@ -854,15 +794,15 @@ class OwnershipManager:
             await asyncio.sleep(pauses.next_s())
 
     async def _claim_record(self, path: str) -> None:
-        """Claim the record. Raises `_Claimed`, and what claiming raises."""
+        """Raises `_Claimed`, and what claiming raises."""
         claim = await self._ownership.claim(path, self._value)
         if not claim.held:
             raise _Claimed(claim.owner)
 
     async def _claim_given(self, path: str) -> None:
-        """Claim a record that its owner is releasing for us now; retry for half a second.
+        """Claim a record that its owner is releasing for us; retry for half a second.
 
-        Raises `_Claimed` when a third broker has it, or when the owner does not release it in time.
+        Raises `_Claimed` when it is not ours by then.
         """
         giver: bytes | None = None
         for _ in range(_GIVEN_LOOKS):
@@ -906,7 +846,7 @@ class OwnershipManager:
         return Owner(own.broker_id, own.url, True, tenure.opening.incarnation)
 
     def _leave(self, tenure: Tenure, event: Event, why: str) -> _Holding:
-        """End a tenure by an event after which the partition is no longer here."""
+        """End a tenure: the partition is no longer here."""
         name = tenure.name
         holding = self._holdings[name]
         assert holding.tenure is tenure
@@ -922,13 +862,13 @@ class OwnershipManager:
         return holding
 
     def _claim_lost(self, path: str) -> None:
-        """Stop acknowledging now: our session is over, and another broker may own the partition."""
+        """Stop acknowledging: our session is over, and another broker may own the partition."""
         tenure = self._tenure_of(self._names.get(path, _NOWHERE))
         if tenure is not None:
             self._abandon(tenure, "this broker's session has ended")
 
     def _abandon(self, tenure: Tenure, why: str) -> None:
-        """Stop serving or opening the partition: another broker may own it at any moment."""
+        """Stop serving or opening: another broker may own the partition at any moment."""
         if tenure.partition is not None:
             tenure.partition.abandon(why)  # which calls `_partition_lost`, unless it is closing
         else:
@@ -946,9 +886,9 @@ class OwnershipManager:
             tenure.task.cancel()
 
     async def _release(self, name: PartitionName, *, is_leftover: bool) -> None:
-        """Release the record; afterwards a claim is possible, even if the release failed.
+        """Release the record; then a claim is possible, even if the release failed.
 
-        `is_leftover`: a record of ours may stand although this process does not know of it.
+        `is_leftover`: a record of ours may stand that this process does not know.
         """
         path = owner_path(*name)
         try:
@@ -969,8 +909,7 @@ class OwnershipManager:
         partition: Partition,
         on_drained: Callable[[HandoverState | None], None],
     ) -> None:
-        """Close the partition for a successor; release its record as soon as pending work is
-        stored."""
+        """Close the partition for a successor; release its record once pending work is stored."""
         holding = self._holdings[tenure.name]
         try:
             await partition.hand_off(on_drained)
@@ -1014,16 +953,13 @@ class OwnershipManager:
             )
         return info
 
-    # Free partitions
-
     def _owner_changed(self, name: PartitionName) -> None:
         if not self._stopping:
             self._spawn(self._take_released(name))
 
     async def _take_released(self, name: PartitionName) -> None:
-        # The broker that released this partition lives, so it has asked a successor, perhaps not
-        # us. If the hand-over fails, that broker takes the partition back. If it dies, `reconcile`
-        # is called.
+        # A live broker has asked a successor, perhaps not us. If the hand-over fails, it takes the
+        # partition back; if it dies, `reconcile` runs.
         self._awaited[name] = self._awaited.get(name, 0) + 1
         try:
             with contextlib.suppress(TimeoutError, OctavoError):
@@ -1036,16 +972,16 @@ class OwnershipManager:
         await self._take_if_free(name, used=True)
 
     def _is_left(self, name: PartitionName) -> bool:
-        """Whether a live broker has just released the partition for a successor that it has
-        asked."""
+        """Return whether a live broker has just released the partition for a successor."""
         if self._of(name).state is State.PREPARED:  # this broker is the successor
             return True
         before = self._lookups.released_by(name, asyncio.get_running_loop().time())
         return before is not None and self._registry.is_other(before)
 
     async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
-        """Claim a free partition for which we are preferred; unless `used`, only if it was opened
-        before."""
+        """Claim a free partition for which we are preferred; unless `used`, only if opened
+        before.
+        """
         try:
             state = self._of(name).state
             if state in HERE or self._stopping:
@@ -1067,13 +1003,12 @@ class OwnershipManager:
             return  # deleted meanwhile, or never opened
         except OctavoError as error:
             _log.warning("owner_not_read", partition=str(name), reason=str(error))
-            # Not `reconcile`: the end of a session changes thousands of records at once, and each
-            # change would cause a read of all the others.
+            # Not `reconcile`: a session's end changes thousands of records, and each change would
+            # read all others.
             self._take_free_soon()
 
     async def _verify_own(self, name: PartitionName) -> None:
-        """Abandon a partition that is served here if its record, which has changed, is no longer
-        ours."""
+        """Abandon a partition if its changed record is no longer ours."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             return

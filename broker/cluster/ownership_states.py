@@ -9,10 +9,8 @@
     handed on             SERVING ── OFFER ─▶ OFFERED ── YIELD ─▶ YIELDING ── CLOSED ─▶ HANDED
                           HANDED ── RELEASED ─▶ FREED ── SETTLED ─▶ AWAY      TAKE_BACK: CLAIMING
 
-The ephemeral record of a partition says which broker should serve it. A broker must not claim a
-record that it is releasing, because the release would delete the claim. So `RELEASING` and `HANDED`
-are states in which no claim is possible. These states do not prevent two brokers from storing
-messages when both believe they are the owner: fencing of the ledgers prevents that.
+In `RELEASING` and `HANDED` no claim is possible: the release would delete it. Two brokers that both
+believe they are the owner are kept apart by fencing, not by these states.
 """
 
 from __future__ import annotations
@@ -23,26 +21,23 @@ from collections.abc import Callable, Mapping
 
 class State(enum.Enum):
     AWAY = "away"
-    """Another broker owns the partition, or no broker does."""
     PREPARED = "prepared"
-    """The owner is about to hand the partition to this broker, which has made ledgers for it."""
+    """The owner is about to hand it to this broker, which has made ledgers."""
     CLAIMING = "claiming"
-    """This broker tries to claim and open the partition, until it is open or another broker has
-    it."""
+    """This broker tries to claim and open it."""
     SERVING = "serving"
-    """The partition is open here."""
     OFFERED = "offered"
-    """The partition is open here while its successor prepares."""
+    """Open here while its successor prepares."""
     YIELDING = "yielding"
-    """The partition is being closed for its successor, which is prepared."""
+    """Being closed for its prepared successor."""
     CLOSING = "closing"
-    """The partition is being closed, for an unload or because this broker stops."""
+    """Being closed for an unload, or because this broker stops."""
     HANDED = "handed"
-    """The partition is closed, its record is being released, and the successor should claim it."""
+    """Closed; its record is being released for the successor."""
     FREED = "freed"
-    """The partition is closed, its record has been released, and the successor should claim it."""
+    """Closed; its record is released for the successor."""
     RELEASING = "releasing"
-    """The partition is closed, and its record is being released for the preferred broker."""
+    """Closed; its record is being released for the preferred broker."""
 
 
 class Event(enum.Enum):
@@ -94,15 +89,15 @@ TABLE: Mapping[tuple[State, Event], State] = {
 }
 
 HERE = frozenset((S.CLAIMING, S.SERVING, S.OFFERED, S.YIELDING, S.CLOSING))
-"""The partition is open here or being opened, and has not been closed yet."""
+"""Open here or being opened."""
 ON_ITS_WAY = frozenset((S.OFFERED, S.YIELDING, S.HANDED, S.FREED))
-"""The partition is being handed over to another broker."""
+"""Being handed over."""
 _RELEASES = frozenset((S.HANDED, S.RELEASING))
-"""The record of the partition is being released."""
+"""The record is being released."""
 
 
 def after(state: State, event: Event) -> State:
-    """Return the next state. Raises `AssertionError` if the event cannot happen in this state."""
+    """Raises `AssertionError` if the event cannot happen in this state."""
     try:
         return TABLE[state, event]
     except KeyError:
@@ -114,7 +109,6 @@ def may(state: State, event: Event) -> bool:
 
 
 def begins_release(before: State, then: State) -> bool:
-    """Whether a release of the record begins with this change of state."""
     return then in _RELEASES and before not in _RELEASES
 
 
@@ -133,14 +127,11 @@ WAITS: Mapping[State, str] = {
     S.FREED: "is being handed on by this broker",
     S.RELEASING: "is being released by this broker",
 }
-"""Why a call must wait in these states, for its error message."""
+"""Why a call must wait, for the error message."""
 
 
 def known_route(state: State, *, has_successor: bool) -> Route | None:
-    """Return where a call goes by this broker's own state; None: read the owner's record first.
-
-    `has_successor`: a successor is prepared for the partition and knows how it ends.
-    """
+    """Return where a call goes by this broker's own state; None: read the owner's record first."""
     if state in HERE:
         return Route.HERE
     if has_successor:
@@ -160,17 +151,16 @@ def route(
 ) -> Route:
     """Return where a call goes, given the owner that the record names.
 
-    `is_forwarded`: another broker sent the call because it takes this broker for the owner. Then
-    the partition is claimed whatever the preference, so that two brokers cannot send a call back
-    and forth. `is_left`: a live broker has just released the record for a successor, which it has
-    asked to claim it.
+    `is_forwarded`: the sender takes this broker for the owner. Then claim whatever the preference,
+    so that two brokers do not send a call back and forth. `is_left`: a live broker just released
+    the record for a successor.
     """
     if owner is not None and owner != own:
         return Route.OWNER
     if is_stopping or state in WAITS:
         return Route.WAIT
-    # A record that names this broker, and is not being released, is left over from a release that
-    # failed. No other broker can open the partition while this broker's session lives.
+    # A record of ours that is not being released is left from a failed release; no other broker can
+    # open the partition while our session lives.
     if owner is None and not is_forwarded:
         if preferred() != own:
             return Route.PREFERRED

@@ -1,11 +1,9 @@
-"""The live brokers: our own registration, the other brokers under a watch, and preferences.
+"""The live brokers: our own registration, the others under a watch, and preferences.
 
-A broker is alive as long as its ephemeral record stands. `membership.py` computes which live broker
-is preferred for a partition; all brokers compute the same answer. A free partition is claimed by
-the preferred one of all live brokers. A served partition is handed over only to a broker that has
-settled: both this and that broker have been up for a while, and our own session had no break. So
-short-lived brokers do not move partitions back and forth. A drained broker (broker_status.py) is
-not preferred for any partition as long as another live broker is not drained.
+A broker is alive as long as its ephemeral record stands. The preferred of all live brokers
+(`membership.py`) claims a free partition. A served partition is handed over only to a settled
+broker: both have been up for a while, and our session had no break, so that short-lived brokers do
+not move partitions back and forth. A drained broker is preferred only if all are drained.
 """
 
 from __future__ import annotations
@@ -34,26 +32,22 @@ from octavo.protocol.log_limiter import LogLimiter
 _log = structlog.get_logger()
 _RETRY_S = 0.2
 _TOPICS_REMEMBERED = 32_768
-"""Size of the cache of preferences. They are computed each second for every topic served here, and
-a broker should serve fewer topics than this."""
+"""Computed each second for every topic served here, which should be fewer."""
 _TAKEN_SESSIONS_MAX = 2
-"""If a record stands after this many session timeouts, it does not come from our last run."""
+"""A record that stands after this many session timeouts is not our last run's."""
 
 
 def encode_broker(info: BrokerInfo, run: str) -> bytes:
-    """Encode a broker's registration, which is also the value of owner records.
-
-    `run` differs at every start of a broker.
-    """
+    """Encode a registration, also the value of owner records; `run` differs at each start."""
     fields = {"v": 1, "id": info.broker_id, "url": info.url, "run": run, "leases": True}
     packed: bytes = msgpack.packb(fields)
     return packed
 
 
 def reads_leases(value: bytes) -> bool:
-    """Whether the broker of this record reads leases in state ledgers.
+    """Return whether the broker of this record reads leases in state ledgers.
 
-    Brokers of version 0.1 do not, and cannot open a partition whose state ledger has leases.
+    Brokers of version 0.1 cannot open a partition whose state ledger has leases.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         return bool(msgpack.unpackb(value)["leases"])
@@ -61,7 +55,7 @@ def reads_leases(value: bytes) -> bool:
 
 
 def decode_broker(value: bytes) -> BrokerInfo | None:
-    """Return the broker that wrote the record; None when the record cannot be decoded."""
+    """Decode the broker's record; None if that fails."""
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         return BrokerInfo(str(fields["id"]), str(fields["url"]))
@@ -69,8 +63,6 @@ def decode_broker(value: bytes) -> BrokerInfo | None:
 
 
 class BrokerRegistry:
-    """Our registration and the set of all live brokers."""
-
     def __init__(
         self,
         store: MetadataStore,
@@ -89,7 +81,7 @@ class BrokerRegistry:
         self._spawn = spawn
         self._value = b""
         self._values: dict[str, bytes] = {}
-        """The records as last read; a broker's record differs after each start."""
+        """As last read; a broker's record differs after each start."""
         self._up_since_s: dict[str, float] = {}
         """When this broker first saw each record."""
         self._undisturbed_since_s = self._changed_s = 0.0
@@ -108,7 +100,6 @@ class BrokerRegistry:
         self._gone = GoneBrokers()
 
     async def start(self, own: BrokerInfo, value: bytes) -> None:
-        """Register this broker and read which other brokers are live."""
         self.own, self._value = own, value
         self.statuses.start(own.broker_id, value)
         self._registered = True
@@ -120,7 +111,6 @@ class BrokerRegistry:
         self._following = asyncio.create_task(self._follow(), name="broker registry")
 
     async def leave(self) -> None:
-        """Withdraw the registration, so that other brokers are preferred."""
         self._registered = False
         if self.own.broker_id:  # else the start has failed before it
             await self._ownership.release(broker_path(self.own.broker_id))
@@ -134,25 +124,25 @@ class BrokerRegistry:
             await asyncio.gather(self._following, return_exceptions=True)
 
     def brokers(self) -> list[BrokerInfo]:
-        """Return the live brokers as last seen, sorted by id; this broker is included."""
+        """Return the live brokers as last seen, sorted by id, with this broker."""
         return [info for _, info in sorted(self.live.items())]
 
     def gone(self) -> list[GoneBroker]:
-        """Return the brokers that were live within the last hour and are gone, sorted by id."""
+        """Return the brokers that went within the last hour, sorted by id."""
         return self._gone.at(asyncio.get_running_loop().time())
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
-        """Return the broker that should own each partition of a topic, if it were free now."""
+        """Return the broker that should own each partition, if it were free."""
         live, able = self._able()
         return tuple(live[one] for one in self._preferred(topic, partitions, able))
 
     def preferred_of(self, name: PartitionName, partitions: int) -> BrokerInfo:
-        """Return the broker that should own one partition, without computing the others."""
+        """Return the broker that should own one partition; computes no others."""
         live, able = self._able()
         return live[self._preferred(name.topic_name, partitions, able)[name.partition]]
 
     def _able(self) -> tuple[dict[str, BrokerInfo], tuple[str, ...]]:
-        """Return the live brokers, and the sorted ids of brokers that may own a free partition."""
+        """Return the live brokers, and the sorted ids of brokers that may own free partitions."""
         live = self.live or {self.own.broker_id: self.own}
         return live, self.undrained() or tuple(sorted(live))
 
@@ -164,17 +154,16 @@ class BrokerRegistry:
 
     @property
     def is_connected(self) -> bool:
-        """Whether this broker is registered and has its session."""
         return self._registered and self.has_session
 
     @property
     def has_session(self) -> bool:
-        """Whether the metadata store has confirmed this broker's session in time."""
+        """Whether the metadata store has confirmed our session in time."""
         return self._store.session_state is SessionState.CONNECTED
 
     @property
     def all_read_leases(self) -> bool:
-        """Whether every live broker, as last seen, reads leases in state ledgers."""
+        """Whether every live broker, as last seen, reads leases."""
         return all(map(reads_leases, self._values.values()))
 
     @property
@@ -182,7 +171,7 @@ class BrokerRegistry:
         return self.statuses.own.draining
 
     def undrained(self) -> tuple[str, ...]:
-        """Return the live brokers that are not drained, as last seen; sorted."""
+        """Return the live brokers that are not drained, sorted."""
         drained = self.statuses.drained
         own = self.own.broker_id
         return tuple(
@@ -194,17 +183,17 @@ class BrokerRegistry:
         )
 
     def is_up_since(self, broker_id: str, since_s: float) -> bool:
-        """Whether a broker is live and has not restarted after `since_s` (the loop's clock)."""
+        """Return whether a broker lives and did not restart after `since_s` (loop time)."""
         return broker_id in self.live and self._up_since_s.get(broker_id, math.inf) <= since_s
 
     def is_other(self, owner: BrokerInfo) -> bool:
-        """Whether this is another registered broker, as far as this broker knows."""
+        """Return whether this is another registered broker, as far as known."""
         return owner.broker_id != self.own.broker_id and self.live.get(owner.broker_id) == owner
 
     async def check_registered(self, owner: BrokerInfo) -> None:
         """Check that an owner is a registered broker: calls go to no other address.
 
-        Raises `OWNER_NOT_REGISTERED`, and errors of reading records.
+        Raises `OWNER_NOT_REGISTERED`.
         """
         if self.live.get(owner.broker_id) == owner:
             return
@@ -227,15 +216,14 @@ class BrokerRegistry:
         )
 
     def no_such_broker(self, broker_id: str) -> BrokerError:
-        """Return the error for a broker id that no live broker has."""
         return BROKER_NOT_FOUND(
             f"no live broker is called {broker_id[:200]}; there are: {', '.join(sorted(self.live))}"
         )
 
     def settled(self) -> tuple[str, ...]:
-        """Return the brokers that have been up long enough to be given served partitions; sorted.
+        """Return the brokers up long enough to be given served partitions, sorted, not drained.
 
-        Without drained brokers. Empty if this broker has not settled or has no session.
+        Empty while this broker is unsettled or without a session.
         """
         settled_since_s = asyncio.get_running_loop().time() - self._settle_s
         if not self.is_connected or self._undisturbed_since_s > settled_since_s:
@@ -247,9 +235,8 @@ class BrokerRegistry:
     ) -> str | None:
         """Return the settled broker that should be given a served partition, if any.
 
-        A successor must be preferred among all live brokers, because calls are sent there after the
-        move, and also among the settled brokers alone, so that the partition stays if the unsettled
-        brokers leave. Computes one partition, not all of the topic.
+        It must be preferred among all live brokers, because calls are sent there, and among the
+        settled brokers alone, so that the partition stays if the unsettled leave.
         """
         if not settled:
             return None
@@ -257,7 +244,7 @@ class BrokerRegistry:
         return wanted if wanted == self.preferred_of(name, partitions).broker_id else None
 
     def _session_changed(self, state: SessionState) -> None:
-        # A new session owns nothing: register again, then read which brokers are live.
+        # A new session owns nothing: register again, then read the live brokers.
         self._undisturbed_since_s = asyncio.get_running_loop().time()
         if state is SessionState.CONNECTED:
             self._alarm.set()
@@ -289,8 +276,7 @@ class BrokerRegistry:
         self._namesake = None
 
     def _is_taken(self, owner: bytes) -> None:
-        """Handle a taken broker id: our last run has it, whose session has not ended, or another
-        broker."""
+        """Handle a taken id: of our last run, whose session has not ended, or another broker."""
         now_s = asyncio.get_running_loop().time()
         if owner != self._namesake:
             self._namesake, self._namesake_for_s = owner, 0.0
@@ -322,7 +308,7 @@ class BrokerRegistry:
         else:
             values.pop(self.own.broker_id, None)
         found = {name: info for name, v in values.items() if (info := decode_broker(v or b""))}
-        # A broker that restarted under its id has lost its partitions, like a broker that is gone.
+        # A broker that restarted under its id has lost its partitions.
         gone = sorted(n for n, value in self._values.items() if values.get(n) != value)
         self._values = {name: value for name, value in values.items() if value is not None}
         await self.statuses.follow(

@@ -1,11 +1,10 @@
 """Register schemas by compare-and-set, and keep them in memory to check messages.
 
-The owner of a partition whose topic checks messages keeps the subject's record under a watch
-(watched_record.py), and compiles its schemas once. So publishing continues while the metadata store
-is away. A version never changes, and is removed only with its whole subject.
+An owner keeps the subject's record under a watch, so publishing continues while the metadata store
+is away. A version never changes, and is removed only with its subject.
 
 The libraries that parse, compare and check schemas may take any time, so an `Engine` runs them
-outside the loop. Messages whose check is known to take few steps are checked on the loop.
+outside the loop; checks of known, few steps run on the loop.
 """
 
 from __future__ import annotations
@@ -47,17 +46,16 @@ from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict,
 from octavo.protocol.records import Record
 
 SCHEMA_HEADER = "octavo-schema"
-"""Message header that names the version of the message's schema, by id or number. Without it: the
-newest."""
+"""Names the version of a message's schema, by id or number; absent: the newest."""
 VERSIONS_MAX = 1_000
 RECORD_CHARS_MAX = 400_000
-"""The most characters in all versions' texts together: the metadata store takes records of 1 MB."""
+"""All versions' texts together: the metadata store takes records of 1 MB."""
 SUBJECTS_KEPT = 10_000
-"""The most subjects in memory; all others are read each time."""
+"""Subjects in memory; others are read each time."""
 GIVEN_BYTES_MAX = 4 * SCHEMA_BYTES_MAX
-"""The most bytes of a schema as sent, with spaces, escapes and line ends."""
+"""A schema as sent, with spaces, escapes and line ends."""
 QUICK_STEPS_MAX = 400_000
-"""The most steps in one turn of the loop: ten milliseconds, usually far less."""
+"""Steps in one turn of the loop: ten milliseconds, usually far less."""
 _CHANGES_TRIED_MAX = 8
 SubjectName = tuple[str, str]
 
@@ -70,8 +68,6 @@ class Registered(NamedTuple):
 
 
 class _Subject:
-    """A subject in memory, with its quick checks, made when first needed."""
-
     def __init__(self, record: SubjectRecord) -> None:
         self.record = record
         self._versions = {str(one.number): one for one in record.versions}
@@ -79,7 +75,7 @@ class _Subject:
         self._quick: dict[int, Quick | None] = {}
 
     def version(self, name: SubjectName, which: str) -> SchemaVersion:
-        """Return a version by number, id or `latest`. Raises `SchemaNotFound`."""
+        """Return a version by number, id or `latest`."""
         if which == "latest" and self.record.versions:
             return self.record.versions[-1]
         if (found := self._versions.get(which)) is None:
@@ -87,16 +83,14 @@ class _Subject:
         return found
 
     def quick(self, version: SchemaVersion) -> Quick | None:
-        """Return the quick check of a version; None: only the engine may check its messages."""
+        """Return the quick check; None: only the engine may check messages."""
         if version.number not in self._quick:
             self._quick[version.number] = quick(version.type, version.text)
         return self._quick[version.number]
 
 
 class MessageCheck:
-    """Checks the messages of a topic by its subject as it is now.
-
-    Messages with a known, small number of steps are checked here; all others go to the engine
+    """Checks a topic's messages by its subject as it is now; slow checks go to the engine
     together.
     """
 
@@ -107,10 +101,7 @@ class MessageCheck:
         self._turns = turns
 
     async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
-        """Return the first message that does not fit, and why; None when all fit.
-
-        Raises `SchemaCheckUnavailable`.
-        """
+        """Return the first message that does not fit, and why; raise `SchemaCheckUnavailable`."""
         found: tuple[int, str] | None = None
         elsewhere: dict[int, list[tuple[int, bytes]]] = {}
         versions: dict[int, SchemaVersion] = {}
@@ -163,8 +154,6 @@ class MessageCheck:
 
 
 class SchemaRegistry:
-    """Registers, lists and deletes the schema subjects of the cluster."""
-
     def __init__(
         self,
         records: SchemaStore,
@@ -173,7 +162,7 @@ class SchemaRegistry:
         engine: Engine | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`engine` runs the libraries; None: on the loop. `turns`: turns of the loop."""
+        """`engine` runs the libraries; None: on the loop."""
         self._records = records
         self._clock = clock
         self._spawn = spawn
@@ -190,23 +179,20 @@ class SchemaRegistry:
         return await self._records.subjects(namespace)
 
     async def subject(self, name: SubjectName) -> SubjectRecord:
-        """Read a subject from the store. Raises `SchemaNotFound`."""
         record, version = await self._records.read(*name)
         if version == ABSENT:
             raise _no_subject(name)
         return record
 
     async def version(self, name: SubjectName, which: str) -> SchemaVersion:
-        """Read a version by its number, its id, or `latest`. Raises `SchemaNotFound`."""
         return _find(name, await self.subject(name), which)
 
     async def check(
         self, name: SubjectName, kind: str, given: Any, caller: Hashable = None
     ) -> tuple[str, list[str]]:
-        """Return the subject's compatibility, and why this schema may not be its next version.
+        """Return the compatibility, and why this schema may not be the next version.
 
-        `caller`: requests of different callers take turns. Raises `InvalidSchema`,
-        `SchemaCheckUnavailable`.
+        Different `caller`s take turns. Raises `InvalidSchema`, `SchemaCheckUnavailable`.
         """
         record, _ = await self._records.read(*name)
         text = await self._text(kind, given, caller)
@@ -215,10 +201,9 @@ class SchemaRegistry:
     async def register(
         self, name: SubjectName, kind: str, given: Any, caller: Hashable = None
     ) -> Registered:
-        """Make this schema the subject's next version, unless it is registered already.
+        """Make this schema the next version, unless it is registered.
 
-        `caller`: requests of different callers take turns. Raises `InvalidSchema`,
-        `INCOMPATIBLE_SCHEMA`, `SettingsConflict`, `SchemaCheckUnavailable`.
+        Raises `InvalidSchema`, `INCOMPATIBLE_SCHEMA`, `SettingsConflict`, `SchemaCheckUnavailable`.
         """
         text = await self._text(kind, given, caller)
         made_of = id_of(kind, text)
@@ -250,10 +235,7 @@ class SchemaRegistry:
         raise SettingsConflict(f"subject {'/'.join(name)} is being changed by others; try again")
 
     async def set_compatibility(self, name: SubjectName, mode: str) -> SubjectRecord:
-        """Set the compatibility of a subject; make the subject, without versions, if it is new.
-
-        Raises `InvalidSchema`, `SettingsConflict`.
-        """
+        """Set a subject's compatibility; make a new subject without versions."""
         if mode not in MODES:
             raise InvalidSchema(
                 f"compatibility is {mode[:40]!r}; it must be one of {', '.join(MODES)}"
@@ -267,7 +249,6 @@ class SchemaRegistry:
         raise SettingsConflict(f"subject {'/'.join(name)} is being changed by others; try again")
 
     async def delete(self, name: SubjectName) -> None:
-        """Delete a subject with all its versions. Raises `SchemaNotFound`, `SettingsConflict`."""
         _, version = await self._records.read(*name)
         if version == ABSENT:
             raise _no_subject(name)
@@ -280,13 +261,11 @@ class SchemaRegistry:
         except RecordNotFound:
             raise _no_subject(name) from None
 
-    # Messages
-
     async def checker(self, name: SubjectName) -> MessageCheck:
-        """Return the check for messages of a topic with this subject.
+        """Return the check for messages with this subject.
 
-        Raises `SchemaMismatch` when the subject has no version, so that no message can fit, and
-        `MetadataUnavailable` when its record was never read.
+        Raises `SchemaMismatch` when it has no version, and `MetadataUnavailable` when its record
+        was never read.
         """
         known = self._known.get(name)
         if known is None:
@@ -309,10 +288,8 @@ class SchemaRegistry:
             )
         return MessageCheck(name, subject, self._engine, self._turns)
 
-    # Schemas
-
     async def _text(self, kind: str, given: Any, caller: Hashable) -> str:
-        """Return the schema's text in canonical form. Raises `InvalidSchema`."""
+        """Return the schema's canonical text; raise `InvalidSchema`."""
         if kind not in TYPES:
             raise InvalidSchema(f"type is {kind[:40]!r}; it must be {' or '.join(TYPES)}")
         try:
@@ -334,7 +311,7 @@ class SchemaRegistry:
     async def _problems(
         self, record: SubjectRecord, kind: str, text: str, caller: Hashable
     ) -> list[str]:
-        """Return why this schema may not be the next version; empty when it may."""
+        """Return why this schema may not be the next version."""
         if record.compatibility == "NONE" or not record.versions:
             return []
         others = sorted({one.type for one in record.versions if one.type != kind})

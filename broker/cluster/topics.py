@@ -1,8 +1,7 @@
 """Namespaces, topics and subscriptions: their records, cached in memory and kept fresh by watches.
 
-The topic's record is authoritative; the first owner of a partition makes that partition's record. A
-watch tells when a record in memory changes (watched_record.py). Every change is a compare-and-set:
-if two brokers change a topic at once, one of them reads again.
+The topic's record is authoritative; the first owner of a partition makes the partition's record.
+Every change is a compare-and-set, after which a loser reads again.
 """
 
 from __future__ import annotations
@@ -57,12 +56,11 @@ _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 8
 _CHANGE_WAIT_S = 10.0
 _STALE_SUBSCRIPTIONS_MAX = 1_000
-"""With more subscriptions in memory than this, an alarm drops all that were not read since the last
-alarm."""
+"""With more in memory, an alarm drops those not read since the last alarm."""
 _PARTITIONS_KEY = "partitions"
-"""Field of a subscription's record: how many partitions the topic had when it was made."""
+"""How many partitions the topic had when the subscription was made."""
 _LETTERS_KEY = "letters"
-"""Field of the record of a subscription made for another subscription's dead letters or retries."""
+"""Marks a subscription for another subscription's dead letters or retries."""
 _SILENT = Policies()
 
 
@@ -72,14 +70,12 @@ class _Known:
     def __init__(self, info: WatchedRecord[TopicInfo]) -> None:
         self.info = info
         self.holds: tuple[TopicSettings, Policies, TopicSettings] | None = None
-        """The topic's settings, its namespace's policies, and the result; needed for every publish.
-        """
+        """Settings, the namespace's policies, and the result; needed for every publish."""
         self.subscriptions: dict[str, WatchedRecord[SubscriptionInfo]] = {}
         self.watches: list[Watch] = []
 
     def subscriptions_changed(self) -> None:
-        """Mark all subscriptions as stale: one was made or deleted, or an alarm may have been
-        missed."""
+        """Mark all as stale: one changed, or an alarm may have been missed."""
         if len(self.subscriptions) > _STALE_SUBSCRIPTIONS_MAX:
             kept = {name: one for name, one in self.subscriptions.items() if not one.stale}
             self.subscriptions = kept
@@ -96,14 +92,11 @@ class _KnownNamespace:
 
     @property
     def policies(self) -> Policies:
-        """The policies as last read."""
         last = self.record.last
         return _SILENT if last is None else last.policies
 
 
 class Topics:
-    """Creates, reads, changes and deletes namespaces, topics and subscriptions."""
-
     def __init__(
         self,
         records: TopicStore,
@@ -125,7 +118,7 @@ class Topics:
         self._namespaces: dict[str, _KnownNamespace] = {}
 
     def start(self, run: str) -> None:
-        """Set `run`, which is unique to this start of this broker."""
+        """Set `run`, unique to this start of this broker."""
         self._run = run
 
     def close(self) -> None:
@@ -137,13 +130,10 @@ class Topics:
             namespace.watch.cancel()
         self._namespaces.clear()
 
-    # Namespaces
-
     async def create_namespace(self, name: str, encrypted: bool | None = None) -> bool:
-        """Make a namespace; return false if it existed. Raises `InvalidName`, `SettingsConflict`.
+        """Make a namespace; return False if it existed.
 
-        `encrypted`: whether ledgers that its topics begin from now on are encrypted; None: no
-        change.
+        `encrypted`: whether its topics' later ledgers are; None: no change.
         """
         checked_name("namespace", name)
         try:
@@ -173,17 +163,17 @@ class Topics:
                     await self.update(name, replace(info.settings, encrypted=encrypted))
 
     async def is_encrypted(self, namespace: str) -> bool:
-        """Whether topics made in the namespace are encrypted. Raises `NamespaceNotFound`."""
+        """Return whether topics made in the namespace are encrypted."""
         return (await self._namespace(namespace)).encrypted
 
     async def namespace(self, name: str) -> NamespaceRecord:
-        """Read a namespace from the store. Raises `NamespaceNotFound`."""
+        """Read a namespace from the store."""
         return await self._namespace(name)
 
     async def set_policies(
         self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
     ) -> NamespaceRecord:
-        """Apply `change` to the namespace's record; a watch tells the owners of its topics.
+        """Apply `change` to the namespace's record.
 
         Raises `NamespaceNotFound`, `SettingsConflict`, and what `change` raises.
         """
@@ -201,7 +191,7 @@ class Topics:
         raise SettingsConflict(f"namespace {namespace} is being changed by others; try again")
 
     async def delete_namespace(self, name: str) -> None:
-        """Delete an empty namespace. Raises `NamespaceNotFound`, `NAMESPACE_NOT_EMPTY`."""
+        """Delete an empty namespace; else raise `NAMESPACE_NOT_EMPTY`."""
         await self._namespace(name)
         if name == DEFAULT_NAMESPACE:
             raise NAMESPACE_NOT_EMPTY(f"namespace {name!r} always exists")
@@ -224,8 +214,6 @@ class Topics:
                 f"there is no namespace {name!r}; PUT /v1/namespaces/{name} makes it"
             ) from error
 
-    # Topics
-
     async def create(
         self,
         name: TopicName,
@@ -236,8 +224,8 @@ class Topics:
     ) -> tuple[TopicInfo, bool]:
         """Make a topic, or find it with equal settings; return it, and whether it is new.
 
-        `own`: a broker makes it for itself. `for_stream`: it will become a durable stream. Raises
-        `SettingsConflict`, `NamespaceNotFound`, `AUDIT_TOPIC_CLOSED`.
+        `own`: a broker makes it for itself. Raises `SettingsConflict`, `NamespaceNotFound`,
+        `AUDIT_TOPIC_CLOSED`.
         """
         if not own:
             check_not_internal(name)
@@ -254,7 +242,7 @@ class Topics:
             except RecordExists:
                 if (found := await self._standing(name)) is None:
                     continue
-                # A topic older than its namespace's encryption may not be marked as encrypted.
+                # A topic older than its namespace's encryption may not be marked.
                 if replace(found.settings, encrypted=settings.encrypted) != settings:
                     raise SettingsConflict(
                         f"topic {name} exists with other settings", found.settings, settings
@@ -265,12 +253,14 @@ class Topics:
             return info._replace(for_stream=for_stream), True
 
     def new_incarnation(self) -> str:
-        """Return a new incarnation, which no other topic ever had."""
         self._made += 1
         return f"{self._run}-{self._made}"
 
     async def _standing(self, name: TopicName) -> TopicInfo | None:
-        """Read the topic; wait if it is being deleted, then return None. Raises `TopicDeleting`."""
+        """Read the topic; if it is being deleted, wait, then return None.
+
+        Raises `TopicDeleting`.
+        """
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound:
@@ -284,9 +274,9 @@ class Topics:
         return _info_of(name, record)
 
     async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
-        """Return the topic, from memory where possible. Raises `TopicNotFound`.
+        """Return the topic, from memory where possible.
 
-        With an `incarnation`, raises `TopicChanged` if the topic of that name has another one.
+        Raises `TopicNotFound`; `TopicChanged` if it has another `incarnation`.
         """
         info = self.fresh(name)
         if info is None:
@@ -301,7 +291,7 @@ class Topics:
         return info
 
     def fresh(self, name: TopicName) -> TopicInfo | None:
-        """Return what `get` returns, if it is in memory and current; else None."""
+        """Return the topic if it is in memory and current."""
         known = self._known.get(name)
         return None if known is None else known.info.fresh
 
@@ -309,8 +299,8 @@ class Topics:
         try:
             return await self._known_or_read(name, newest=newest)
         except TopicNotFound:
-            # A shared reading may have begun before this call, and a server of the store may be
-            # behind. But a topic that was made before the call must be found.
+            # A topic made before the call must be found, though a shared reading began earlier or a
+            # server is behind.
             await self._records.sync()
             found = await self._read(name)
             await self.policies_of(name.namespace)
@@ -327,12 +317,12 @@ class Topics:
             raise
 
     async def newest(self, name: TopicName) -> TopicInfo:
-        """Read the topic from the store. Raises `TopicNotFound`, `MetadataUnavailable`."""
+        """Read the topic from the store."""
         self._watch(name).info.alarm()
         return await self._found(name, newest=True)
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
-        """Return the newest settings in memory; the namespace's policies fill the gaps."""
+        """Return the newest settings in memory; the namespace's policies fill gaps."""
         known = self._known.get(name)
         last = None if known is None else known.info.last
         settings = fallback if last is None else last.settings
@@ -345,7 +335,7 @@ class Topics:
         return known.holds[2]
 
     async def policies_of(self, namespace: str) -> Policies:
-        """Return a namespace's policies, from memory if possible; empty if it is gone."""
+        """Return a namespace's policies; empty if it is gone."""
         known = self._namespaces.get(namespace)
         if known is None:
             new = WatchedRecord(lambda: self._read_namespace(namespace), self._spawn)
@@ -356,7 +346,7 @@ class Topics:
         try:
             await known.record.value()
         except OctavoError as error:
-            # The topic must open all the same: without the policies more is kept.
+            # The topic must open all the same: without policies more is kept.
             _log.warning("namespace_not_read", namespace=namespace, reason=str(error))
         return known.policies
 
@@ -372,11 +362,11 @@ class Topics:
             self._spawn(self._reread_namespace(namespace))
 
     async def _reread_namespace(self, namespace: str) -> None:
-        """Read a changed namespace, so that its policies reach partitions that are open here."""
+        """Read a changed namespace, so that policies reach open partitions."""
         await self.policies_of(namespace)
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """Change a topic's settings; partitions may only grow.
+        """Change settings; partitions may only grow.
 
         Raises `TopicNotFound`, `InvalidSettings`, `TopicDeleting`, `SettingsConflict`.
         """
@@ -390,7 +380,7 @@ class Topics:
         return await self.newest(name)
 
     async def _undeleted(self, name: TopicName) -> tuple[TopicRecord, int]:
-        """Read the record of a topic that is not being deleted. Raises `TopicNotFound`."""
+        """Read the record of a topic that is not being deleted."""
         try:
             record, version = await self._records.read_topic(*name)
         except RecordNotFound as error:
@@ -417,11 +407,10 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
-        """Delete the topic, its ledgers and cursors; afterwards no broker serves it any more.
+        """Delete the topic, its ledgers and cursors; then no broker serves it.
 
-        With an `incarnation`, raises `TopicChanged` if the topic of that name has another one.
-        Raises `TopicNotFound`, and `TopicDeleting` when it takes long: the deletion then continues
-        by itself.
+        Raises `TopicNotFound`, `TopicChanged` for another `incarnation`, and `TopicDeleting` when
+        it takes long: the deletion continues.
         """
         await self._records.sync()
         try:
@@ -434,12 +423,11 @@ class Topics:
         self.forget(name)
 
     async def names_in(self, namespace: str) -> list[str]:
-        """List the topics of a namespace, sorted. Raises `NamespaceNotFound`."""
+        """List a namespace's topics, sorted."""
         await self._namespace(namespace)
         return await self._records.list_topics(namespace)
 
     async def all_topics(self) -> list[TopicInfo]:
-        """Return every topic of every namespace, and read topics that are not in memory."""
         found: list[TopicInfo] = []
         for namespace in await self._records.list_namespaces():
             for topic in await self._records.list_topics(namespace):
@@ -447,7 +435,7 @@ class Topics:
                     found.append(await self.get(TopicName(namespace, topic)))
         return found
 
-    # Subscriptions of a topic (each partition has a separate cursor, see Partition.subscribe)
+    # Subscriptions (for each partition's cursor see Partition.subscribe)
 
     async def create_subscription(
         self,
@@ -459,10 +447,10 @@ class Topics:
     ) -> tuple[SubscriptionInfo, bool]:
         """Make a subscription, or find it with equal settings; return it, and whether it is new.
 
-        Then call `Partition.subscribe` at every owner; a partition that is missed makes its cursor
-        when it is first used. The dead-letter topic and the retry topic, each with its
-        subscription, are made before. Raises `SettingsConflict`, `TopicNotFound`,
-        `NamespaceNotFound`, `InvalidName`, `InvalidSettings`, `TOO_MANY_SUBSCRIPTIONS`.
+        Then call `Partition.subscribe` at every owner; a missed partition makes its cursor at the
+        first use. Makes dead-letter and retry topics first. Raises `SettingsConflict`,
+        `TopicNotFound`, `NamespaceNotFound`, `InvalidName`, `InvalidSettings`,
+        `TOO_MANY_SUBSCRIPTIONS`.
         """
         checked_name("subscription", name)
         settings = with_dead_letters(topic, name, settings)
@@ -509,11 +497,9 @@ class Topics:
     async def _make_letter_topics(
         self, origin: TopicInfo, name: str, settings: SubscriptionSettings
     ) -> None:
-        """Make the topics for a new subscription's dead letters and retries, each with a
-        subscription.
+        """Make the topics for dead letters and retries, replicated like the origin.
 
-        They get as many copies as messages of the subscription's own topic. Without a subscription,
-        retention would delete them.
+        Each has a subscription, without which retention would delete the letters.
         """
         if not settings.dead_letter_topic and not settings.retry_topic:
             return
@@ -566,11 +552,7 @@ class Topics:
     async def letters_beside(
         self, origin: TopicName, topic: TopicName, info: SubscriptionInfo
     ) -> TopicName:
-        """Return the topic for copies of `info`'s messages that `topic` does not take.
-
-        `info` is a subscription of `origin`. Makes the topic and its subscription if they do not
-        exist. Raises what `create_subscription` raises.
-        """
+        """Return the topic for copies that `topic` does not take; make it if needed."""
         settings = info.settings
         retries = bool(settings.retry_topic)
         other = TopicName(topic.namespace, beside(topic.topic, retries=retries))
@@ -585,10 +567,7 @@ class Topics:
         return other
 
     async def mark_letters(self, name: TopicName) -> TopicInfo:
-        """Note in the topic's record that it gets dead letters or retries; return the topic.
-
-        Raises `TopicNotFound`, `SettingsConflict`.
-        """
+        """Note in the topic's record that it gets dead letters or retries."""
         info = await self.get(name)
         for _ in range(_CHANGES_TRIED_MAX):
             if info.has_letters:
@@ -601,9 +580,9 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def _check_letters(self, origin: TopicInfo, target: TopicName, subscription: str) -> None:
-        """Raise `InvalidSettings` if copies would be stored in clear text, or might be removed.
+        """Raise `InvalidSettings` if copies would be in clear text, or might be removed.
 
-        The topic's policies may remove messages of a subscription that was not made for letters.
+        Policies may remove messages of a subscription that was not made for letters.
         """
         try:
             info = await self.newest(target)
@@ -647,10 +626,7 @@ class Topics:
                 await self._records.delete_subscription(*topic, name, version)
 
     async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
-        """Return a subscription, from memory if possible.
-
-        Raises `SubscriptionNotFound`, `TopicNotFound`.
-        """
+        """Return a subscription, from memory if possible."""
         known = self._known.get(topic)
         found = None if known is None else known.subscriptions.get(name)
         if known is None or found is None:
@@ -668,7 +644,7 @@ class Topics:
     async def _check_room_for(self, topic: TopicName, name: str) -> None:
         """Raise `TOO_MANY_SUBSCRIPTIONS` if the topic is full.
 
-        Several brokers that make subscriptions at the same moment may exceed the limit.
+        Brokers that make subscriptions at once may exceed the limit.
         """
         names = await self._records.list_subscriptions(*topic)
         if len(names) >= self._subscriptions_max and name not in names:
@@ -678,7 +654,6 @@ class Topics:
             )
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
-        """List a topic's subscriptions, sorted by name. Raises `TopicNotFound`."""
         await self.get(topic)
         found = []
         for name in await self._records.list_subscriptions(*topic):
@@ -689,9 +664,9 @@ class Topics:
     async def delete_subscription(
         self, topic: TopicName, name: str, created_ms: int | None = None
     ) -> None:
-        """Delete a subscription and its cursors. Raises `SubscriptionNotFound`, `TopicNotFound`.
+        """Delete a subscription and its cursors; with `created_ms`, only if made then.
 
-        With `created_ms`, delete it only if it was made at that time.
+        Raises `SubscriptionNotFound`, `TopicNotFound`.
         """
         await self.get(topic)
         checked_name("subscription", name)
@@ -739,16 +714,14 @@ class Topics:
     async def _check_incarnation(
         self, topic: TopicName, name: str, record: SubscriptionRecord
     ) -> None:
-        """Check that the record is of this incarnation of the topic. Raises `SubscriptionNotFound`.
+        """Check the record's incarnation; records of older versions name none.
 
-        Records of older versions name no incarnation, and are accepted.
+        Raises `SubscriptionNotFound`.
         """
         if not record.incarnation or record.incarnation == (await self.get(topic)).incarnation:
             return
         if record.incarnation != (await self.newest(topic)).incarnation:
             raise _no_subscription(topic, name)
-
-    # The cache
 
     async def _read(self, name: TopicName) -> TopicInfo:
         try:
@@ -765,8 +738,7 @@ class Topics:
         return _info_of(name, record)
 
     def _reading_of(self, name: TopicName) -> Callable[[], Coroutine[Any, Any, TopicInfo]]:
-        """Return a function that reads the topic, and notices when it was deleted and made
-        again."""
+        """Return a function that reads the topic, and notices that it was made again."""
         before: TopicInfo | None = None
 
         async def read() -> TopicInfo:
@@ -774,8 +746,7 @@ class Topics:
             info = await self._read(name)
             known, before = before, info
             if known is not None and known.incarnation != info.incarnation:
-                # Deleted and made again between two readings: the subscriptions in memory are the
-                # old topic's.
+                # Deleted and made again: the subscriptions in memory are the old topic's.
                 if (held := self._known.get(name)) is not None:
                     held.subscriptions.clear()
                 self._on_deleted(name)
@@ -800,8 +771,7 @@ class Topics:
             self._spawn(self._reread(name))
 
     async def _reread(self, name: TopicName) -> None:
-        """Read a changed topic, so that partitions open here learn of new settings or a
-        deletion."""
+        """Read a changed topic for the partitions open here."""
         try:
             await self._found(name, newest=True)
         except TopicNotFound:
@@ -810,7 +780,6 @@ class Topics:
             _log.warning("topic_not_read", topic=str(name), reason=str(error))
 
     def forget(self, name: TopicName) -> None:
-        """Drop the topic from memory: the next call reads it from the store."""
         known = self._known.pop(name, None)
         if known is not None:
             for watch in known.watches:

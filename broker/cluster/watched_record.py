@@ -1,10 +1,8 @@
 """Keep a metadata record in memory, and read it again after an alarm of its watch.
 
-Every reconnect raises the alarm of every watch, and an outage of the store may follow. Work that
-needs no change must then continue with the known value, so an alarm forgets nothing. A caller of
-`value` waits for the new reading, but at most until `FRESH_WITHIN_S` after the alarm; after that
-callers get the last known value until a reading succeeds. This is safe: decisions that a cut-off
-broker must not make are protected by compare-and-set and by fencing, never by this value.
+A reconnect raises every alarm, and an outage may follow, so an alarm forgets nothing: `value` waits
+for a new reading at most until `FRESH_WITHIN_S` after the alarm, then returns the last known value.
+This is safe: compare-and-set and fencing protect decisions that a cut-off broker must not make.
 """
 
 from __future__ import annotations
@@ -17,12 +15,11 @@ from octavo.metadata.store import MetadataUnavailable, SessionExpired
 
 Value = TypeVar("Value")
 FRESH_WITHIN_S = 0.3
-"""A healthy store answers within milliseconds; an unhealthy store delays a call by at most this
-time."""
+"""A healthy store answers in milliseconds; an unhealthy store delays a call by this time."""
 
 
 class WatchedRecord(Generic[Value]):
-    """Keeps the record that `read` returns; `spawn` runs readings, which callers share."""
+    """Keeps what `read` returns; `spawn` runs readings, which callers share."""
 
     def __init__(
         self,
@@ -40,32 +37,31 @@ class WatchedRecord(Generic[Value]):
 
     @property
     def stale(self) -> bool:
-        """Whether the record has changed, or may have changed, since it was read."""
+        """Whether the record may have changed since it was read."""
         return self._stale
 
     @property
     def last(self) -> Value | None:
-        """The last known value; None if the record was never read."""
+        """None if the record was never read."""
         return None if self._last is None else self._last[0]
 
     @property
     def fresh(self) -> Value | None:
-        """The known value if no alarm has come since it was read; else None."""
+        """The known value if no alarm has come since it was read."""
         return None if self._stale or self._last is None else self._last[0]
 
     def alarm(self) -> None:
-        """Note that the record may have changed."""
         self._alarms += 1
         if not self._stale:
             self._stale = True
             self._fresh_until = self._loop.time() + FRESH_WITHIN_S
 
     def note(self, value: Value) -> None:
-        """Set the value, learned without a reading. An earlier alarm remains."""
+        """Set a value that was learned without a reading; an alarm remains."""
         self._last = (value,)
 
     async def newest(self) -> Value:
-        """Read the record if an alarm came since the last reading. Raises what reading raises."""
+        """Read the record if an alarm came since the last reading."""
         while self._stale or self._last is None:
             await asyncio.shield(self._begin())
         return self._last[0]
@@ -73,8 +69,7 @@ class WatchedRecord(Generic[Value]):
     async def value(self) -> Value:
         """Return the newest value, or the last known value while the store does not answer.
 
-        Raises what reading raises if no value is known, or if the failure is not an outage of the
-        store.
+        Raises what reading raises if no value is known, or if the failure is no outage.
         """
         if self._last is None:
             return await self.newest()
@@ -90,7 +85,6 @@ class WatchedRecord(Generic[Value]):
         return self._last[0]
 
     def _begin(self) -> asyncio.Future[None]:
-        """Return the reading under way, or begin a new reading."""
         if self._reading is None:
             done = self._reading = self._loop.create_future()
             self._spawn(self._read_once(done)).add_done_callback(lambda _: self._end(done))

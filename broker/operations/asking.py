@@ -1,8 +1,7 @@
 """Run operations for clients, at the broker that owns the partition or coordinates the group.
 
-`Operations.run` is all that a protocol needs: it applies the rules for the client, finds the
-broker, runs the operation there, and charges the answer. HTTP checks the rules itself, by its
-routes, and calls `at_owner` and `at_coordinator`.
+`Operations.run` applies the client's rules and charges the answer. HTTP checks the rules itselfand
+calls `at_owner` and `at_coordinator`.
 """
 
 from __future__ import annotations
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    """A client's operation on its way: see `octavo.broker.operations.routing.Context`."""
-
     names_incarnation = False
 
     def __init__(self) -> None:
@@ -67,10 +64,9 @@ class Asked:
 class Upload(NamedTuple):
     name: PartitionName
     upload: str
-    """The client's name for the message, which makes a repeat safe; or empty."""
+    """The client's name for the message, which makes a repeat safe."""
     message: Record
     access: int | None = None
-    """The epoch of exclusive access."""
 
 
 class Operations:
@@ -84,9 +80,7 @@ class Operations:
         run_id: str,
         groups: Groups,
     ) -> None:
-        """`refusal_of` returns the problem that a client gets for an error. `moving_wait_s`: how
-        long an operation waits for a partition that moves. `run_id`: unique to this run of the
-        broker. `groups`: the consumer groups that this broker keeps."""
+        """`moving_wait_s`: how long an operation waits for a partition that moves."""
         self._broker = broker
         self._remote = remote
         self._rules = rules
@@ -100,10 +94,7 @@ class Operations:
     async def run(
         self, identity: Identity, operation: LocalOperation | GroupOperation | Drain, peer: str
     ) -> AnyAnswer:
-        """Run a client's operation, by all rules. `peer`: the client's address.
-
-        Raises the error that refuses it: of the rules, the partition, or the owner (`Refused`).
-        """
+        """Run a client's operation, by all rules, or raise the error that refuses it."""
         rules = self._rules
         await rules.begin(identity, operation, peer)
         if isinstance(operation, Drain):
@@ -138,9 +129,9 @@ class Operations:
         owned: Callable[[], None],
         at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
     ) -> AnyAnswer:
-        """Run an operation that was admitted. `owned` is called before work begins here.
+        """Run an admitted operation; `owned` is called before work begins here.
 
-        `at_hand` runs it at this broker with data that the caller has already.
+        `at_hand` runs it here with data that the caller has.
         """
         shipped = operation
         if isinstance(operation, Receive):
@@ -179,11 +170,9 @@ class Operations:
         owned: Callable[[], None],
         may_repeat: Callable[[], bool],
     ) -> LargeStored:
-        """Store a large message that was admitted, at its partition's owner.
+        """Store an admitted large message at its partition's owner.
 
-        `pieces` yields the body as it arrives; it is called again for another owner while
-        `may_repeat`. `hold` counts the bytes of the body in memory here. Raises what `store_upload`
-        and `Remote.send_body` raise.
+        `pieces` is called again for another owner while `may_repeat`.
         """
         name, given_name, message, access = upload
         head = build_batch([message])
@@ -217,11 +206,10 @@ class Operations:
     async def at_coordinator(
         self, context: Context, identity: Identity, operation: GroupOperation
     ) -> AnyAnswer:
-        """Run a group member's call, which was admitted, at the group's coordinator.
+        """Run an admitted group call at the coordinator.
 
-        The other broker answers even if it does not consider itself the coordinator
-        (coordinator.py), so a call is forwarded at most once. Raises the error that refuses it, and
-        `OwnerUnreachable`.
+        That broker answers even if it takes another for the coordinator, so a call is forwarded
+        once.
         """
         broker = self._broker
         found = coordinator_of(operation.group, broker.registry.brokers())
@@ -232,10 +220,6 @@ class Operations:
         return await self._remote.ask(owner, identity, operation, _wait_s(operation))
 
     async def at_broker(self, context: Context, identity: Identity, operation: Drain) -> AnyAnswer:
-        """Run an operation that was admitted, at the broker that it names.
-
-        Raises `BROKER_NOT_FOUND`, and what `Remote.ask` raises.
-        """
         registry = self._broker.registry
         if operation.broker == self._broker.broker_id:
             return await run_at_broker(self._broker, operation)
@@ -248,7 +232,6 @@ class Operations:
 
 
 def _wait_s(operation: LocalOperation | GroupOperation) -> float:
-    """Return how long the operation may wait at the owner."""
     if isinstance(operation, Await | Receive | AcquireAccess | AwaitStream | Heartbeat):
         return operation.wait_ms / 1000
     return 0.0

@@ -1,11 +1,7 @@
 """Decide whether a caller may do something, and tell the audit log.
 
 A denial has the same words whether the resource exists or not. No client may write to the topics
-that brokers write for themselves, whatever the rules say, even in an unsecured cluster
-(internal_topics.py). In an unsecured cluster every caller may do everything else.
-
-Each protocol identifies the caller in its own way. The only state is counters, which a crash may
-lose.
+that brokers write for themselves, even in an unsecured cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
     from octavo.security.authority import Authority
 
 OnDecision = Callable[[Decided], None]
-"""Called with each decision."""
 
 log = structlog.get_logger()
 
@@ -38,7 +33,7 @@ class Authorizer:
         clock: Callable[[], int],
         count_denied: Callable[[str], object],
     ) -> None:
-        """Without `authority` everything is allowed. `clock`: milliseconds since 1970."""
+        """Without `authority` everything is allowed."""
         self.on_decision: OnDecision | None = None
         self._authority = authority
         self._clock = clock
@@ -47,22 +42,19 @@ class Authorizer:
 
     @property
     def secured(self) -> bool:
-        """Whether the cluster is secured, so that rights are checked."""
         return self._authority is not None and self._authority.secured
 
     @property
     def generation(self) -> int:
-        """The generation of the policy; it changes with each change of the policy."""
         return 0 if self._authority is None else self._authority.generation
 
     def may(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
-        """Whether the caller may do that. For deciding what a list shows; not reported."""
+        """Decide without a report, for what a list shows."""
         return (
             self._authority is None or self._authority.decide(identity, operation, resource).allowed
         )
 
     def may_some(self, identity: Identity, begins: Resource) -> bool:
-        """Whether a rule allows the caller some resource whose name begins like this."""
         return self._authority is None or self._authority.policy.may_see_some(identity, begins)
 
     def check(
@@ -73,20 +65,15 @@ class Authorizer:
         peer: str,
         call: str = "",
     ) -> None:
-        """Check a right of this broker's own client, and tell the audit log.
-
-        `call`: the name that the audit log shows. Raises `Forbidden` or `Unauthenticated`, and
-        `AUDIT_TOPIC_CLOSED` where no client may.
-        """
+        """Check a right of this broker's own client, and tell the audit log."""
         self._check(Decided(identity, operation, resource, True, peer, call=call), tell=True)
 
     def check_at_owner(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
     ) -> None:
-        """Check the right again, at a partition's owner, for the caller of another broker.
+        """Check another broker's caller again at the owner.
 
-        The first broker has reported the allowed decision, unless the caller is a broker. Raises
-        what `check` raises.
+        The first broker reported an allowed decision, unless the caller is a broker.
         """
         asked = Decided(identity, operation, resource, True, peer, call=call)
         self._check(asked, tell=identity.is_node)
@@ -94,7 +81,6 @@ class Authorizer:
     def again(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
     ) -> None:
-        """Report a call that was made again under a grant that holds."""
         if self.secured:
             self._tell(Decided(identity, operation, resource, True, peer, call=call))
 
@@ -124,8 +110,7 @@ class Authorizer:
             self._deny(asked._replace(operation=Operation.ADMIN, resource=CLUSTER))
 
     def _deny(self, asked: Decided, *, some: bool = False) -> NoReturn:
-        """Refuse a decision. `some`: a right on any resource with this beginning would be
-        enough."""
+        """`some`: a right on any resource with this beginning would be enough."""
         self._tell(asked._replace(allowed=False))
         identity, operation, resource, peer = (
             asked.identity, asked.operation, asked.resource, asked.peer,

@@ -1,12 +1,8 @@
-"""Check the header of a batch against its records before the batch is stored.
+"""Check a batch's header against its records before the batch is stored.
 
-The records are decompressed, within a limit, and each is parsed: there must be as many as the
-header says, numbered in order, and nothing else. So every accepted batch can be read as single
-messages, and sixty bytes cannot pass for a million messages. Kafka's brokers check this too.
-
-Small batches are checked at once, others in steps. Large compressed batches are decompressed in a
-thread, one after another, and counted as a body of their sender. Peers (addresses) take turns, so
-that a peer with a hundred waiting batches does not delay the others.
+There must be as many records as the header says, numbered in order, and nothing else: so sixty
+bytes cannot pass for a million messages. Large compressed batches are decompressed in a thread, one
+at a time; peers take turns.
 """
 
 from __future__ import annotations
@@ -24,14 +20,11 @@ from octavo.protocol.records import record_bytes
 from octavo.protocol.windows import STEP_RECORDS, BatchWindows
 
 TURN_WAIT_S = 10.0
-"""How long a large batch waits for its turn before it is refused."""
 WAITING_MAX = 256
-"""The most waiting large batches of a peer."""
+"""Waiting large batches of a peer."""
 
 
 class _Line:
-    """The turn to check a large batch, and the batches of each peer that wait for it."""
-
     def __init__(self) -> None:
         self._taken = False
         self._waiting: FairQueue[str, asyncio.Future[None]] = FairQueue()
@@ -40,7 +33,6 @@ class _Line:
         return {"turns": int(self._taken), "waiting": len(self._waiting)}
 
     async def enter(self, peer: str) -> None:
-        """Wait for the turn, which lasts until `leave`. Raises `Overloaded`."""
         if not self._taken:
             self._taken = True
             return
@@ -61,7 +53,6 @@ class _Line:
             raise
 
     def leave(self) -> None:
-        """End the turn, and give it to the next batch that waits."""
         while self._waiting:
             _, turn = self._waiting.pop()
             if not turn.done():
@@ -82,11 +73,9 @@ class BatchProofs:
         hold: Callable[[int], Awaitable[None]],
         message_bytes_max: int | None = None,
     ) -> None:
-        """Return if the records of the batch, which has passed `check_batch`, fit its header.
+        """Return if the records of a batch, which has passed `check_batch`, fit its header.
 
-        `peer`: the sender. `hold`: called with the bytes in memory besides the batch, at the end
-        with 0. `message_bytes_max`: limit of each message. Raises `InvalidBatch`,
-        `UnsupportedCompression`, `Overloaded`, `MessageTooLong`.
+        `hold` gets the bytes in memory besides the batch, at the end 0.
         """
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
         packed = batch[HEADER_BYTES:] if kind else b""
@@ -141,7 +130,6 @@ async def _prove(windows: BatchWindows) -> None:
 
 
 async def _in_steps(proofs: Iterator[int]) -> None:
-    """Run all proofs, which yield their numbers of records, and pause for other work."""
     proved = 0
     for count in proofs:
         proved += count
@@ -151,7 +139,6 @@ async def _in_steps(proofs: Iterator[int]) -> None:
 
 
 async def _measure(windows: BatchWindows, bytes_max: int | None) -> None:
-    """Check that no message exceeds `bytes_max`. Raises `MessageTooLong`."""
     if bytes_max is None or windows.records_bytes <= bytes_max:
         return
     for first, records in windows.following(0):

@@ -1,12 +1,8 @@
 """Take bodies that other brokers send piece by piece, and give each to the work that stores it.
 
-`BeginUpload` and `BeginLargeCopy` begin the work, and are answered when the work wants the first
-piece. `AddPiece` adds a piece, and `EndBody` returns when the whole body is stored. A piece is
-answered when the work has taken the piece before it, so that at most two pieces of a body wait
-here, and slow bookies slow the sender down.
-
-A body belongs to the connection on which it began. It is given up, and nothing of it is stored,
-when that connection ends, when its next piece does not come in time, or when its sender says so.
+A piece is answered when the work has taken the piece before it: so at most two wait, and slow
+bookies slow the sender. A body is given up, and not stored, when its connection ends, when a piece
+is late, or when its sender says so.
 """
 
 from __future__ import annotations
@@ -26,30 +22,23 @@ from octavo.broker.operations.large_kinds import (
 )
 
 BODIES_MAX = 512
-"""The most bodies that come at the same time. Their bytes are counted as other bodies' are."""
 BODIES_OF_BROKER_MAX = 128
-"""The most bodies from one broker, so that a slow broker leaves places for the others."""
+"""A slow broker leaves places for others."""
 IDLE_S = 30.0
-"""A body is given up when its next piece does not come within this time."""
 
 Work = Callable[[Pieces], Awaitable[LargeStored | None]]
 
 
 class Asker:
-    """A broker that asks for operations, on one connection."""
-
     __slots__ = ("address", "broker_id", "is_gone")
 
     def __init__(self, broker_id: str, address: str) -> None:
         self.broker_id = broker_id
         self.address = address
         self.is_gone = False
-        """Whether the connection has ended."""
 
 
 class Bodies:
-    """The bodies that other brokers send to this broker."""
-
     def __init__(self) -> None:
         self._bodies: dict[tuple[Asker, str], _Body] = {}
 
@@ -57,10 +46,7 @@ class Bodies:
         return {"bodies": len(self._bodies)}
 
     async def begin(self, asker: Asker, operation: BeginBody, work: Work) -> PieceTaken:
-        """Begin `work`, and return when it wants a piece or is done.
-
-        Raises what the work raises, and `Overloaded`.
-        """
+        """Begin `work`; return when it wants a piece or is done."""
         key = asker, operation.body
         if key in self._bodies:
             raise PartitionMoving(f"body {operation.body} has begun already: begin another")
@@ -71,8 +57,6 @@ class Bodies:
         return PieceTaken(await body.begun())
 
     async def run(self, asker: Asker, operation: AddPiece | EndBody) -> PieceTaken | BodyStored:
-        """Run an operation on a body. Raises the errors of its work; `PartitionMoving`: nothing is
-        stored."""
         body = self._bodies.get((asker, operation.body))
         if body is None:
             raise PartitionMoving(
@@ -83,14 +67,12 @@ class Bodies:
         return BodyStored(await body.end(operation.pieces))
 
     def lose(self, asker: Asker) -> None:
-        """Give up the bodies of a connection that has ended, except bodies that have come whole."""
         asker.is_gone = True
         for (of, _), body in tuple(self._bodies.items()):
             if of is asker and not body.is_ending:
                 body.give_up()
 
     def close(self) -> None:
-        """Give up all bodies: this broker stops."""
         for body in tuple(self._bodies.values()):
             body.give_up()
 
@@ -108,22 +90,18 @@ class Bodies:
 
 
 class _Body:
-    """A body that comes in pieces. `forget` is called after the last operation on it."""
-
     def __init__(self, work: Work, forget: Callable[[], object]) -> None:
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(1)
         self._wanted = asyncio.Event()
         self._next = 0
         self._forget = forget
         self.is_ending = False
-        """Whether the whole body has come."""
         self._is_over = False
         self._work = asyncio.ensure_future(_awaited(work(self._come())))
         self._work.add_done_callback(_look)
         self._timer: asyncio.TimerHandle | None = None
 
     async def begun(self) -> bool:
-        """Return whether the work wants pieces, once that is known. Raises what the work raises."""
         wanted = asyncio.ensure_future(self._wanted.wait())
         try:
             await asyncio.wait((wanted, self._work), return_when=asyncio.FIRST_COMPLETED)
@@ -138,7 +116,6 @@ class _Body:
         return not self._work.done()
 
     async def add(self, number: int, data: bytes) -> bool:
-        """Give the work a piece; return whether it wants more."""
         if number != self._next or self.is_ending:
             raise PartitionMoving(f"piece {number} came instead of {self._next}: begin again")
         self._next += 1
@@ -153,7 +130,7 @@ class _Body:
         return False
 
     async def end(self, pieces: int) -> LargeStored | None:
-        """Return when the whole body is stored, or is given up because it is incomplete."""
+        """Return when the body is stored, or given up because it is incomplete."""
         self._expect_nothing()
         self.is_ending = pieces == self._next
         try:
@@ -172,7 +149,6 @@ class _Body:
         self._forget()
 
     async def _give(self, data: bytes | None) -> None:
-        """Return when the work has room for this piece, or is done."""
         putting = asyncio.ensure_future(self._pieces.put(data))
         try:
             await asyncio.wait((putting, self._work), return_when=asyncio.FIRST_COMPLETED)
@@ -180,7 +156,6 @@ class _Body:
             putting.cancel()
 
     async def _result(self) -> LargeStored | None:
-        """Return the result of the work. Raises its errors."""
         await asyncio.wait((self._work,))
         if self._work.cancelled():
             raise PartitionMoving("the body did not come whole: begin it again")
@@ -192,7 +167,6 @@ class _Body:
             yield piece
 
     def _expect(self) -> None:
-        """Give the body up if nothing comes in time."""
         self._expect_nothing()
         if not (self.is_ending or self._is_over):
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self.give_up)
@@ -204,7 +178,6 @@ class _Body:
 
 
 def _look(work: asyncio.Future[LargeStored | None]) -> None:
-    """Mark an error as retrieved: the asking broker may have gone."""
     if not work.cancelled():
         work.exception()
 

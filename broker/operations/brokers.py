@@ -1,8 +1,6 @@
-"""Operations with which brokers hand partitions over, delete topics and store their own messages.
-
-`OwnOperations` asks other brokers on this broker's own behalf. `run_at_broker` answers operations
-on a broker rather than a partition. Each operation is sent once: the caller decides whether to ask
-again.
+"""Brokers' own operations: hand-overs, deletions, their own messages. `OwnOperations` asks other
+brokers. `run_at_broker` answers operations on a broker rather than a partition. Each operation is
+sent once: the caller decides whether to ask again.
 """
 
 from __future__ import annotations
@@ -42,11 +40,10 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", bound=AnyAnswer)
 _TAKES_NO_COPIES = {kind.name: kind for kind in (TopicIsStream, LargeNotTaken)}
-"""Errors, by name, after which a copy goes to another topic."""
+"""After these a copy goes to another topic."""
 
 
 async def run_at_broker(broker: Broker, operation: BrokerOperation) -> AnyAnswer:
-    """Run an operation at this broker, and return its answer. Raises the error that refuses it."""
     if isinstance(operation, LetGo):
         return Released(await broker.let_go(operation.topic, operation.incarnation))
     if isinstance(operation, Drain):
@@ -63,17 +60,12 @@ async def run_at_broker(broker: Broker, operation: BrokerOperation) -> AnyAnswer
 
 
 class OwnOperations:
-    """Asks other brokers on this broker's own behalf. All methods raise what `Remote.ask`
-    raises."""
-
     def __init__(self, remote: Remote, run_id: str) -> None:
-        """`run_id`: unique to this run of the broker."""
         self._remote = remote
         self._run_id = run_id
         self._bodies = itertools.count()
 
     def connect(self, broker: Broker) -> None:
-        """Make the broker use these operations to reach the others."""
         broker.tell_peer = self.let_go
         broker.announce_to_peer = self.prepare
         broker.ask_peer = self.take
@@ -82,7 +74,6 @@ class OwnOperations:
         broker.inactive.ask = self.is_unused
 
     async def let_go(self, peer: BrokerInfo, topic: TopicName, incarnation: str) -> list[int]:
-        """Make a broker stop serving a topic; return the partitions that it served."""
         operation = LetGo(topic, incarnation)
         return (await self._ask(_at(peer, incarnation), operation, Released)).partitions
 
@@ -92,26 +83,23 @@ class OwnOperations:
         await self._ask(_at(successor, foretold.incarnation), Prepare(name, foretold), Done)
 
     async def take(self, successor: BrokerInfo, name: PartitionName, handed: Handover) -> None:
-        """Make a broker claim and open a partition; return when it serves it."""
         await self._ask(_at(successor, handed.incarnation), Take(name, handed), Done)
 
     async def is_unused(
         self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float, subscription: str
     ) -> bool:
-        """Whether no client has used a partition, or a subscription of it, for this long."""
         operation = FindUnused(name, for_ms, round(retire_s * 1000), subscription)
         return (await self._ask(owner, operation, Unused)).is_unused
 
     async def store_copy(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
-        """Store a dead letter or a retry. Raises `TopicIsStream`, `LargeNotTaken`, too."""
+        """Raises `TopicIsStream`, `LargeNotTaken`, too."""
         try:
             await self._ask(owner, StoreCopy(name, batch), Done)
         except Refused as error:
             raise letter_error(error) from error
 
     async def store_large(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
-        """Store a dead letter or a retry of a large message. Raises `TopicIsStream`,
-        `LargeNotTaken`, too."""
+        """Raises `TopicIsStream`, `LargeNotTaken`, too."""
         try:
             await self._store_large(owner, name, letter)
         except Refused as error:
@@ -132,7 +120,6 @@ class OwnOperations:
 
 
 def letter_error(error: Refused) -> Exception:
-    """Return the error with which another broker's topic refuses a copy."""
     kind = _TAKES_NO_COPIES.get(error.code)
     return error if kind is None else kind(error.refusal.detail)
 

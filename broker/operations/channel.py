@@ -1,37 +1,22 @@
 """A connection between two brokers; each side keeps a table of requests. Pure.
 
-One broker asks, the other answers. Many requests are under way at once. At the asking side:
-
     state     means                                     leaves by
     WAITING   no piece was sent                         its first piece, cancel (forgotten)
     PARTLY    some pieces were sent                     its last piece, cancel
     OUT       all pieces were sent: it may be done      the end of its answer, cancel
     GONE      it was cancelled after a piece was sent   the end of its answer, or ENDED
 
-The answering side owes each request that has begun to arrive exactly one ANSWER, REFUSED or ENDED.
-This frame frees the room of the request at the asking side.
+The answering side owes each request that has begun to arrive exactly one ANSWER, REFUSED or ENDED,
+which frees its room. `Windows` bounds what is under way, with room for answers reserved when a
+request is sent: so both sides' memory is bounded, whatever the other does.
 
-Room: the requests under way have at most `asked_bytes`. Room for their answers is reserved when a
-request is sent; they have at most `answer_bytes`. A request that is alone may have more. So both
-sides' memory is bounded, whatever the other side does. Requests that wait for room at the asking
-side have at most `waiting_bytes`.
+A request that waits for an event reserves little room. For a longer answer the answering side sends
+OFFER with its size, and the asking side TAKE once it has room.
 
-A request that waits for an event reserves little room for its answer, because waiting requests
-would otherwise take all room. If the answer is longer, the answering side sends OFFER with the
-size. The asking side reserves room for the answer, at most `taken_bytes` for all offered answers,
-and sends TAKE. Answers that are offered and not taken have at most `offered_bytes` at the answering
-side; more are refused.
+`undelivered` and `unwanted` report answers that got lost, so that their leases can be released.
 
-If an answer is not sent completely, because the request was cancelled or the connection ended, the
-code that made it is informed (`undelivered`). If an answer arrives for a cancelled request, the
-caller is informed (`unwanted`). So leases in an answer can be released.
-
-Order: requests of equal priority are sent in the order in which they were asked. An urgent request
-goes between the pieces of others; answers likewise. After `URGENT_IN_A_ROW` urgent pieces, another
-piece is sent, so that none waits for ever.
-
-When a connection ends, only requests that were sent completely may have been done. A request that
-has arrived in part is never begun.
+Urgent requests go between the pieces of others, but after `URGENT_IN_A_ROW` pieces another piece is
+sent. When a connection ends, only requests that were sent completely may have been done.
 """
 
 from __future__ import annotations
@@ -46,25 +31,19 @@ from octavo.broker.errors import Overloaded
 from octavo.broker.operations.frames import BrokenChannel, Frame, Kind
 
 PIECE_BYTES = 64 * 1024
-"""Requests and answers are sent in pieces of this size, so that urgent pieces can go between them.
-At most `DATA_BYTES_MAX`."""
+"""Urgent pieces go between pieces of this size."""
 URGENT_IN_A_ROW = 8
-"""After this many urgent pieces, another piece gets its turn."""
 NUMBER_MAX = 2**32 - 1
 _DEADLINES_KEPT = 64
 
 
 class Priority(enum.IntEnum):
-    """The order of pieces."""
-
     URGENT = 0
-    """Publishes: short, and their callers wait."""
     LATER = 1
-    """Reads."""
 
 
 class Windows(NamedTuple):
-    """The limits of what a connection may have under way."""
+    """Bytes that a connection may have under way; a request that is alone may have more."""
 
     requests: int = 16_384
     asked_bytes: int = 16 * 1024 * 1024
@@ -74,20 +53,17 @@ class Windows(NamedTuple):
     taken_bytes: int = 16 * 1024 * 1024
     """Taken answers, longer than their reservation, on their way."""
     offered_bytes: int = 64 * 1024 * 1024
-    """Offered answers that wait at the answering side until they are taken."""
+    """Offered answers that wait at the answering side."""
 
 
 DEFAULT_WINDOWS = Windows()
 
 Unwanted = Callable[[bytes], object]
-"""Called with an answer that came too late for its caller."""
+"""Gets an answer that came too late."""
 Undelivered = Callable[[], object]
-"""Called for an answer that was not sent completely."""
 
 
 class State(enum.Enum):
-    """The state of a request at the asking side."""
-
     WAITING = "waiting"
     PARTLY = "partly"
     OUT = "out"
@@ -99,12 +75,9 @@ class Answer(NamedTuple):
     payload: bytes
     refused: bool
     unwanted: Unwanted | None = None
-    """Called with the answer, if the request was cancelled."""
 
 
 class Asked(NamedTuple):
-    """A request that has arrived completely."""
-
     number: int
     payload: bytes
     priority: Priority
@@ -113,22 +86,20 @@ class Asked(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The asking side wants no answer to this request, which was begun."""
+    """The asking side wants no answer to this begun request."""
 
     number: int
 
 
 class Lost(NamedTuple):
-    """Requests without an answer when the connection ended."""
+    """Without an answer when the connection ended."""
 
     not_done: tuple[int, ...]
-    """Requests that cannot have been begun."""
+    """These cannot have been begun."""
     maybe_done: tuple[int, ...]
 
 
 class _Outgoing:
-    """A request or an answer on its way out."""
-
     __slots__ = ("first", "number", "payload", "sent")
 
     def __init__(self, first: Frame, payload: bytes) -> None:
@@ -136,7 +107,6 @@ class _Outgoing:
         self.number = first.number
         self.payload = memoryview(payload)
         self.sent = -1
-        """Bytes sent; −1: not even the first frame was sent."""
 
     @property
     def is_out(self) -> bool:
@@ -153,8 +123,6 @@ class _Outgoing:
 
 
 class _Outbox:
-    """Frames that wait to be sent, by priority."""
-
     def __init__(self) -> None:
         self._lines: dict[Priority, deque[_Outgoing]] = {one: deque() for one in Priority}
         self._at_once: deque[Frame] = deque()
@@ -199,8 +167,6 @@ class _Outbox:
 
 
 class _Incoming:
-    """A request or an answer that has arrived in part."""
-
     __slots__ = ("first", "parts", "size")
 
     def __init__(self, first: Frame) -> None:
@@ -209,7 +175,7 @@ class _Incoming:
         self.size = 0
 
     def take(self, data: bytes | memoryview) -> bool:
-        """Add a piece; return whether it is complete. Raises `BrokenChannel`."""
+        """Add a piece; return whether all has come."""
         self.parts.append(data)
         self.size += len(data)
         if self.size > self.first.size or not (len(data) or self.size == self.first.size):
@@ -248,9 +214,9 @@ class _Request:
         self.deadline_s = deadline_s
         self.unwanted = unwanted
         self.offered = 0
-        """The length of its answer, if that is longer than the reservation."""
+        """Length of an answer that exceeds the reservation."""
         self.taken = 0
-        """The room that is reserved for an offered answer."""
+        """Room reserved for an offered answer."""
         self.state = State.WAITING
         self.incoming: _Incoming | None = None
 
@@ -271,7 +237,6 @@ class Asking:
         self._asked_bytes = 0
         self._reserved_bytes = 0
         self._offers: deque[int] = deque()
-        """Requests whose answers wait for room here."""
         self._taken_bytes = 0
 
     def describe(self) -> dict[str, int]:
@@ -287,7 +252,6 @@ class Asking:
         }
 
     def state_of(self, number: int) -> State | None:
-        """How far the request is; None when it is over."""
         request = self._requests.get(number)
         return None if request is None else request.state
 
@@ -300,11 +264,7 @@ class Asking:
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> int:
-        """Queue a request, and return its number. `reserve`: the longest answer that needs no
-        offer.
-
-        `unwanted` gets an answer that comes after the request was cancelled. Raises `Overloaded`.
-        """
+        """Queue a request. `reserve`: the longest answer that needs no offer."""
         size = len(payload)
         if self._waiting_bytes and self._waiting_bytes + size > self._windows.waiting_bytes:
             raise Overloaded(
@@ -322,7 +282,7 @@ class Asking:
         self._outbox.put(priority, outgoing)
         self._waiting_bytes += size
         if len(self._deadlines) > 2 * len(self._requests) + _DEADLINES_KEPT:
-            # Most requests end long before their deadline: forget the deadlines of ended requests.
+            # Most requests end before their deadline: forget those deadlines.
             self._deadlines = [(r.deadline_s, n) for n, r in self._requests.items()]
             heapq.heapify(self._deadlines)
         else:
@@ -330,7 +290,6 @@ class Asking:
         return number
 
     def may_send(self) -> bool:
-        """Whether `next_frame` has a frame."""
         heads = [one for p in Priority if (one := self._outbox.head(p)) is not None]
         return self._outbox.has_at_once or any(
             request.state is not State.WAITING or self._has_room(request)
@@ -338,7 +297,6 @@ class Asking:
         )
 
     def next_frame(self, now_s: float) -> Frame | None:
-        """Return the frame to send next; None when no frame may go."""
         if (at_once := self._outbox.next_at_once()) is not None:
             return at_once
         for priority in self._outbox.order():
@@ -357,7 +315,6 @@ class Asking:
         return None
 
     def cancel(self, number: int) -> None:
-        """Cancel a request. Does nothing if the request is over."""
         request = self._requests.get(number)
         if request is None or request.state is State.GONE:
             return
@@ -374,7 +331,7 @@ class Asking:
             self._offers.remove(number)
 
     def take(self, frame: Frame) -> Answer | None:
-        """Take a frame; return the answer that it completes, if any. Raises `BrokenChannel`."""
+        """Take a frame; return the answer that it completes."""
         request = self._requests.get(frame.number)
         if request is None or request.state is State.WAITING:
             raise BrokenChannel(f"an answer to request {frame.number} came, which was not sent")
@@ -409,7 +366,6 @@ class Asking:
         return Answer(frame.number, incoming.payload(), is_refused, request.unwanted)
 
     def overdue(self, now_s: float) -> list[tuple[int, State]]:
-        """Cancel the requests whose time is up; return them with their states."""
         found: list[tuple[int, State]] = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number = heapq.heappop(self._deadlines)
@@ -430,7 +386,6 @@ class Asking:
         return None
 
     def lose(self) -> Lost:
-        """End all requests, because the connection has ended."""
         not_done = [n for n, r in self._requests.items() if r.state in _NOT_SENT]
         maybe_done = [n for n, r in self._requests.items() if r.state is State.OUT]
         self._requests.clear()
@@ -442,7 +397,6 @@ class Asking:
         return Lost(tuple(not_done), tuple(maybe_done))
 
     def _offered(self, frame: Frame, request: _Request) -> None:
-        """Note an offered answer. Raises `BrokenChannel`."""
         if request.offered or request.incoming or request.state is State.PARTLY:
             raise BrokenChannel(f"an offer for request {frame.number} came out of turn")
         if frame.size <= request.reserve:
@@ -456,7 +410,6 @@ class Asking:
             self._take_offers()
 
     def _take_offers(self) -> None:
-        """Take offered answers while there is room, in the order of the offers."""
         while self._offers:
             request = self._requests[self._offers[0]]
             most = self._windows.taken_bytes
@@ -510,7 +463,6 @@ class _Owed:
         self.asked: Asked | None = None
         self.answer: _Outgoing | None = None
         self.is_offered = False
-        """Whether the answer waits until the asking side takes it."""
         self.undelivered: Undelivered | None = None
 
 
@@ -533,7 +485,7 @@ class Answering:
         }
 
     def take(self, frame: Frame, now_s: float) -> Asked | Stopped | None:
-        """Take a frame; return a request that is complete or must stop. Raises `BrokenChannel`."""
+        """Take a frame; return a request that is complete or must stop."""
         if frame.kind is Kind.ASK:
             self._begin(frame)
         owed = self._owed.get(frame.number)
@@ -561,10 +513,9 @@ class Answering:
         refused: bool = False,
         undelivered: Undelivered | None = None,
     ) -> None:
-        """Answer a request, unless it was ended meanwhile.
+        """Answer a request, unless it has ended.
 
-        `undelivered` is called if the answer is not sent completely. Raises `Overloaded` when the
-        answer is longer than its reservation, and too many offered answers wait.
+        Raises `Overloaded` when too many offered answers wait.
         """
         owed = self._owed.get(number)
         if owed is None or owed.answer is not None:
@@ -591,11 +542,9 @@ class Answering:
             self._outbox.put(owed.priority, owed.answer)
 
     def may_send(self) -> bool:
-        """Whether `next_frame` has a frame."""
         return self._outbox.has_at_once or any(map(self._outbox.head, Priority))
 
     def next_frame(self) -> Frame | None:
-        """Return the frame to send next; None when there is none."""
         if (at_once := self._outbox.next_at_once()) is not None:
             return at_once
         for priority in self._outbox.order():
@@ -608,7 +557,6 @@ class Answering:
         return None
 
     def _taken(self, number: int, owed: _Owed | None) -> None:
-        """Send an offered answer, for which the asking side has room. Raises `BrokenChannel`."""
         if owed is None or owed.answer is None or not owed.is_offered:
             raise BrokenChannel(f"an answer to request {number} is taken, which was not offered")
         owed.is_offered = False
@@ -616,7 +564,6 @@ class Answering:
         self._outbox.put(owed.priority, owed.answer)
 
     def lose(self) -> tuple[int, ...]:
-        """Return the unanswered requests that were begun, because the connection has ended."""
         begun = tuple(n for n, owed in self._owed.items() if owed.asked and not owed.answer)
         unsent = [owed.undelivered for owed in self._owed.values() if owed.undelivered]
         self._owed.clear()

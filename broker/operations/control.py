@@ -49,18 +49,12 @@ if TYPE_CHECKING:
 
 
 class Charges(Protocol):
-    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
+    def shown(self, topic: TopicName, messages: list[Delivery]) -> None: ...
 
-    def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """Charge messages that are shown to a client without leases."""
-
-    def rates_of(self, topic: TopicName) -> SlowedBy:
-        """Return texts about the topic's own rates that are exceeded here now."""
-        ...
+    def rates_of(self, topic: TopicName) -> SlowedBy: ...
 
 
 async def resolve(partition: Partition | CompactedLog, at: At | Position) -> int:
-    """Return the offset that `at` means in this partition, or in its compacted view."""
     position = at if isinstance(at, tuple) else position_of(at)
     if isinstance(position, tuple) and not isinstance(position, MessageId):
         return await partition.resolve(time_ms=position[0])
@@ -70,7 +64,6 @@ async def resolve(partition: Partition | CompactedLog, at: At | Position) -> int
 async def run(
     broker: Broker, partition: Partition, operation: ControlOperation, rules: Charges
 ) -> AnyAnswer:
-    """Run an operation, and return its answer. Raises the error that refuses it."""
     if isinstance(operation, AcquireAccess | ReleaseAccess | DescribeAccess):
         return await _access(partition, operation)
     if isinstance(operation, Explain):
@@ -150,7 +143,6 @@ def _unused(partition: Partition, operation: FindUnused) -> Unused:
 async def _access(
     partition: Partition, operation: AcquireAccess | ReleaseAccess | DescribeAccess
 ) -> AccessNow | Done:
-    """Change or show the exclusive access of a producer."""
     if isinstance(operation, ReleaseAccess):
         await partition.release_access(operation.epoch)
         return Done()

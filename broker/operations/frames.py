@@ -15,8 +15,7 @@
 Each side gives a nonce in the HTTP request or answer that begins the connection. The seals' keys,
 one for each direction, are derived from both nonces, both brokers' names and the cluster's secret,
 and a seal covers the number of its frame. So a recorded connection is no proof later, and frames
-cannot be changed, left out or sent twice unnoticed. Inside TLS only HELLO is sealed, because TLS
-protects the other frames.
+cannot be changed, left out or sent twice unnoticed.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ from octavo.broker.errors import BrokerError
 
 VERSION = 5
 DATA_BYTES_MAX = 64 * 1024
-"""The most data of a frame; longer requests and answers need several frames."""
 SEAL_BYTES = 16
 _SMALL_BYTES = 8 * 1024
-"""BLAKE2 is faster below this size, SHA-256 above it."""
+"""BLAKE2 is faster below, SHA-256 above."""
 _HEAD = struct.Struct(">IBI")
 _ASK = struct.Struct(">IIIB")
 _ANSWER = struct.Struct(">I")
@@ -43,8 +41,6 @@ _USE = b"octavo operations 1"
 
 
 class BrokenChannel(BrokerError):
-    """The other side broke the protocol of this version; the connection ends."""
-
     name = "broken-channel"
 
 
@@ -64,7 +60,7 @@ _WITH_SIZE = (Kind.ANSWER, Kind.REFUSED, Kind.OFFER)
 
 
 class Frame(NamedTuple):
-    """A frame. Each kind has only some of `size`, `reserve`, `left_ms` and `priority`."""
+    """Each kind has only some of `size`, `reserve`, `left_ms` and `priority`."""
 
     kind: Kind
     number: int
@@ -76,17 +72,12 @@ class Frame(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The keys of a connection, one for each direction."""
-
     asking: bytes
     answering: bytes
 
 
 def keys_of(secret: bytes, asking: str, answering: str, nonces: tuple[str, str]) -> Keys:
-    """Return the keys of a connection that the broker `asking` opened to the broker `answering`.
-
-    `nonces`: first the asking, then the answering side's.
-    """
+    """Return the keys of a connection; `nonces`: the asking side's first."""
     fields = "\0".join((asking, answering, *nonces)).encode()  # no field holds a zero byte
 
     def key(direction: bytes) -> bytes:
@@ -96,8 +87,6 @@ def keys_of(secret: bytes, asking: str, answering: str, nonces: tuple[str, str])
 
 
 class Seals:
-    """Make the seals of a direction's frames, in order."""
-
     def __init__(self, key: bytes, *, first_only: bool) -> None:
         self._key = key
         self._first_only = first_only
@@ -126,7 +115,6 @@ class Seals:
 
 
 def encode(frame: Frame, seals: Seals) -> bytes:
-    """Return the frame's bytes, sealed as the next frame of its direction."""
     if frame.kind is Kind.ASK:
         fields = _ASK.pack(frame.size, frame.reserve, frame.left_ms, frame.priority)
     elif frame.kind in _WITH_SIZE:
@@ -139,8 +127,7 @@ def encode(frame: Frame, seals: Seals) -> bytes:
 
 
 class Receiver:
-    """Makes frames of received bytes, in whatever pieces these come. Holds less than a whole
-    frame."""
+    """Makes frames of received bytes; holds less than one frame."""
 
     def __init__(self, seals: Seals) -> None:
         self._seals = seals
@@ -151,7 +138,6 @@ class Receiver:
         return {"unread_bytes": len(self._rest)}
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Add bytes, and return the frames that are complete. Raises `BrokenChannel`."""
         rest = self._rest
         rest += data
         frames: list[Frame] = []

@@ -1,11 +1,8 @@
-"""Send single messages for partitions of other brokers together.
+"""Send single messages for other brokers' partitions together.
 
-Behind a load balancer that does not know owners, most calls reach a broker that does not own the
-partition. Messages that come while others are under way go to the owner in a shared record batch,
-as at the owner (partition/message_batcher.py); the owner stores the batch unchanged.
-
-Promises: each message gets the answer that the owner would give; all messages of a batch are stored
-or none; if the outcome is unknown, each caller gets that answer. Nothing is stored here.
+Behind a load balancer most calls reach a broker that is not the owner. Messages that come while
+others are under way share a batch, as at the owner; each gets the owner's answer, and all of a
+batch are stored or none.
 """
 
 from __future__ import annotations
@@ -19,18 +16,15 @@ from octavo.protocol.records import Record
 from octavo.security.principal import Identity
 
 TARGETS_KEPT = 1024
-"""The most targets (partition, owner and caller); beyond it, idle targets are dropped."""
+"""Targets (partition, owner, caller); beyond it, idle targets are dropped."""
 
 
 class RemoteBatchers:
-    """Gather single messages of this broker's callers, by partition, owner and caller."""
-
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
         self._gatherings: dict[tuple[PartitionName, Owner, Identity], MessageBatcher] = {}
 
     def join(self, name: PartitionName, owner: Owner, record: Record, identity: Identity) -> Joined:
-        """Send a message to the partition's owner, perhaps with others of the same caller."""
         gathering = self._gatherings.get((name, owner, identity))
         if gathering is None:
             if len(self._gatherings) >= TARGETS_KEPT:

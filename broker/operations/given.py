@@ -12,10 +12,9 @@ from octavo.protocol.batch import BatchHeader
 
 
 class GivenBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch as stored. `gaps`: it is from a compacted view, so offsets may be missing.
+    """A batch as stored; `gaps`: from a compacted view, so offsets may be missing.
 
-    `header` is as readers see it: it has the append time, which the owner knows and `data` does not
-    contain (protocol/append_time.py).
+    `header` has the append time, which `data` does not (protocol/append_time.py).
     """
 
     base_offset: int
@@ -37,7 +36,6 @@ def given_of(batches: Iterable[StoredBatch]) -> list[GivenBatch]:
 
 
 def stored_of(batches: Iterable[GivenBatch]) -> list[StoredBatch]:
-    """Return the batches of an answer as they are stored."""
     found = []
     for one in batches:
         kind = CompactedBatch if one.gaps else StoredBatch

@@ -30,18 +30,13 @@ if TYPE_CHECKING:
     from octavo.security.principal import Identity
 
 CHARS_A_RECORD = 20
-"""Comparing this many characters of a name with patterns costs as much as a message."""
+"""Comparing this many characters with patterns costs as much as a message."""
 
 
 class GroupRules(Protocol):
-    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
+    def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool: ...
 
-    def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
-        """Whether the caller may consume the topic by this subscription."""
-        ...
-
-    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
-        """Raise `QUOTA_FULL` if the caller or the namespace has too many groups here."""
+    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None: ...
 
 
 async def run(
@@ -51,7 +46,6 @@ async def run(
     identity: Identity,
     rules: GroupRules,
 ) -> AnyAnswer:
-    """Run an operation, and return its answer. Raises the error that refuses it."""
     if isinstance(operation, DescribeGroup):
         return groups.describe_group(operation.group)
     if isinstance(operation, LeaveGroup):
@@ -83,7 +77,6 @@ async def _heartbeat(
 async def _held(
     broker: Broker, operation: Heartbeat, identity: Identity, rules: GroupRules
 ) -> frozenset[PartitionName]:
-    """Return the partitions that the member holds and may consume."""
     turns = broker.open_batches.turns
     may: dict[TopicName, bool] = {}
     found: dict[PartitionName, None] = {}
@@ -100,9 +93,9 @@ async def _held(
 async def _wanted(
     broker: Broker, operation: Heartbeat, identity: Identity, rules: GroupRules, most: int
 ) -> list[PartitionName]:
-    """Return the partitions of all wanted topics that the member may consume.
+    """Return the partitions that the member may consume.
 
-    Raises `TopicNotFound` for a topic by name; a pattern matches existing topics.
+    Raises `TopicNotFound` for a topic by name; patterns match existing topics.
     """
     topics, name = broker.topics, operation.group
     wanted: dict[PartitionName, None] = {}

@@ -1,11 +1,7 @@
 """The typed operations that brokers run for any caller, and their answers. Pure.
 
-The owner of a partition runs the operations on it; the coordinator of a consumer group runs the
-calls of its members.
-
-`RULES` has a row for each operation: which rights its caller needs, how urgent it is, whether it
-may be repeated when its outcome is unknown, and the type of its answer. An operation without a row
-cannot be sent.
+`RULES` has a row for each operation: rights, urgency, answer, and whether it may be repeated. An
+operation without a row cannot be sent.
 """
 
 from __future__ import annotations
@@ -69,19 +65,17 @@ from octavo.security.principal import Identity, Standing
 from octavo.security.rules import Operation
 
 REFUSAL_BYTES_MAX = 2 * 1024
-"""A longer refusal is cut."""
 WAITING_BYTES = 2 * 1024
-"""Room reserved for the answer to a receive, which may wait long for messages."""
+"""Reserved for a receive, which may wait long."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""The most bytes of batches in an answer, unless the first batch alone is longer."""
 _DETAIL_CHARS_MAX = 900
 
 Position = str | int | MessageId | tuple[int]
-"""`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
+"""`earliest` or `latest`, an offset, a message id, or `(milliseconds,)`."""
 
 
 At = str | int | list[int]
-"""A position in an operation: a message id is a list of three numbers, a time a list of one."""
+"""A position; lists of three numbers (a message id) or of one (a time)."""
 
 
 def at_of(position: Position) -> At:
@@ -95,22 +89,16 @@ def position_of(at: At) -> Position:
 
 
 class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
-    """Store record batches, one after another."""
-
     name: PartitionName
     batches: list[bytes]
     expected_offset: int | None = None
-    """The offset that the first batch must get; the other batches follow it."""
+    """The offset of the first batch."""
     access: int | None = None
-    """The epoch of exclusive access."""
     is_single: bool = False
-    """Whether there is one batch with one message, without a producer: then the message may be
-    stored in a batch with others."""
+    """One message without a producer: it may share a batch."""
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """Return batches from a place on, without waiting for new ones."""
-
     name: PartitionName
     at: At
     bytes_max: int
@@ -125,18 +113,15 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
 
     @property
     def page_bytes(self) -> int:
-        """The most bytes of batches in the answer, unless the first batch has more."""
+        """Bound on the batches, unless the first has more."""
         return min(self.bytes_max, PAGE_BYTES_MAX)
 
     @property
     def place(self) -> Position:
-        """The place as it was given to `of`."""
         return position_of(self.at)
 
 
 class Await(msgspec.Struct, frozen=True, array_like=True, tag="await"):
-    """Wait until a message is at this offset. The answer says only whether there is one."""
-
     name: PartitionName
     offset: int
     wait_ms: int
@@ -144,159 +129,121 @@ class Await(msgspec.Struct, frozen=True, array_like=True, tag="await"):
 
 
 class Receive(msgspec.Struct, frozen=True, array_like=True, tag="receive"):
-    """Lease messages of a subscription to a consumer; wait for the first one."""
-
     name: PartitionName
     subscription: str
     consumer: str
     most: int
-    """The most messages."""
     wait_ms: int = 0
     request: str = ""
-    """If the consumer's last call had the same request, it gets the same messages again."""
+    """A repeat of the consumer's last call gets the same messages."""
     out_max: int | None = None
-    """The most unacked messages of the partition at this consumer."""
+    """Bounds this consumer's unacked messages of the partition."""
     generation: int | None = None
-    """The generation of the consumer group, if a member asks."""
     priority: int = 0
     as_stored: bool = False
-    """Return whole stored batches, if these are not much longer than the messages."""
+    """Return whole stored batches, if these are not much longer."""
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
-    """Acknowledge messages, give them back, or keep them longer."""
-
     name: PartitionName
     subscription: str
     acks: list[str] = []
     nacks: list[Nack] = []
     extend: list[str] = []
     release: list[str] = []
-    """The consumer has not seen these messages: deliver them again, without counting the
-    delivery."""
+    """The consumer has not seen these: deliver again, uncounted."""
     unread: list[str] = []
-    """Like `release`, for an answer that was not delivered, except messages that were leased again
-    since."""
+    """Like `release`, for an undelivered answer, except messages leased again since."""
     up_to: int | list[int] | None = None
-    """An offset, or the three numbers of a message id: ack all messages up to and including it."""
+    """Ack up to and including this offset, or message id (three numbers)."""
 
 
 class FindOffset(msgspec.Struct, frozen=True, array_like=True, tag="find"):
-    """Find the offset at a place, and the bounds of the partition."""
-
     name: PartitionName
     at: At
     compacted: bool = False
 
 
 class Truncate(msgspec.Struct, frozen=True, array_like=True, tag="truncate"):
-    """Remove the messages before a place."""
-
     name: PartitionName
     at: At
 
 
 class Peek(msgspec.Struct, frozen=True, array_like=True, tag="peek"):
-    """Show the first unacked messages, without leases."""
-
     name: PartitionName
     subscription: str
     most: int
 
 
 class Seek(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
-    """Set the cursor of a subscription to a place. If it is an offset, that must exist."""
-
     name: PartitionName
     subscription: str
     at: At
 
 
 class Skip(msgspec.Struct, frozen=True, array_like=True, tag="skip"):
-    """Ack the first unacked messages."""
-
     name: PartitionName
     subscription: str
     messages: int
 
 
 class Expire(msgspec.Struct, frozen=True, array_like=True, tag="expire"):
-    """Ack all messages that are older than an age."""
-
     name: PartitionName
     subscription: str
     age_ms: int
 
 
 class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
-    """Make the cursor in the partition of a subscription that the metadata has."""
-
     name: PartitionName
     subscription: str
 
 
 class DescribeSubscription(msgspec.Struct, frozen=True, array_like=True, tag="describe_sub"):
-    """Return the live figures of a subscription in the partition."""
-
     name: PartitionName
     subscription: str
 
 
 class DescribePartition(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
-    """Return the live figures of the partition."""
-
     name: PartitionName
 
 
 class Explain(msgspec.Struct, frozen=True, array_like=True, tag="explain"):
-    """Explain why the partition is served where it is, and what holds its clients back."""
-
     name: PartitionName
     subscription: str = ""
-    """A subscription to explain as well, if any."""
 
 
 class Unload(msgspec.Struct, frozen=True, array_like=True, tag="unload"):
-    """Hand the partition over to another broker."""
-
     name: PartitionName
     to: str = ""
-    """The id of that broker; empty: the preferred broker."""
+    """Empty: the preferred broker."""
 
 
 class AcquireAccess(msgspec.Struct, frozen=True, array_like=True, tag="acquire"):
-    """Give a producer exclusive access to the partition."""
-
     name: PartitionName
     producer: str
     session_ms: int
     fencing: bool
     wait_ms: int = 0
-    """How long to wait until the present holder goes."""
 
 
 class ReleaseAccess(msgspec.Struct, frozen=True, array_like=True, tag="release"):
-    """Let others publish again."""
-
     name: PartitionName
     epoch: int
 
 
 class DescribeAccess(msgspec.Struct, frozen=True, array_like=True, tag="describe_access"):
-    """Return which producer has exclusive access."""
-
     name: PartitionName
 
 
 class FindForkPoint(msgspec.Struct, frozen=True, array_like=True, tag="fork_point"):
-    """Find the place in the ledgers at which a fork would end its share of them."""
+    """Find where a fork would end its share of the ledgers."""
 
     name: PartitionName
     at: At
 
 
 class LoadPart(msgspec.Struct, frozen=True, array_like=True, tag="load_part"):
-    """Insert the partition's part of a committed bulk load; a repeat changes nothing."""
+    """Insert a committed bulk load's part; a repeat changes nothing."""
 
     name: PartitionName
     bulk_load: str
@@ -304,22 +251,18 @@ class LoadPart(msgspec.Struct, frozen=True, array_like=True, tag="load_part"):
 
 
 class StoreCopy(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
-    """Store a dead letter or a retry. A repeat with the same batch stores it once."""
+    """A repeat with the same batch stores it once."""
 
     name: PartitionName
     batch: bytes
 
 
 class WriteAudit(msgspec.Struct, frozen=True, array_like=True, tag="audit"):
-    """Store audit events. A repeat with the same batch stores them once."""
-
     name: PartitionName
     batch: bytes
 
 
 class FindUnused(msgspec.Struct, frozen=True, array_like=True, tag="unused"):
-    """Return whether no client has used the partition, or a subscription in it, for this long."""
-
     name: PartitionName
     for_ms: int
     retire_ms: int
@@ -328,73 +271,55 @@ class FindUnused(msgspec.Struct, frozen=True, array_like=True, tag="unused"):
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
-    """Prepare for a partition that the asking broker will hand over."""
-
     name: PartitionName
     foretold: HandoverNotice
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
-    """Claim and open a partition that the asking broker has released."""
-
     name: PartitionName
     handed: Handover
 
 
 class LetGo(msgspec.Struct, frozen=True, array_like=True, tag="let_go"):
-    """Stop serving this incarnation of a topic, which is being deleted."""
-
     topic: TopicName
     incarnation: str
 
 
 class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
-    """Make a broker hand over all its partitions, or take partitions again."""
-
     broker: str
-    """The id of the broker."""
     draining: bool
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
-    """Be a member of a consumer group; wait until the member should hold other partitions than it
-    does.
-
-    As in Kafka's `ConsumerGroupHeartbeat` (KIP-848), one call joins, keeps the session, says which
-    partitions the member holds, and returns which it has.
+    """As in Kafka's `ConsumerGroupHeartbeat` (KIP-848), one call joins, keeps the session, says
+    which partitions the member holds, and returns those it should have; waits for a change.
     """
 
     group: GroupName
     member: str
     topics: list[TopicPattern]
-    """The topics that the member would consume, all in the group's namespace."""
     holds: list[PartitionName]
-    """The partitions that the member has and has not released."""
+    """The partitions not yet released."""
     generation: int
-    """The highest generation that the member knows; 0: none."""
+    """The highest known; 0: none."""
     session_ms: int
     """How long the member may be silent."""
     wait_ms: int = 0
 
 
 class LeaveGroup(msgspec.Struct, frozen=True, array_like=True, tag="leave_group"):
-    """Leave a consumer group: other members get the partitions at once."""
-
     group: GroupName
     member: str
 
 
 class DescribeGroup(msgspec.Struct, frozen=True, array_like=True, tag="describe_group"):
-    """Return the members of a consumer group, and the partitions of each."""
-
     group: GroupName
 
 
 def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
-    """Return the receive with a request number, which `draw` makes if the consumer gave none.
+    """Return the receive with a request number.
 
-    If the answer is lost between brokers, the operation is repeated under this number, so that the
-    consumer gets the same messages, and no gap.
+    A repeat after a lost answer then gets the same messages.
     """
     return operation if operation.request else msgspec.structs.replace(operation, request=draw())
 
@@ -419,7 +344,6 @@ ControlOperation = (
     | FindUnused
 )
 StoringOperation = StoreCopy | WriteAudit
-"""Stores messages that no client sent: dead letters and audit events."""
 LocalOperation = (
     Publish
     | Read
@@ -431,13 +355,9 @@ LocalOperation = (
     | StreamOperation
     | LargeRead
 )
-"""Operations that the owner's own clients may ask for, too."""
 PartitionOperation = LocalOperation | BodyOperation
-"""Operations that the partition's owner runs."""
 BrokerOperation = Prepare | Take | LetGo | Drain
-"""Operations on one broker, whichever partitions it owns."""
 GroupOperation = Heartbeat | LeaveGroup | DescribeGroup
-"""Operations that the coordinator of the consumer group runs."""
 AnyOperation = PartitionOperation | BrokerOperation | GroupOperation
 
 
@@ -447,15 +367,12 @@ def subscription_of(operation: AnyOperation) -> str:
 
 
 def brings_messages(operation: AnyOperation) -> bool:
-    """Whether an operation that may store messages brings any."""
     if isinstance(operation, MakeStream):
         return bool(operation.body or (operation.plan is not None and operation.plan.part))
     return bool(getattr(operation, "body"))  # noqa: B009
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """Why an operation, or one batch of it, was refused: a problem of the API."""
-
     status: int
     code: str
     detail: str
@@ -473,45 +390,38 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fate(msgspec.Struct, frozen=True, array_like=True):
-    """The fate of a batch: it was published or refused."""
-
     published: Published | None
     refusal: Refusal | None = None
     number: int = 0
-    """The number of a single message in the stored batch."""
+    """The number of a single message in the batch."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Publish`: the fate of each batch, in order. `epoch`: the partition's."""
+    """The fate of each batch, in order."""
 
     fates: list[Fate]
     epoch: int
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Read`. `offset`: of the requested place."""
+    """`offset`: of the requested place."""
 
     batches: list[GivenBatch]
     offset: int
     following: int
-    """The offset to continue at."""
     epoch: int
 
 
 class Awaited(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Await`: whether a message came in time."""
-
     is_there: bool
 
 
 class Leases(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Receive`: messages, or batches as stored with what is leased of them."""
-
     deliveries: list[Delivery]
     leased: Leased | None
     batches: list[bytes]
     held_back: str | None
-    """Why there are no messages in the answer though the subscription has some."""
+    """Why there are no messages though the subscription has some."""
     epoch: int
 
     @property
@@ -522,25 +432,23 @@ class Leases(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def ack_ids(self) -> list[str]:
-        """The ack ids of all leased messages; batches have ranges."""
         if self.leased is None:
             return [one.ack_id for one in self.deliveries]
         return ids_of(self.leased)
 
 
 def ids_of(leased: Leased) -> list[str]:
-    """Return the ack ids of all leased messages, as ranges."""
     return [shown(leased.partition, run.start, run.end, leased.lease) for run in leased.runs]
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Settle`. Everything that was not refused took effect, and is durable."""
+    """Everything that was not refused took effect, and is durable."""
 
     acked: int
     stale: list[str]
     """Ack ids whose lease is over."""
     too_many_delayed: str
-    """Why messages were not given back with their delay; empty if all were."""
+    """Why messages were not given back with their delay."""
     epoch: int
 
     @property
@@ -554,54 +462,44 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     earliest: int
     following: int
-    """The offset that the next message gets."""
 
 
 class Truncated(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Truncate`: the first offset that is left."""
-
     first: int
 
 
 class Peeked(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Peek`; no message has an ack id."""
-
     deliveries: list[Delivery]
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to operations that move a cursor: how many messages became acked, and the new
-    place."""
+    """How many messages became acked, and the new place."""
 
     acked: int
     offset: int
 
 
 class ExplainedSubscription(msgspec.Struct, frozen=True, array_like=True):
-    """Why consumers of a subscription get no messages."""
-
     stats: SubscriptionStats
     unacked_max: int
     unacked_of_consumer_max: int | None
     held_back: list[str]
-    """Reasons why all consumers wait, in words."""
+    """Why all consumers wait."""
     consumers_held_back: list[str | None]
-    """For each consumer of `stats`, why it gets nothing."""
     waiting: list[str]
 
 
 class Explanation(msgspec.Struct, frozen=True, array_like=True):
     stats: PartitionStats
     why: str
-    """Why this broker serves the partition, in words."""
     preferred: str
-    """The broker that should have it by the even spread."""
+    """The owner by the even spread."""
     placed: bool
     served_s: float
     load: float
     publishing: Publishing
     over_rates: list[str]
-    """Rates of the topic that refuse publishes now, in words."""
+    """Rates of the topic that refuse publishes now."""
     subscription: ExplainedSubscription | None = None
 
 
@@ -611,31 +509,28 @@ class Unloaded(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccessNow(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `AcquireAccess` and `DescribeAccess`. No `producer`: any producer may
-    publish."""
-
     epoch: int
     producer: str
     next_offset: int
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to operations that return nothing."""
+    pass
 
 
 class ForkPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `FindForkPoint`, valid while the partition's record has this epoch."""
+    """Valid while the partition's record has this epoch."""
 
     epoch: int
     offset: int
-    """The fork has the messages before this offset."""
     cut: tuple[int, int, int, int] | None
-    """The ledger that is cut, the last entry of it that the fork has, about how many bytes that is,
-    and the timestamp of a message there, or -1. None: no ledger is cut."""
+    """The ledger that is cut, its last entry in the fork, its bytes up to there, a timestamp there
+    or -1.
+    """
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `LoadPart`: where the part begins; None if it was inserted before."""
+    """Where the part begins; None if it was inserted before."""
 
     offset: int | None
 
@@ -645,7 +540,7 @@ class Unused(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `LetGo`: the numbers of the partitions that this broker served until now."""
+    """The partitions that this broker served until now."""
 
     partitions: list[int]
 
@@ -653,7 +548,6 @@ class Released(msgspec.Struct, frozen=True, array_like=True):
 class Drained(msgspec.Struct, frozen=True, array_like=True):
     draining: bool
     partitions: int
-    """How many partitions the broker still has."""
 
 
 AnyAnswer = (
@@ -690,7 +584,7 @@ AnyAnswer = (
 
 
 class Caller(msgspec.Struct, frozen=True, array_like=True):
-    """The client for which a broker asks: its `Identity`, without its `Standing`."""
+    """An `Identity` without its `Standing`."""
 
     name: str
     groups: list[str]
@@ -709,7 +603,7 @@ class Caller(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a request. `incarnation`: the topic's incarnation that the caller means."""
+    """`incarnation`: the topic's incarnation that the caller means."""
 
     caller: Caller
     incarnation: str
@@ -717,62 +611,47 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class On(enum.Enum):
-    """The resource that a right is about."""
-
     TOPIC = "topic"
     SUBSCRIPTION = "subscription"
-    """Needed only if the operation names a subscription."""
     GROUP = "group"
-    """A consumer group is a subscription of several topics."""
     TOPICS = "topics"
-    """Each topic that the member of a group names without a pattern."""
+    """Each topic that the member names without a pattern."""
     SUBSCRIPTIONS = "subscriptions"
-    """The group's subscription of each topic in `TOPICS`."""
     CLUSTER = "cluster"
     NEW_TOPIC = "new topic"
-    """The topic, or its namespace: a right on either is enough."""
+    """A right on the topic or its namespace is enough."""
     BROUGHT_TO = "brought to"
-    """The topic, if the operation brings messages."""
+    """If the operation brings messages."""
     CONVERTED = "converted"
-    """The topic, if it may be turned into a durable stream."""
+    """If the topic may become a durable stream …"""
     EXPIRING = "expiring"
-    """The topic, if it may be turned into a durable stream that expires."""
+    """… that expires."""
 
 
 class Rate(enum.Enum):
-    """How an operation counts in the topic's rates and the namespace's quotas."""
-
     INTO = "into"
-    """It stores messages."""
     INTO_IF_ANY = "into, if any"
-    """It stores messages, if it brings any."""
     OUT_OF = "out of"
-    """It gives messages."""
     NO_MESSAGES = "no messages"
     """Only the request and its processor time count."""
 
 
 class Rule(NamedTuple):
-    """The rights, the rates, the priority and the answer of an operation."""
-
     needs: tuple[tuple[Operation, On], ...]
-    """Each right is decided and audited at the owner."""
     rate: Rate
     priority: Priority
     may_repeat: bool
-    """Whether a broker may repeat it after an unknown outcome, and the owner may cancel it: it
-    changes nothing, or only something that ends by itself."""
+    """A broker may repeat it, and the owner cancel it: it changes nothing for good."""
     answer: type[AnyAnswer]
     is_inner: bool = False
-    """Only brokers may ask for it, on their own behalf. It counts in no quota."""
+    """For brokers on their own behalf; counts in no quota."""
     continues: bool = False
-    """It continues an operation that was charged to the namespace, and is not charged again."""
+    """Part of an operation that was charged already."""
 
 
 def _of_brokers(
     answer: type[AnyAnswer], priority: Priority = Priority.LATER, *, may_repeat: bool = False
 ) -> Rule:
-    """Return the rule of an operation that brokers ask on their own behalf."""
     return Rule((), Rate.NO_MESSAGES, priority, may_repeat, answer, is_inner=True)
 
 
@@ -829,12 +708,12 @@ RULES: dict[type[AnyOperation], Rule] = {
     ReleaseAccess: Rule(_PRODUCE, Rate.NO_MESSAGES, Priority.URGENT, False, Done),
     DescribeAccess: Rule(_DESCRIBE, Rate.NO_MESSAGES, Priority.LATER, True, AccessNow),
     FindForkPoint: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, ForkPlace),
-    # The broker that commits the batch has charged it, and checked the writer's rights.
+    # Charged and checked by the broker that commits the batch.
     LoadPart: _of_brokers(Loaded),
-    # The message was charged when the subscription delivered it.
+    # Charged when the subscription delivered the message.
     StoreCopy: _of_brokers(Done),
     BeginLargeCopy: _of_brokers(PieceTaken),
-    # The broker that began the body sends the rest; the client is charged for the work.
+    # The broker that began the body sends the rest; the client pays.
     BeginUpload: Rule(_PRODUCE, Rate.INTO, Priority.LATER, False, PieceTaken),
     AddPiece: _of_brokers(PieceTaken),
     EndBody: _of_brokers(BodyStored),
@@ -850,8 +729,7 @@ RULES: dict[type[AnyOperation], Rule] = {
     Drain: Rule(
         ((Operation.ADMIN, On.CLUSTER),), Rate.NO_MESSAGES, Priority.URGENT, False, Drained
     ),
-    # A repeat is safe: the member holds the same partitions. Topics of patterns, and partitions
-    # that it says it holds, are left out unless the member may consume them.
+    # A repeat is safe: the member holds the same partitions.
     Heartbeat: Rule(
         (*_CONSUME_GROUP, (Operation.CONSUME, On.TOPICS), (Operation.CONSUME, On.SUBSCRIPTIONS)),
         Rate.NO_MESSAGES,
@@ -884,7 +762,6 @@ RULES: dict[type[AnyOperation], Rule] = {
 
 
 def reserve_of(operation: AnyOperation) -> int:
-    """Return how many bytes to reserve for the answer; a longer answer is offered (channel.py)."""
     if isinstance(operation, Publish):
         return REFUSAL_BYTES_MAX * (1 + len(operation.batches))
     if isinstance(operation, Read):
@@ -902,12 +779,10 @@ def reserve_of(operation: AnyOperation) -> int:
 
 
 _BATCH_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX + 64 * 1024
-"""A read always returns a batch, however long; the rest is for the answer's other fields."""
+"""A read always returns a batch, however long."""
 
 
 class Refused(BrokerError):
-    """The owner refused an operation. `refusal`: the problem for the caller."""
-
     name = "refused"
 
     def __init__(self, refusal: Refusal) -> None:
@@ -920,9 +795,6 @@ class Refused(BrokerError):
 
 
 class OperationOutcomeUnknown(BrokerError):
-    """The connection ended before the owner answered: the operation may or may not have
-    happened."""
-
     name = "outcome-unknown"
     http_status = 504
     kafka = KafkaCode.REQUEST_TIMED_OUT
@@ -930,8 +802,6 @@ class OperationOutcomeUnknown(BrokerError):
 
 
 class OtherProtocol(BrokerError):
-    """Another broker speaks another version of the operations, or does not know them."""
-
     name = "other-protocol"
     http_status = 503
 
@@ -947,7 +817,6 @@ def encode_request(identity: Identity, incarnation: str, operation: AnyOperation
 
 
 def decode_request(payload: bytes) -> Request:
-    """Decode a request. Raises `msgspec.DecodeError`."""
     return _request_decoder.decode(payload)
 
 
@@ -956,10 +825,8 @@ def encode_answer(answer: AnyAnswer | Refusal) -> bytes:
 
 
 def decode_answer(operation: AnyOperation, payload: bytes) -> AnyAnswer:
-    """Decode the answer to this operation. Raises `msgspec.DecodeError`."""
     return _answer_decoders[RULES[type(operation)].answer].decode(payload)
 
 
 def decode_refusal(payload: bytes) -> Refusal:
-    """Decode a refusal. Raises `msgspec.DecodeError`."""
     return _refusal_decoder.decode(payload)

@@ -1,8 +1,6 @@
 """Store and read large messages at the partition's owner, piece by piece.
 
-`store_upload` takes the pieces of a client of this broker or of another broker (bodies.py). Its
-memory is counted: at first `HELD_BYTES_MIN`, then also the bytes that have arrived, and never more
-than `HELD_BYTES`.
+Memory is counted: `HELD_BYTES_MIN`, then the bytes that have arrived, at most `HELD_BYTES`.
 """
 
 from __future__ import annotations
@@ -28,72 +26,56 @@ from octavo.protocol.large import PIECE_BYTES, Assembler, BrokenBody, Cutter, Pi
 from octavo.protocol.records import Record, build_batch, read_records
 
 HELD_BYTES_MIN = 64 * 1024
-"""An upload counts as this for its ledger and its socket, plus the bytes that have arrived …"""
+"""For the ledger and socket, plus the bytes that have arrived …"""
 HELD_BYTES = 8 * PIECE_BYTES
-"""… but as at most this: a piece that is being filled, and pieces under way."""
+"""… but at most this."""
 SENT_HELD_BYTES = PIECE_BYTES
-"""The most that an upload counts as at a broker that forwards it."""
+"""Bound at a broker that forwards an upload."""
 CUT_BYTES = PIECE_BYTES
-"""The length of the stored pieces of a body; the last may be shorter."""
 
 Pieces = AsyncGenerator[bytes, None]
 Hold = Callable[[int], Awaitable[None]]
-"""Sets how many bytes are held now for the upload. Raises `Overloaded`."""
+"""Sets the bytes held for the upload; raises `Overloaded`."""
 
 
 class Memory(Protocol):
-    """Counts the bytes of bodies in this broker's memory: `octavo.broker.http.held_bytes`."""
-
-    async def take(self, peer: str, size: int, *subjects: str) -> None:
-        """Count more bytes of a sender, in the shares of these subjects. Raises `Overloaded`."""
+    async def take(self, peer: str, size: int, *subjects: str) -> None: ...
 
     def give_back(self, peer: str, size: int, *subjects: str) -> None: ...
 
 
 class Room:
-    """The memory for a body that another broker sends."""
-
     def __init__(self, memory: Memory, broker_id: str, subjects: tuple[str, ...]) -> None:
-        """`subjects`: in whose shares the body counts, besides the share of the broker."""
         self._memory = memory
         self._peer = f"broker {broker_id}"
         self._subjects = subjects
         self._held = 0
 
     async def hold(self, size: int) -> None:
-        """Count `size` bytes as held now. Raises `Overloaded`."""
         more = size - self._held
         if more > 0:
             await self._memory.take(self._peer, more, *self._subjects)
             self._held = size
 
     def release(self) -> None:
-        """Count no bytes any more."""
         held, self._held = self._held, 0
         if held:
             self._memory.give_back(self._peer, held, *self._subjects)
 
 
 class Charges(Protocol):
-    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
-
     def may_publish(self, topic: TopicName) -> None: ...
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def published(self, size: int, messages: int) -> None:
-        """Count what was stored here for the first time."""
+    def published(self, size: int, messages: int) -> None: ...
 
-    def gave(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge a piece of a message that is read."""
+    def gave(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def large_bytes_max(self, topic: TopicName) -> int:
-        """Return how many bytes a large message of the topic may have."""
-        ...
+    def large_bytes_max(self, topic: TopicName) -> int: ...
 
 
 def head_of(operation: BeginBody) -> Record:
-    """Return the message whose body follows. Raises `BrokenBody`."""
     records = [*read_records(operation.head)]
     if len(records) != 1:
         raise BrokenBody(f"{len(records)} messages came with one body")
@@ -101,7 +83,6 @@ def head_of(operation: BeginBody) -> Record:
 
 
 async def counted(pieces: Pieces, hold: Hold, most: int) -> Pieces:
-    """Yield the pieces, and count the bytes of them that are held, at most `most`."""
     came = 0
     async with aclosing(pieces):
         async for piece in pieces:
@@ -115,8 +96,7 @@ async def store_upload(
 ) -> LargeStored:
     """Store a client's large message, unless it is stored already.
 
-    If `Partition.begin_large`, `LargeUpload` or `pieces` raise, or `BodyTooLong` or `Overloaded` is
-    raised, nothing of the message is stored (see there for unknown outcomes).
+    On an error nothing of it is stored, or the outcome is unknown (`LargeUpload`).
     """
     message, topic = head_of(operation), operation.name.topic_name
     async with aclosing(counted(pieces, hold, HELD_BYTES)) as coming:
@@ -147,7 +127,6 @@ async def store_upload(
 async def _store_small(
     partition: Partition, operation: BeginUpload, message: Record, rules: Charges
 ) -> LargeStored:
-    """Store a body of a single piece as the value of a message."""
     batch = build_batch([message])
     published = await partition.publish(batch, checked=True, access=operation.access)
     stored = LargeStored(published, len(message.value or b""), None)
@@ -167,7 +146,6 @@ def _charged(stored: LargeStored, size: int, topic: TopicName, rules: Charges) -
 
 
 async def read(partition: Partition, operation: LargeRead, rules: Charges) -> BodyPiece:
-    """Return a piece of a body. Raises `MessageNotFound`, and errors of reading."""
     topic = operation.name.topic_name
     if isinstance(operation, ReadBody):
         piece = await partition.body_piece(operation.offset, operation.piece)
@@ -187,10 +165,10 @@ async def whole_body(
     ask: Callable[[ReadBody], Awaitable[BodyPiece]],
     wait_of: Callable[[BaseException], float],
 ) -> Pieces:
-    """Yield all pieces of a body that `OpenBody` has opened; each is checked first.
+    """Yield all pieces of an opened body, checked.
 
-    The owner is asked for the next piece when the reader has taken the last one. If a quota is used
-    up, the reader waits, as long as `wait_of` says. Raises `BrokenBody`, and what `ask` raises.
+    Asks for a piece when the reader has taken the last; waits for an exceeded quota, as long as
+    `wait_of` says.
     """
     if opened.large is None:
         yield opened.data

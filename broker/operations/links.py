@@ -1,7 +1,6 @@
 """The two ends of a connection between brokers, as asyncio protocols over `channel.py`.
 
-`AskingLink` sends operations, `AnsweringLink` runs the operations that arrive. Both write only
-while their transport takes data, so that waiting frames stay in the channel, ordered by priority.
+Both write only while their transport takes data, so that waiting frames stay ordered by priority.
 """
 
 from __future__ import annotations
@@ -35,16 +34,14 @@ from octavo.broker.operations.frames import (
 from octavo.broker.operations.kinds import Refusal, encode_answer
 
 WRITE_BUFFER_BYTES = 128 * 1024
-"""The most bytes in the transport's buffer: an urgent piece waits behind these alone."""
+"""An urgent piece waits behind these bytes alone."""
 HELLO_TIMEOUT_S = 5.0
-"""How long the other side has to prove itself."""
 
 log = structlog.get_logger()
 
 
 class AnswerLost(Exception):
-    """There is no answer: the connection ended, or time was up. `sent`: whether all of it was
-    sent."""
+    """`sent`: whether all of the request was sent."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -52,15 +49,13 @@ class AnswerLost(Exception):
 
 
 class AnswerRefused(Exception):
-    """The operation was refused; `payload` says why."""
-
     def __init__(self, payload: bytes) -> None:
         super().__init__("refused")
         self.payload = payload
 
 
 class Reply(NamedTuple):
-    """The answer to a request. `undelivered` is called if it is not sent completely."""
+    """`undelivered` is called if the answer is not sent completely."""
 
     payload: bytes
     is_refused: bool = False
@@ -79,14 +74,10 @@ class _Link(asyncio.Protocol):
         self._ended = False
         self._greeting: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        """Done when the connection has ended."""
         self.greeted: asyncio.Future[bytes] = self._loop.create_future()
-        """Done with the greeting of the other side, once it has proved itself."""
         self.heard_s = self._loop.time()
-        """When data came last."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the greeting, and wait for the other side's."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         self._write(Frame(Kind.HELLO, 0, self._hello))
@@ -109,11 +100,9 @@ class _Link(asyncio.Protocol):
         self.pump()
 
     def pause_writing(self) -> None:
-        """Stop writing: the transport's buffer is full."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Continue writing: the transport takes more."""
         self._is_paused = False
         self.pump()
 
@@ -126,7 +115,6 @@ class _Link(asyncio.Protocol):
         self._lose(reason)
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed; empty if nothing is."""
         takes = self._greeted and not (self._is_paused or self._ended)
         return "frames wait, and the connection takes them" if takes and self._may_send() else ""
 
@@ -201,9 +189,9 @@ class AskingLink(_Link):
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> bytes:
-        """Send a request and return its answer. Raises `Overloaded`, `AnswerRefused`, `AnswerLost`.
+        """Send a request; return its answer.
 
-        `unwanted` gets an answer that comes after this call was cancelled, or after its deadline.
+        `unwanted` gets an answer that comes too late.
         """
         if self._ended:
             raise AnswerLost("the connection has ended", sent=False)
@@ -281,7 +269,7 @@ class AskingLink(_Link):
 
 
 class AnsweringLink(_Link):
-    """The answering end. `run` takes a request and its deadline, and never raises."""
+    """Answers requests; `run` never raises."""
 
     def __init__(
         self,
@@ -348,6 +336,5 @@ def _has_answer(waiter: asyncio.Future[bytes]) -> bool:
 
 
 def _tell_unwanted(answer: Answer) -> None:
-    """Pass on an unwanted answer; drop a refusal, which has no leases."""
     if answer.unwanted is not None and not answer.refused:
         answer.unwanted(answer.payload)

@@ -1,7 +1,7 @@
 """Run an operation on the open partition of this broker.
 
-`Rules` (rules.py) applies the caller's rights, rates and quotas. The broker that the client called
-has checked the length of each message, and each record of a batch; the owner relies on that.
+The broker that the client called has checked the length of each message, and each record of a
+batch; the owner relies on that.
 """
 
 from __future__ import annotations
@@ -58,72 +58,48 @@ Value = TypeVar("Value")
 
 
 class Rules(Protocol):
-    """Rights, rates and quotas for the caller of another broker. The partition checks the rest."""
+    def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None: ...
 
-    def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Raise `Forbidden`, `Unauthenticated`, `AUDIT_TOPIC_CLOSED` if the caller may not, and
-        what a quota raises."""
+    async def measured(
+        self, identity: Identity, namespace: str, work: Awaitable[Value]
+    ) -> Value: ...
 
-    async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
-        """Return the answer of `work`; charge its processor time to the caller and the
-        namespace."""
-        ...
+    def owned(self, namespace: str) -> None: ...
 
-    def owned(self, namespace: str) -> None:
-        """Charge an operation on a partition that is open here. Raises what a quota raises."""
-
-    def may_publish(self, topic: TopicName) -> None:
-        """Check rates and quotas before messages are stored."""
+    def may_publish(self, topic: TopicName) -> None: ...
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def not_stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Give back what was charged for messages that were not stored."""
+    def not_stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def published(self, size: int, messages: int) -> None:
-        """Count what was stored here for the first time."""
+    def published(self, size: int, messages: int) -> None: ...
 
-    def may_read(self, topic: TopicName) -> None:
-        """Check rates and quotas before messages are read."""
+    def may_read(self, topic: TopicName) -> None: ...
 
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None: ...
 
-    def delivered(self, topic: TopicName, leases: Leases) -> None:
-        """Charge and count leased messages."""
+    def delivered(self, topic: TopicName, leases: Leases) -> None: ...
 
-    def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """Charge messages that are shown to a client without leases."""
+    def shown(self, topic: TopicName, messages: list[Delivery]) -> None: ...
 
-    def gave(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge a piece of a large message that was read."""
+    def gave(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def rates_of(self, topic: TopicName) -> SlowedBy:
-        """Return texts about the topic's own rates that are exceeded here now."""
-        ...
+    def rates_of(self, topic: TopicName) -> SlowedBy: ...
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """Return the batch as it is stored for this caller."""
 
-    def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
-        """See `octavo.broker.operations.group_calls.GroupRules`."""
-        ...
+    def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool: ...
 
-    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
-        """See `octavo.broker.operations.group_calls.GroupRules`."""
+    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None: ...
 
-    def bound_name(self, identity: Identity, producer: str) -> str:
-        """Return the name under which a producer of this caller is stored."""
+    def bound_name(self, identity: Identity, producer: str) -> str: ...
 
-    def message_bytes_max(self, topic: TopicName) -> int | None:
-        """Return the topic's limit of a message, if it is below this broker's limit; else None."""
+    def message_bytes_max(self, topic: TopicName) -> int | None: ...
 
-    def large_bytes_max(self, topic: TopicName) -> int:
-        """Return how many bytes a large message of the topic may have."""
-        ...
+    def large_bytes_max(self, topic: TopicName) -> int: ...
 
-    def room(self, identity: Identity, namespace: str, broker_id: str) -> Room:
-        """Return the memory for a body that the broker `broker_id` sends for the caller."""
-        ...
+    def room(self, identity: Identity, namespace: str, broker_id: str) -> Room: ...
 
 
 async def publish_all(
@@ -138,12 +114,9 @@ async def publish_all(
     *,
     checked: bool,
 ) -> list[Published | BaseException]:
-    """Store a client's batches at the same time, in their order; return the result of each.
+    """Store a client's batches, in order, with no other batch between; return each result.
 
-    All begin before the first is stored, so that no other batch comes between them. They are
-    charged when they begin, so that others which come meanwhile wait; what is not stored is given
-    back. `counts`: their messages. `checked`: this broker has checked their bytes. Raises
-    `QuotaExceeded`.
+    They are charged when they begin; what is not stored is given back.
     """
     rules.may_publish(topic)
     rules.stored(topic, sum(map(len, batches)), sum(counts))
@@ -165,10 +138,7 @@ async def publish_all(
 async def publish_single(
     partition: Partition, topic: TopicName, record: Record, rules: Rules
 ) -> Placed:
-    """Store a client's message, which may share its batch with messages of other clients.
-
-    Raises `QuotaExceeded`, and what `Partition.publish_single` raises.
-    """
+    """Store a client's message, perhaps in a batch with other clients'."""
     rules.may_publish(topic)
     placed = await partition.publish_single(record)
     count_single(placed, topic, rules)
@@ -176,7 +146,6 @@ async def publish_single(
 
 
 def count_single(placed: Placed, topic: TopicName, rules: Rules) -> None:
-    """Charge and count a message that was stored here; its batch by its first message."""
     size = 0 if placed.number else placed.batch_bytes
     rules.stored(topic, size, 1)
     rules.published(size, 1)
@@ -190,7 +159,6 @@ async def run(
     rules: Rules,
     refusal_of: Callable[[BaseException], Refusal],
 ) -> AnyAnswer:
-    """Run an operation, and return its answer. Raises the error that refuses all of it."""
     if isinstance(operation, Publish):
         return await _publish(partition, operation, identity, rules, refusal_of)
     rate = RULES[type(operation)].rate
@@ -320,8 +288,7 @@ async def _receive(partition: Partition, operation: Receive, rules: Rules) -> Le
 
 
 async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Settled:
-    """Settle the parts, each in its own turn. Refused parts are in the answer; the rest took
-    effect."""
+    """Settle the parts, each in its own turn; refused parts are in the answer."""
     subscription = await partition.subscription(operation.subscription)
     to = None if operation.up_to is None else await resolve(partition, operation.up_to)
     acked = 0

@@ -1,10 +1,8 @@
-"""Charge quotas and rates for operations, whatever the protocol of the client (security/limits.py).
+"""Charge quotas and rates, whatever the client's protocol (security/limits.py).
 
-The broker that a client calls charges the client: first for the request, then for messages and
-bytes of the answer when they are known. So a client may leave a debt, for which its next operation
-waits. The partition's owner charges the namespace, and the topic's own rates (policies.py), for the
-messages stored and read there. Brokers are not charged for operations on their own behalf. If no
-quota is set, none of this is computed.
+The broker that a client calls charges the client: first the request, then the answer, which may
+leave a debt. The owner charges the namespace, and the topic's own rates. Brokers' own operations
+are free.
 """
 
 from __future__ import annotations
@@ -40,13 +38,10 @@ _SILENT = TopicSettings()
 
 
 def share_of(identity: Identity) -> str:
-    """Return the principal in whose share a call counts; empty for anonymous callers."""
     return "" if identity.name == ANONYMOUS.name else identity.name
 
 
 class OperationQuotas:
-    """Enforces the quotas of clients and namespaces, and the rates of topics, at this broker."""
-
     def __init__(self, store: MetadataStore, broker: Broker, metrics: Metrics) -> None:
         self._limits = Limits()
         self._rates = Rates()
@@ -55,26 +50,21 @@ class OperationQuotas:
         self._metrics = metrics
         self.now_s: Callable[[], float] = asyncio.get_running_loop().time
         self.processor_s: Callable[[], float] = time.thread_time
-        """Processor time of this thread, in seconds."""
         self.on = False
-        """Whether any quota is set."""
 
     async def start(self) -> None:
-        """Read the quotas, and follow them. Raises `MetadataUnavailable`."""
         await self._followed.start()
 
     async def close(self) -> None:
-        """Stop following the quotas. May be called twice."""
         await self._followed.close()
 
     def _use(self, quotas: Quotas) -> None:
         self._limits.use(quotas)
         self.on = bool(quotas)
 
-    # Quotas of a client, at the broker that it calls
+    # A client's quotas, at the broker that it calls
 
     def begin(self, identity: Identity, rate: Rate, size: int = 0, messages: int = 1) -> None:
-        """Charge a client's operation, with its messages and bytes. Raises `QuotaExceeded`."""
         if not self.on:
             return
         name, now_s = identity.name, self.now_s()
@@ -91,19 +81,17 @@ class OperationQuotas:
         self._refuse(found)
 
     def brought(self, identity: Identity, messages: int) -> None:
-        """Charge the messages of a client's body; `begin` has charged one of them."""
+        """Charge the messages of a body; `begin` has charged one."""
         if self.on and messages > 1:
             self._limits.charge(identity.name, messages_in=messages - 1, now_s=self.now_s())
 
     def took(self, identity: Identity, size: int, messages: int) -> None:
-        """Charge what a client got."""
         if self.on:
             self._limits.charge(
                 identity.name, bytes_out=size, messages_out=messages, now_s=self.now_s()
             )
 
     def admit_at_owner(self, identity: Identity) -> None:
-        """Check the processor time of another broker's client. Raises `QuotaExceeded`."""
         if self.on and not identity.is_node:
             self._refuse(self._limits.take(
                 identity.name, requests=None, processor_ms=0, now_s=self.now_s()
@@ -112,7 +100,6 @@ class OperationQuotas:
     async def measured_for(
         self, identity: Identity, namespace: str, work: Awaitable[Value]
     ) -> Value:
-        """Run `work`, and charge its processor time to the caller and the namespace."""
         if not self.on:
             return await work
         principal = "" if identity.is_node else identity.name
@@ -126,21 +113,13 @@ class OperationQuotas:
 
         return await Measured(work, self.processor_s, spent)
 
-    # Quotas of a namespace, at the owner of the partition
+    # A namespace's quotas, at the partition's owner
 
     def owned_here(self, namespace: str) -> None:
-        """Charge an operation to the namespace of a partition that is open here.
-
-        Raises `QuotaExceeded`.
-        """
         if self.on and namespace != AUDIT_TOPIC.namespace:
             self._refuse(self._limits.take("", namespace, processor_ms=0, now_s=self.now_s()))
 
     def may_publish(self, topic: TopicName) -> None:
-        """Check that messages may be stored in a partition that is open here.
-
-        Raises `QuotaExceeded`.
-        """
         self._refuse(self._rate(topic, INTO))
         if self.on:
             self._refuse(self._limits.take(
@@ -148,10 +127,6 @@ class OperationQuotas:
             ))  # fmt: skip
 
     def may_read(self, topic: TopicName) -> None:
-        """Check that messages may be read from a partition that is open here.
-
-        Raises `QuotaExceeded`.
-        """
         self._refuse(self._rate(topic, OUT_OF))
         if self.on and topic != AUDIT_TOPIC:
             self._refuse(self._limits.take(
@@ -159,7 +134,6 @@ class OperationQuotas:
             ))  # fmt: skip
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge messages that are stored, or begin to be, in a partition that is open here."""
         self._charge(topic, INTO, size, messages)
         if self.on:
             self._limits.charge(
@@ -167,7 +141,7 @@ class OperationQuotas:
             )
 
     def not_stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Give back what `stored` has charged before it turned out that nothing was stored."""
+        """Give back what `stored` charged for messages that were not stored."""
         now_s = self.now_s()
         if (policies := self._policies(topic)) is not None:
             self._rates.give_back(str(topic), policies, size, messages, now_s)
@@ -179,17 +153,14 @@ class OperationQuotas:
     def given(
         self, topic: TopicName, what: Iterable[StoredBatch] | Iterable[Raw], messages: int
     ) -> None:
-        """Charge what was read from a partition that is open here."""
         if self.counts(topic):
             size = sum(len(one) if isinstance(one, Raw) else len(one.data) for one in what)
             self.gave(topic, size, messages)
 
     def counts(self, topic: TopicName) -> bool:
-        """Whether reads of the topic are charged to a quota or a rate."""
         return self.on or self._policies(topic) is not None
 
     def gave(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge bytes and messages that were read from a partition that is open here."""
         if self.counts(topic):
             self._charge(topic, OUT_OF, size, messages)
             self._limits.charge(
@@ -197,12 +168,11 @@ class OperationQuotas:
             )
 
     def _policies(self, topic: TopicName) -> Policies | None:
-        """Return the topic's policies if they limit its rates; else None."""
+        """Return the policies if they limit the topic's rates."""
         policies = self._broker.topics.settings_of(topic, _SILENT).policies
         return policies if has_rates(policies) else None
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
-        """Return texts about the topic's own rates that are exceeded here now."""
         return SlowedBy(*(self._said_of(self._rate(topic, names)) for names in (INTO, OUT_OF)))
 
     @staticmethod
@@ -225,10 +195,7 @@ class OperationQuotas:
             self._rates.charge(str(topic), policies, names, size, messages, self.now_s())
 
     async def check_topics(self, *added: TopicName) -> None:
-        """Check that these topics may be added. Raises `QUOTA_FULL`.
-
-        Several brokers that make topics at the same moment may exceed the quota.
-        """
+        """Check that these topics may be added; simultaneous calls may exceed the quota."""
         if not self.on:
             return
         for namespace in dict.fromkeys(name.namespace for name in added):
@@ -251,10 +218,6 @@ class OperationQuotas:
             )
 
     async def check_subscriptions(self, topic: TopicName, name: str) -> None:
-        """Check that this subscription may be added; subscriptions for dead letters count.
-
-        Raises `QUOTA_FULL`.
-        """
         subject = f"namespace:{topic.namespace}"
         most = self._limits.quotas.of(subject).bound("subscriptions") if self.on else None
         if most is None:
@@ -270,21 +233,17 @@ class OperationQuotas:
         self._check_count(subject, "subscriptions", held)
 
     def check_groups(self, identity: Identity, namespace: str, groups: Groups) -> None:
-        """Check that the caller may make another consumer group here. Raises `QUOTA_FULL`."""
         if self.on:
             founded = groups.founded_by(share_of(identity))
             self._check_count(identity.name, "groups", founded)
             self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
 
     def memory_of(self, subject: str) -> int | None:
-        """Return how many bytes of bodies this broker may hold for a subject; None: no quota."""
+        """Return the bytes of bodies allowed for a subject; None: no quota."""
         return self._limits.quotas.of(subject).bound("memory") if self.on else None
 
     def sharers(self, identity: Identity, namespace: str) -> tuple[str, ...]:
-        """Return the subjects in whose shares of the memory a body counts.
-
-        A namespace counts only if it has a quota.
-        """
+        """Return the subjects in whose memory shares a body counts."""
         principal = share_of(identity)
         found = (principal,) if principal else ()
         if self.on and namespace and namespace != AUDIT_TOPIC.namespace:
@@ -304,10 +263,7 @@ class OperationQuotas:
                 limit=most,
             )
 
-    # Bulk loads
-
     def may_load(self, principal: str, namespaces: Iterable[str]) -> None:
-        """Check that ledgers may be added to topics of these namespaces. Raises `QuotaExceeded`."""
         if self.on:
             now_s = self.now_s()
             for one in ("", *namespaces):
@@ -322,10 +278,7 @@ class OperationQuotas:
                 principal, namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
             )
 
-    # Refusals
-
     def exceeded(self, found: Wait) -> QuotaExceeded:
-        """Return the error for a caller that exceeds a quota, and count it."""
         self._metrics.quota_exceeded(found.limit)
         if found.limit in ("connections", "streams"):
             said = f"{found.subject} has {found.most} {found.limit} open here, its quota"

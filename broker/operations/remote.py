@@ -1,8 +1,7 @@
-"""Send operations to the brokers that own partitions, over a connection to each.
+"""Send operations to the brokers that own partitions, and decide what a missing answer means.
 
-This module decides what a missing answer means. If the request was not sent completely, nothing was
-done: look for the owner again. If it was, the outcome is unknown, unless the operation changes
-nothing.
+If the request was not sent completely, nothing was done: look for the owner again. If it was, the
+outcome is unknown, unless the operation changes nothing.
 """
 
 from __future__ import annotations
@@ -67,10 +66,9 @@ from octavo.protocol.log_limiter import LogLimiter
 from octavo.security.principal import Identity
 
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
-"""Refusals of another broker that mean: nothing was done, look for the owner again."""
+"""These mean: nothing was done, look for the owner again."""
 NOTHING_AFTER_S = 10.0
-"""If no piece of a body comes for this long, an empty piece makes the owner wait; less than
-`octavo.broker.operations.bodies.IDLE_S`."""
+"""A late piece is replaced by an empty piece, before the owner's `IDLE_S` ends."""
 
 log = structlog.get_logger()
 Answer = TypeVar("Answer", bound=AnyAnswer)
@@ -79,8 +77,6 @@ Measured = Callable[[Awaitable[bytes | None]], Awaitable[bytes | None]]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of each side, with its broker's name."""
-
     version: int
     broker_id: str
 
@@ -90,30 +86,23 @@ class Place(NamedTuple):
     port: int
     is_tls: bool
     authority: str
-    """As in its URL."""
 
 
 Dial = Callable[[Place, Callable[[], asyncio.Protocol]], Awaitable[object]]
-"""Opens a connection. Raises `OSError`."""
 
 
 class Settings(Protocol):
-    """Limits of the HTTP side that apply here, too."""
+    @property
+    def peer_connect_timeout_ms(self) -> int: ...
 
     @property
-    def peer_connect_timeout_ms(self) -> int:
-        """How long another broker may take to accept a connection."""
-
-    @property
-    def peer_answer_timeout_ms(self) -> int:
-        """How long another broker may take to answer, in addition to a requested wait."""
+    def peer_answer_timeout_ms(self) -> int: ...
 
 
 class Proof(NamedTuple):
-    """How this broker proves itself to other brokers."""
+    """How this broker proves itself to others."""
 
     secret: bytes
-    """The key that all brokers of the cluster have."""
     draw_nonce: Callable[[], str]
 
 
@@ -127,8 +116,7 @@ class Remote:
         own: Identity,
         count: Callable[[], object] = lambda: None,
     ) -> None:
-        """`own`: this broker's identity, with which it releases leases whose caller has gone.
-        `count` is called for each operation that is sent."""
+        """`own`: the identity that releases leases whose caller has gone."""
         self._broker_id = broker_id
         self._settings = settings
         self._proof = proof
@@ -137,7 +125,6 @@ class Remote:
         self._opening: dict[tuple[str, str], asyncio.Task[AskingLink]] = {}
         self._strangers = LogLimiter()
         self.own = own
-        """This broker's identity."""
         self._count = count
         self._giving_back: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -150,7 +137,6 @@ class Remote:
         return found
 
     async def close(self) -> None:
-        """End all connections. May be called twice."""
         self._is_closed = True
         tasks = (*self._opening.values(), *self._giving_back)
         for task in tasks:
@@ -171,7 +157,6 @@ class Remote:
         access: int | None = None,
         is_single: bool = False,
     ) -> Stored:
-        """Store batches at the owner. Raises what `ask` raises."""
         operation = Publish(name, batches, expected_offset, access, is_single)
         found = await self.ask(owner, identity, operation)
         assert isinstance(found, Stored)
@@ -180,10 +165,10 @@ class Remote:
     async def read(
         self, owner: Owner, identity: Identity, operation: Read, wait_s: float = 0.0
     ) -> Given:
-        """Read at the owner; wait up to `wait_s` for a message. Raises what `ask` raises.
+        """Read at the owner; wait up to `wait_s`.
 
-        The wait is a separate operation with a short answer: many reads may wait at once, and only
-        a read that finds messages needs room for them.
+        The wait is a separate, short operation: only a read that finds messages needs room for
+        them.
         """
         found = await self.ask(owner, identity, operation)
         assert isinstance(found, Given)
@@ -202,10 +187,7 @@ class Remote:
     async def read_stream(
         self, owner: Owner, identity: Identity, operation: ReadStream
     ) -> StreamPage:
-        """Read a durable stream at the owner; wait as the operation says. Raises what `ask` raises.
-
-        As with `read`, a wait is a separate operation.
-        """
+        """Read a durable stream at the owner; a wait is separate, as in `read`."""
         once = msgspec.structs.replace(operation, wait_ms=0)
         found = await self.ask(owner, identity, once)
         assert isinstance(found, StreamPage)
@@ -228,11 +210,9 @@ class Remote:
         pieces: Pieces,
         measured: Measured = lambda work: work,
     ) -> LargeStored | None:
-        """Make the owner store a message whose body comes in pieces; return the message's place.
+        """Make the owner store a body that comes in pieces; return its place, None for a copy.
 
-        None: it is a copy. `measured` charges for the work of getting the pieces. Raises what `ask`
-        and `pieces` raise. The outcome is unknown only if the whole body was sent, because the
-        owner stores no other.
+        The outcome is unknown only if the whole body was sent.
         """
         name, body, number = begin.name, begin.body, 0
         async with aclosing(pieces), aclosing(_or_nothing(pieces, measured)) as coming:
@@ -261,7 +241,7 @@ class Remote:
     async def ask(
         self, owner: Owner, identity: Identity, operation: AnyOperation, wait_s: float = 0.0
     ) -> AnyAnswer:
-        """Return the owner's answer. `wait_s`: how long the owner may wait for messages.
+        """Return the owner's answer.
 
         Raises `NotOwner`, `TopicChanged`, `OwnerUnreachable` (nothing was done),
         `OperationOutcomeUnknown`, `Refused`, `OtherProtocol`, `Overloaded`.
@@ -289,7 +269,6 @@ class Remote:
             raise _unreachable(owner, str(error)) from error
 
     def _unwanted(self, owner: Owner, operation: AnyOperation) -> Unwanted | None:
-        """Return the function that takes an answer whose caller has gone."""
         if not isinstance(operation, Receive):
             return None
 
@@ -303,7 +282,6 @@ class Remote:
         return give_back
 
     def tell(self, owner: Owner, operation: AnyOperation) -> None:
-        """Ask on this broker's own behalf, without waiting; ignore failures."""
         task = asyncio.ensure_future(self._tell(owner, operation))
         self._giving_back.add(task)
         task.add_done_callback(self._giving_back.discard)
@@ -311,8 +289,6 @@ class Remote:
     async def _tell(self, owner: Owner, operation: AnyOperation) -> None:
         with suppress(OctavoError):
             await self.ask(owner, self.own, operation)
-
-    # Connections
 
     async def _link(self, owner: Owner) -> AskingLink:
         if self._is_closed:
@@ -344,7 +320,6 @@ class Remote:
             del self._links[key]
 
     async def _open(self, owner: Owner) -> AskingLink:
-        """Open a connection. Raises `OwnerUnreachable`, `NotOwner`, `OtherProtocol`."""
         upgrade = Upgrade(self._broker_id, owner.broker_id, self._proof.draw_nonce())
         place = place_of(owner.url)
         opening = _Opening(
@@ -401,7 +376,7 @@ class Remote:
 
 
 class _Opening(asyncio.Protocol):
-    """A connection until its upgrade is answered; then a link takes over its transport."""
+    """Until the upgrade is answered; then a link takes the transport."""
 
     def __init__(self, head: bytes, new_link: Callable[[str], AskingLink]) -> None:
         self._head = head
@@ -456,10 +431,7 @@ class _Opening(asyncio.Protocol):
 
 
 async def _or_nothing(pieces: Pieces, measured: Measured) -> Pieces:
-    """Yield the pieces, and an empty piece while the next one takes long.
-
-    So the owner does not give up the body of a client that is slow or waits for its quota.
-    """
+    """Yield the pieces, and an empty piece while one takes long: so the owner keeps the body."""
     coming: asyncio.Task[bytes | None] | None = None
     try:
         while True:
@@ -488,7 +460,7 @@ def hello_of(broker_id: str) -> bytes:
 
 
 def seals_of(keys: Keys, *, is_tls: bool) -> tuple[Seals, Seals]:
-    """Return the answering side's seals: for frames that it sends, and that it receives."""
+    """Return the answering side's seals: for frames sent, and received."""
     return Seals(keys.answering, first_only=is_tls), Seals(keys.asking, first_only=is_tls)
 
 
@@ -499,7 +471,6 @@ def place_of(url: str) -> Place:
 
 
 def error_of(refusal: Refusal) -> Exception:
-    """Return the error for a refusal of another broker."""
     if refusal.status == 503 and refusal.code in MOVING_CODES:
         return NotOwner(refusal.detail)
     if refusal.status == 503 and refusal.code == TopicChanged.name:

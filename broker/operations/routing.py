@@ -1,8 +1,7 @@
 """Find a partition's owner, work here or there, and wait during a take-over.
 
-This is the only such loop. It begins again only while nothing has been done: the broker said that
-it is not the owner, it could not be reached, or the partition moves. An operation that was sent and
-not answered is repeated only if it changes nothing.
+The only such loop. It begins again only while nothing was done: the broker is not the owner, was
+not reached, or the partition moves. An unanswered operation is repeated only if it changes nothing.
 """
 
 from __future__ import annotations
@@ -29,24 +28,21 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S = 0.02
 PAUSE_S_MAX = 0.5
-"""The longest pause; a change of the owner ends a pause early."""
+"""A change of the owner ends a pause early."""
 _NOT_KNOWN_HERE = (MessageNotFound, OffsetBeyondEnd)
-"""Lasting refusals because something is missing here that a new owner may have."""
+"""A new owner may have what is missing here."""
 
 Result = TypeVar("Result")
 
 
 class Context(Protocol):
-    """The parts of a client's call that the loop needs."""
-
     incarnation: str | None
-    """The required incarnation of the topic; None: any."""
+    """The required incarnation; None: any."""
     owner_url: str
     served_incarnation: str
 
     @property
-    def names_incarnation(self) -> bool:
-        """Whether the client named the incarnation."""
+    def names_incarnation(self) -> bool: ...
 
 
 async def with_owner(
@@ -60,11 +56,10 @@ async def with_owner(
     owned: Callable[[], None],
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """Return what `here` returns if this broker owns the partition, else what `there` returns.
+    """Return the result of `here` or `there`, depending on the owner.
 
-    While the partition moves, waits and tries again, within `moving_wait_s` and while `may_repeat`.
-    `owned` is called before work begins here. A request to another broker names the topic's
-    incarnation, because the two brokers may know different ones.
+    While the partition moves, repeats within `moving_wait_s` and while `may_repeat`. `owned` is
+    called before work begins here.
     """
     ownership = broker.ownership
     loop = asyncio.get_running_loop()
@@ -92,7 +87,7 @@ async def with_owner(
                     raise
             return await there(owner)
         except TopicChanged as error:
-            # This broker or the caller knew an old incarnation. This broker reads again.
+            # This broker or the caller knew an old incarnation: read again.
             if error.looked and context.names_incarnation:
                 raise TopicReplaced(str(error)) from error
             broker.topics.forget(name.topic_name)

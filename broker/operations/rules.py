@@ -1,8 +1,7 @@
-"""The rules that hold for every operation: rights, audit, quotas, rates, sizes, sound batches.
+"""The rules for every operation: rights, audit, quotas, rates, sizes, sound batches.
 
-`begin` and `end` are for the clients of this broker, whatever their protocol. `admit` checks the
-clients of other brokers again, at the partition's owner; the rest is charged where the partition is
-open (`octavo.broker.operations.local`). The rules have no state.
+`begin` and `end` are for this broker's clients; `admit` checks other brokers' clients again at the
+owner.
 """
 
 from __future__ import annotations
@@ -62,16 +61,13 @@ if TYPE_CHECKING:
     from octavo.security.principal import Identity
 
 CALL = "operation"
-"""The name of an operation in the audit log and the log of decisions."""
+"""The operation's name in the audit log."""
 _SILENT = TopicSettings()
 _WITH_BODY = AppendToStream | MakeStream
 Value = TypeVar("Value")
 
 
 class BrokerRules:
-    """The rules of `octavo.broker.operations.local.Rules`, and those for this broker's own
-    clients."""
-
     def __init__(
         self,
         broker: Broker,
@@ -83,8 +79,6 @@ class BrokerRules:
         large_message_bytes_max: int,
         memory: Memory,
     ) -> None:
-        """`message_bytes_max`, `large_message_bytes_max`: limits at this broker; a topic's may be
-        lower. `memory`: counts bodies."""
         self._broker = broker
         self._authorizer = authorizer
         self._quotas = quotas
@@ -95,14 +89,8 @@ class BrokerRules:
         self._memory = memory
         self.proofs = BatchProofs()
 
-    # For clients of this broker
-
     async def begin(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Admit an operation of this broker's client, or raise the error that refuses it.
-
-        `peer`: the client's address. Checks and reports rights, charges the client's quotas, and
-        checks the batches of a publish.
-        """
+        """Admit a client's operation, or raise the error that refuses it."""
         _check_inner(identity, operation)
         for right, resource in self._needed(identity, operation):
             self._authorizer.check(identity, right, resource, peer, CALL)
@@ -128,27 +116,22 @@ class BrokerRules:
         *,
         is_single: bool = False,
     ) -> None:
-        """Check a client's batch: its features and times, its records, the sizes of its messages.
+        """Check a client's batch: features, times, records, sizes.
 
-        `hold` counts what is held to unpack it. Raises what `check_supported` and
-        `BatchProofs.prove` raise.
+        `hold` counts the memory to unpack it.
         """
         check_supported(header)
         most = self.single_bytes_max(topic) if is_single else self.message_bytes_max(topic)
         await self.proofs.prove(header, batch, peer, hold, most)
 
     def check_topics(self, identity: Identity, operation: Heartbeat, peer: str) -> None:
-        """Check and report the rights on the topics that a member names. Raises `Forbidden`.
-
-        For a protocol that has checked the right on the group.
-        """
+        """Check the rights on the topics that a member names; the right on the group is checked."""
         for right, on in RULES[Heartbeat].needs:
             if on is not On.GROUP:
                 for resource in _resources(operation, on):
                     self._authorizer.check(identity, right, resource, peer, CALL)
 
     def end(self, identity: Identity, operation: AnyOperation, answer: AnyAnswer) -> None:
-        """Charge this broker's client for what it got."""
         if not self._quotas.on:
             return
         if isinstance(answer, Given):
@@ -169,21 +152,18 @@ class BrokerRules:
             self._quotas.took(identity, _size_of(answer.deliveries), len(answer.deliveries))
 
     def message_bytes_max(self, topic: TopicName) -> int | None:
-        """Return the topic's limit of a message, if it is below this broker's limit; else None."""
+        """Return the topic's limit, if it is below this broker's."""
         most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
         return None if most is None or most >= self._message_bytes_max else most
 
     def single_bytes_max(self, topic: TopicName) -> int:
-        """Return how many bytes a message of the topic may have, if a broker makes its batch."""
         return self.message_bytes_max(topic) or self._message_bytes_max
 
     def large_bytes_max(self, topic: TopicName) -> int:
-        """Return how many bytes a large message of the topic may have."""
         most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
         return min(most or self._large_message_bytes_max, self._large_message_bytes_max)
 
     def hides_schema(self, identity: Identity, topic: TopicName) -> bool:
-        """Whether the caller may not see the topic's schema, so that no error may quote it."""
         if not self._authorizer.secured:
             return False
         subject = self._broker.topics.settings_of(topic, _SILENT).schema_subject
@@ -191,8 +171,6 @@ class BrokerRules:
             return True
         resource = Resource(Kind.TOPIC, f"{topic.namespace}/{subject}")
         return not self._authorizer.may(identity, Operation.DESCRIBE, resource)
-
-    # For all clients, at the owner
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         _check_inner(identity, operation)
@@ -264,7 +242,6 @@ class BrokerRules:
     def _needed(
         self, identity: Identity, operation: AnyOperation
     ) -> Iterator[tuple[Operation, Resource]]:
-        """Yield the rights that the operation needs, with their resources."""
         for right, on in RULES[type(operation)].needs:
             for resource in _resources(operation, on):
                 if on is On.NEW_TOPIC:
@@ -294,8 +271,7 @@ def _resources(operation: AnyOperation, on: On) -> Iterator[Resource]:
 
 
 def _of_named_topics(operation: Heartbeat, on: On) -> Iterator[Resource]:
-    """Yield the topics that a member names without a pattern, or the group's subscriptions
-    there."""
+    """Yield the topics named without a pattern, or the group's subscriptions there."""
     for pattern in operation.topics:
         if not pattern.is_wild:
             topic = TopicName(*pattern)
@@ -310,7 +286,6 @@ def _subscription(topic: TopicName, name: str) -> Resource:
 
 
 def _concerns(on: On, operation: AnyOperation) -> bool:
-    """Whether the operation needs a right that only some operations of its kind need."""
     if on is On.BROUGHT_TO:
         return brings_messages(operation)
     assert isinstance(operation, MakeStream)
@@ -318,7 +293,6 @@ def _concerns(on: On, operation: AnyOperation) -> bool:
 
 
 def _check_inner(identity: Identity, operation: AnyOperation) -> None:
-    """Refuse a client that asks for an operation of brokers. Raises `Forbidden`."""
     if RULES[type(operation)].is_inner and not identity.is_node:
         raise Forbidden(
             f"{type(operation).__name__} is for brokers alone, and {identity.name} is a client"
@@ -326,7 +300,6 @@ def _check_inner(identity: Identity, operation: AnyOperation) -> None:
 
 
 def check_whole(batch: bytes) -> BatchHeader:
-    """Return the header of a single whole batch. Raises `InvalidBatch`."""
     header = check_batch(batch)
     if header.total_bytes != len(batch):
         raise InvalidBatch(
@@ -336,10 +309,7 @@ def check_whole(batch: bytes) -> BatchHeader:
 
 
 def check_supported(header: BatchHeader) -> None:
-    """Refuse features of a batch that this version does not support, and impossible times.
-
-    Raises `UnsupportedBatch`, `UnsupportedCompression`, `InvalidBatch`, `InvalidTimestamp`.
-    """
+    """Refuse unsupported features of a batch, and impossible times."""
     compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
     if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
         raise UnsupportedBatch("transactional and control batches are not supported yet")
@@ -366,4 +336,4 @@ def _size_of(messages: list[Delivery]) -> int:
 
 
 async def _hold_nothing(size: int) -> None:
-    """Large batches are unpacked one after the other, so their memory is bounded."""
+    """Large batches are unpacked one at a time, so their memory is bounded."""

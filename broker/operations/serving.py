@@ -1,9 +1,8 @@
 """Answer the operations of other brokers: find the partition here, run, answer.
 
-Operations on a partition begin in the order in which they came. A partition that is open here is
-found at once; while a partition must be looked up, later operations on it wait. An operation that
-changes something is not cancelled once it has begun: that would save no work, and the caller would
-not learn the outcome.
+Operations on a partition begin in the order in which they came. An operation that changes something
+is not cancelled once it has begun: that would save no work, and the caller would not learn the
+outcome.
 """
 
 from __future__ import annotations
@@ -70,9 +69,7 @@ class Serving:
         leave: Callable[[], object],
         groups: Groups,
     ) -> None:
-        """`refusal_of` returns the problem that a caller gets for an error. `is_ready`: whether
-        this broker takes calls. `enter` and `leave` bracket each operation: a stop waits for them.
-        `groups`: the consumer groups that this broker keeps."""
+        """`enter` and `leave` bracket each operation: a stop waits for them."""
         self._broker = broker
         self._rules = rules
         self._refusal_of = refusal_of
@@ -82,7 +79,6 @@ class Serving:
         self._groups = groups
         self._turns: dict[PartitionName, asyncio.Lock] = {}
         self._looking: dict[PartitionName, int] = {}
-        """How many operations wait for a partition that is being looked up."""
         self._work: set[asyncio.Task[Any]] = set()
         self._bodies = Bodies()
 
@@ -94,15 +90,13 @@ class Serving:
         }
 
     def lose(self, asker: Asker) -> None:
-        """Give up bodies that have begun to arrive on a connection that has ended."""
         self._bodies.lose(asker)
 
     def close(self) -> None:
-        """Give up bodies that have begun to arrive from other brokers."""
         self._bodies.close()
 
     async def answer(self, payload: bytes, deadline_s: float, asker: Asker) -> Reply:
-        """Answer a request. Raises only when it is cancelled."""
+        """Answer a request; raise only when cancelled."""
         self._enter()
         try:
             request = decode_request(payload)
@@ -117,7 +111,7 @@ class Serving:
         return Reply(encode_answer(refusal.cut()), True)
 
     def _undoes(self, request: Request, answer: AnyAnswer) -> Callable[[], object] | None:
-        """Return the function that releases the leases of an answer that is not sent."""
+        """Return what releases the leases of an answer that is not sent."""
         operation = request.operation
         if not (isinstance(operation, Receive) and isinstance(answer, Leases) and answer.count):
             return None
@@ -125,7 +119,6 @@ class Serving:
         return lambda: self._keep(self._take_back(request, unread))
 
     async def _take_back(self, request: Request, unread: Settle) -> None:
-        """Release unread leases; if the partition has moved away, they end by themselves."""
         partition = self._broker.ownership.at_hand(unread.name, request.incarnation)
         if partition is None:
             return
@@ -139,7 +132,6 @@ class Serving:
         return task
 
     def _kept(self, task: asyncio.Task[Any]) -> None:
-        """Mark an error as retrieved: the caller may have gone."""
         self._work.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
@@ -213,7 +205,6 @@ class Serving:
     async def _take_body(
         self, partition: Partition, operation: BodyOperation, identity: Identity, asker: Asker
     ) -> AnyAnswer:
-        """Run an operation on a body, at the expense of the caller."""
         if not isinstance(operation, BeginBody):
             return await self._bodies.run(asker, operation)
         namespace, message = operation.name.namespace, large.head_of(operation)
@@ -238,7 +229,7 @@ class Serving:
 
     @asynccontextmanager
     async def _turn(self, name: PartitionName) -> AsyncIterator[None]:
-        """Hold the turn of an operation on a partition that is not known to be open here."""
+        """Hold an operation's turn while its partition is looked up."""
         lock = self._turns.setdefault(name, asyncio.Lock())
         self._looking[name] = self._looking.get(name, 0) + 1
         try:

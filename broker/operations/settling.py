@@ -11,12 +11,9 @@ from octavo.broker.types import AckRange, Nack
 from octavo.protocol.ack_ids import in_steps
 
 ACKS_A_STEP = 1_000
-"""The most messages in one part."""
 
 
 class Part(TypedDict, total=False):
-    """Arguments of `Subscription.acknowledge`."""
-
     ack_ids: list[str]
     nacks: list[Nack]
     extend: list[str]
@@ -24,7 +21,7 @@ class Part(TypedDict, total=False):
 
 
 async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None]:
-    """Yield at least one part, each in its own turn. Raises `INVALID_ACK_ID`."""
+    """Yield at least one part, each in its own turn."""
     count = _count(operation)
     if count <= ACKS_A_STEP:
         await turns.take(count)
@@ -37,7 +34,7 @@ async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None
         return
     spans = [await _span(one.ack_id, turns) for one in operation.nacks]
     for ack_ids in (operation.acks, operation.extend, operation.release):
-        for ack_id in ack_ids:  # check all before the first takes effect
+        for ack_id in ack_ids:
             await _span(ack_id, turns)
     for some in in_steps(operation.acks, ACKS_A_STEP):
         await turns.take(ACKS_A_STEP)
@@ -54,8 +51,7 @@ async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None
 
 
 def _count(operation: Settle) -> int:
-    """Count the messages that the operation names; above `ACKS_A_STEP` this is only a lower
-    bound."""
+    """Count the named messages; above `ACKS_A_STEP` a lower bound."""
     ack_ids = [*operation.acks, *operation.extend, *operation.release]
     ack_ids += [one.ack_id for one in operation.nacks]
     count = len(ack_ids)
@@ -75,8 +71,7 @@ async def _span(ack_id: str, turns: Turns) -> tuple[int, int]:
 
 
 def _nacks_in_steps(nacks: list[Nack], spans: list[tuple[int, int]]) -> Iterable[list[Nack]]:
-    """Yield the last nacks first: a message that is given back also gives back later messages of
-    its key."""
+    """Yield the last nacks first: each also gives back its key's later messages."""
     found: list[Nack] = []
     room = ACKS_A_STEP
     for at in sorted(range(len(nacks)), key=spans.__getitem__, reverse=True):

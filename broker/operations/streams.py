@@ -51,25 +51,18 @@ if TYPE_CHECKING:
     from octavo.broker.broker import Broker
 
 BEGINNING = -1
-"""The place in a `ReadStream` that means the first message."""
 
 
 class Charges(Protocol):
-    """The methods of `octavo.broker.operations.local.Rules` that are needed here."""
-
     def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def published(self, size: int, messages: int) -> None:
-        """Count what was stored here for the first time."""
+    def published(self, size: int, messages: int) -> None: ...
 
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None: ...
 
-    def bound_name(self, identity: Identity, producer: str) -> str:
-        """Return the name under which a producer of this caller is stored."""
-        ...
+    def bound_name(self, identity: Identity, producer: str) -> str: ...
 
-    def message_bytes_max(self, topic: TopicName) -> int | None:
-        """Return the topic's limit of a message, if it is below this broker's limit; else None."""
+    def message_bytes_max(self, topic: TopicName) -> int | None: ...
 
 
 async def run(
@@ -79,7 +72,6 @@ async def run(
     identity: Identity,
     rules: Charges,
 ) -> AnyAnswer:
-    """Run an operation, and return its answer. Raises the error that refuses it."""
     if isinstance(operation, AppendToStream):
         return await _append(broker, partition, operation, identity, rules)
     if isinstance(operation, ReadStream):
@@ -102,10 +94,7 @@ async def run(
 
 
 async def _standing(broker: Broker, partition: Partition, *, used: bool = True) -> StreamState:
-    """Return the state of the stream; this counts as use. Raises `StreamNotFound`, `StreamGone`.
-
-    If the stream has expired, begin its deletion.
-    """
+    """Return the stream's state; counts as a use; begins the deletion of an expired stream."""
     try:
         return partition.stream.standing(used=used)
     except (StreamNotFound, StreamGone):
@@ -119,17 +108,10 @@ async def _standing(broker: Broker, partition: Partition, *, used: bool = True) 
 
 
 async def end_of(partition: Partition, least: int) -> int:
-    """Return where the stream ends.
-
-    If the end is before `least`, the owner proves that it has no successor. Raises what
-    `Partition.prove` raises.
-    """
+    """Return where the stream ends; before `least`, the owner proves that it has no successor."""
     if partition.stream.end < least:
         await partition.prove()
     return partition.stream.end
-
-
-# Making
 
 
 async def _make(
@@ -159,7 +141,7 @@ async def _make(
 
 
 async def _is_over(broker: Broker, partition: Partition) -> bool:
-    """Whether an earlier stream must be removed first. Raises `STREAM_CONFLICT` if it must stay."""
+    """Return whether an earlier stream must be removed first; raise if it must stay."""
     state = partition.stream.state
     if state is None:
         return False
@@ -178,9 +160,6 @@ def _made(
 ) -> StreamMade:
     stream = partition.stream
     return StreamMade(making, state.config.content_type, stream.end, stream.is_closed, messages)
-
-
-# Appending
 
 
 async def _append(
@@ -210,7 +189,6 @@ async def _append(
 
 
 def _check_type(topic: TopicName, given: str, config: StreamConfig) -> None:
-    """Raise `CONTENT_TYPE_MISSING`, or `STREAM_CONFLICT` for a different content type."""
     if not given:
         raise CONTENT_TYPE_MISSING(
             f"send the type of the data: Content-Type: {config.content_type}"
@@ -224,10 +202,6 @@ def _check_type(topic: TopicName, given: str, config: StreamConfig) -> None:
 def _records_of(
     partition: Partition, config: StreamConfig, body: bytes, rules: Charges
 ) -> list[Record]:
-    """Return the messages of a body; none if it is empty.
-
-    Raises `INVALID_STREAM_JSON`, `TOO_MANY_MESSAGES`, `STREAM_MESSAGE_TOO_LONG`.
-    """
     if not body:
         return []
     values: list[bytes] | None = [body]
@@ -251,15 +225,11 @@ def _records_of(
 
 
 def _count_stored(partition: Partition, records: list[Record], rules: Charges) -> int:
-    """Charge messages that were stored; return how many there are."""
     if records:
         size = sum(len(one.value or b"") + RECORD_OVERHEAD_BYTES for one in records)
         rules.stored(partition.name.topic_name, size, len(records))
         rules.published(size, len(records))
     return len(records)
-
-
-# Reading
 
 
 async def _read(
@@ -290,7 +260,6 @@ async def _read(
 
 
 def _start(partition: Partition, at: int | None) -> int:
-    """Return the offset of a place. Raises `OffsetBeyondEnd`."""
     if at is None:
         return partition.next_offset
     if at == BEGINNING:
@@ -302,11 +271,10 @@ def _start(partition: Partition, at: int | None) -> int:
 
 
 async def _batches(partition: Partition, start: int, operation: ReadStream) -> list[StoredBatch]:
-    """Read as many batches as fit into the answer."""
     room, most = operation.bytes_max, operation.count_max
     batches = await partition.read(start, bytes_max=room, count_max=most)
     while batches and (following := batches[-1].next_offset) < partition.next_offset:
-        # A read ends with its ledger: read on until the answer is full.
+        # A read ends with its ledger.
         left = room - sum(len(batch.data) for batch in batches)
         if left <= 0 or following - start >= most:
             break
@@ -318,7 +286,7 @@ async def _batches(partition: Partition, start: int, operation: ReadStream) -> l
 
 
 async def _before(opener: OpenBatches, partition: Partition, start: int, size: int) -> bytes:
-    """Return up to `size` of the bytes just before `start`, from as many messages as needed."""
+    """Return up to `size` bytes before `start`."""
     at = max(partition.earliest_offset, start - size)
     found = b""
     while at < start:
@@ -339,7 +307,6 @@ async def _await(partition: Partition, operation: AwaitStream) -> Awaited:
 
 
 async def values_of(opener: OpenBatches, batch: StoredBatch, start: int) -> list[bytes]:
-    """Return the messages of a stored batch from the offset `start` on."""
     found: list[bytes] = []
     at = skip = max(0, start - batch.base_offset)
     async with opener.opened(batch) as windows:

@@ -8,13 +8,11 @@
     Octavo-Operations-Nonce: …
     Octavo-Operations-Proof: …
 
-The proof is an HMAC-SHA256 over protocol, both brokers' names and the nonce. Its key is derived
-from the cluster's secret, which only readers of its metadata have. It contains no time, so a wrong
-clock cannot break a cluster. Then frames go both ways (frames.py), with keys that depend on the
-nonces of both sides: a recorded request does not let its sender ask for any operation.
+The proof is an HMAC-SHA256 over protocol, both brokers' names and the nonce. It contains no time,
+so a wrong clock cannot break a cluster. Then frames go both ways (frames.py), with keys that depend
+on the nonces of both sides: a recorded request is of no use.
 
-Another answer than 101 says that this broker will not: 503 that it starts, stops or is another one,
-426 that it is of another version, 403 that the caller did not prove that it is a broker.
+Refusals: 503 (starting, stopping, or another broker), 426 (another version), 403 (no proof).
 """
 
 from __future__ import annotations
@@ -29,45 +27,36 @@ from octavo.broker.operations.frames import VERSION, BrokenChannel
 
 PATH = "/v1/operations"
 PROTOCOLS = "octavo-operations/"
-"""The beginning of the protocol's name in each version."""
 PROTOCOL = f"{PROTOCOLS}{VERSION}"
 FROM_HEADER = "Octavo-Operations-From"
 TO_HEADER = "Octavo-Operations-To"
 NONCE_HEADER = "Octavo-Operations-Nonce"
 PROOF_HEADER = "Octavo-Operations-Proof"
 KEY_USE = "calls between brokers"
-"""The purpose for which the brokers' common key is derived from the cluster's secret."""
 HEAD_BYTES_MAX = 16 * 1024
 NONCES_KEPT = 4096
-"""A broker opens a connection to another one when it starts and after a failure, so these are the
-connections of days."""
+"""The connections of days: a broker opens a connection at a start and after a failure."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*")
 _USE = "octavo operations upgrade"
 
 
 class Upgrade(NamedTuple):
-    """A broker's request for a connection."""
-
     asking: str
-    """The broker that asks …"""
+    """The asking broker …"""
     answering: str
-    """… and the broker that it means to ask."""
     nonce: str
     protocol: str = PROTOCOL
 
 
 class Accepted(NamedTuple):
-    """The answer to an upgrade."""
-
     status: int
     nonce: str
-    """Empty, unless it was accepted."""
+    """Empty if refused."""
     protocol: str
 
 
 def request_head(host: str, upgrade: Upgrade, secret: bytes) -> bytes:
-    """Return the asking side's request, with its proof."""
     lines = [
         f"GET {PATH} HTTP/1.1",
         f"Host: {host}",
@@ -78,7 +67,6 @@ def request_head(host: str, upgrade: Upgrade, secret: bytes) -> bytes:
 
 
 def headers_of(upgrade: Upgrade, secret: bytes) -> dict[str, str]:
-    """Return the request's own headers, with its proof."""
     return {
         "Upgrade": upgrade.protocol,
         FROM_HEADER: upgrade.asking,
@@ -89,7 +77,7 @@ def headers_of(upgrade: Upgrade, secret: bytes) -> dict[str, str]:
 
 
 def read_upgrade(headers: Mapping[str, str], secret: bytes) -> Upgrade | None:
-    """Return the request of a broker that has proved itself; None for any other request."""
+    """Return a broker's proved request; None for any other."""
     found = Upgrade(
         headers.get(FROM_HEADER, ""),
         headers.get(TO_HEADER, ""),
@@ -103,23 +91,21 @@ def read_upgrade(headers: Mapping[str, str], secret: bytes) -> Upgrade | None:
 
 
 def _proof_of(upgrade: Upgrade, secret: bytes) -> str:
-    # A header cannot contain a zero byte, so parts of different fields cannot be confused.
+    # No header contains a zero byte.
     text = "\0".join((_USE, upgrade.protocol, upgrade.asking, upgrade.answering, upgrade.nonce))
     return hmac.digest(secret, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hex()
 
 
 class Nonces:
-    """Remember the nonces of the connections that other brokers have begun here.
+    """Nonces of other brokers' connections.
 
-    Only nonces with a proof get here, so that no stranger can push others out. A broker that has
-    restarted knows none.
+    Only proved nonces count, so that no stranger pushes others out.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, None] = {}
 
     def is_new(self, nonce: str) -> bool:
-        """Whether this nonce comes for the first time; remembers it."""
         if nonce in self._seen:
             return False
         self._seen[nonce] = None
@@ -129,7 +115,6 @@ class Nonces:
 
 
 def answer_head(nonce: str) -> bytes:
-    """Return the accepting side's answer."""
     return (
         "HTTP/1.1 101 Switching Protocols\r\n"
         "Connection: Upgrade\r\n"
@@ -139,15 +124,11 @@ def answer_head(nonce: str) -> bytes:
 
 
 def is_nonce(text: str) -> bool:
-    """Whether the text may be a nonce: 32 hexadecimal digits."""
     return bool(_NONCE.fullmatch(text))
 
 
 def read_answer(data: bytes) -> tuple[Accepted, bytes] | None:
-    """Return the answer and the bytes after it, once its head is complete; else None.
-
-    Raises `BrokenChannel`.
-    """
+    """Return the answer and the bytes after it, once its head is complete."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES_MAX:
         raise BrokenChannel(f"the answer to the upgrade has a head of over {HEAD_BYTES_MAX} bytes")

@@ -449,7 +449,7 @@ class Partition:
         try:
             return await self._publisher.publish(batch, header, expected_offset, access, append)
         except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
-            await self.prove()  # a successor may have the missing messages
+            await self.prove()  # if there is a successor, it may have the missing messages
             raise
 
     async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> int | None:
