@@ -1,5 +1,3 @@
-"""Each test of this folder runs on every kind of store."""
-
 from __future__ import annotations
 
 import asyncio
@@ -60,8 +58,6 @@ def tree(request: pytest.FixtureRequest) -> Tree:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], Awaitable[None]]:
-    """Wait until a condition holds; fail when it does not within the deadline."""
-
     async def wait(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while True:

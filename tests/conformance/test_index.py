@@ -187,7 +187,7 @@ def test_a_broken_rocks_folder_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_index_of_single_entries_stays_below_a_hundredth_of_1_kb_each(tmp_path: Path) -> None:
-    """The worst case: so many ledgers that no flush finds two neighbouring entries of a ledger."""
+    """The worst case: no flush finds two neighbouring entries of a ledger."""
     ledgers, flushes, record_bytes = 5_000, 8, 1_100
     index = RocksIndex(str(tmp_path / "index"))
     offset = 0

@@ -1,9 +1,6 @@
 """Records are registers with compare-and-set: one order explains all concurrent answers.
-
-Several stores of a tree read, create, change and delete the same few records, some with old
-versions, some cut off in the middle; the test searches their answers for such an order. The same
-search on falsified answers finds none.
-"""
+Several stores use the same few records, some with old versions, some cut off; falsified
+answers have no such order."""
 
 from __future__ import annotations
 

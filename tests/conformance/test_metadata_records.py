@@ -365,7 +365,7 @@ async def test_a_leftover_becomes_a_topic_that_is_being_deleted(tree: Tree) -> N
     with pytest.raises(RecordNotFound):
         await a.take_up_leftover("public", "t", marked)
     await a.create_subscription("public", "t", "s", SubscriptionRecord())
-    # Another client makes a topic of that name at the same time: one of the two is first.
+    # Another client makes a topic of that name at the same time: only the first succeeds.
     made = TopicRecord(TopicSettings(), 1, incarnation="x-1")
     outcomes = await asyncio.gather(
         a.take_up_leftover("public", "t", marked),

@@ -670,8 +670,8 @@ async def _hears_after(
                     await broken.aclose()
                     await eventually(is_there)
         last = placed[-1]
-        # The alarms of a placement and of a reconnect may be late, whatever the pause before: one
-        # of them can pass for the answer to a change, but not for those to five in a row.
+        # The alarms of a placement and of a reconnect may be late: one of them can pass for the
+        # answer to a change, but not for those to five in a row.
         for _ in range(5):
             await quiet()
             record, names = last.record, last.names

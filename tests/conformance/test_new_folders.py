@@ -1,7 +1,4 @@
-"""A bookie with data accepts new ledger folders, and starts after a crash at any step of it.
-
-A bookie's folders were fixed at its first start: a full bookie could not get another disk.
-"""
+"""A bookie with data accepts new ledger folders, and starts after a crash at any step of it."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ from tests.support.metadata_trees import Tree
 from tests.support.raw_bookie import config_in
 
 
-class Crash(DiskError):
-    """The process ends here."""
+class Crash(DiskError): ...
 
 
 class FailingDisk(RealDisk):

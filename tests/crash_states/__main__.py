@@ -1,9 +1,7 @@
 """`python -m tests.crash_states [--length N] [--kills N] [--journals N] [--jobs N] [--json]`.
-
-Crash states of the storage: all sequences of at most N operations, all crash points, every disk
-that a crash may leave; the same with two journals; and the same after every kill and every failed
-sync. Exits with 1 at the first state that breaks a promise.
-"""
+All sequences of at most N operations, all crash points, every disk that a crash may leave;
+with two journals; and after every kill and failed sync. Exits with 1 at the first state that
+breaks a promise."""
 
 from __future__ import annotations
 

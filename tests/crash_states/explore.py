@@ -1,9 +1,6 @@
-"""Goes through all sequences of operations, their crash points, and every disk that a crash may
-leave.
-
-A crash point inside an operation belongs to the sequence that ends with that operation, so each is
-visited once. Equal states (the same disk, the same promises) are checked once.
-"""
+"""Goes through all sequences of operations, their crash points, and every disk that a crash
+may leave. A crash point belongs to the sequence that ends with its operation, so each is
+visited once. Equal states are checked once."""
 
 from __future__ import annotations
 
@@ -32,14 +29,11 @@ from tests.support.quiet import be_quiet
 _PIECE, _KILLS_PIECE = 144, 4
 
 
-class CrashStateFailed(AssertionError):
-    """A crash broke a promise."""
+class CrashStateFailed(AssertionError): ...
 
 
 @dataclass
 class Explored:
-    """Counts of a search."""
-
     sequences: int = 0
     points: int = 0
     """Crash points: moments before or after a call that changes the disk."""
@@ -54,11 +48,9 @@ class Explored:
 
     @property
     def states(self) -> int:
-        """The number of distinct crash states that were checked."""
         return len(self.digests)
 
     def join(self, other: Explored) -> None:
-        """Add the counts of another process."""
         self.sequences += other.sequences
         self.points += other.points
         self.incomplete += other.incomplete
@@ -95,11 +87,8 @@ def explore_all(
     two_journals: bool = False,
     on_sequences: Callable[[int], None] = lambda _: None,
 ) -> Explored:
-    """Check every crash state of all sequences of at most `length_max` operations.
-
-    With `kills`, check second lives instead; optionally a bookie with two journals. `on_sequences`
-    is called with the number of newly finished sequences.
-    """
+    """Check all sequences of at most `length_max` operations. With `kills`, check second lives
+    instead. `on_sequences` is called with the number of newly finished sequences."""
     wanted = list(sequences(length_max, WITH_TWO_JOURNALS if two_journals else OPERATIONS))
     look: Callable[..., Explored] = explore_kills if kills else explore
     if two_journals:

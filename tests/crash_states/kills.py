@@ -1,10 +1,7 @@
-"""A process dies in a call to its disk, another starts on the same machine, and the power fails.
-
-Data that the second process reads may be in the page cache alone: written and not synced, or clean
-although its sync had failed. The process must make it durable, or not rely on it: its answers are
-promises too, and so is what it lets be read. Every call of a short life is cut short, by SIGKILL
-before or after it or by a failing sync. Then every crash point of the second life is visited.
-"""
+"""A process dies in a call to its disk, another starts on the same machine, and the power
+fails. Data that the second process reads may be in the page cache alone: it must make it
+durable, or not rely on it. Every call of a short life is cut short, by SIGKILL before or after
+it or by a failing sync; then every crash point of the second life is visited."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ THEN = ("add", "fence", "lac", "checkpoint", "delete", "compact")
 
 @dataclass(frozen=True)
 class Kill:
-    """How the first process ends."""
-
     at: int
     """The number of the call in its last operation, from 1 on."""
     how: str
@@ -100,9 +95,8 @@ def second_lives(sequence: Sequence[str]) -> Iterator[tuple[str, list[CrashPoint
 def _first_life(
     sequence: Sequence[str], kill: Kill, then: str, seen: set[bytes]
 ) -> tuple[str, list[CrashPoint]] | None:
-    """Live, die, live again; return the points of the second life, or none when its start is in
-    `seen`. Return None when the last operation has no such call. With a second operation, return
-    only its points."""
+    """Return the points of the second life, or none when its start is in `seen`; None when the
+    last operation has no such call. With a second operation, return only its points."""
     loop = SimLoop(1, trace=Trace())
     life = Life(loop)
     first = Process(loop, "first")

@@ -1,5 +1,3 @@
-"""The storage engine keeps its promises through every crash of every short life."""
-
 from __future__ import annotations
 
 from collections import Counter

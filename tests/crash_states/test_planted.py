@@ -195,8 +195,8 @@ def last_journal_not_sealed_before_the_next(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "checkpoint", "compact", "compact")
 def log_removed_before_the_index_knows_its_copies(patch: pytest.MonkeyPatch) -> None:
-    # BookKeeper #1534 with its effect: the index on disk claims to have the copies, and lacks them,
-    # when the log that they were copied from is deleted.
+    # BookKeeper #1534 with its effect: the index claims to have the copies, and lacks them, when
+    # the log that they were copied from is deleted.
     async def relocate(self: Checkpointer, found: Any) -> int:
         with patch.context() as meanwhile:
             meanwhile.setattr(Checkpointer, "_put", put)

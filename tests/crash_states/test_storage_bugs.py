@@ -1,8 +1,6 @@
-"""The simulator's planted storage bugs are found without the simulator too.
-
-Bugs that lose data at a crash are found by the crash states, bugs that mistake damage by the single
-faults. The edits come from tests/sim/mutants.
-"""
+"""The simulator's planted storage bugs (tests/sim/mutants) are found without the simulator
+too: bugs that lose data at a crash by the crash states, bugs that mistake damage by the single
+faults."""
 
 from __future__ import annotations
 
@@ -35,9 +33,8 @@ def test_a_crash_state_shows_it(name: str) -> None:
 
 
 def test_an_index_flushed_too_late_is_made_up_for() -> None:
-    """BookKeeper #1534 shows in no crash here: a start adds the existing logs to an index behind
-    the mark, the copies among them, and no read needs the old log. test_planted.py plants the bug
-    with its effect, an index that claims copies it has lost."""
+    """BookKeeper #1534 shows in no crash here: a start adds the existing logs to an index
+    behind the mark. test_planted.py plants the bug with its effect."""
     life = ("add", "checkpoint", "compact", "compact")
     with planted("log-unlinked-before-the-index-flush"):
         explore([life[:length] for length in range(len(life) + 1)])

@@ -1,10 +1,6 @@
-"""`python -m tests.engine_model [--steps N] [--jobs N] [--seed N]`: the engine against the model.
-
-Hypothesis draws histories of operations (adds, fences, LACs, deletions, checkpoints, garbage
-collection, compaction, reads, restarts, deaths of the process and of its machine), many in
-parallel, until N steps have run. At the first answer that the model forbids it exits with 1 and the
-shortest history found.
-"""
+"""`python -m tests.engine_model [--steps N] [--jobs N] [--seed N]`: the engine against the
+model, in histories that Hypothesis draws until N steps have run. Exits with 1 and the shortest
+history at the first answer that the model forbids."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""A production storage with its collector on a simulated disk, driven and questioned by a test.
-
-Each life is a process that may die between any two steps, with operations in progress: killed, or
-with its machine, whose disk keeps any part of the unsynced data.
-"""
+"""A production storage with its collector on a simulated disk, whose process may die between
+any two steps: killed, or with its machine, whose disk keeps any part of the unsynced data."""
 
 from __future__ import annotations
 
@@ -88,7 +85,6 @@ class Engine:
         future.result()
 
     def settle(self) -> None:
-        """Wait until nothing is in progress."""
         for future in self.under_way:
             self._wait(future)
         self.under_way.clear()
@@ -163,7 +159,6 @@ class Engine:
         ledger.deleted = True
 
     def collect(self, *, compact: bool, wait: bool) -> None:
-        """Run a round of the collector, one at a time."""
         if self._collecting is not None and not self._collecting.done():
             return
         if compact:

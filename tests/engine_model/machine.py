@@ -25,8 +25,6 @@ waits = st.booleans()
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Each rule is one step."""
-
     histories = 0
     steps = 0
     deaths = 0
@@ -100,8 +98,6 @@ class Disagreement(AssertionError):
 
 
 class Piece(NamedTuple):
-    """The counts of a run."""
-
     histories: int
     steps: int
     deaths: int

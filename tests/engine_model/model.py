@@ -1,8 +1,6 @@
-"""Pure. The required answers of a storage engine: each entry is absent, uncertain or there.
-
-An entry has one content for ever, as in the protocol. A request without an answer may have happened
-or not, until a read has looked: from then on it is as it was seen.
-"""
+"""Pure. The required answers of a storage engine: each entry is absent, uncertain or there. A
+request without an answer may have happened, until a read has looked: from then on it is as it
+was seen."""
 
 from __future__ import annotations
 
@@ -11,8 +9,6 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Ledger:
-    """The promises about a ledger."""
-
     tried: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
     """Entries that must be there; entries in `tried` may be."""
@@ -39,7 +35,6 @@ class Ledger:
         self.lac = max(self.lac, entry_id - 1)
 
     def judge(self, held: set[int], fenced: bool, lac: int) -> None:
-        """Check a reader's findings against the promises."""
         assert self.acked <= held, f"acked entries {sorted(self.acked - held)} are lost"
         assert held <= self.tried, f"entries {sorted(held - self.tried)} that nobody wrote"
         assert fenced or not self.fenced, "the fence is lost"
@@ -47,8 +42,8 @@ class Ledger:
         assert self.lac <= lac <= self.lac_max, f"LAC {lac} is not {self.lac} to {self.lac_max}"
 
     def seen(self, held: set[int], fenced: bool, lac: int) -> None:
-        """Note findings while nothing is in progress: found entries stay, and absent entries stay
-        absent."""
+        """Note findings while nothing is in progress: found entries stay, and absent entries
+        stay absent."""
         self.judge(held, fenced, lac)
         self.tried, self.acked = set(held), set(held)
         self.fence_tried = self.fenced = fenced

@@ -1,5 +1,3 @@
-"""The engine agrees with the model, and the model finds planted bugs."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

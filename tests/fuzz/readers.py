@@ -1,8 +1,5 @@
-"""Everything that reads bytes from a disk or the network, each with valid bytes and its one error.
-
-`seal` repairs the checksums of mutated bytes, so that the code behind them is reached, as by bytes
-of a newer release, of a bug, of an attacker.
-"""
+"""Everything that reads bytes from a disk or the network, each with valid bytes and its one
+error. `seal` repairs the checksums of mutated bytes, so that the code behind them is reached."""
 
 from __future__ import annotations
 
@@ -88,7 +85,6 @@ from tests.support.v3_frames import (
 )
 
 FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
-"""Files that earlier versions wrote."""
 FRAME_BYTES_MAX = 64 * 1024
 UNPACKED_BYTES_MAX = 4096
 _U32 = struct.Struct(">I")
@@ -252,7 +248,6 @@ def _sealed_limbo(data: bytes) -> bytes:
 
 
 def _marks() -> list[bytes]:
-    """The marks of two journals, and the first version's file."""
     mark = Mark((Position(3, 99), Position(4, 1)), 2, 88, 1, 77, ("/j", "/k"))
     return [encode_mark(mark), *(one.read_bytes() for one in sorted(FORMATS.glob("mark/v*/*")))]
 
@@ -454,10 +449,7 @@ def _find_route(data: bytes) -> None:
 
 
 class _Quiet:
-    """A transport that only waits."""
-
-    def pause_reading(self) -> None:
-        """No more input is wanted."""
+    def pause_reading(self) -> None: ...
 
 
 def _first_frame(data: bytes) -> None:

@@ -33,7 +33,6 @@ MUTATIONS = st.binary(max_size=20)
 
 
 def mutated(data: bytes, mutations: bytes) -> bytes:
-    """Apply each of `mutations` to `data` in turn."""
     for which, where, value in struct.iter_unpack(">BHB", mutations[: len(mutations) // 4 * 4]):
         kind = KINDS[which % len(KINDS)]
         at = where % (len(data) + 1)

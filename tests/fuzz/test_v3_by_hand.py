@@ -1,11 +1,6 @@
-"""Hand-parsed v3 frames against generated protobuf: the reading is always the same.
-
-`take_run` and `Gathering` walk over usual adds without protobuf; headers and answers are written
-without it. Here frames are made field by field, so that their faults go beyond flipped bits: fields
-that are missing, repeated, in another order, of another wire type or number, numbers and lengths in
-too many bytes, messages in two parts, groups. Whatever the hand-written code accepts, protobuf
-reads alike, and every required field is there.
-"""
+"""Hand-parsed v3 frames against generated protobuf: whatever the hand-written code accepts,
+protobuf reads alike, and every required field is there. Frames are made field by field, so
+that their faults go beyond flipped bits."""
 
 from __future__ import annotations
 
@@ -39,8 +34,6 @@ HEADER, READ_BODY, ADD_BODY = 1, 100, 101
 
 
 class Field(NamedTuple):
-    """A field on the wire."""
-
     number: int
     wire: int
     value: int | bytes
@@ -123,7 +116,6 @@ def by_protobuf(frame: bytes) -> Any:
 
 
 def judged_add(frame: bytes) -> Add | None:
-    """Return the add of a frame, by protobuf alone."""
     found = by_protobuf(frame)
     if found is None or (found.header.version, found.header.operation) != (3, v3.Op.ADD):
         return None
@@ -347,7 +339,6 @@ def changed(fields: list[Field], program: bytes) -> list[Field]:
 
 
 def altered(fields: list[Field], at: int, kind: str, value: int) -> list[Field]:
-    """Return the replacement of the field at `at`."""
     one = fields[at]
     if kind == "drop":
         return []

@@ -25,7 +25,6 @@ class Fault:
     at: int
     """The number of the call, from 1 on; for ENOSPC, among calls that take space."""
     error: str
-    """`EIO` or `ENOSPC`."""
     calls: int = 1
     """How many calls in a row fail."""
 
@@ -58,7 +57,6 @@ class FailingCalls(DiskFaults):
         return self._fault is not None and self._fault.calls == _WHILE_CALLS
 
     def heal(self) -> None:
-        """Let the disk work from now on."""
         self._fault, self._failing = None, False
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:

@@ -1,8 +1,5 @@
-"""A life of the production storage that makes every kind of call, and handles its errors.
-
-The flush loop is production's, on virtual time. An error must be a declared one; a read is right or
-an error.
-"""
+"""A life of the production storage that makes every kind of call, and handles its errors, on
+virtual time. An error must be a declared one; a read is right or an error."""
 
 from __future__ import annotations
 
@@ -40,14 +37,12 @@ class FailingLife(EngineLife):
         return bool(self.fatal) or self.ended is not None
 
     async def live(self) -> None:
-        """Run all steps, until the process is dead."""
         for step in STEPS:
             if self.dead:
                 return
             await self._within(step(self), step)
 
     async def settle(self) -> None:
-        """Give background work time."""
         await asyncio.sleep(_FLUSHED_S)
 
     async def _within(self, work: Awaitable[None], what: object) -> None:

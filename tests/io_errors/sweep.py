@@ -1,10 +1,7 @@
-"""Makes every call of a life fail, one after the other, and checks the result.
-
-While the process lives: an acked entry can be read, or an explicit error says why not. A failed
-sync ends the process, and no promise follows it. A full disk does not end it, and the bookie takes
-adds again once there is room. Afterwards the process is killed or the power fails; on a healthy
-disk it starts and has every acked entry: the checks of tests/support/engine_lab/check.py.
-"""
+"""Makes every call of a life fail, one after the other, and checks the result. While the
+process lives, an acked entry can be read, or an explicit error says why not. A failed sync
+ends the process, and no promise follows it; a full disk does not. Afterwards, on a healthy
+disk, it starts and has every acked entry."""
 
 from __future__ import annotations
 
@@ -51,8 +48,8 @@ def count_calls() -> tuple[int, int]:
 
 
 def all_faults(stride: int = 1) -> Iterator[Fault]:
-    """Yield every call with every kind of fault; with a stride, every n-th call, of all kinds in
-    turn."""
+    """Yield every call with every kind of fault; with a stride, every n-th call, of all kinds
+    in turn."""
     calls, space_calls = count_calls()
     for number, (error, length) in enumerate(KINDS):
         last = space_calls if error == "ENOSPC" else calls

@@ -1,11 +1,8 @@
-"""`python -m tests.single_fault [--stride N] [--jobs N] [--only …]`: faults of a bookie's disk.
-
-**cluster**: every 512-byte block of every file of one of three bookies, RocksDB's included, is
-flipped, zeroed or cut off; the bookie is started and everything is read. **storage**: on simulated
-disks every block is also overwritten and replaced by its neighbour, and in every N-th byte a bit is
-flipped; the same, with fewer flipped bits, on every disk that a power failure leaves in the middle
-of a checkpoint. Exits with 1 at the first wrong answer.
-"""
+"""`python -m tests.single_fault [--stride N] [--jobs N] [--only …]`: faults of a bookie's
+disk. **cluster**: every 512-byte block of every file of one of three bookies is flipped,
+zeroed or cut off. **storage**: on simulated disks every block is also overwritten or replaced
+by its neighbour, and a bit of every N-th byte is flipped; the same on every disk that a power
+failure leaves within a checkpoint. Exits with 1 at the first wrong answer."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class Fault(NamedTuple):
 
 
 def block_faults(image: Image) -> Iterator[Fault]:
-    """Yield faults of every block of every file: zeros, junk, a neighbour's content, the file cut
-    there."""
+    """Yield faults of every block of every file: zeros, junk, a neighbour's content, the file
+    cut there."""
     for path, (data, size) in sorted(image.files.items()):
         for start in range(0, len(data), BLOCK):
             end = min(start + BLOCK, size)
@@ -70,8 +70,6 @@ def bit_faults(image: Image, first: int, stride: int) -> Iterator[Fault]:
 
 
 class JournalBlock(NamedTuple):
-    """A block of the newest journal file."""
-
     start: int
     end: int
     is_group: bool
@@ -93,8 +91,8 @@ def newest_journal(image: Image) -> tuple[str, list[JournalBlock]]:
 
 
 def is_torn_tail(fault: Fault, image: Image) -> bool:
-    """Whether the fault looks like a write that the last crash tore: no header of a later block is
-    left to prove that the hurt block had been durable."""
+    """Whether the fault looks like a write that the last crash tore: no header of a later
+    block is left to prove that the hurt block had been durable."""
     path, blocks = newest_journal(image)
     if fault.path != path:
         return False

@@ -1,10 +1,7 @@
 """Puts each single fault on the disk of a stopped bookie, starts it, and reads everything.
-
-Allowed: the right bytes; an explicit error; a refused start, with file and reason. Never: other
-bytes, "no such entry" for an acked entry, a lost fence or key, an undeclared error. Only damage in
-the newest block of the journal looks like a torn write, which was never acked: the other replicas
-have it (GUARANTEES.md).
-"""
+Allowed: the right bytes; an explicit error; a refused start, with file and reason. Never:
+other bytes, "no such entry" for an acked entry, a lost fence or key. Only damage in the newest
+block of the journal looks like a torn write, which was never acked (GUARANTEES.md)."""
 
 from __future__ import annotations
 
@@ -79,8 +76,7 @@ class Case(NamedTuple):
     facts: tuple[Fact, ...]
 
 
-class WrongAnswer(AssertionError):
-    """A single fault made a bookie lie."""
+class WrongAnswer(AssertionError): ...
 
 
 def cases() -> Iterator[Case]:
@@ -123,7 +119,6 @@ def _nothing_lost(point: CrashPoint) -> Image:
 
 
 def mark_faults(case: Case) -> Iterator[Fault]:
-    """Yield faults of the file with the mark."""
     return (fault for fault in faults_of(case, 20, 97) if fault.path.endswith(MARK))
 
 

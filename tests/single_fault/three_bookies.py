@@ -1,12 +1,7 @@
-"""The same faults on real files of one of three bookies, with RocksDB and a ledger client.
-
-A small cluster is written once; the folder of `b1` is kept as a `kill -9` leaves it. Then, for each
-512-byte block of each of its files: put the folder back, hurt the block, start the bookie, ask it
-for all its entries, and read everything through a client. Allowed: the right bytes; an explicit
-error of `b1`, or its refusal to start. Never: other bytes, "no such entry" for an acked entry, an
-ack in a fenced or deleted ledger, a deleted file, a client that cannot read what the other bookies
-hold.
-"""
+"""The same faults on real files of one of three bookies, with RocksDB and a ledger client. The
+folder of `b1` is kept as a `kill -9` leaves it. For each block: put the folder back, hurt the
+block, start the bookie, ask it for all its entries, and read everything through a client.
+Besides sweep.py's rules, no client may miss what the other bookies hold."""
 
 from __future__ import annotations
 
@@ -43,8 +38,8 @@ _LOG_BYTES_MAX = 12 * 1024
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of `b1`: two ledger folders, and so small files that there are several of
-    each kind."""
+    """Return the settings of `b1`: two ledger folders, and so small files that there are
+    several of each kind."""
     return {
         "ledger_directories": (f"{folder}/b1/ledgers-1", f"{folder}/b1/ledgers-2"),
         "journal_preallocate_bytes": 8 * 1024,
@@ -170,7 +165,6 @@ class ThreeBookies:
         return [path for path, log_id in found if log_id is not None and log_id <= mark.log_id]
 
     async def _ask_everything(self, fault: Fault) -> str:
-        """Check the answers of `b1` itself."""
         raw = await RawClient.connect(self._node)
         ends: Counter[str] = Counter()
         try:
@@ -250,14 +244,12 @@ def faults_of(image: Image, stride: int = 1) -> Iterator[Fault]:
 
 
 def kind_of(path: str) -> str:
-    """Return the kind of a bookie's file."""
     folder, _, name = path.rpartition("/")
     kind = re.sub(r"^[0-9a-f]{16}\.|[-.]?[0-9]+|^\.", "", name)
     return f"index {kind.lstrip('.')}" if folder.endswith("index") else kind
 
 
 def image_of(folder: Path) -> Image:
-    """Read a folder's content as a disk image."""
     files: dict[str, tuple[bytes, int]] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -268,7 +260,6 @@ def image_of(folder: Path) -> Image:
 
 @contextlib.asynccontextmanager
 async def three_bookies(folder: Path) -> AsyncIterator[ThreeBookies]:
-    """Write the cluster, and stop `b1`."""
     os.makedirs(folder, exist_ok=True)
     async with running_cluster(folder / "cluster", 0) as cluster:
         world = ThreeBookies(cluster, folder / "kept")
@@ -282,8 +273,8 @@ async def three_bookies(folder: Path) -> AsyncIterator[ThreeBookies]:
 async def sweep_cluster(
     folder: Path, stride: int = 1, part: int = 0, parts: int = 1, *, only: str = ""
 ) -> Counter[tuple[str, str]]:
-    """Return (kind of file, ending) → count. Raises `WrongAnswer`. Uses the `part`-th share of
-    every `stride`-th fault, in files whose path contains `only`."""
+    """Return (kind of file, ending) → count. Uses the `part`-th share of every `stride`-th
+    fault, in files whose path contains `only`."""
     ends: Counter[tuple[str, str]] = Counter()
     async with three_bookies(folder) as world:
         for number, fault in enumerate(faults_of(world.image, stride)):

@@ -1,8 +1,5 @@
-"""A fake of Apache's bookie: it speaks v2 or v3 frames, and only one version on a connection.
-
-It keeps entries in memory. Like the real one, it hangs up when it gets an extension frame or a
-version that the connection does not speak.
-"""
+"""A fake of Apache's bookie, which speaks v2 or v3 frames. Like the real bookie, it hangs up
+when it gets an extension frame, or a version that the connection does not speak."""
 
 from __future__ import annotations
 
@@ -97,7 +94,6 @@ class FakeApacheBookie:
 
 @contextlib.asynccontextmanager
 async def apache_bookie(store: MetadataStore, name: str) -> AsyncIterator[FakeApacheBookie]:
-    """Run a bookie that is registered and serves."""
     bookie = FakeApacheBookie()
     server = await asyncio.start_server(bookie.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -11,7 +11,7 @@ from tests.support.fake_broker import FakeCluster, running
 
 
 class BrokerThread:
-    """Runs until `stop`. The thread is a daemon, so a program may end with it."""
+    """The thread is a daemon, so a program may end with it."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -24,7 +24,6 @@ class BrokerThread:
         assert self._ready.wait(20)
 
     def values(self) -> list[bytes | None]:
-        """Return the values of all messages of all topics."""
         assert self._cluster is not None
         return [
             record.value

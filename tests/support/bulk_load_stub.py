@@ -1,8 +1,5 @@
-"""A driver of bulk loads that remembers what reaches it; it neither writes nor loads a ledger.
-
-For tests of the calls in front of the driver, which name ledgers that nobody has written. The real
-driver: tests/unit/broker, tests/cluster/test_broker_bulk_loads.py.
-"""
+"""A driver of bulk loads that remembers its calls, for tests that name ledgers that were never
+written."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ class BulkLoadStub:
         self.begun: list[tuple[str, int, Mapping[str, str]]] = []
         self.callers: list[Caller] = []
 
-    def close(self) -> None:
-        """Do nothing: no work is under way."""
+    def close(self) -> None: ...
 
     async def begin(
         self,

@@ -28,7 +28,6 @@ def config(folder: Path, name: str = "node", **how: Any) -> TlsConfig:
 
 
 def certificates(folder: Path, name: str = "node", **how: Any) -> Certificates:
-    """Return that certificate, loaded."""
     return Certificates(config(folder, name, **how))
 
 
@@ -42,7 +41,6 @@ def make_long_ago(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> M
 
 
 def renew(folder: Path, name: str = "node") -> None:
-    """Replace the certificate by a new one."""
     for suffix in ("pem", "key"):
         (folder / f"{name}.{suffix}").unlink()
     make(folder, name)

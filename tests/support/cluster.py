@@ -70,8 +70,8 @@ PATIENT: dict[str, Any] = QUICK | {
     "read_timeout_s": 60.0,
     "connect_timeout_s": 60.0,
 }
-"""Deadlines for tests in which every bookie answers: a disk that stalls for seconds ends nothing.
-"""
+"""Deadlines for tests in which every bookie answers: a disk that stalls for seconds ends
+nothing."""
 SESSION_TIMEOUT_MS = 10_000
 PATIENT_SESSION_TIMEOUT_MS = 60_000
 FAST: dict[str, Any] = {
@@ -149,8 +149,8 @@ class Cluster:
         self._deadlines = PATIENT if patient else QUICK
         self.store = store
         self.guarded = guarded
-        """Whether bookies authenticate callers once the policy demands it, and our clients prove
-        themselves."""
+        """Whether bookies authenticate callers once the policy demands it, and our clients
+        prove themselves."""
         self.authenticates: KnowsCallers | None = None
         """Checks client certificates on bookies that start from now on."""
         self.tls = tls
@@ -163,14 +163,12 @@ class Cluster:
         self.brokers: dict[str, RunningBroker] = {}
         """The latest broker of each name."""
         self.apis: dict[str, Api] = {}
-        """The API of each broker behind HTTP, by name."""
         self._session_timeout_ms = session_timeout_ms
         self._clients: list[LedgerClient] = []
         self._running: list[RunningBroker] = []
         self._http: aiohttp.ClientSession | None = None
 
     def parts(self) -> list[object]:
-        """List servers, brokers, clients and bookies in the order of an orderly stop."""
         living = [one for one in self._running if not one.gone]
         brokers = [part for one in living for part in (one.server, one.broker, one.ledgers)]
         return [*brokers, *self._clients, *self.nodes.values()]
@@ -229,8 +227,8 @@ class Cluster:
         return BookieTokens(await cluster_secret(self.store), wall_clock_ms)
 
     async def secure(self, *rules: tuple[str, str, str], secured: bool = True) -> None:
-        """Replace all rules by these: principal, operations, resource. Return once the bookies know
-        them."""
+        """Replace all rules by these: principal, operations, resource. Return once the bookies
+        know them."""
         made = tuple(
             rule_record(make_rule(principal, operations, resource, allow=True))
             for principal, operations, resource in rules
@@ -320,7 +318,6 @@ class Cluster:
 
     @property
     def api(self) -> Api:
-        """Return the API of any broker behind HTTP."""
         return next(iter(self.apis.values()))
 
     async def owner_of(self, path: str) -> str:
@@ -402,8 +399,8 @@ async def running_cluster(
     patient: bool = False,
     **how: Any,
 ) -> AsyncIterator[Cluster]:
-    """Run `bookies` bookies with the settings `how`, and `brokers` brokers behind HTTP, `broker-0`
-    first. With `patient`, sessions and requests outlast a machine that stands still for seconds."""
+    """Run bookies with the settings `how`, and brokers behind HTTP, `broker-0` first. With
+    `patient`, sessions and requests outlast a machine that stands still for seconds."""
     bookies_session_ms = SHIPPED_SESSION_TIMEOUT_MS
     if patient:
         bookies_session_ms = session_timeout_ms = PATIENT_SESSION_TIMEOUT_MS
@@ -449,7 +446,7 @@ def payload_of(entry_id: int, size: int = 100) -> bytes:
 
 
 async def add_many(writer: LedgerWriter, count: int, size: int = 100) -> None:
-    """Add `count` entries, pipelined, and wait for the last. Any error fails the call."""
+    """Add `count` entries, pipelined, and wait for the last."""
     last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     first = writer.last_add_pushed + 1
     errors: list[Any] = []
@@ -480,7 +477,7 @@ async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -
 
 
 async def owned(broker: Broker, name: PartitionName) -> Partition:
-    """Claim and open the partition here, whatever the preference, and return it."""
+    """Claim and open the partition here, whatever the preference."""
     async with asyncio.timeout(60):
         while True:
             try:

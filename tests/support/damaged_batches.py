@@ -1,7 +1,5 @@
-"""Record batches with a valid checksum and damaged records, one kind of damage each.
-
-Each batch has five records. Record 2 is damaged, or else the count or the end of the batch.
-"""
+"""Record batches with a valid checksum and one kind of damage each: in record 2 of five, or in
+the batch's count or end."""
 
 from __future__ import annotations
 
@@ -76,8 +74,7 @@ def whole(body: bytes, by: int = 0) -> bytes:
 
 
 def batch_of(records: list[bytes], kind: int = 0, count: int | None = None) -> bytes:
-    """Build a batch of these records, with fitting checksum and length. `count` goes into its
-    header."""
+    """Build a batch with fitting checksum and length. `count` goes into its header."""
     packed = PACK[kind](b"".join(records))
     count = len(records) if count is None else count
     header = read_header(build_batch([Record(None, b"x", (), 1000)]))._replace(
@@ -159,7 +156,6 @@ LENIENT = list(_LENIENT)
 
 
 def damaged(name: str, kind: int = 0) -> bytes:
-    """Return the batch with the damage or oddity of that name."""
     if (record := _ALONE.get(name) or _LENIENT.get(name)) is not None:
         return batch_of(_with(record), kind)
     records, count = _WHOLE[name]

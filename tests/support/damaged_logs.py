@@ -49,12 +49,10 @@ def records_in(disk: MemoryDisk, folders: tuple[str, ...]) -> list[Placed]:
 
 
 def flip(disk: MemoryDisk, path: str, offset: int) -> None:
-    """Flip one bit of a file."""
     disk.flip(path, offset, 0x10)
 
 
 def cut(disk: MemoryDisk, path: str, size: int) -> None:
-    """Cut off the end of a file."""
     disk.names[path].resize(size)
     disk.names[path].sync()
 

@@ -1,8 +1,5 @@
-"""Run the tests that failed last once more, one at a time: `make test-failed`.
-
-pytest's own `--last-failed` does not find a test that a parallel run has put into a group: the name
-then ends with `@group`. Having found none it runs *every* test, which takes an hour on one worker.
-"""
+"""Run the tests that failed last once more, one at a time: `make test-failed`. pytest's
+`--last-failed` does not find names with `@group` of a parallel run, and then runs every test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Callers and permissions for tests: names as tokens, a policy without a store.
-
-`Bearer alice` is user:alice. `Bearer alice+staff` is also in group:staff, until `withdrawn`.
-"""
+"""Callers and permissions for tests, without a store. The token `Bearer alice` is user:alice;
+`Bearer alice+staff` is also in group:staff, until `withdrawn`."""
 
 from __future__ import annotations
 

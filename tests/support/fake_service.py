@@ -1,7 +1,5 @@
 """A small broker for tests of the client: real HTTP, Kafka's sequence rules, and faults.
-
-It keeps its log in memory. Before each publish it calls `fault` for the fault to inject.
-"""
+Before each publish it calls `fault` for the fault to inject."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from octavo.protocol.records import Record, read_records
 
 Fault = Callable[[], str | None]
 """None, or: `drop` (connection lost, nothing stored), `store-drop` (stored, then lost), `503`,
-`504` (stored, outcome unknown), `422` (refused for good), `late` (answers after a pause), `slow`
-(stored, answered after other brokers were asked three times for the owner), `hang` (stored, never
-answered)."""
+`504` (stored, outcome unknown), `422` (refused for good), `late` (answers after a pause),
+`slow` (stored, answered after other brokers were asked three times for the owner), `hang`
+(stored, never answered)."""
 
 
 class FakeBroker:

@@ -1,7 +1,5 @@
-"""The headers with which brokers of former versions proved that they made a call.
-
-No broker believes them now. Tests make them with the right key, so that a believer would act.
-"""
+"""Headers with which brokers of former versions proved that they made a call. No broker
+accepts them now; tests make them with the right key, so that a broker that did would show."""
 
 from __future__ import annotations
 
@@ -20,7 +18,6 @@ _COVERED = (BY, TO, "Octavo-Incarnation", ESCAPED)
 def former_headers(
     key: bytes, caller: str, target: str, method: str, path: str, principal: str = "user:root"
 ) -> dict[str, str]:
-    """Return the headers of a call that `caller` makes to `target` for `principal`."""
     headers = {
         BY: caller, TO: target, IDENTITY: json.dumps([principal, [], "token", None]),
         NONCE: "0123456789abcdef-0",

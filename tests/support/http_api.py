@@ -12,7 +12,7 @@ from yarl import URL
 
 
 class Api:
-    """A test's HTTP client: `await api.post("/v1/…", json=…)` returns an `Answer`."""
+    """`await api.post("/v1/…", json=…)` returns an `Answer`."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.session = session
@@ -54,7 +54,6 @@ class Answer:
 
 
 async def until(check: Callable[[], Any], seconds: float = 5.0) -> None:
-    """Wait until `check` holds."""
     async with asyncio.timeout(seconds):
         while True:
             if check():

@@ -1,9 +1,6 @@
-"""A world without network or clock for the pure cores of the ledger; bookies are dicts.
-
-Each request of an action becomes an envelope. Delivering the envelope performs the request and
-gives the answer to the core; the test chooses the order. Scenarios run here; tests/model visits
-every order.
-"""
+"""A world without network or clock for the pure cores of the ledger. A request becomes an
+envelope; delivering it performs the request and answers the core. The test chooses the order;
+tests/model visits every order."""
 
 from __future__ import annotations
 
@@ -84,7 +81,6 @@ class Agent:
         return [envelope.label for envelope in self.inbox]
 
     def deliver(self, index: int = 0) -> None:
-        """Deliver one envelope."""
         envelope = self.inbox.pop(index)
         self.on_deliver(envelope.label)
         self.take(getattr(self, envelope.method)(*envelope.args))

@@ -51,7 +51,6 @@ class LineProtocol:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Listen on a free port, and return it."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
@@ -130,7 +129,6 @@ class Client:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def ask(self, line: str) -> str:
-        """Return the answer to this line."""
         self._writer.write(line.encode() + b"\n")
         return (await asyncio.wait_for(self._reader.readline(), 20)).decode().rstrip("\n")
 

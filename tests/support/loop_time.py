@@ -1,8 +1,5 @@
-"""Measures how long an event loop stands still: its thread's processor time between two turns.
-
-Processor time, unlike wall time, does not grow when the machine does other work. So a test may
-bound a stall in milliseconds on a busy machine.
-"""
+"""Measures how long an event loop stands still: its thread's processor time between two turns,
+which does not grow when the machine does other work."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class LoopTime:
 
 def slowness() -> float:
     """Return how much slower this machine is now than the machine of the bounds, at least 1.
-    Processor time grows when two tests share a core's caches, and on slower machines."""
+    Processor time grows when two tests share a core's caches."""
     began_s = time.thread_time()
     found = 0
     for number in range(LOOP_STEPS):

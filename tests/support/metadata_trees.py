@@ -129,7 +129,6 @@ class Proxy:
             up_writer.close()
 
     def drop(self) -> None:
-        """Cut every open connection."""
         for task in self.tasks:
             task.cancel()
 
@@ -261,8 +260,6 @@ async def zookeeper_tree(zookeeper: Any) -> AsyncIterator[ZooKeeperTree]:
 
 
 class MemoryTree:
-    """The store of tests/support/memory_metadata.py."""
-
     def __init__(self) -> None:
         self.server = MemoryMetadata()
 

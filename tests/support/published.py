@@ -1,8 +1,5 @@
-"""Waits until readers of the bookies see published messages.
-
-Bookies learn the last add confirmed with the next entry, or when the writer has been idle for a
-moment. So Spark does not see the broker's latest acks at once.
-"""
+"""Waits until readers of the bookies see published messages: bookies learn the last add
+confirmed with the next entry, or when the writer has been idle for a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drops the logs of a thousand storages: no test reads them, and formatting them is slow."""
+"""Drops the logs of a thousand storages: formatting them is slow."""
 
 from __future__ import annotations
 

@@ -67,13 +67,11 @@ def add_of(
     key: bytes = KEY,
     lac: int = -2,
 ) -> bytes:
-    """Build a whole add frame."""
     entry = entry_of(ledger_id, entry_id, payload, lac)
     return add_prefix(key, len(entry), flags) + entry
 
 
 def adds_of(ledger_id: int, ids: Iterable[int], payload: bytes = b"payload", **how: Any) -> bytes:
-    """Build many add frames, one after another."""
     return b"".join(add_of(ledger_id, entry_id, payload, **how) for entry_id in ids)
 
 
@@ -157,7 +155,7 @@ class RawClient:
         return found
 
     async def fence(self, ledger_id: int, key: bytes = KEY) -> Any:
-        """Send a fencing read of the last entry."""
+        """Fence with a read of the last entry."""
         return await self.read(ledger_id, -1, Flag.FENCE | Flag.HIGH_PRIORITY, key)
 
     async def call(self, op: extension.Op, **body: Any) -> extension.Answer:
@@ -264,7 +262,6 @@ def new_node(
     tls: Certificates | None = None,
     guard: Guard | None = None,
 ) -> BookieNode:
-    """Make a node without starting it."""
     return BookieNode(
         config,
         store,
@@ -285,7 +282,6 @@ async def running_bookie(
     tls: Certificates | None = None,
     **how: Any,
 ) -> AsyncIterator[BookieNode]:
-    """Run a bookie that stores below `folder`, next to its metadata."""
     async with open_metadata(metadata or folder) as store:
         node = new_node(config_in(folder, **how), store, disk, tls)
         await node.start()

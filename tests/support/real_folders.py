@@ -38,8 +38,8 @@ class RealBench(Bench):
 
 
 async def filled(folder: Path) -> tuple[BookieConfig, list[IndexedExtent]]:
-    """Fill a bookie with overwritten, deleted and plain ledgers, stop it, and return it with its
-    index."""
+    """Fill a bookie with overwritten, deleted and plain ledgers, stop it, and return it with
+    its index."""
     config = config_in(folder)
     bench = RealBench(config)
     async with bench:

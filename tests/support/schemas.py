@@ -14,14 +14,13 @@ def fanned_out(levels: int) -> dict[str, Any]:
 
 
 def record_of(name: str, *kinds: Any) -> dict[str, Any]:
-    """Return an Avro record with a field of each kind."""
     named = [{"name": f"f{n}", "type": kind} for n, kind in enumerate(kinds)]
     return {"type": "record", "name": name, "fields": named}
 
 
 def entangled(levels: int, last: str) -> dict[str, Any]:
-    """Each record holds a union of two records that both hold the next: naive comparison takes 4 **
-    levels steps."""
+    """Each record holds a union of two records that both hold the next: naive comparison takes
+    4 ** levels steps."""
     found: Any = last
     for n in range(levels):
         found = ["null", record_of(f"a{n}", found), record_of(f"b{n}", f"a{n}")]

@@ -1,8 +1,5 @@
 """Write the tables of settings in docs/operations.md: `python -m tests.support.settings_page`.
-
-The fields of the config classes are the declarations: their defaults, and the texts below them.
-A test compares the page with what this module writes.
-"""
+A test compares the page with what this module writes."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def rows(first: int, last: int) -> pa.RecordBatch:
 
 
 async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBatch) -> Message:
-    """Run a task as Spark does: a copy of the writer, in a thread of another process. Return its
-    message."""
+    """Run a task as Spark does: a copy of the writer, in a thread of another process. Return
+    its message."""
     copy = pickle.loads(pickle.dumps(writer))
     message = await asyncio.to_thread(copy.write, iter(batches))
     found = pickle.loads(pickle.dumps(message))

@@ -1,5 +1,3 @@
-"""Fast walks over the sources, for tests of house rules that look at each module."""
-
 from __future__ import annotations
 
 import ast

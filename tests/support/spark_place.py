@@ -1,7 +1,5 @@
-"""A cluster in this process for tests of Spark's reads: bookies, a broker, one topic.
-
-Tests plan and read without a JVM, with the objects that Spark's driver and tasks call.
-"""
+"""A cluster in this process for tests of Spark's reads without a JVM: bookies, a broker, one
+topic."""
 
 from __future__ import annotations
 
@@ -34,8 +32,6 @@ WHOLE = [f"b{number:03d}-{row}" for number in range(BATCHES) for row in range(RO
 
 
 class Place:
-    """Three bookies, a broker, and one partition of many ledgers, all in this process."""
-
     def __init__(self, cluster: Cluster, broker: RunningBroker, name: PartitionName) -> None:
         self.cluster = cluster
         self.running = broker

@@ -1,6 +1,4 @@
-"""Helpers for tests of the storage engine: runs of entries as a connection makes them, and a
-storage on a disk that can crash.
-"""
+"""Runs of entries as a connection makes them, and a storage on a disk that can crash."""
 
 from __future__ import annotations
 
@@ -61,7 +59,6 @@ def make_run(
 
 
 async def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Wait until `holds` returns true."""
     async with asyncio.timeout(timeout_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -93,7 +90,6 @@ class Bench:
         return self.disk.indexes.kept
 
     async def start(self) -> None:
-        """Open the storage with these settings."""
         self.is_open = False
         self.storage = await Storage.open(
             self.config,

@@ -1,11 +1,8 @@
-"""Which tests `make test` runs, and which it leaves to `make test-medium`.
-
-`tests/medium.txt` lists the second tier. It is measured, in seconds of processor time, which other
-work on the machine hardly changes. A test that mostly waits counts with a third of its time,
-because three tests run at a time; so measure on a machine that does nothing else.
-`python -m tests.support.tiers RUN.xml` writes the list from the JUnit files of runs
-(`pytest --junitxml=RUN.xml`), and keeps the lines of tests that did not run.
-"""
+"""Which tests `make test` runs, and which it leaves to `make test-medium`: tests/medium.txt
+lists the second tier, in seconds of processor time. A test that mostly waits counts with a
+third of its time. `python -m tests.support.tiers RUN.xml` writes the list from JUnit files
+(`pytest --junitxml=RUN.xml`) of an idle machine, and keeps the lines of tests that did not
+run."""
 
 from __future__ import annotations
 
@@ -60,8 +57,6 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the list."""
-
     name: str
     """A function, one of its cases, or a folder, which ends in a slash."""
     seconds: float
@@ -69,13 +64,11 @@ class Line:
 
 
 def read(text: str) -> dict[str, Line]:
-    """Return the lines of a list by their names."""
     lines = [line.split(maxsplit=2) for line in text.splitlines() if not line.startswith("#")]
     return {name: Line(name, float(seconds), int(kept)) for seconds, kept, name in lines}
 
 
 def written(lines: Iterable[Line]) -> str:
-    """Return the text of a list."""
     ordered = sorted(lines, key=lambda line: line.name)
     return _HEAD + "".join(f"{line.seconds:.1f} {line.kept} {line.name}\n" for line in ordered)
 
@@ -86,7 +79,6 @@ def function_of(name: str) -> str:
 
 
 def second_tier(names: Sequence[str], lines: Mapping[str, Line]) -> set[str]:
-    """Return which of the tests are left to the second tier."""
     folders = tuple(name for name in lines if name.endswith("/"))
     left = {name for name in names if name in lines and name != function_of(name)}
     left |= {name for name in names if name.startswith(folders)}
@@ -105,7 +97,6 @@ def _spread(cases: Sequence[str], count: int) -> list[str]:
 
 
 def measured(text: str) -> dict[str, float]:
-    """Return the seconds of each test of a JUnit file."""
     found = {}
     for case in ElementTree.fromstring(text).iter("testcase"):
         seconds = case.find(f"./properties/property[@name='{PROPERTY}']")
@@ -133,7 +124,6 @@ def lines_of(seconds: Mapping[str, float]) -> list[Line]:
 
 
 def stays(name: str) -> bool:
-    """Say whether a test belongs to the first tier whatever it takes."""
     return name.startswith(tuple(FIRST_TIER))
 
 
@@ -168,7 +158,7 @@ def _in_folder(line: Line, old: Mapping[str, Line]) -> bool:
 
 
 def main() -> None:
-    """Write the list anew."""
+    """Write the list again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="JUnit files, the newest last")
     seconds: dict[str, float] = {}

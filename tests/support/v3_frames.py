@@ -16,7 +16,6 @@ RECOVERY = 1
 
 
 def framed(message: bytes) -> bytes:
-    """Prefix the frame's length."""
     return LENGTH.pack(len(message)) + message
 
 
@@ -112,7 +111,6 @@ class V3Client:
         return message
 
     async def ask(self, op: int, field: str = "", **body: Any) -> Any:
-        """Send one request and return its answer."""
         self._txn += 1
         self.send(request_frame(op, self._txn, field, **body))
         answer = await self.answer()
@@ -121,7 +119,6 @@ class V3Client:
         return answer
 
     async def add(self, ledger: int, entry: int, **how: Any) -> int:
-        """Send one add and return its status."""
         self.send(add_frame(ledger, entry, txn=77, **how))
         answer = await self.answer()
         assert answer.header.txnId == 77
@@ -130,7 +127,6 @@ class V3Client:
         return int(answer.status)
 
     async def read(self, ledger: int, entry: int, **how: Any) -> Any:
-        """Send one read and return its body."""
         self.send(read_frame(ledger, entry, txn=78, **how))
         answer = await self.answer()
         assert answer.header.txnId == 78

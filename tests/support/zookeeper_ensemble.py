@@ -36,7 +36,6 @@ class Place:
 
 
 def local_places(count: int) -> list[Place]:
-    """Return places on this machine, on free ports."""
     return [
         Place(f"zk-{n}", "127.0.0.1", free_port(), free_port(), free_port()) for n in range(count)
     ]
@@ -110,7 +109,6 @@ class Ensemble:
         return config
 
     def start_all(self) -> None:
-        """Start the servers that do not run, and wait until all serve."""
         for name in self.places:
             if name not in self.processes or self.processes[name].poll() is not None:
                 self.start(name)
@@ -168,7 +166,6 @@ class Ensemble:
 
 @contextlib.contextmanager
 def running(ensemble: Ensemble) -> Iterator[Ensemble]:
-    """Run the whole ensemble for the length of a block."""
     try:
         ensemble.start_all()
         yield ensemble

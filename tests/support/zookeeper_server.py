@@ -1,5 +1,3 @@
-"""A real ZooKeeper server that tests start and stop."""
-
 from __future__ import annotations
 
 import contextlib
@@ -49,8 +47,8 @@ def serves(port: int, context: ssl.SSLContext | None = None) -> bool:
 def running_zookeeper(
     folder: Path, port: int, tls: ServerTls | None = None, context: ssl.SSLContext | None = None
 ) -> Iterator[ZooKeeperServer]:
-    """Run a server in `folder` for the length of a block. Raises `ZooKeeperNotInstalled`. With
-    `tls`, its port speaks TLS, and `context` is used to ask whether it serves."""
+    """Run a server in `folder` for the length of a block. With `tls`, its port speaks TLS, and
+    `context` is used to ask whether it serves."""
     config = write_config(str(folder), port=port, tick_ms=TICK_MS, tls=tls)
     command = server_command(config, durable=False)
     with open(folder / "log", "wb") as log:

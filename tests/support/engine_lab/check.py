@@ -1,10 +1,6 @@
-"""Opens the disk that a crash left and compares it with the storage's promises.
-
-Acked entries are there with their bytes. Fences, keys, explicit LACs and deletions stay. No entry
-appears that was never written. The bookie starts and takes adds. The disk is opened four times, and
-each time the same must be seen: as the crash left it; after one more add and a power failure; after
-a checkpoint and a power failure; and, after a compaction, without the index, which is then rebuilt.
-"""
+"""Opens the disk that a crash left and compares it with the storage's promises. It is opened
+four times with the same result: as the crash left it; after one more add and a power failure;
+after a checkpoint and a power failure; after a compaction, without the index."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Runs the production collector on a storage of these tests."""
-
 from __future__ import annotations
 
 import copy
@@ -33,7 +31,7 @@ async def collect(storage: Storage, config: BookieConfig, *, compact: bool) -> N
     if compact:
         config = copy.copy(config)
         for name in ("gc_minor_ratio", "gc_major_ratio"):
-            object.__setattr__(config, name, 1.0)  # a value that a bookie's settings would refuse
+            object.__setattr__(config, name, 1.0)  # a bookie's settings would refuse this value
     collector = Collector(config, storage, _AllThere(), clock=lambda: LATER_MS)
     if compact:
         collector.start_now(minor=True, major=True)

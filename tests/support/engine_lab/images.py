@@ -1,11 +1,7 @@
-"""Lists every disk that a power failure at a given moment may leave.
-
-Unsynced state is a list of independent questions: how many unsynced writes reached a sector, was
-the last one torn, how much of the file's new size was kept, did this creation, rename or removal
-reach its folder, did RocksDB write its memtable by itself. `images` combines all answers. When
-there are more than `COMBINATIONS_MAX` combinations, it keeps combinations that differ in at most
-two answers from "all lost" or from "nothing lost", and says so.
-"""
+"""Lists every disk that a power failure at a given moment may leave. Each unsynced change is a
+question with its answers: was it kept, torn, flushed? `images` combines all answers; above
+`COMBINATIONS_MAX` it keeps those that differ in at most two from "all lost" or "nothing lost",
+and says so."""
 
 from __future__ import annotations
 
@@ -52,7 +48,6 @@ class Image(NamedTuple):
     indexes: dict[str, tuple[KeptIndex, list[Change]]]
 
     def disk(self) -> SimDisk:
-        """Start a machine with this disk."""
         disk = SimDisk()
         disk.folders = dict(self.folders)
         for path, (data, size) in self.files.items():
@@ -104,14 +99,12 @@ def freeze(disk: SimDisk) -> Moment:
 
 
 def copy_index(source: KeptIndex, target: KeptIndex) -> None:
-    """Copy the flushed part of an index."""
     target.flushed._firsts = {key: list(value) for key, value in source.flushed._firsts.items()}
     target.flushed._runs = {key: list(value) for key, value in source.flushed._runs.items()}
     target.flushed._covered = source.flushed.covered
 
 
 def images(moment: Moment) -> Iterator[Image]:
-    """List every disk that a failure at `moment` may leave."""
     questions = _questions(moment, torn=True)
     if _combinations(questions) > COMBINATIONS_MAX:
         questions = _questions(moment, torn=False)

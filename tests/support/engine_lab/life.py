@@ -1,8 +1,5 @@
-"""Drives a storage on a simulated disk and notes its promises.
-
-Four test programmes share it: crash states (every disk that a power failure may leave), io errors
-(every call fails), single faults (every block is damaged) and the engine model (any history).
-"""
+"""Drives a storage on a simulated disk and notes its promises, for crash states, io errors,
+single faults and the engine model."""
 
 from __future__ import annotations
 
@@ -106,12 +103,10 @@ def payload(ledger_id: int, entry_id: int, size: int) -> bytes:
 
 
 def entry_of(ledger_id: int, entry_id: int, size: int) -> bytes:
-    """Return the whole entry as `EngineLife.send` wrote it."""
     return entry_bytes(ledger_id, entry_id, payload(ledger_id, entry_id, size))
 
 
 async def silence(storage: Storage) -> None:
-    """Stop a storage whose process is gone."""
     storage._flushing.task.cancel()
     await asyncio.gather(storage._flushing.task, return_exceptions=True)
 
@@ -143,7 +138,6 @@ class Promised:
 
 
 def promises(facts: Sequence[Fact]) -> dict[int, Promised]:
-    """Sum the facts up, by ledger."""
     found: dict[int, Promised] = {}
     for what, ledger_id, value in facts:
         one = found.setdefault(ledger_id, Promised())
@@ -245,12 +239,10 @@ class EngineLife:
             self.note("deleted", ledger_id)
 
     async def collect(self, *, compact: bool) -> None:
-        """Run the collector; with `compact`, rewrite everything."""
         await collect(self.storage, self.config, compact=compact)
         self.note_forgotten()
 
     def note_forgotten(self) -> None:
-        """Note the deletions that the storage has forgotten."""
         for what, ledger_id, _ in self.facts:
             if what == "deleted" and self.storage._states.get(ledger_id) is None:
                 self.note("forgotten", ledger_id)

@@ -1,8 +1,5 @@
-"""Short lives of the production storage, with its promises at each moment.
-
-A life is a sequence of operations. A crash point stands before and after each call that changes the
-disk. `Recorder` keeps the disk at each crash point, with the requests and answers so far.
-"""
+"""Short lives of the production storage, with its promises before and after each call that
+changes the disk: the crash points."""
 
 from __future__ import annotations
 
@@ -44,8 +41,6 @@ class CrashPoint(NamedTuple):
 
 
 class Recorder(DiskFaults):
-    """Sees every call that changes the disk, before and after."""
-
     def __init__(self, facts: Callable[[], tuple[Fact, ...]], found: list[CrashPoint]) -> None:
         super().__init__()
         self._facts = facts
@@ -53,7 +48,6 @@ class Recorder(DiskFaults):
         self._seen = CHANGES | SYNCS
 
     def record(self) -> None:
-        """Record from now on."""
         self.rules = [Rule("record", None)]  # type: ignore[arg-type]
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:
@@ -125,7 +119,6 @@ class Life(EngineLife):
         await self.fence(self.ledger_id)
 
     async def confirm(self) -> None:
-        """Send an explicit LAC."""
         await self.lac(self.ledger_id, self.next_entry.get(self.ledger_id, 0) - 1)
 
     async def checkpoint(self) -> None:
@@ -153,7 +146,6 @@ class Life(EngineLife):
         await asyncio.gather(self.add(), self.delete_it(), self.checkpoint(), compaction)
 
     async def restart(self) -> None:
-        """Stop in an orderly way and start again."""
         await self.storage.close()
         await self.start()
 

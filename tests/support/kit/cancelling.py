@@ -1,9 +1,5 @@
-"""Cancel a coroutine at each place where it waits.
-
-A test that cancels "somewhere" misses an await that stands between a change and its undoing.
-`cancelled_at(work, step)` runs the coroutine and cancels its task at the step-th suspension: while
-it waits (`early`), or at the moment when the awaited event has come.
-"""
+"""Cancel a coroutine at each place where it waits. A test that cancels "somewhere" misses an
+await that stands between a change and its undoing."""
 
 from __future__ import annotations
 
@@ -53,8 +49,9 @@ async def cancelled_at(
     late: bool,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run `work` and cancel it at its step-th wait. Return whether it waited that many times.
-    `meanwhile` is called once it waits, and completes the awaited event."""
+    """Run `work` and cancel it at its step-th wait: while it waits (`early`), or when the
+    awaited event has come. Return whether it waited that many times. `meanwhile` is called
+    once it waits, and completes the event."""
     stepped = _Stepped(work(), step, late=late)
 
     async def run() -> object:

@@ -32,12 +32,9 @@ def check_topics(
     at_least_once: frozenset[str] = frozenset(),
     dense: bool = False,
 ) -> list[Problem]:
-    """Check sends, reads and subscriptions.
-
-    `order`: the scope in which a producer's messages keep their order, "producer" (each partition)
-    or "key". `at_least_once`: producers whose retries may store a message twice. `dense`: offsets
-    have no holes.
-    """
+    """Check sends, reads and subscriptions. `order`: the scope in which a producer's messages
+    keep their order, "producer" (each partition) or "key". `at_least_once`: producers whose
+    retries may store a message twice. `dense`: offsets have no holes."""
     checks = LogChecks(history, order=order, at_least_once=at_least_once)
     return [
         *checks.problems(),
@@ -47,11 +44,8 @@ def check_topics(
 
 
 def check_ledgers(history: History, *, acks_in_order: bool = False) -> list[Problem]:
-    """Check each ledger's adds, reads, fences and ends.
-
-    `acks_in_order`: the history was recorded where acks are given, not by tasks that acks wake in
-    any order, so the order of acks can be checked.
-    """
+    """Check each ledger's adds, reads, fences and ends. `acks_in_order`: the history was
+    recorded where acks are given, not by tasks that acks wake in any order."""
     ledgers: dict[str, list[Operation]] = {}
     drains: defaultdict[str, list[Operation]] = defaultdict(list)
     for one in history:
@@ -67,5 +61,4 @@ def check_ledgers(history: History, *, acks_in_order: bool = False) -> list[Prob
 
 
 def check(history: History) -> list[Problem]:
-    """Check topics, ledgers and registers."""
     return check_topics(history) + check_ledgers(history)

@@ -1,9 +1,6 @@
-"""A subscription's acks: durable acks stay, and no unacked message is passed.
-
-The committed offset is the offset before which all messages are acked. A subscription begins at 0
-unless a RESET moves it. During a reset, and after a reset with an unknown outcome, nothing is
-checked.
-"""
+"""A subscription's acks: durable acks stay, and no unacked message is passed. A subscription
+begins at 0 unless a RESET moves it. During a reset, and after a reset with an unknown outcome,
+nothing is checked."""
 
 from __future__ import annotations
 
@@ -45,8 +42,6 @@ class Front:
 
 @dataclass(slots=True)
 class Cursor:
-    """One subscription of a log."""
-
     durable: Front = field(default_factory=Front)
     """Offsets whose ack was confirmed."""
     tried: Front = field(default_factory=Front)

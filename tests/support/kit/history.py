@@ -1,13 +1,8 @@
-"""The requests of a cluster's users and their answers: the input of every checker.
-
-An operation is invoked. Later it is `ok` (it happened, with this answer), `fail` (it certainly did
-not happen) or `info` (unknown: a timeout, a broken connection, a crash). An operation without a
-completion is `info` too. Each event takes the next step number; steps, not clocks, give the order.
-Times serve readers of a report, and merge the histories of several processes of a machine.
-
-`History(sink=file)` also writes each event at once as a line of JSON, so that a killed process
-loses none. `History.load` reads such lines, also when the last is cut short.
-"""
+"""The requests of a cluster's users and their answers: the input of every checker. An
+operation without a completion is `info` (outcome unknown). Steps, not clocks, give the order;
+times serve readers of a report, and merge the histories of several processes.
+`History(sink=file)` writes each event at once as a line of JSON, so that a killed process
+loses none."""
 
 from __future__ import annotations
 
@@ -30,8 +25,8 @@ class Call(enum.StrEnum):
     SEND = "send"
     """value: the message; result: its offset, or None when the broker had forgotten it."""
     POLL = "poll"
-    """Ordered read. result: [(offset, message)]; value: the requested offset, or None to continue.
-    """
+    """Ordered read. result: [(offset, message)]; value: the requested offset, or None to
+    continue."""
     RECEIVE = "receive"
     """Read in any order (a shared subscription). result: [(offset, message)]."""
     SEEK = "seek"
@@ -72,7 +67,7 @@ LISTS_OF_PAIRS = (Call.POLL, Call.RECEIVE, Call.READ, Call.REPLICA)
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One call of a process, and its answer once there is one."""
+    """A call of a process, and its answer once there is one."""
 
     process: str
     call: Call
@@ -166,8 +161,8 @@ class History:
         group: str = "",
         key: str | None = None,
     ) -> Iterator[Operation]:
-        """Complete as ok with the `result` set inside; an exception is `fail` if definite, else
-        `info`."""
+        """Complete as ok with the `result` set inside; an exception is `fail` if definite,
+        else `info`."""
         one = self.invoke(process, call, log, value, group=group, key=key)
         try:
             yield one
@@ -195,7 +190,6 @@ class History:
         return self.ok(one, result)
 
     def lines(self) -> Iterator[str]:
-        """Yield the events as lines of JSON."""
         events: list[tuple[int, Operation]] = []
         for one in self.operations:
             events.append((one.invoked, one))
@@ -291,8 +285,7 @@ class History:
 
 
 def _completion_step(one: Operation) -> int:
-    """Return the completion step. An `info` stores none: any step after its invocation means the
-    same."""
+    """An `info` stores none: any step after its invocation means the same."""
     return one.completed if one.completed != NEVER else one.invoked + 1
 
 

@@ -1,8 +1,5 @@
 """Ledgers: one writer, one end, one content, and a last-add-confirmed that never goes back.
-
-A ledger is the `log` of its operations. Each process that adds, reads or learns the LAC is a
-client's handle, so a process that reopens a ledger takes a new name.
-"""
+Each process is a client's handle: a process that reopens a ledger takes a new name."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ CALLS = (Call.ADD, Call.READ, Call.LAC, Call.FENCE, Call.CLOSE, Call.REPLICA, Ca
 def check_ledger(
     log: str, operations: Iterable[Operation], *, acks_in_order: bool = False
 ) -> Iterator[Problem]:
-    """Run all checks on one ledger's operations, in the order of their invocation."""
+    """Check one ledger's operations, in the order of their invocation."""
     calls: defaultdict[Call, list[Operation]] = defaultdict(list)
     for one in operations:
         calls[one.call].append(one)

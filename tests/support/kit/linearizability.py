@@ -1,14 +1,7 @@
-"""Whether operations on one register can be ordered so that every answer is explained.
-
-The search of Wing and Gong with Lowe's memory: take any operation before which no other had
-completed, apply it, repeat. Remember which sets of taken operations led to which state, and never
-search from the same pair twice. Operations with an unknown outcome may be taken at any time after
-their invocation, or never. Failed operations are left out. Each key is searched separately
-(linearizability is local), which keeps the search small.
-
-A register is a function of its state and an operation. It returns the next state, or `IMPOSSIBLE`
-when that state cannot give the recorded answer.
-"""
+"""Whether operations on one register can be ordered so that every answer is explained. The
+search is Wing and Gong's with Lowe's memory, for each key by itself. Operations with an
+unknown outcome may be taken at any time after their invocation, or never. A register is a
+function of its state and an operation that returns the next state, or `IMPOSSIBLE`."""
 
 from __future__ import annotations
 
@@ -38,12 +31,10 @@ def plain(state: Any, one: Operation) -> Any:
 
 
 def versioned(state: tuple[Any, int] | None, one: Operation) -> Any:
-    """Model a record of the metadata store: None when absent, else (value, version).
-
-    GET → the same. CAS (expected version, new value) → the new version, True for a deletion, or
-    False when refused. Expected version None demands that the record is absent; new value None
-    deletes it; `ANY_VERSION` accepts any record.
-    """
+    """Model a record of the metadata store: None when absent, else (value, version). CAS
+    (expected version, new value) → the new version, True for a deletion, or False when
+    refused. Expected version None demands that the record is absent; new value None deletes
+    it; `ANY_VERSION` accepts any record."""
     if one.call is Call.GET:
         return state if state == one.result else IMPOSSIBLE
     expected, new = one.value
@@ -72,7 +63,6 @@ class Search:
         """The set of taken operations with the most answers explained."""
 
     def is_explained(self) -> bool:
-        """Whether such an order exists."""
         if not self._wanted:
             return True
         known: set[tuple[int, Hashable]] = {(0, self._initial)}
@@ -137,7 +127,6 @@ class Search:
 def check_registers(
     operations: Iterable[Operation], register: Register = plain, initial: Hashable = None
 ) -> list[Problem]:
-    """Report each key whose answers no order explains."""
     keys: dict[str, list[Operation]] = {}
     for one in operations:
         if one.call in (Call.GET, Call.PUT, Call.CAS):
@@ -153,5 +142,5 @@ def check_registers(
 
 
 def _matters(one: Operation) -> bool:
-    """Whether the operation can matter. A read without an answer and a failed operation cannot."""
+    """A read without an answer and a failed operation cannot matter."""
     return one.is_ok or (one.outcome == "info" and one.call is not Call.GET)

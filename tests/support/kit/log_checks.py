@@ -1,8 +1,5 @@
-"""A topic's messages: each acked message is there, once, in order, and the same for every reader.
-
-Offsets give the order, so dictionaries and one sort are enough. A message with an unknown outcome
-may be read or be absent.
-"""
+"""A topic's messages: each acked message is there, once, in order, and the same for every
+reader. A message with an unknown outcome may be read or be absent."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ Place = tuple[str, int]
 
 
 class Sent:
-    """Every sent message, with its attempts."""
-
     def __init__(self) -> None:
         self.first: dict[Any, Operation] = {}
         """The first attempt that did not certainly fail, or else the first attempt."""
@@ -45,8 +40,6 @@ class Sent:
 
 
 class Seen:
-    """Every message that was read, with its place and readers."""
-
     def __init__(self) -> None:
         self.place: dict[Any, Place] = {}
         self.by: dict[Any, Operation] = {}
@@ -205,8 +198,8 @@ class LogChecks:
                 yield Problem(Kind.REORDERED, what, (before[0], one))
 
     def _against_real_time(self) -> Iterator[Problem]:
-        """Go up the offsets, remembering the latest invocation so far: no later message was acked
-        before it."""
+        """Go up the offsets, remembering the latest invocation so far: no later message was
+        acked before it."""
         logs: defaultdict[str, list[tuple[int, Operation]]] = defaultdict(list)
         for one, (log, offset) in self._ordered():
             logs[log].append((offset, one))
@@ -241,7 +234,7 @@ def _newest_two(
 
 
 class Ranges:
-    """Half-open ranges of offsets that may overlap; says whether a range contains an offset."""
+    """Half-open ranges of offsets that may overlap."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []

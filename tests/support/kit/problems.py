@@ -11,8 +11,6 @@ from tests.support.kit.history import Operation
 
 
 class Kind(enum.StrEnum):
-    """The broken promise."""
-
     # Logs: topics' partitions, and ledgers where it applies.
     LOST = "lost"
     """Acked, and readers passed its place without meeting it."""
@@ -21,7 +19,6 @@ class Kind(enum.StrEnum):
     PHANTOM = "phantom"
     """Read, but never sent, or its send certainly failed, or the send began later."""
     DUPLICATE = "duplicate"
-    """One message at two places."""
     REORDERED = "reordered"
     """A producer's messages are stored in another order than they were sent."""
     REAL_TIME = "real-time"
@@ -62,7 +59,6 @@ class Kind(enum.StrEnum):
     READ_BEYOND_END = "read-beyond-end"
     ACK_AFTER_FENCE = "ack-after-fence"
     ACK_DISORDER = "ack-disorder"
-    """An ack came before the ack of an earlier entry."""
 
     NOT_LINEARIZABLE = "not-linearizable"
 

@@ -1,4 +1,4 @@
-"""Shows a progress bar for a long search, on a terminal only."""
+"""A progress bar for a long search, on a terminal only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from rich.progress import (
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that adds to the progress."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

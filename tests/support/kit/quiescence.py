@@ -1,10 +1,6 @@
-"""Finds counts that were never given back: each `describe()` that is not all 0 at rest.
-
-Cores and drivers of the product that count or queue have a `describe() -> dict[str, int]`. At rest,
-each value is 0. `describable` finds these objects from a few roots, along fields, containers and
-bound methods of the product's own objects. It enters no object of the tests, so in the simulator it
-stays within one process; the exception is an object whose class inherits `describe()`.
-"""
+"""Finds counts that were never given back: each `describe()` that is not all 0 at rest. The
+walk goes from a few roots along fields, containers and bound methods of the product's objects;
+it enters no object of the tests, so that in the simulator it stays within one process."""
 
 from __future__ import annotations
 
@@ -62,8 +58,7 @@ def _of_fields(slots: tuple[str, ...], one: Any) -> list[object]:
 
 _Enter = Callable[[Any], Iterable[object]]
 _INSIDE: dict[type, _Enter] = {}
-"""How to enter an object of each type. Each test of a cluster walks through some 10,000 objects of
-few types, so a type is looked at once."""
+"""How to enter an object of each type: each test walks through some 10,000 objects of few types."""
 _DESCRIBED: set[type] = set()
 """The product's types that have a `describe()`."""
 
@@ -108,12 +103,8 @@ def in_use(one: Any) -> dict[str, int]:
 
 
 class Unrest:
-    """The counts that have not been seen at 0 yet.
-
-    Call `look` until it returns False. A count that was 0 at any look is fine: background work may
-    begin again at any time, but a leak does not end. Objects that became unreachable, such as a
-    closed connection, are dropped.
-    """
+    """The counts that no look has seen at 0. Call `look` until it returns False: background
+    work may begin again at any time, but a leak does not end. Unreachable objects are dropped."""
 
     def __init__(self, roots: Callable[[], Iterable[object]]) -> None:
         self._roots = roots
@@ -123,14 +114,13 @@ class Unrest:
                 self._left[id(one), name] = one
 
     def look(self) -> bool:
-        """Return whether some count has not been 0 since this object was made."""
         for (number, name), one in list(self._left.items()):
             if name not in in_use(one):
                 del self._left[number, name]
         return bool(self._left)
 
     def left(self) -> list[str]:
-        """Return the remaining counts that are still above 0, by class and name."""
+        """Return the counts that are still above 0, by class and name."""
         self.look()
         reachable = {id(one) for one in describable(self._roots())}
         return sorted(
@@ -146,8 +136,8 @@ _OF_CLIENTS = ("Dispatcher", "KeyOrder", "SpentMessages")
 
 
 def held_after_close(parts: Iterable[object]) -> list[str]:
-    """Return what closed parts still hold, by class and name. It must be empty: work that the close
-    cut off has to give back what it held."""
+    """Return what closed parts still hold, by class and name. It must be empty: work that the
+    close cut off has to give back what it held."""
     return sorted(
         f"{type(one).__module__.removeprefix('octavo.')}.{type(one).__name__} {name} {count}"
         for one in describable(parts)

@@ -175,8 +175,8 @@ class ReaderChecks:
         return None
 
     def _holes(self, known: dict[str, list[int]]) -> Iterator[Problem]:
-        """Report offsets that readers skipped: no reader got a message there, and no send was acked
-        there."""
+        """Report offsets that readers skipped: no reader got a message there, and no send was
+        acked there."""
         acked = {(one.log, one.result) for one in self._checks.sent.acked.values()}
         for log, gaps in self._gaps.items():
             for gap in gaps:

@@ -8,5 +8,4 @@ from octavo.broker.errors import BrokerError, ErrorCode
 
 
 def raises_code(code: ErrorCode, match: str | None = None) -> pytest.RaisesExc[BrokerError]:
-    """Expect this error, with a text that matches."""
     return pytest.raises(code.of, match=match, check=lambda error: error.name == code.name)

@@ -77,10 +77,8 @@ Copies = dict[int, dict[str, bytes]]
 
 
 async def ledger_problems(folder: Path, metadata_url: str) -> list[str]:
-    """Return every contradiction between the disks and the ledgers' records.
-
-    The cluster has ended: each bookie's folders are opened here, one after another.
-    """
+    """Return every contradiction between the disks and the ledgers' records, after the
+    cluster's end: each bookie's folders are opened here, one after another."""
     ledgers = await _records(metadata_url)
     copies: dict[int, Copies] = {ledger_id: defaultdict(dict) for ledger_id in ledgers}
     for spec_path in sorted((folder / "conf").glob("bookie-*.json")):

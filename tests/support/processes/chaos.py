@@ -1,10 +1,5 @@
-"""A real cluster, its users, and a breaker: the parts of tests with random faults.
-
-A seed gives the faults: which processes are killed (SIGKILL), stopped past their session (SIGSTOP,
-SIGCONT) or asked to leave (SIGTERM), for how long, and with what overlap. The seed does not fix the
-timing on the machine, so a replay tries the same faults, not the same interleaving. The users note
-their answers; `problems` compares them with the cluster's final content.
-"""
+"""A real cluster, its users, and a breaker: the parts of tests with random faults. A seed
+gives the faults; a replay tries the same faults, not the same interleaving."""
 
 from __future__ import annotations
 
@@ -60,8 +55,8 @@ QUORUMS = ((3, 3, 2), (3, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 1))
 
 
 class Fault(NamedTuple):
-    """`pause_s` after the last fault, the first `count` unbroken processes of `names` suffer `kind`
-    for `for_s`."""
+    """`pause_s` after the last fault, the first `count` unbroken processes of `names` suffer
+    `kind` for `for_s`."""
 
     pause_s: float
     kind: str
@@ -129,8 +124,6 @@ class Breaker:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a round."""
-
     record: Record
     faults: list[str]
     wrong: list[str]
@@ -142,8 +135,6 @@ Trouble = Callable[[Breaker, Record], Awaitable[None]]
 
 
 def random_faults(rng: random.Random, count: int) -> Trouble:
-    """Return `count` faults that `rng` draws."""
-
     async def trouble(breaker: Breaker, record: Record) -> None:
         await breaker.run(draw_faults(rng, count))
 
@@ -230,7 +221,7 @@ async def run_round(
             wrong.append(f"{len(left)} messages not acked in time, for example {left[:5]}")
         if follower.done != ends:
             wrong.append(f"the follower came to {follower.done}, not to {ends}")
-        for member in supervisor.cluster.members:  # audit the disks too
+        for member in supervisor.cluster.members:
             supervisor.signal(member.name, signal.SIGKILL)
         await _until_dead(supervisor)
         await asyncio.gather(*(supervisor.resume(one.name) for one in supervisor.cluster.members))

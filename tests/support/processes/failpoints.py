@@ -1,14 +1,9 @@
-"""Failpoints: a process kills or stops itself before, during or after a persist step.
-
-The product has no failpoints. seams.py wraps its seams (the `Disk`, the `LedgerIndex`, the
-`MetadataStore`), and launcher.py starts a production process with them. A step is named by its
-object and its change, such as `mark.rename`. Its phases are `before`, `half` (writes only: the
-first half of the bytes is in the file) and `after`.
-
-A small mapped file arms a process while it runs or before it starts; an unarmed step costs a look
-at one byte. A process notes its hit in `failpoints.hits` just before it dies. Every process notes
-each step that it takes in `failpoints.seen`, so that new steps of the product are noticed.
-"""
+"""Failpoints: a process kills or stops itself before, during or after a persist step. seams.py
+wraps the product's seams. A step is its object and its change, such as `mark.rename`; its
+phases are `before`, `half` (writes only: the first half of the bytes is in the file) and
+`after`. A small mapped file arms a process. A process notes its hit in `failpoints.hits` just
+before it dies, and each step in `failpoints.seen`, so that the product's new steps are
+noticed."""
 
 from __future__ import annotations
 
@@ -66,8 +61,8 @@ START_STEPS = frozenset(
     | {"spare.create", "journal.unlink", "high-water-record.put"}
     | {f"high-water.{step}" for step in ("create", "write", "datasync", "rename", "sync_directory")}
 )
-"""Steps of a starting process. The new journal file needs a spare, and the last life's files are
-too short to become spares."""
+"""Steps of a starting process. The new journal file needs a spare, and the last life's files
+are too short to become spares."""
 PROVOKED_BY = {
     "owner.create": "broker",
     "ledger.recover": "broker",
@@ -116,7 +111,6 @@ class Armed:
         self._failpoint: Failpoint | None = None
 
     def reaches(self, step: str, phase: str) -> bool:
-        """Whether the armed moment has come."""
         if step not in self._seen:
             self._seen.add(step)
             os.write(self._notes[1], f"{step}\n".encode())
@@ -142,7 +136,6 @@ class Armed:
         os.kill(os.getpid(), SIGNALS[failpoint.action])
 
     def pass_by(self, step: str, phase: str) -> None:
-        """Die here if the armed moment has come."""
         if self.reaches(step, phase):
             self.fire()
 

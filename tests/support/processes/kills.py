@@ -1,9 +1,6 @@
-"""Kills in quick succession: the processes of a cluster, at random times and at failpoints.
-
-Two processes at a time are in trouble, and sometimes all. After each death the process restarts at
-once, sometimes armed to die while it starts. A cycle is a kill −9 and the following start. Stops
-past the session and SIGTERMs happen too, but are no cycles.
-"""
+"""Kills in quick succession: the processes of a cluster, at random times and at failpoints. A
+cycle is a kill −9 and the following start. Two processes at a time are in trouble, and
+sometimes all."""
 
 from __future__ import annotations
 
@@ -54,8 +51,6 @@ KINDS = {"KILL": 8, "FAILPOINT": 14, "EVERYTHING": 1, "TERM": 1, "STOP": 1, "STO
 
 
 class LaunchedChild(Child):
-    """A child with failpoints."""
-
     def __init__(self, kind: str, spec: ProcessSpec, folder: Path) -> None:
         super().__init__(kind, spec, folder)
         self._arm_path = folder / "failpoints" / spec.name
@@ -77,8 +72,6 @@ class LaunchedChild(Child):
 
 
 class LaunchedSupervisor(Supervisor):
-    """A supervisor of children with failpoints."""
-
     def __init__(self, plan: Plan) -> None:
         self.launched: dict[str, LaunchedChild] = {}
         super().__init__(plan, make_child=self._launched)
@@ -184,7 +177,6 @@ class Killer:
             self._busy.discard(name)
 
     async def _end(self, name: str, kind: str) -> None:
-        """End the process in the way of `kind`."""
         supervisor = self._supervisor
         how = "at a random time"
         if kind == "TERM":
@@ -307,7 +299,6 @@ class Killer:
         self.log.append(f"{self.done}: {what}")
 
     def hits(self) -> Counter[str]:
-        """Return the hits of every failpoint."""
         return failpoints.hits(self._supervisor.failpoint_folder)
 
 

@@ -55,8 +55,8 @@ class FailDisk:
         self._armed = armed
         self._open: dict[str, FailFile] = {}
         self._changed: dict[str, str] = {}
-        """The kind of file last made, renamed or removed in each folder: the reason of its next
-        sync."""
+        """The kind of file last made, renamed or removed in each folder: the reason of its
+        next sync."""
         self.list_directory, self.exists = disk.list_directory, disk.exists
         self.free_bytes, self.lock = disk.free_bytes, disk.lock
         self.remove_folder, self.descriptors_max = disk.remove_folder, disk.descriptors_max
@@ -108,7 +108,6 @@ class FailDisk:
 
 
 def kind_of(path: str) -> str:
-    """Return the kind of a bookie's file at `path`."""
     name = os.path.basename(path)
     if name.startswith("VERSION"):
         return "cookie"
@@ -221,7 +220,6 @@ _LEDGER_KINDS = {
 
 
 def record_kind(path: str) -> str:
-    """Return the kind of record at `path`."""
     root, *rest = path[1:].split("/")
     if root == "ledgers":
         other = "ledger" if rest[-1].startswith("L") else "ledger-folder"

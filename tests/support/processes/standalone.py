@@ -1,8 +1,5 @@
 """A standalone cluster of real processes: start it by the command, kill any part of it.
-
-`octavo standalone` itself starts every process. Processes that are alive at the end of a test are
-killed by their ids in cluster.json.
-"""
+Processes that are alive at the end of a test are killed by their ids in cluster.json."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ def environment() -> dict[str, str]:
 def octavo(
     *arguments: str, stdin: str | None = None, timeout_s: float = 180
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
     return subprocess.run(
         [*OCTAVO, *arguments],
         input=stdin,
@@ -91,7 +87,6 @@ class Standalone:
 
     @property
     def cluster(self) -> ClusterFile:
-        """Return the present cluster.json."""
         return read_cluster(self.folder)
 
     def pids(self) -> dict[str, int]:

@@ -1,7 +1,4 @@
-"""The users of a real cluster under test: they publish, consume, and note the answers.
-
-A text has its sender, its number and a checksum: see `payload`.
-"""
+"""The users of a real cluster under test: they publish, consume, and note the answers."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class Record:
 
 
 def payload(name: str, number: int) -> str:
-    """Return a text of random length with its origin and a checksum."""
+    """Return a text of random length with its sender, its number and a checksum."""
     filler = "abcdefghijklmnopqrstuvwxyz"[number % 26] * (number * 7919 % 300)
     front = f"{filler} {name}-{number}"
     return f"{crc32c(front.encode()):08x} {front}"

@@ -1,4 +1,4 @@
-"""The admin port: a table of routes, bounded requests, errors as answers."""
+"""The admin port: routes, bounded requests, errors as answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ async def admin() -> AsyncIterator[AdminServer]:
 async def ask(
     server: AdminServer, request: str, headers: str = "", host: str = "Host: b\r\n"
 ) -> tuple[int, Any]:
-    """Send a request; return (status, parsed body)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(f"{request} HTTP/1.1\r\n{host}{headers}\r\n".encode())
     answer = await asyncio.wait_for(reader.read(), 10)
@@ -92,7 +91,7 @@ async def test_a_handler_that_fails_is_an_answer(admin: AdminServer) -> None:
     ],
 )  # fmt: skip
 async def test_only_own_names_are_answered(admin: AdminServer, host: str, status: int) -> None:
-    """DNS rebinding: a page under a foreign name that points here must see nothing."""
+    """DNS rebinding: a page under a foreign name that resolves to this host must get nothing."""
     found, said = await ask(admin, "GET /healthz", host=f"Host: {host}\r\n")
     assert found == status, said
     if status == 421:
@@ -135,7 +134,7 @@ async def test_time_bytes_and_connections_are_bounded(
 async def test_silent_connections_keep_no_probe_out(
     admin: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger's 64 idle connections used up all places, and a new connection was closed."""
+    """One client's 64 idle connections took up all places."""
     monkeypatch.setattr(module, "_CONNECTIONS_MAX", 6)
     monkeypatch.setattr(module, "_CONNECTIONS_OF_ADDRESS_MAX", 4)
     silent = [await asyncio.open_connection("127.0.0.1", admin.port) for _ in range(12)]
@@ -172,7 +171,6 @@ async def _ended(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_a_wrong_parameter_is_named(admin: AdminServer) -> None:
-    """Mistyped, repeated and senseless parameters: 400 says what was wrong and what is right."""
     admin.route("POST", "/gc", lambda query: flag_of(query, "major"), "minor", "major")
     admin.route("GET", "/bare", lambda query: None)
     for query, said in {

@@ -1,4 +1,4 @@
-"""Answers to adds: the same bytes as singly, with ranges joined where allowed."""
+"""Answers to adds: the same bytes as singly, joined into ranges where allowed."""
 
 from __future__ import annotations
 

@@ -74,7 +74,6 @@ FLAGS = st.sampled_from(
 
 @st.composite
 def add_lists(draw: st.DrawFn) -> list[Add]:
-    """Draw runs of ascending ids, cut by every kind of change."""
     adds: list[Add] = []
     for _ in range(draw(st.integers(0, 4))):
         ledger_id = draw(st.sampled_from([1, 2, -5]))
@@ -99,7 +98,6 @@ def test_finds_what_one_at_a_time_finds(adds: list[Add], cut: int) -> None:
     assert [(r.ledger_id, r.entry_id) for r in found.refused] == [
         (add.ledger_id, add.entry_id) for add in adds if not add.is_stored
     ]
-    # An unfinished last frame is left alone, wherever it is cut.
     if adds:
         last = len(adds[-1].frame())
         short = stream[: len(stream) - 1 - cut % last]
@@ -128,7 +126,7 @@ def test_an_entry_too_short_for_its_digest_is_damaged() -> None:
     frame = add_prefix(KEYS[0], len(entry), Flag.CRC32C) + entry
     found = split_adds(memoryview(frame), 0, FRAME_BYTES_MAX)
     assert [r.entry_id for r in found.refused] == [0]
-    # Under another digest type (DUMMY has no digest) the same bytes are an entry.
+    # Under another digest type the same bytes are an entry: DUMMY has no digest.
     bare = add_prefix(KEYS[0], len(entry), 0) + entry
     assert split_adds(memoryview(bare), 0, FRAME_BYTES_MAX).batches[0][1].count == 1
 

@@ -1,6 +1,4 @@
-"""A connection behaves the same however its bytes are cut. A recording transport replaces the
-socket.
-"""
+"""A connection behaves the same however its bytes are cut; a recording transport is the socket."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ class NoEntries:
 
 
 async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, bytes]:
-    """Return what is stored and answered when `stream` comes in chunks of these sizes, repeated."""
+    """Return what is stored and answered when `stream` comes in chunks of these sizes."""
     storage = InstantStorage()
     answers = Budget(CONFIG.answer_bytes_max)
     server: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Requests and answers of a bookie are bounded in memory and in steps."""
+"""A bookie's requests and answers are bounded in memory and in steps."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ from octavo.protocol.v3 import STATUS
 from tests.support.raw_bookie import RawClient, add_of, running_bookie, until
 from tests.support.v3_frames import V3Client, read_frame, request_frame
 
-# A turn of a bookie's loop read everything that had come on all sockets. 100,000 requests of 26
-# bytes, on 20 connections, took 8 s; on a busy machine more than 20 s, after which a process ends
-# itself.
+# One turn of the loop read all that had come: 100,000 requests on 20 connections stopped it for 8
+# s.
 
 SCRATCH_BYTES = 4096
 REQUESTS_PER_TURN, REQUESTS_PER_CHUNK = 200, 20
@@ -80,7 +79,7 @@ async def test_it_takes_so_many_requests_and_others_have_theirs(
                     pass
         assert await client.read(1, 0) != Code.NO_ENTRY
         in_a_chunk = SCRATCH_BYTES // len(first) * (2 if "adds" in kind else 1) + 1
-        by_a_byte = CONNECTIONS  # the byte may be the last one of a request
+        by_a_byte = CONNECTIONS
         assert max(took) <= REQUESTS_PER_TURN + in_a_chunk + by_a_byte
         full = [
             turn for turn in took if turn > REQUESTS_PER_TURN + 2 * REQUESTS_PER_CHUNK + by_a_byte
@@ -106,12 +105,8 @@ async def test_who_is_gone_waits_for_no_turn(tmp_path: Path) -> None:
         client.close()
 
 
-# Ten thousand readers that take nothing made a bookie use 40 MiB more than its bounds allow. The
-# budget of answers counted the bytes that the socket had not taken. But the kernel takes some
-# megabytes of the first answer at once, and the answer stays in memory until its last byte is out:
-# an entry of 5 MiB counted as 2. Also, a read that waited for room kept the data it had found,
-# which the read cache had dropped meanwhile. bench/overload.py found it: slow readers brought a
-# bookie to 267 MiB, and to 164 MiB after both fixes.
+# Readers that take nothing: the budget did not count bytes in the kernel's buffers, though the
+# answer stays in memory until its last byte is out; and a waiting read kept its data.
 
 MIB = 1024 * 1024
 ENTRY_BYTES = 5 * MIB - 1024
@@ -137,8 +132,6 @@ class _Run(CachedExtent):
 
 
 class _Nothing:
-    """Empty caches, and control that knows every ledger."""
-
     wait_s_max = 10.0
 
     def find(self, *_: int) -> tuple[None, int]:
@@ -192,9 +185,8 @@ async def test_a_read_that_waits_for_room_holds_no_run() -> None:
     task.cancel()
 
 
-# A few requests for the list of a ledger full of holes, whose answers were never taken, cost a
-# bookie 1.5 GB and stopped its loop for 19 s: answers were counted after they were made, without a
-# check for room before a list was made.
+# Lists of a ledger full of holes, never taken, cost 1.5 GB and stopped the loop for 19 s: there was
+# no check for room before a list was made.
 
 LIST_MIB = 1 << 20
 RUNS = [(3 * n, 3 * n + n % 2) for n in range(20_000)]
@@ -227,8 +219,7 @@ async def test_no_list_is_made_while_answers_are_not_taken(
             reading.pause_reading()
             client.send(request_of * LIST_REQUESTS)
         server = bookie.server
-        # Some are refused because they waited too long; others may wait behind answers that their
-        # peer does not take.
+        # Some are refused for waiting too long; others may wait behind answers that are not taken.
         await until(lambda: at_once[1] > 0 and server.reads.tasks == 0)
         await asyncio.sleep(0.5)
         assert at_once[1] <= 2
@@ -256,13 +247,13 @@ async def test_none_is_made_without_room(tmp_path: Path) -> None:
         client.close()
 
 
-# Long polls were counted once they waited, not when they came. Before that each had a task, and one
-# client could make a bookie start as many as its frames named: 7,000 with each chunk.
+# A long poll was counted only once its task waited: one client could start 7,000 tasks with a
+# chunk.
 
 POLLS = 1_000
 POLLS_MAX = 3
 TASKS_MAX = POLLS_MAX + 64 + 32
-"""The polls and the tasks of a connection's other requests (in_flight.py)."""
+"""The polls, and the tasks of a connection's other requests (in_flight.py)."""
 
 
 class Peak:
@@ -271,7 +262,6 @@ class Peak:
 
 @pytest.fixture
 def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
-    """Return the most tasks that a connection had at once."""
     found, spawn = Peak(), InFlight._spawn
 
     def counted(self: InFlight, *work: object) -> asyncio.Task[None]:
@@ -307,7 +297,7 @@ async def test_of_v3_reads(tmp_path: Path, peak: Peak, satisfied: bool) -> None:
 
 @pytest.mark.parametrize("reset", [False, True], ids=["end", "reset"])
 async def test_who_is_gone_keeps_no_place(tmp_path: Path, reset: bool) -> None:
-    """With a reset, no end of the stream comes from the connection."""
+    """After a reset the connection's stream reports no end."""
     async with running_bookie(tmp_path, long_polls_max=POLLS_MAX) as bookie:
         client = await V3Client.connect(bookie)
         assert await client.add(1, 0) == STATUS[Code.OK]
@@ -339,10 +329,8 @@ async def test_of_v2_requests(tmp_path: Path, peak: Peak, satisfied: bool) -> No
 
 
 def test_nested_arrays_take_no_more_than_they_hold() -> None:
-    """A frame of five kilobytes made a bookie take two gigabytes. msgpack allocates an array when
-    its length is announced. The bound of 262,144 items held for each array but not for nested
-    arrays, so a thousand levels came to two gigabytes. Fuzzing with mutated bytes (tests/fuzz)
-    found it."""
+    """msgpack allocates an announced array at once; the bound on items held for each array alone,
+    so that a thousand nested levels of a 5 kB frame took 2 GB."""
     front = encode_request(Op.READ_LAC, 1, {})[:8]
     body = (b"\xdd" + (262_144).to_bytes(4)) * 1000
     tracemalloc.start()
@@ -360,7 +348,7 @@ PARKED = 4096
 
 
 class Counted(dict[asyncio.Future[int], int]):
-    """The parked readers; counts how often any code goes through all of them."""
+    """Counts how often all parked readers are walked."""
 
     walks = 0
 
@@ -374,9 +362,8 @@ class Counted(dict[asyncio.Future[int], int]):
 
 
 async def test_one_walk_lets_all_of_them_go() -> None:
-    """When the LAC of a ledger moved, a bookie stood still for a time that grew with the square of
-    its long polls. Each released reader copied the list of the readers still parked on the ledger:
-    with 4,096, the default bound, eight million items. Found by reading the engine."""
+    """Each released reader copied the list of parked readers: eight million items for 4,096
+    readers."""
     watches = LacWatches()
     watches._parked[1] = Counted()
     futures = [watches.park(1, 4) for _ in range(PARKED)]
@@ -411,10 +398,8 @@ class Reader:
 
 
 async def test_those_behind_who_found_it_in_the_cache_go_on_too() -> None:
-    """Readers were answered TOO_MANY_REQUESTS, seconds later, by an idle bookie. When all tasks for
-    disk reads were taken, further connections waited, and each ending task released one. A released
-    connection that found its entry in the cache needed no task, so no further task ended and the
-    rest waited until they were refused. Found by reading the engine."""
+    """A waiting connection that found its entry in the cache needed no task, so that no ending task
+    released the next connection: an idle bookie refused them seconds later."""
     line = ReadScheduler(Budget(1000), waiting_max=10, tasks_max=1, wait_ms_max=400)
     cached: set[str] = set()
     readers = [Reader(line, cached) for _ in range(5)]

@@ -1,6 +1,4 @@
-"""Garbage collection on real storage: ledgers deleted in the metadata leave the disk, and only
-those.
-"""
+"""Garbage collection on real storage: deleted ledgers leave the disk, and only they."""
 
 from __future__ import annotations
 
@@ -35,8 +33,6 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 class World:
-    """A storage on a real disk, a metadata store, and a collector with a settable clock."""
-
     def __init__(self, folder: Path, store: EmbeddedStore, **changed: Any) -> None:
         self.folder = folder
         self.store = store
@@ -80,7 +76,6 @@ class World:
         assert codes == [Code.OK]
 
     async def fill(self, ledger_ids: range) -> None:
-        """Make these ledgers, with a flush for each."""
         for ledger_id in ledger_ids:
             await self.create(ledger_id)
             await self.add(ledger_id)
@@ -92,7 +87,7 @@ class World:
             await self.collector.round()
 
     async def delete_at(self, now_ms: int) -> None:
-        """Run the part of a round that handles ledgers, at this time."""
+        """Run the round's part that handles ledgers."""
         self.collector.status.begin(now_ms)
         await self.collector._delete_ledgers(now_ms)
 
@@ -166,8 +161,6 @@ async def test_another_cluster_proves_nothing(world: World) -> None:
 
 
 class Lying(LedgerStore):
-    """Listings that leave some ledgers out, and look-ups that fail."""
-
     hidden: tuple[int, ...] = ()
     silent = False
 
@@ -210,8 +203,8 @@ async def test_a_ledger_that_reappears_is_released(world: World) -> None:
 async def test_more_ledgers_than_a_round_looks_up_go_without_idle_rounds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """60,000 ledgers took nine rounds of 20,000, because two thirds of the look-ups were for
-    ledgers that had to wait."""
+    """60,000 ledgers took nine rounds: two thirds of the look-ups were for ledgers that had to
+    wait."""
     at_once, minute_ms = 4, 60_000
     monkeypatch.setattr(deletion_proof, "_LOOKUPS_MAX", at_once)
     world.collector._quarantine = Quarantine(15 * minute_ms)
@@ -227,7 +220,7 @@ async def test_more_ledgers_than_a_round_looks_up_go_without_idle_rounds(
 
 
 async def test_one_that_waits_is_still_looked_up_when_there_is_time(world: World) -> None:
-    """So a ledger that a wrong listing leaves out is released before its second proof is due."""
+    """A wrong listing leaves a ledger out; it is released before its second proof is due."""
     world.collector._quarantine = Quarantine(60_000)
     await world.fill(range(2))
     found, _ = await world.ledgers.read(0)
@@ -247,7 +240,6 @@ async def test_one_that_waits_is_still_looked_up_when_there_is_time(world: World
 
 
 async def test_a_ledger_made_during_the_proofs_is_not_among_the_gone(world: World) -> None:
-    """The ids are taken first; a later ledger is asked for in the next round."""
     await world.fill(range(2))
 
     class Slow(LedgerStore):
@@ -370,10 +362,8 @@ LEDGERS = 400
 
 
 async def test_what_is_all_live_stays() -> None:
-    """Fully live entry logs were rewritten at every major compaction, for ever. The live share was
-    computed from the bytes of live entries. In a log of many small ledgers, record headers and the
-    ledgers map take more than the fifth that a major compaction allows to be dead. Found by reading
-    the engine."""
+    """Fully live logs were rewritten at each major compaction: in a log of many small ledgers,
+    record headers and the ledgers map exceed the fifth that may be dead."""
     async with Bench(SMALL) as bench:
         for ledger_id in range(LEDGERS):
             assert await bench.add(ledger_id, 0, b"x") is Code.OK
@@ -397,9 +387,7 @@ CENSUS_SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 
 
 async def test_it_looks_at_no_further_log() -> None:
-    """A bookie that was told to stop first read the maps of all its entry logs. The collector stops
-    between two slices of a log, but its census did not; with tens of thousands of logs that takes
-    longer than a stop may. Found by reading the engine."""
+    """The census read the maps of all logs before a stopping bookie could end."""
     async with Bench(CENSUS_SMALL) as bench:
         for ledger_id in range(4):
             assert await bench.add(ledger_id, 0, b"x" * 3000) is Code.OK

@@ -40,7 +40,6 @@ def logs_of(bench: Bench) -> EntryLogs:
 
 
 async def fill(bench: Bench, rounds: int = 6, ledgers: int = 3) -> dict[tuple[int, int], bytes]:
-    """Fill several logs with ledgers 0, 1, 2, … side by side."""
     held: dict[tuple[int, int], bytes] = {}
     for number in range(rounds):
         for ledger_id in range(ledgers):
@@ -59,7 +58,6 @@ async def check(bench: Bench, held: dict[tuple[int, int], bytes]) -> None:
 
 
 async def clear_all(bench: Bench) -> list[Cleared]:
-    """Empty every settled log, as the collector does."""
     storage = bench.storage
     for ledger_id in storage.compactor.unsure_deletions():
         await storage.delete_ledger(ledger_id)
@@ -100,7 +98,7 @@ async def test_only_the_newest_copy_moves(bench: Bench) -> None:
     await bench.storage.checkpoint()
     again = [b"newest"]
     assert await bench.overwrite(make_run(0, 2, again, recovery=True)) is Code.OK
-    held[0, 2] = again[0]  # in the write cache alone
+    held[0, 2] = again[0]  # only in the write cache
     await clear_all(bench)
     await check(bench, held)
     await bench.storage.checkpoint()
@@ -120,7 +118,7 @@ async def test_a_log_with_live_entries_stays_when_nothing_may_be_copied(bench: B
 
 
 async def test_a_log_of_an_unknown_ledger_stays(bench: Bench) -> None:
-    """The ledger's state was lost, which is no deletion."""
+    """The ledger's state was lost, which is not a deletion."""
     await fill(bench)
     del bench.storage._states._all[2]
     done = await bench.storage.compactor.clear(1, copy=True)
@@ -131,7 +129,7 @@ async def test_a_log_of_an_unknown_ledger_stays(bench: Bench) -> None:
 async def test_a_log_of_a_ledger_that_is_not_surely_deleted_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash may bring the ledger back, and its entries must be there."""
+    """After a crash the ledger may be there again, and needs its entries."""
     held = await fill(bench)
 
     def no_room(_: object, __: int, done: Callable[[BaseException], None]) -> None:
@@ -264,7 +262,7 @@ class Life:
     def __init__(self, crash_at: int, seed: int) -> None:
         self.held: dict[tuple[int, int], bytes] = {}
         self.gone: dict[int, bool] = {}
-        """Deleted ledgers; False while the deletion is in progress."""
+        """Deleted ledgers; False during the deletion."""
         self.calls = 0
         self.after: MemoryDisk | None = None
         self.bench = Bench(TINY)
@@ -302,7 +300,7 @@ class Life:
         await bench.storage.close()
 
     async def check(self, disk: MemoryDisk) -> None:
-        """Check it; tests/crash_states has all these failures with a lost index too."""
+        """tests/crash_states has these failures with a lost index too."""
         async with Bench(TINY, disk) as bench:
             for attempt in range(2):
                 for (ledger_id, entry_id), payload in self.held.items():

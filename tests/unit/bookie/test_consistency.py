@@ -1,4 +1,4 @@
-"""Index against logs against ledger state: each contradiction is named, and nothing else."""
+"""The check of index against logs against ledger states names each contradiction."""
 
 from __future__ import annotations
 

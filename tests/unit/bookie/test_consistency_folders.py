@@ -26,7 +26,6 @@ KINDS = DamageKind
 
 
 def checked(config: BookieConfig) -> Report:
-    """Check the folders, and that the check changed nothing."""
     before = everything(config)
     passed: list[int] = []
     report = check_folders(
@@ -39,7 +38,6 @@ def checked(config: BookieConfig) -> Report:
 
 
 def everything(config: BookieConfig) -> dict[str, tuple[str, int]]:
-    """Return digest and time of every file."""
     found = {}
     for folder in config.directories:
         for root, _, names in os.walk(folder):
@@ -163,10 +161,8 @@ async def test_an_index_that_is_looked_at_takes_no_writes(tmp_path: Path) -> Non
     view.close()
 
 
-# `octavo bookie check` said "no damage found" about an Apache bookie's folders, which it cannot
-# read. Apache's VERSION file is a cookie like ours, and its other files have foreign names, so no
-# file was examined. And an Octavo bookie started under the id of an Apache bookie, on the same host
-# and port, was told that its data is missing, and to accept the loss.
+# An Apache bookie's folders have a cookie like ours and files with other names: the check found "no
+# damage", and an Octavo bookie under the same id asked to accept the loss.
 
 APACHES = Cookie("10.0.0.1:3181", "/bk/journal", ("/bk/ledgers",), instance_id="one")
 OURS = Cookie(

@@ -1,4 +1,4 @@
-"""The registry of damage: reported once, bounded, completed, cleared when it is gone."""
+"""The registry of damage: reported once, bounded, completed, cleared with the damage."""
 
 from __future__ import annotations
 
@@ -100,11 +100,8 @@ def test_json_holds_all_fields_and_the_plain_kind() -> None:
     assert type(made["kind"]) is str
 
 
-# A start cut entry logs because the journal had the same data, and then found the journal damaged.
-# Entry-log data behind the mark is in the journal too, so a start cuts it before it replays the
-# journal. A damaged journal ended the start only after that cut; with a damaged mark, every log was
-# dropped. Brought back with `--accept-loss`, the bookie had lost data that it had twice. The
-# simulator found it (seed 2100208 of the profile `beyond`).
+# A start cut log data behind the mark, which the journal has too, before it found that the journal
+# is damaged: the bookie lost data that it had twice.
 
 JOURNAL = "/j/0000000000000001.journal"
 MARKS = [f"{folder}/journal.mark" for folder in CONFIG.ledger_directories]
@@ -135,8 +132,6 @@ async def killed(bench: Bench) -> MemoryDisk:
 
 
 async def refuses_and_keeps_all(bench: Bench, ledgers: range) -> None:
-    """Check that the start ends and keeps the logs; after an accepted loss, all entries are
-    there."""
     before = logs_of(bench.disk)
     for _ in range(2):
         with pytest.raises(JournalDamaged, match="good blocks follow"):
@@ -166,7 +161,7 @@ async def test_without_a_mark_and_with_the_first_journal_file() -> None:
 
 
 async def test_with_a_mark_behind_which_the_logs_have_more() -> None:
-    """The process was killed in a checkpoint, between the entry log's sync and the mark."""
+    """The process was killed between the log's sync and the mark."""
     async with Bench() as bench:
         await bench.add(1, 0, b"x" * 800)
         await bench.storage.checkpoint()
@@ -191,11 +186,8 @@ PAYLOADS = [b"%d" % n * 300 for n in range(3)]
 
 @pytest.mark.parametrize("length", [0, 10, 500])
 async def test_a_log_that_lost_its_end(length: int) -> None:
-    """A bookie whose newest entry log had lost its end did not start, and did not say why. The
-    log was shorter than the mark vouches for (a file system lost its tail). The start continued
-    at its present end, and the first checkpoint would have moved the mark back: an assertion
-    without the file's name. Now the missing part is damage, and the rest is served. The single
-    faults found it."""
+    """A log that a file system had shortened below the mark ended the start with an assertion. The
+    missing part is damage; the rest is served."""
     async with Bench() as bench:
         assert await bench.add(1, 0, *PAYLOADS) is Code.OK
         await bench.storage.checkpoint()
@@ -216,9 +208,7 @@ async def test_a_log_that_lost_its_end(length: int) -> None:
             await bench.storage.reads.read(1, 2)
 
 
-# A journal block or a limbo file with a good checksum and a bad body stopped a bookie with a
-# `struct.error` or a `KeyError`, without the file's name or a remedy. This happens when an older
-# release reads a newer record. Fuzzing (tests/fuzz) found it.
+# A block with a good checksum and a body of a newer release must be refused with the file's name.
 
 
 @pytest.mark.parametrize("cut", [1, 7, 9, 30])
@@ -250,9 +240,7 @@ SMALL_LOGS = replace(CONFIG, entry_log_bytes_max=2000, scrub_bytes_per_s=2**30)
 async def test_a_map_that_cannot_be_read_is_unreadable(
     monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """After a read error, the scrubber called a sealed log's map damaged for ever. The disk refused
-    two reads and served all later ones. Now the finding is *unreadable*, and ends when a later pass
-    reads the map. Seed 2002895 found it."""
+    """The disk refused two reads and served later ones: an unreadable map is no damage for ever."""
     async with Bench(SMALL_LOGS) as bench:
         placed = await fill(bench)
         scrubber = bench.storage.scrubber
@@ -281,10 +269,8 @@ async def test_a_map_that_cannot_be_read_is_unreadable(
         assert not bench.storage.damages.current()
 
 
-# One sector that the disk refused to read ended the whole bookie, at each round of the collector. A
-# census reads the map at the end of every entry log straight from the file, and the `DiskError` was
-# not treated as damage; it came again ten minutes after the restart. The same reads also ended a
-# start that had been told to accept losses. Found by reading the engine.
+# One unreadable sector in a map ended the bookie at each round of the collector, and ended a start
+# that accepted losses.
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 

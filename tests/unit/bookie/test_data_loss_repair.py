@@ -1,6 +1,5 @@
-"""A start on damaged files is refused. With the loss accepted, good data is kept, the rest is
-unknown, and the next start is ordinary.
-"""
+"""A start refuses damaged files. Once the loss is accepted, good data is kept, the rest is unknown,
+and the next start is ordinary."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Operator:
 
 
 async def start_again(bench: Bench, *, accept: bool) -> list[str]:
-    """Start on the disk's content; return what was accepted."""
+    """Start on the disk's content; return the accepted losses."""
     operator = Operator(bench)
     bench.on_loss = operator.accept if accept else None
     await bench.start()
@@ -52,7 +51,7 @@ async def refused(bench: Bench, kind: type[OctavoError]) -> str:
 
 
 async def crashed(bench: Bench) -> MemoryDisk:
-    """Lose power; no process uses the disk any more."""
+    """Lose power after every process has ended."""
     after = bench.disk.after_crash(random.Random(1))
     await abandon(bench.storage)
     bench.disk = after
@@ -82,7 +81,6 @@ async def held(bench: Bench, ledger_id: int) -> dict[int, object]:
 
 
 def block_of(disk: MemoryDisk, path: str, entry: bytes) -> int:
-    """Return where an entry is in a file."""
     file = disk.open(path)
     try:
         return file.pread(file.size(), 0).index(entry)
@@ -204,7 +202,6 @@ async def test_the_ledger_state_is_lost(how: str) -> None:
         assert "--accept-loss" in await refused(bench, LedgerStateDamaged)
         assert len(await start_again(bench, accept=True)) == 1
         for _ in range(2):
-            # The entries, and the keys, are in the logs.
             assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a")
             assert (await held(bench, 2))[0] == entry_bytes(2, 0, b"b")
             assert await bench.add(2, 1) is Code.UNKNOWN_STATE, "it was fenced"
@@ -223,7 +220,7 @@ async def test_states_behind_a_damaged_block_are_kept() -> None:
             await bench.storage.checkpoint()
         disk = await crashed(bench)
         path = "/l/" + names(disk, "/l", state_id_of)[-1]
-        # The first block is of the first checkpoint: damage the second checkpoint's.
+        # The first block belongs to the first checkpoint: damage the second checkpoint's.
         file = disk.open(path)
         data = file.pread(file.size(), 0)
         file.close()
@@ -293,7 +290,7 @@ async def test_what_the_logs_hold_behind_the_mark_is_kept_when_the_journal_lost_
 
 
 async def test_a_loss_is_found_again_until_limbo_is_durable() -> None:
-    """The operator's limbo fails to be written: nothing has moved, and the next start refuses."""
+    """Writing the operator's limbo fails: nothing has moved, and the next start refuses."""
     async with Bench() as bench:
         for entry_id in range(3):
             await bench.add(1, entry_id, b"e%d" % entry_id)

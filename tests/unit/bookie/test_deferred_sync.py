@@ -1,4 +1,4 @@
-"""Adds with a deferred sync: what acks them, what makes them durable, what loses them."""
+"""Adds with a deferred sync: what acks them, makes them durable, loses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.support.storage_support import (
 
 
 def syncs(bench: Bench) -> list[str]:
-    """Collect the journal files that are synced from now on."""
     found: list[str] = []
 
     def hook(call: str, path: str) -> None:
@@ -185,7 +184,7 @@ async def test_after_a_fence_they_are_refused() -> None:
 
 
 async def test_a_force_of_what_is_unknown_or_fenced_is_none_of_its_business() -> None:
-    # As in Apache's bookies: it syncs, and says so.
+    # It syncs and says so, as Apache's bookies do.
     async with Bench() as bench:
         await bench.storage.force(404)
         await bench.add(1, 0)
@@ -228,8 +227,8 @@ async def test_on_a_full_disk_what_is_there_can_be_forced() -> None:
 async def test_with_several_journals_a_force_syncs_the_ledgers_own() -> None:
     two = replace(CONFIG, journal_directories=("/j", "/k"))
     async with Bench(two) as bench:
-        await bench.defer(2, 0)  # in the first
-        await bench.defer(1, 0)  # in the second
+        await bench.defer(2, 0)
+        await bench.defer(1, 0)
         await bench.storage.force(2)
         await bench.crash()
         assert await held(bench, 2) == [(0, 0)]

@@ -14,7 +14,7 @@ STATES = ("there", "gone", "bad", "missing from the listing", "bad and not liste
 
 
 class Ledgers:
-    """The state of each ledger's record; a listing may omit existing records."""
+    """Ledger records; a listing may omit some."""
 
     def __init__(self, states: dict[int, str], *, silent: bool) -> None:
         self.states = states

@@ -125,8 +125,7 @@ def test_no_id_is_used_twice() -> None:
 
 
 def test_after_a_lost_log_the_next_one_is_newer_than_the_mark() -> None:
-    """Otherwise the next mark would name an older log than this one, and everything behind it would
-    be cut."""
+    """Otherwise the next mark would name an older log, and everything behind it would be cut."""
     disk = MemoryDisk()
     logs = opened(disk)
     logs.append([log_run(1, 0)])

@@ -1,10 +1,5 @@
-"""A flush that fails halfway during garbage collection loses nothing.
-
-The journal's mark may have moved when the flush fails. Data that it had not flushed by then is in
-no journal that would be replayed, so neither compaction nor the dropping of markers may count it as
-done. Random lives of a bookie's storage: adds, deletions, flushes that meet a full disk at any
-step, emptied logs, dropped markers, power failures.
-"""
+"""A flush that fails halfway during garbage collection loses nothing. The mark may have moved by
+then, so neither compaction nor the dropping of markers may count unflushed data as safe."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ LEDGERS = 4
 
 
 class Life:
-    """A storage, the entries that it must have, and those that it must never have again."""
+    """A storage, entries that it must have, and entries that it must never have again."""
 
     def __init__(self, bench: Bench, rng: random.Random) -> None:
         self.bench = bench
@@ -31,7 +26,7 @@ class Life:
         self.next_entry = [0] * LEDGERS
         self.gone: set[int] = set()
         self.forgotten: set[int] = set()
-        """Deleted, and perhaps without a marker by now."""
+        """Deleted, perhaps without a marker by now."""
 
     async def add(self) -> None:
         ledger_id = self.rng.randrange(LEDGERS)

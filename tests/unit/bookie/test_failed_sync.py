@@ -21,12 +21,9 @@ from octavo.protocol.codes import BookieIOError, Code
 from tests.support.raw_bookie import TroubledDisk
 from tests.support.storage_support import CONFIG, Bench, eventually, make_run
 
-# After a failed sync of an entry log the next checkpoint synced it again, and the mark moved.
-# `SyncFailed` is final: the kernel may have dropped the pages, and a second successful sync says
-# nothing about them. The flush task and the compactor reported the failure to the storage. A
-# checkpoint for the collector did not, so adds were still acked, and the last checkpoint synced the
-# same log again; a checkpoint that was waiting while a compaction failed continued too. Then the
-# mark vouched for a range of the log that may be empty. Found by reading the engine.
+# After a failed sync the kernel may have dropped the pages, so a second, successful sync proves
+# nothing. A checkpoint for the collector did not report the failure: adds were still acked, the log
+# was synced again, and the mark vouched for a range that may be empty.
 
 SMALL = replace(CONFIG, entry_log_bytes_max=8192)
 
@@ -81,10 +78,8 @@ async def test_a_checkpoint_that_waits_behind_a_failing_compaction() -> None:
         bench.disk.dead = True
 
 
-# A bookie whose journal could not be synced still acked adds of entries that it already had. These
-# do not go through the journal, which stops all others when a sync fails. The entry was durable and
-# nothing was lost, but a process that has to end must not promise anything. Seed 685 of `sim` found
-# it.
+# Repeated adds bypass the journal. A bookie whose journal failed still acked them, but a process
+# that has to end must promise nothing.
 
 TWO = replace(CONFIG, journal_directories=("/j", "/k"), read_cache_bytes_max=1)
 LEDGER = 1
@@ -94,8 +89,6 @@ PLACES = ["cache", "log"]
 
 
 class Gate:
-    """A place where a disk call waits for the test."""
-
     def __init__(self) -> None:
         self.entered, self._open = threading.Event(), threading.Event()
 
@@ -108,7 +101,7 @@ class Gate:
 
 
 def failing(folder: str, gate: Gate | None = None) -> Callable[[str, str], None]:
-    """Make syncs of journals in `folder` fail, behind the gate if there is one."""
+    """Make syncs of journals in `folder` fail, after the gate if there is one."""
 
     def hook(call: str, path: str) -> None:
         if call == "datasync" and path.startswith(f"/{folder}/"):
@@ -120,7 +113,6 @@ def failing(folder: str, gate: Gate | None = None) -> Callable[[str, str], None]
 
 
 async def with_an_entry(place: str) -> Bench:
-    """Make a storage with one durable entry."""
     bench = Bench(TWO)
     await bench.start()
     for ledger_id in (LEDGER, NEIGHBOUR):
@@ -157,7 +149,7 @@ async def test_what_came_while_the_sync_was_failing() -> None:
 
 
 async def test_a_sync_that_fails_while_entries_are_compared() -> None:
-    """Not even when the disk has failed and the loop does not know it yet."""
+    """The disk has failed, and the loop does not know it yet."""
     bench, reading, syncing = await with_an_entry("log"), Gate(), Gate()
     sync_fails = failing(OWN, syncing)
 
@@ -196,7 +188,7 @@ async def test_of_a_full_disk_what_is_here_knows_nothing() -> None:
 
 
 async def test_what_could_not_be_synced_is_a_success_once_it_is() -> None:
-    """The next process reads it from the page cache, and has it on the disk before it acks."""
+    """The next process reads it from the page cache, and syncs it before it acks."""
     bench = await with_an_entry("cache")
     bench.disk.hook = failing(OWN)
     assert await bench.add(LEDGER, 1) is Code.IO
@@ -210,10 +202,8 @@ async def test_what_could_not_be_synced_is_a_success_once_it_is() -> None:
     await bench.storage.close()
 
 
-# A bookie whose disk failed reported another reason at its end. Its index, on the same disk, could
-# not be closed either, and RocksDB's bare exception replaced the reason; a journal's failure named
-# the spare from which the file was made. Failing every `fsync` of real processes found it
-# (process/test_failing_sync.py).
+# The index on the failed disk could not be closed either, and RocksDB's exception replaced the
+# reason.
 
 
 class Unclosable:
@@ -274,10 +264,8 @@ GROUP_SMALL = replace(CONFIG, journal_file_bytes_max=16 * 1024)
 
 
 async def test_the_group_that_met_it_is_answered_too() -> None:
-    """Adds of a group were never answered when its write ended in an error that is not the disk's.
-    A folder that was removed under a running bookie raises `FileNotFoundError` when the next
-    journal file gets its name. The journal stopped and answered the waiting groups, but forgot the
-    group being written. Found by reading the engine."""
+    """An error that is not the disk's, such as a removed folder, ended the journal; the group being
+    written was never answered."""
     async with Bench(GROUP_SMALL) as bench:
 
         def hook(call: str, path: str) -> None:

@@ -1,6 +1,4 @@
-"""A busy member keeps no other from its turn, and a request that cannot be served is refused at
-once.
-"""
+"""A busy member keeps no other from its turn; what cannot be served is refused at once."""
 
 from __future__ import annotations
 
@@ -218,8 +216,6 @@ def test_who_floods_has_its_share_by_bytes_and_who_is_new_goes_first() -> None:
 
 
 class _OneByOne(Executor):
-    """Threads that do nothing until told."""
-
     def __init__(self) -> None:
         self.ledgers: list[int] = []
         self.under_way: list[Future[list[object]]] = []
@@ -273,8 +269,6 @@ async def test_one_cold_read_too_many_is_refused_while_the_disk_still_hangs() ->
 
 
 class _Burst:
-    """A burst of adds, or none, as the test says."""
-
     is_there = True
 
 
@@ -297,7 +291,7 @@ async def test_during_a_burst_of_adds_one_thread_reads_and_rests(
     assert len(executor.under_way) == 2, "and the first one rests"
     burst.is_there = False
     tasks.append(asyncio.create_task(cold.run_with(9, 0)))
-    await until(lambda: len(executor.under_way) == 4)  # both read
+    await until(lambda: len(executor.under_way) == 4)
     for task in tasks:
         task.cancel()
 
@@ -330,7 +324,7 @@ async def test_urgent_reads_make_no_room_and_nobody_does_for_ever(
     await asyncio.sleep(0.01)
     assert executor.ledgers == [0, 7]
     executor.under_way[1].set_result([])
-    await asyncio.sleep(2.1)  # more than half of its allowed wait
+    await asyncio.sleep(2.1)  # more than half of the wait that is allowed
     assert executor.ledgers == [0, 7]
     executor.under_way[0].set_result([])
     await until(lambda: executor.ledgers == [0, 7, 1])
@@ -350,7 +344,7 @@ async def test_a_burst_is_much_at_once_twice_and_not_much_in_a_second() -> None:
     now += BURST_S * 1.5
     for _ in range(2):
         assert not burst.is_there
-        for _ in range(64):  # from many sockets, in one turn of the loop
+        for _ in range(64):
             burst.came(PEAK_BYTES // 64)
     assert burst.is_there
     now += BURST_S * 1.5
@@ -399,7 +393,6 @@ def test_objects_count_not_only_bytes() -> None:
 
 @contextmanager
 def hanging(disk: TroubledDisk) -> Iterator[None]:
-    """Let no sync return within the block."""
     gate = threading.Event()
     disk.hook = lambda call, path: (gate.wait(20), None)[1] if call == "datasync" else None
     try:
@@ -419,8 +412,7 @@ BOUNDS: dict[str, Any] = {
 async def test_an_add_there_is_no_room_for_is_refused_while_the_disk_still_hangs(
     tmp_path: Path,
 ) -> None:
-    """At once: a client does not wait for a disk to hear that there is no room. Adds of recoveries
-    pass."""
+    """A client hears of a full bookie without waiting for the disk. Adds of recoveries pass."""
     disk = TroubledDisk()
     async with running_bookie(tmp_path, disk=disk, **BOUNDS) as bookie:
         crowd = [await RawClient.connect(bookie) for _ in range(60)]

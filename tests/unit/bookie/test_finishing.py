@@ -1,8 +1,5 @@
-"""A caller that is cancelled while a thread writes waits for the thread.
-
-A bookie's stop cancelled the task that raised its high-water mark and raised the mark itself: two
-threads renamed one draft, and the stop failed with its storage open.
-"""
+"""A caller that is cancelled while a thread writes waits for the thread. A bookie's stop and its
+cancelled task renamed one draft in two threads, and the stop failed."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ async def test_a_failure_is_raised_also_to_a_cancelled_caller() -> None:
 
 
 class Records:
-    """The parts of a bookie's metadata that `HighWaterMark` uses."""
+    """The metadata calls of `HighWaterMark`."""
 
     url = "memory:"
 

@@ -1,7 +1,5 @@
-"""Today's code reads the files of every version that a bookie ever wrote, with the same content.
-
-tests/fixtures/formats has the files; make.py there wrote them once, and lists their content.
-"""
+"""Today's code reads the files of every version that a bookie ever wrote.
+tests/fixtures/formats/make.py wrote them once, and lists their content."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ NOT_OF_FILES = {
     "protocol/availability.py", "protocol/extension.py", "protocol/frames.py", "protocol/v3.py",
     "protocol/encrypted.py",
 }  # fmt: skip
-"""Versions of wire formats, and of payloads, which a bookie does not read;
-docs/formats/encrypted_entry.md keeps an example."""
+"""Versions of wire formats and payloads, which a bookie does not read from files."""
 WHERE = {
     "bookie/journal/format.py": "journal",
     "bookie/entrylog/format.py": "entry_log",
@@ -55,18 +52,17 @@ WHERE = {
 
 
 def kept(name: str) -> list[Path]:
-    """Return the folders of a format, one for each version."""
+    """Return a format's folders, one for each version."""
     return sorted((FIXTURES / name).iterdir())
 
 
 def copied(source: Path, target: Path) -> Path:
-    """Return a copy: reading may write (a sync, a seal), and must not change the originals."""
+    """Copy the folder: reading may write (a sync, a seal)."""
     shutil.copytree(source, target / "copy")
     return target / "copy"
 
 
 def entry_of(data: bytes, ledger_id: int, entry_id: int) -> bytes:
-    """Return the payload, with its digest checked."""
     digest = digest_for(make.DIGESTS[ledger_id], make.PASSWORD)
     return bytes(unpack_entry(digest, ledger_id, entry_id, data).payload)
 
@@ -207,7 +203,7 @@ async def test_a_whole_bookie_opens_and_serves(folder: Path, tmp_path: Path) -> 
         ledger_directories=tuple(ledgers),
         flush_interval_ms=3_600_000,
     )
-    for _ in range(2):  # as it was killed; then as today's code left it
+    for _ in range(2):  # as it was killed, then as today's code left it
         storage = await Storage.open(config, disk=RealDisk())
         try:
             assert storage.ledgers() == sorted(map(int, expected["entries"]))
@@ -231,7 +227,6 @@ async def test_a_whole_bookie_opens_and_serves(folder: Path, tmp_path: Path) -> 
 
 
 async def refused(storage: Storage, run: AddBatch) -> Code:
-    """Return the code of a refused add."""
     done: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
 
     def told(results: Sequence[tuple[AddBatch, Code]]) -> None:

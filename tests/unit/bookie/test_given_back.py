@@ -41,8 +41,6 @@ def _counted() -> Any:
 
 
 class Peer:
-    """The flow of a connection, on shared budgets."""
-
     def __init__(self, answers: Budget, frames: FrameRoom) -> None:
         config = SimpleNamespace(
             connection_answer_bytes_max=50, answer_stall_ms_max=10_000, pressed_stall_ms_max=10_000
@@ -67,7 +65,7 @@ async def test_answers_that_nobody_takes_are_given_back_with_the_connection() ->
     answers, frames = Budget(1_000), FrameRoom(1_000)
     peer = Peer(answers, frames)
     peer.answered(100)
-    peer.flow.made(30)  # and one that was not handed to the socket yet
+    peer.flow.made(30)  # and an answer that the socket does not have yet
     assert in_use(answers) == {"bytes": 130}
     peer.flow.release()
     assert in_use(answers) == {}
@@ -77,7 +75,7 @@ async def test_answers_that_nobody_takes_are_given_back_with_the_connection() ->
 async def test_half_a_frame_is_given_back_with_the_connection(granted: bool) -> None:
     answers, frames = Budget(1_000), FrameRoom(1_000)
     peer, other = Peer(answers, frames), Peer(answers, frames)
-    if not granted:  # another peer has the room
+    if not granted:
         other.receiver.held_bytes, other.receiver.missing_bytes = 100, 850
         other.receiver.is_large = True
         other.flow.kept(1)
@@ -93,7 +91,6 @@ async def test_half_a_frame_is_given_back_with_the_connection(granted: bool) -> 
 
 @pytest.mark.parametrize("size", [900, 901])
 async def test_a_frame_that_fits_to_the_byte_does_not_wait(size: int) -> None:
-    """The bound itself is allowed."""
     frames = FrameRoom(1_000)
     first, second = Peer(Budget(10), frames).flow, Peer(Budget(10), frames).flow
     assert frames.ask(first, 100)
@@ -101,8 +98,6 @@ async def test_a_frame_that_fits_to_the_byte_does_not_wait(size: int) -> None:
 
 
 class Requests:
-    """Answers at once, or not, as the test says."""
-
     takes_polls = True
 
     def __init__(self) -> None:
@@ -152,8 +147,7 @@ async def test_reads_that_are_refused_for_their_wait_are_counted_no_more() -> No
 
 
 async def test_a_connection_that_ends_amid_its_reads_leaves_its_places_to_another() -> None:
-    """Its tasks and its place in the line are free, and a connection that waited for a task gets
-    one."""
+    """A connection that waited for a task gets the place."""
     scheduler = _scheduler(tasks_max=2)
     gone, _ = _in_flight(scheduler)
     stays, _ = _in_flight(scheduler)

@@ -1,4 +1,4 @@
-"""A bookie refuses a store that is older than its high-water mark; and the file with the mark."""
+"""A bookie refuses a store that is older than its high-water mark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Joined requests and answers: after a hit, each field of the key is varied alone.
-
-v3 adds were once joined over different flags, so an ordinary add behind a recovery add passed a
-fence. This file covers every place that joins adds or their answers.
-"""
+"""Every place that joins adds or their answers: after a match, each field of the key is varied
+alone. v3 adds were once joined over different flags, so an ordinary add behind a recovery add
+passed a fence."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ FLAGS = (
 
 
 class Sent(NamedTuple):
-    """An add: its bytes, and all fields that decide whether it may be stored with its neighbour."""
+    """An add: its bytes, and the fields that decide whether it may be stored with its neighbour."""
 
     flags: int
     ledger_id: int
@@ -79,7 +77,7 @@ def adds(*, seed: int, flags: tuple[int, ...]) -> list[Sent]:
 
 
 def stored(flags: int, batch: AddBatch) -> list[Sent]:
-    """Return a batch's adds as the bookie treats them, with the batch's flags and key."""
+    """Return a batch's adds with the batch's flags and key, as the bookie treats them."""
     assert batch.recovery == bool(flags & Flag.RECOVERY_ADD)
     ends = [*batch.offsets[1:], len(batch.frames)]
     found = []
@@ -107,7 +105,7 @@ def test_the_choices_differ_where_the_bookie_looks() -> None:
 
 
 def seed_field(seed: int) -> int:
-    """Return the field in which the fourth add of this seed differs."""
+    """Return the field in which this seed's fourth add differs."""
     found = adds(seed=seed, flags=FLAGS)
     wanted = found[2]._replace(entry_id=7)
     (index,) = [n for n, (a, b) in enumerate(zip(found[3], wanted, strict=True)) if a != b]
@@ -127,7 +125,7 @@ def test_v2_adds(seed: int) -> None:
 
 
 V3_KINDS = tuple(itertools.product((False, True), (0, 100), (None, 1)))
-"""Whether it is a recovery's, its priority, and whether its sync is deferred."""
+"""Recovery add, priority, deferred sync."""
 
 
 def flags_of(recovery: bool, priority: int, wishes: int | None) -> int:
@@ -174,7 +172,7 @@ def test_v3_adds(seed: int, by_runs: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_ranges_of_acks(seed: int) -> None:
-    """The acks that a bookie joins into one `ADDED`, and a client's joining of v2 answers."""
+    """The acks that a bookie joins into one `ADDED`; a client joins v2 answers."""
     rng = random.Random(seed)
     acked, entry_id = [], 0
     answers = Answers()

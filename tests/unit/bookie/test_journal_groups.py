@@ -14,8 +14,6 @@ from tests.support.kit.quiescence import in_use
 
 
 class AtOnce(Executor):
-    """Makes each call at once."""
-
     def submit(self, call: Any, /, *args: Any, **_: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
@@ -26,7 +24,7 @@ class AtOnce(Executor):
 
 
 class Writer:
-    """Takes the groups: it is full, takes one, and is full again, as the test says."""
+    """Takes groups: it is full, takes one, and is full again, as the test says."""
 
     file_id, offset, is_behind, short_of_space = 1, 0, False, False
 

@@ -20,8 +20,6 @@ BODIES = [b"first" * 10, b"second" * 200, b"third" * 30]
 
 
 class Folder:
-    """A journal folder whose files a test may damage."""
-
     def __init__(self, *, sync: bool = True, file_bytes_max: int = 1 << 20) -> None:
         self.disk = MemoryDisk()
         self.disk.make_directory("/j")
@@ -185,7 +183,7 @@ def test_damage_at_the_end_of_a_file_that_is_not_the_last_is_refused() -> None:
     folder.spoil(folder.starts[0][1] + 100, b"X")
     with pytest.raises(JournalDamaged, match=r"1\.journal is damaged from byte 24 to byte 1568"):
         folder.read()
-    folder.spoil(1568, bytes(44))  # the END block too
+    folder.spoil(1568, bytes(44))
     with pytest.raises(JournalDamaged, match=r"1\.journal is damaged from byte 24 to its end"):
         folder.read()
 

@@ -37,7 +37,7 @@ from tests.support.storage_support import (
 TWO = replace(CONFIG, journal_directories=("/j", "/k"))
 FIRST = "/{}/0000000000000001.journal"
 IN = {0: 2, 1: 1}
-"""For each journal of two, a ledger in it."""
+"""For each of two journals, a ledger in it."""
 _FENCE = encode_meta(MetaOp.FENCE, IN[0], KEY)
 ONE_FENCE = (
     encode_block_header(BlockKind.GROUP, 1, FILE_HEADER_BYTES, FILE_HEADER_BYTES, [_FENCE]) + _FENCE
@@ -45,8 +45,7 @@ ONE_FENCE = (
 
 
 def test_the_journal_of_a_ledger_never_changes() -> None:
-    # Part of the format: with another answer, unflushed entries would be sought in the wrong
-    # journal.
+    # Part of the format: otherwise unflushed entries would be sought in the wrong journal.
     assert [journal_of(ledger_id, 2) for ledger_id in range(12)] == [
         *(0, 1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1)
     ]
@@ -118,7 +117,7 @@ async def test_a_slow_journal_does_not_hold_up_the_other() -> None:
             with pytest.raises(NoSuchLedger):
                 bench.storage.control.known(99)
             assert bench.storage.pending_add_bytes > 0
-            # A checkpoint meanwhile does not vouch for adds in flight.
+            # A checkpoint does not vouch for adds in flight.
             await bench.storage.checkpoint()
             mark = bench.storage._checkpointer.mark
             assert mark is not None
@@ -254,7 +253,7 @@ async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
         await bench.start()
     bench.disk = bench.disk.after_crash()
     assert [name for name in bench.disk.names if name.endswith(".journal")] == [FIRST.format("j")]
-    # A program that died so, and had been asked to replay the first journal before.
+    # The process died here, after a start that had replayed the first journal.
     bench.disk.open(FIRST.format("j"), write=True).pwritev([ONE_FENCE], FILE_HEADER_BYTES)
     bench.disk.hook = hook
     with pytest.raises(SyncFailed):

@@ -1,5 +1,4 @@
-"""A bookie in limbo serves its entries, denies nothing, and refuses ordinary adds to old
-ledgers."""
+"""A bookie in limbo serves its entries, denies nothing, and takes only new ledgers' adds."""
 
 from __future__ import annotations
 

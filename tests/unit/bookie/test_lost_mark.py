@@ -29,10 +29,8 @@ CONFIG_OF_ONE = replace(CONFIG, ledger_directories=("/l",), journal_file_bytes_m
 
 
 async def test_all_states_are_read_when_no_mark_says_which_count() -> None:
-    """With a damaged mark, and a power failure while ledger states were rewritten, fences were
-    forgotten. Without a readable mark only the newest file of ledger states was read, and the file
-    of an unfinished rewrite is empty: keys, fences and last entries of the older file were gone,
-    and the bookie answered "no such ledger". The single faults found it (`tests/single_fault`)."""
+    """The mark is damaged, and the power failed while ledger states were rewritten. A start that
+    reads only the newest state file finds it empty, and forgets keys and fences."""
     async with Bench(CONFIG_OF_ONE) as bench:
         await bench.add(1, 0, b"acked")
         await bench.storage.control.fence(1, b"k" * 20)
@@ -55,11 +53,8 @@ SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 
 
 async def test_the_next_start_finds_it_again() -> None:
-    """An accepted loss was forgotten when the start ended before limbo was durable. The index is
-    rebuilt from the entry logs before the bookie enters limbo, since only then the loss is known. A
-    damaged log was skipped, and the index already claimed to be complete. Then the metadata did not
-    answer, limbo was not written, and the start ended. The next start saw neither damage nor limbo,
-    and denied the entries. Found by reading the engine."""
+    """A start rebuilt its index over a damaged log and ended before limbo was durable; the next
+    start saw neither damage nor limbo, and denied the entries."""
     bench = Bench(SMALL)
     async with bench:
         for ledger_id in range(3):
@@ -97,9 +92,8 @@ async def test_the_next_start_finds_it_again() -> None:
         assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
 
 
-# Without a readable mark, a ledger state file of a later version was skipped silently. All its
-# fences, keys and deletions were forgotten, while docs/formats/ledger_state.md promised a refusal
-# by name.
+# Without a readable mark, a state file of a later version was skipped with its fences, keys and
+# deletions, though docs/formats/ledger_state.md promises a refusal by name.
 
 
 def later_file(disk: MemoryDisk, version: int) -> None:
@@ -126,11 +120,9 @@ def test_the_known_version_is_read() -> None:
     assert [found.fenced for _, found in StateFile(disk, "/a").load(None)] == [True]
 
 
-# After two bad starts an index named entries in a log that a third start had cut. A journal's sync
-# failed, so its last block was in the page cache alone. The next start replayed it, flushed log and
-# index, and died before it wrote the mark. The start after found the block gone and cut the log,
-# but the index still named those entries: reads failed for ever, and older copies were hidden. Now
-# the index is flushed after the mark. The simulator found it (seed 2022320).
+# A start replayed an unsynced block, flushed log and index, and died before the mark. The next
+# start cut the log without that block, but the index still named its entries. So the index is
+# flushed after the mark.
 
 
 async def test_the_index_is_never_ahead_of_the_mark() -> None:
@@ -167,12 +159,9 @@ async def test_a_crash_between_mark_and_index_is_made_good_from_the_logs() -> No
         assert await bench.storage.reads.read(1, 2) == entry_bytes(1, 2, b"2")
 
 
-# A bookie that lost its mark mistook a damaged record for a torn one, and cut the log there.
-# Without a mark and without old journal files, a start keeps each log up to its first bad record.
-# But the index had entries behind it, so the rest had been synced and perhaps acked; good records
-# were lost, and a later collection removed the log with live ledgers. Two faults on one disk;
-# nothing was answered as absent. The simulator found it (seeds 1800363 `copies` and 1800793
-# `beyond`).
+# Without a mark and old journal files, a start keeps each log up to its first bad record. If the
+# index has entries behind it, the record is damaged and not torn: cutting there lost synced
+# records.
 
 LOG = "/l/0000000000000001.log"
 
@@ -190,7 +179,7 @@ async def lose_the_mark(bench: Bench) -> None:
     await abandon(bench.storage)
     bench.disk = after
     after.flip("/l/journal.mark", 9, 1)
-    after.flip(LOG, 60, 1)  # in the first record
+    after.flip(LOG, 60, 1)
 
 
 async def test_what_the_index_goes_beyond_is_not_cut() -> None:

@@ -1,8 +1,5 @@
-"""A bookie keeps a bounded number of entry logs open, and closes none that a read uses.
-
-Every log that was read once stayed open until the bookie ended. A reader of old topics took one
-descriptor per log, and at the process's limit no connection could be accepted.
-"""
+"""A bookie keeps a bounded number of entry logs open, and closes none that a read uses. A reader of
+old topics took one descriptor per log until no connection could be accepted."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ LOGS = 20
 
 
 def open_under(folder: Path) -> int:
-    """Return the descriptors of this process that lead to logs of `folder`."""
+    """Return this process's descriptors of logs in `folder`."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -149,7 +146,7 @@ def test_a_file_stays_open_as_long_as_a_read_uses_it() -> None:
         for log_id in range(2, 9):
             read(logs, log_id)
         go_on.set()
-        assert len(slow.result()) == 24  # with a closed file it would fail
+        assert len(slow.result()) == 24
     assert logs.open_count == BOUND
 
 

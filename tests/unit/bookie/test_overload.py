@@ -1,8 +1,5 @@
-"""A bookie's memory under overload: the short form of bench/overload.py.
-
-The bookie is a separate process; its peak is the kernel's count. Each scenario is shown to work:
-without the budgets that bound it, the same load exceeds the goal.
-"""
+"""A bookie's memory under overload: the short form of bench/overload.py. Without the budgets that
+bound it, the same load must exceed the goal."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from bench.overload import (
 CONNECTIONS = 300
 SECONDS = 1.0
 LONGER_S = (1.0, 5.0, 25.0)
-"""How long to load a bookie that has no budgets. A busy machine needs longer for the same load."""
+"""How long to load a bookie without budgets: a busy machine needs longer."""
 HANGS_MS = 60_000
 GOAL_MIB = caches_mib() + RESIDENT_MIB_MAX
 UNBOUNDED = 1 << 40

@@ -44,7 +44,7 @@ def test_those_that_are_silent_give_their_share_back(silent_s: float, share: int
 
 
 def test_as_many_are_known_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with readers that jump, each of which leaves a place behind where none continues."""
+    """Also with readers that jump, each of which leaves an unused place behind."""
     monkeypatch.setattr(read_ahead, "_READERS_MAX", 3)
     found = ReadAhead(AHEAD, CACHE)
     for ledger in range(4):

@@ -61,7 +61,7 @@ async def test_all_who_wait_for_room_are_woken_also_after_it_was_taken_again() -
     await turns()
     for _ in range(3):
         assert in_use(reads) == {"waiting": 4}
-        answers.change(-100)  # room that is gone before they look
+        answers.change(-100)
         answers.change(100)
         await turns()
         assert not any(one.done() for one in waiting)
@@ -74,7 +74,7 @@ async def test_all_who_wait_for_room_are_woken_also_after_it_was_taken_again() -
 
 @pytest.mark.parametrize("ends", ["well", "with an error", "for want of room", "cancelled"])
 async def test_a_list_gives_its_turn_back(ends: str) -> None:
-    """There are few turns: after two lists that kept theirs, each list was refused."""
+    """After two lists that kept their turns, each list was refused."""
     answers, cold = Budget(100), Cold()
     reads = path_of(answers, cold)
     for _ in range(5):

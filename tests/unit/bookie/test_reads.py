@@ -1,4 +1,4 @@
-"""Cold reads during a flush, whose look-ups may be outdated by then; and reads of damaged logs."""
+"""Cold reads during a flush, whose look-ups may be outdated by then; reads of damaged logs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_flush_ends_what_older_reads_may_answer() -> None:
 
 
 async def test_what_cannot_be_read_ends_a_batch_that_has_something() -> None:
-    """Its reader gets the good entries, and hears of the rest when it asks for that alone."""
+    """The reader gets the good entries, and the error when it asks for the bad one alone."""
 
     class Damaged:
         wait_s_max = 1.0
@@ -104,7 +104,7 @@ async def test_what_cannot_be_read_ends_a_batch_that_has_something() -> None:
 
 
 async def test_who_has_the_last_entry_from_memory_does_not_ask_the_disk() -> None:
-    """Unless the bookie may have lost later entries: then the disk's answer counts."""
+    """If the bookie may have lost later entries, the disk's answer counts."""
 
     class Asked:
         wait_s_max = 1.0

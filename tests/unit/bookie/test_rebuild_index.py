@@ -65,8 +65,7 @@ async def test_what_lies_behind_the_mark_stays_out(tmp_path: Path) -> None:
     assert runs_of(config) == before
 
 
-class Stopped(Exception):
-    """The process died here."""
+class Stopped(Exception): ...
 
 
 class Mortal(RealDisk):
@@ -217,10 +216,8 @@ ENTRIES = 1500
 
 
 async def test_the_next_start_goes_on_with_the_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index whose rebuild was cut short counted as complete when the mark was lost too. During a
-    rebuild the index claims to cover the logs up to byte 0 of log 0, and without a mark nothing
-    more was demanded. The next start used the partial index, and denied the other entries. Now,
-    without a mark, the index must cover all kept logs. Found by reading."""
+    """An index whose rebuild was cut short claims to cover byte 0 of log 0. Without a mark a start
+    accepted that and denied the other entries: the index must then cover all kept logs."""
     async with Bench() as bench:
         for number in range(ENTRIES):  # more than one batch of the rebuild, each a record
             await bench.add(number + 1, 0, b"x" * 700)
@@ -256,10 +253,8 @@ async def test_the_next_start_goes_on_with_the_rebuild(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("hurt", ["header", "cut"])
 async def test_the_rebuild_says_that_records_are_missing(hurt: str) -> None:
-    """An index rebuilt from a damaged entry log denied acked entries. Stepping through a log ended
-    silently at the first bad record header. After removing a damaged index with one flipped bit in
-    a log, a bookie answered "no such entry" for everything behind it, and a recovery would have cut
-    the ledger there (BookKeeper #2908). The single faults found it (`tests/single_fault`)."""
+    """Stepping through a log ended silently at a bad record header, so the rebuilt index denied
+    everything behind it, and a recovery would have cut the ledger (BookKeeper #2908)."""
     async with Bench() as bench:
         for number in range(3):
             await bench.add(1, number, b"x" * 900)
@@ -281,10 +276,8 @@ BLOCK_ENTRIES = 10
 
 
 def test_every_entry_is_found_or_unknown(tmp_path: Path) -> None:
-    """Entries whose index record was in a damaged block were listed as absent. To find the runs of
-    a ledger from an entry on, the index looks for the record before it. When that record was
-    damaged and the next one was not, the second look-up forgot the first one's error: no run, no
-    error. Damaging one block of a real index found it."""
+    """The look-up of a run reads the record before it; that record was damaged, and the error was
+    forgotten when the next record was good."""
     path = str(tmp_path / "index")
     index = RocksIndex(path)
     index.put(
@@ -339,11 +332,9 @@ async def _add(storage: Storage, first: int) -> None:
 @pytest.mark.parametrize("flushed_before", [False, True])
 @pytest.mark.parametrize("skip", [0, 1], ids=["header", "records"])
 async def test_the_index_is_rebuilt(flushed_before: bool, skip: int) -> None:
-    """After a failed sync of an entry log, the loss of the index kept the bookie from starting. The
-    next process found the log's header and records in the page cache and kept the log; no later
-    sync wrote them. After a power failure the log was a hole that no mark vouched for, and a
-    rebuild of the index refused to skip it: the whole bookie was lost. Now a start drops what the
-    mark does not cover: the journal has it. The simulator found it (seeds 20030 and 31323)."""
+    """A log whose sync had failed was kept from the page cache, never synced, and after a power
+    failure a hole that a rebuild refused to skip. A start drops what the mark does not cover: the
+    journal has it."""
     rng = random.Random(1)
     disk = SimDisk(rng=rng)
     storage = await _started(disk)
@@ -357,7 +348,7 @@ async def test_the_index_is_rebuilt(flushed_before: bool, skip: int) -> None:
     with pytest.raises(SyncFailed):
         await storage.checkpoint()
     await abandon(storage)
-    disk.kill(rng)  # a supervisor starts it again: the page cache is as it was
+    disk.kill(rng)  # the next process has the same page cache
     storage = await _started(disk)
     await abandon(storage)
     disk.crash(rng)

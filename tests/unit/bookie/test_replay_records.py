@@ -1,4 +1,4 @@
-"""A journal block's records: equal frames are decoded in bulk, with the same result as singly."""
+"""Equal frames of a journal block are decoded in bulk, with the same result as singly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ def draw(rng: random.Random) -> list[bytes]:
 
 
 def told(runs: list[AddBatch]) -> list[tuple[int, int, bytes, bool, bytes]]:
-    """Decode every add singly."""
     found = []
     for run in runs:
         offsets = [*run.offsets, len(run.frames)]
@@ -67,7 +66,9 @@ def test_every_add_is_told_as_it_stands(seed: int) -> None:
 
 def test_alike_frames_make_one_run() -> None:
     frames = [frame(7, n, 100, KEYS[0], 0) for n in range(500)]
-    frames += [frame(7, 500 + n, 99, KEYS[0], 0) for n in range(3)]  # shorter ones continue the run
+    frames += [
+        frame(7, 500 + n, 99, KEYS[0], 0) for n in range(3)
+    ]  # shorter entries continue the run
     (run,) = records_of(b"".join(frames))
     assert isinstance(run, AddBatch)
     assert (run.first_entry, run.count) == (0, 503)

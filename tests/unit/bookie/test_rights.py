@@ -72,7 +72,7 @@ def every_request(ledger_id: int, flags: int = 0) -> list[Any]:
     found: list[Any] = [read(ledger_id, flags), batch_read(ledger_id, flags)]
     found.append(v3.Read(b"", flags, ledger_id, 0, b""))
     found += [ask(op, ledger=ledger_id) for op in extension.Op if op is not extension.Op.ADDED]
-    calls = set(v3.Op) - {v3.Op.READ, v3.Op.ADD}  # these need a right to their ledger
+    calls = set(v3.Op) - {v3.Op.READ, v3.Op.ADD}  # these two need a right to their ledger
     found += [call(op, V3_CALLS.get(op, ""), ledger_id) for op in sorted(calls)]
     return found
 
@@ -187,7 +187,7 @@ def test_of_a_part_no_operation_tells_the_rest() -> None:
         assert isinstance(found, extension.Request), found
         assert found.op is extension.Op.READ_LAC
         assert found.within == EntryRange(FROM, UPTO)
-    for request in every_request(OTHER):  # and for a whole ledger nothing is narrowed
+    for request in every_request(OTHER):  # for a whole ledger nothing is narrowed
         if asked(request)[0] is Need.READ:
             assert PART.narrowed(request) is request
     assert PART.narrowed(ask(extension.Op.WAIT_LAC, ledger=LEDGER, after=UPTO)) is None

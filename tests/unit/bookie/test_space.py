@@ -1,5 +1,4 @@
-"""Why a bookie is short of space: the message names the folder, its free bytes and the
-threshold."""
+"""The message about short space names the folder, its free bytes and the threshold."""
 
 from __future__ import annotations
 

@@ -23,11 +23,9 @@ from tests.support.memory_disk import MemoryDisk
 from tests.support.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes, is_fenced
 from tests.unit.bookie.test_entry_log import log_run, opened
 
-# A bookie could not rebuild its index: an old log was longer than its records again. A start cut a
-# log where the mark ended, the sync failed, and the process died. The next start saw the shorter
-# file in the page cache and did not sync it; a power failure brought the reserve back, and behind a
-# newer log nothing showed where the records end. Now a cut log is sealed with map and footer,
-# written again at each start that finds the mark there. The simulator found it (seed 2037646).
+# A start cut a log at the mark, the sync failed, and the process died. The next start did not sync
+# the shorter file; a power failure brought the reserve back, and nothing showed where the records
+# end. So each start seals the cut log again.
 
 
 def test_a_cut_log_says_itself_where_it_ends() -> None:
@@ -71,12 +69,9 @@ def test_a_log_that_lost_its_end_is_not_taken_for_whole() -> None:
         list(again.scan_all(1))
 
 
-# A restarted bookie treated data from the page cache as durable, and a power failure removed it. A
-# bookie that was killed while it sealed its journal left the END block in the page cache. The next
-# start did not sync it and began another file. A power failure then removed the END block, so the
-# journal counted as damaged and the bookie never started again. The same held after a failed
-# `fsync`: a fence that was replayed from the page cache was answered as durable, and forgotten. The
-# simulator found it.
+# A killed bookie left the journal's END block or a fence in the page cache. The next start treated
+# it as durable; a power failure removed it, and the journal counted as damaged or the fence was
+# forgotten.
 
 T = TypeVar("T")
 
@@ -98,7 +93,6 @@ WORST = Worst(0)
 
 
 async def started_again(bench: Bench) -> Bench:
-    """Start another process with the same page cache."""
     await abandon(bench.storage)
     bench.disk.kill(WORST)  # type: ignore[attr-defined]
     return await bench_on(bench.disk)
@@ -149,12 +143,9 @@ async def test_a_fence_whose_sync_failed_is_no_durable_fence() -> None:
 def test_the_power_fails_after_a_kill_between_rename_and_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A bookie never started again because it relied on a journal file's name that only the page
-    cache had. A process was killed after it had named a new journal file and before it synced the
-    folder; the next process closed the file and began another. After a power failure the second
-    name was there and the first was not: `JournalDamaged`, though nothing was lost. A bookie now
-    syncs its folders before it builds on them. Second lives found it
-    (`tests/crash_states/kills.py`)."""
+    """A process was killed after it had named a journal file and before it synced the folder; the
+    next process began another file. After a power failure only the second name was there:
+    `JournalDamaged`. So a bookie syncs its folders before it builds on them."""
     assert explore_kills([("restart",)]).states > 100
     monkeypatch.setattr(
         octavo.bookie.startup.opening,
@@ -169,12 +160,9 @@ def test_the_power_fails_after_a_kill_between_rename_and_sync(
 def test_the_power_fails_while_a_second_process_flushes_what_a_killed_one_wrote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Entries that a killed process had written and not synced were half there after a power
-    failure. The next process read them from the page cache and flushed them to the entry log. When
-    the power failed during that, their journal block was gone and their log record torn or alone:
-    with a rebuilt index the bookie held an entry that it had denied, or answered an I/O error for
-    ever. Now the journal is synced before it is read, and entry-log data behind the mark is
-    dropped. Second lives found it (`tests/crash_states/kills.py`)."""
+    """The next process flushed unsynced entries of a killed one to the log. A power failure then
+    left their journal block gone and their log record torn or alone. So the journal is synced
+    before it is read, and log data behind the mark is dropped."""
     assert explore_kills([("add", "add")]).states > 100
     real, reading = SimFile.datasync, JournalReader.blocks
 
@@ -192,11 +180,8 @@ def test_the_power_fails_while_a_second_process_flushes_what_a_killed_one_wrote(
         explore_kills([("add", "add")])
 
 
-# After a power failure during the write of a file's header, a bookie never started again. A restart
-# rewrote the good header of the last journal file in case it had none; torn by the next power
-# failure, the file was `JournalDamaged`. And an entry log with a torn first header counted as
-# damaged, though the header is durable before the first record is written. Nothing was lost in
-# either case. The crash states found both (`tests/crash_states`).
+# Writing a good header again tore it in a power failure, and the bookie never started. The same for
+# an entry log's first header, which is durable before the first record is written.
 
 
 @pytest.mark.parametrize("sequence", [("restart",), ("add", "power"), ("add", "checkpoint")])
@@ -225,19 +210,16 @@ async def test_only_a_log_that_holds_nothing_is_removed(holds: bytes) -> None:
     assert disk.exists(path) == bool(holds)
 
 
-# An acked deletion stopped a bookie for ever: its journal continued in a file that had a successor.
-# The journal rolled; the next file was named and could not be opened (too many open files). The
-# group failed, as it should, but a smaller group fitted into the old file, over its END block. At
-# the next start the old file had no end and a newer one followed: "acknowledged entries are lost".
-# Failing every disk call once found it (tests/io_errors).
+# A journal's next file was named and could not be opened. A smaller group then went into the old
+# file, over its END block: the next start found a file without an end and a newer one.
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_nothing_is_written_into_a_journal_file_that_has_a_successor(
     full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`full`: the disk has no room for the new name's folder, and may have taken it all the same.
-    Otherwise a full disk is no reason to fail: the group goes into the old file's margin."""
+    """`full`: the disk has no room for the new name, and may have taken it all the same. Otherwise
+    a full disk is no reason to fail: the group goes into the old file's margin."""
     disk = SimDisk()
     disk.make_directory("/j")
     writer = JournalWriter(disk, "/j", file_bytes_max=1000, preallocate_bytes=1000, sync=True)
@@ -269,11 +251,9 @@ def test_nothing_is_written_into_a_journal_file_that_has_a_successor(
     assert bodies == [b"a" * 600, b"d" * 100]
 
 
-# The index forgot a ledger whose deletion a power failure then undid. The collector deletes a
-# ledger; its state and journal record are in flight when a checkpoint begins. The checkpoint
-# removed the ledger from the index before state and mark were durable; the mark failed and the
-# bookie died. The ledger was there again without its entries, which were denied. Now the index
-# comes after the mark here too, and a start removes deleted ledgers from it. Seed 3001449 found it.
+# A checkpoint removed a deleted ledger from the index before state and mark were durable; the mark
+# failed, and the ledger was there again without entries. So the index comes after the mark, and a
+# start removes deleted ledgers from it.
 
 
 async def test_a_deletion_that_was_not_durable_takes_nothing_away() -> None:

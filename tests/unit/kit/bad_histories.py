@@ -1,8 +1,5 @@
-"""Hand-made histories: each kind of problem, and innocent look-alikes.
-
-They are written as scripts.py reads them. A bad one shows its own kind; a second kind that must
-show too is in `ALSO`.
-"""
+"""Hand-made histories: each kind of problem, and innocent look-alikes, as scripts.py reads
+them. A bad one shows its own kind; a second kind that must show too is in `ALSO`."""
 
 from __future__ import annotations
 

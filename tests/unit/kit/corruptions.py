@@ -1,7 +1,5 @@
-"""One lie in a legal history of legal.py: each must be found, and nothing else reported.
-
-A corruption changes the history, and returns False when it finds no place for its lie.
-"""
+"""One lie in a legal history of legal.py: each must be found, and nothing else reported. A
+corruption returns False when it finds no place for its lie."""
 
 from __future__ import annotations
 
@@ -85,7 +83,6 @@ def lose_the_end(told: History, rng: random.Random) -> bool:
 
 
 def withhold(told: History, rng: random.Random) -> bool:
-    """Never deliver a message to the shared subscription."""
     value = pick(rng, sorted(read_values(told)))
     if value is None:
         return False
@@ -305,7 +302,6 @@ def lac_ahead(told: History, rng: random.Random) -> bool:
 
 
 def unconfirmed(told: History, rng: random.Random) -> bool:
-    """Let a new reader that knows a LAC read above it."""
     if (last := last_of(told)) < 1:
         return False
     lac = rng.randrange(last)
@@ -356,7 +352,6 @@ def ack_after_fence(told: History, rng: random.Random) -> bool:
 
 
 def forget(told: History, rng: random.Random) -> bool:
-    """Tell a late reader that an acked entry is not there."""
     acked = [one for one in of(told, Call.ADD) if one.is_ok]
     if (one := pick(rng, acked)) is None:
         return False

@@ -1,9 +1,6 @@
-"""Random histories in which every promise was kept.
-
-A model of a topic and one of a ledger take one small step at a time: sends that are applied in
-order and answered in any order, lost answers, readers at any place, acks that get lost,
-subscriptions that return to unacked messages.
-"""
+"""Random histories in which every promise was kept. Models of a topic and of a ledger take
+small steps: lost answers, readers at any place, lost acks, subscriptions that return to
+unacked messages."""
 
 from __future__ import annotations
 
@@ -115,7 +112,7 @@ class Topic:
         return [(at, self.logs[log][at]) for at in range(position, end)]
 
     def receive(self, log: str = "") -> bool:
-        """Receive from the shared subscription, in any order; some acks get lost or are refused."""
+        """Some acks get lost or are refused."""
         log = log or self.rng.choice(self.names)
         group = self._shared[log]
         offsets: list[int] = []
@@ -145,7 +142,7 @@ class Topic:
         return True
 
     def follow(self, log: str = "") -> bool:
-        """Follow the exclusive subscription: in order, from the mark on after a take-over."""
+        """In order, from the mark on after a take-over."""
         log = log or self.rng.choice(self.names)
         group = self._exclusive[log]
         if self.rng.random() < 0.1 and not self._draining:

@@ -1,8 +1,6 @@
-"""Small mistakes planted in the checkers' sources, one at a time: is each noticed?
-
-A mutant of a module is loaded under another name, together with the modules that import it;
-`history` and `problems` stay the same, so that results can be compared.
-"""
+"""Small mistakes planted in the checkers' sources, one at a time. A mutant is loaded under
+another name with the modules that import it; `history` and `problems` stay the same, so that
+results can be compared."""
 
 from __future__ import annotations
 
@@ -111,7 +109,6 @@ class Mutant:
 
 
 def mutants(module: str) -> Iterator[Mutant]:
-    """Yield every mistake of a few sorts that can be made in a module."""
     tree = ast.parse((KIT / f"{module}.py").read_text())
     for at, node in enumerate(ast.walk(tree)):
         shown = ast.unparse(node)[:60] if mistakes(node) else ""

@@ -18,7 +18,6 @@ from tests.support.kit.history import LISTS_OF_PAIRS, Call, History, Operation
 
 
 def history(script: str, log: str = "t") -> History:
-    """Parse a script."""
     ticks = itertools.count()
     made = History(clock=lambda: float(next(ticks)))
     labelled: dict[str, Operation] = {}

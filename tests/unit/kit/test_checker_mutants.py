@@ -1,8 +1,5 @@
-"""The tests of the checkers notice nearly every small mistake in a checker.
-
-`KIT_MUTANTS=all pytest tests/unit/kit/test_checker_mutants.py -s` tries every mutant and prints the
-survivors; otherwise each tenth is tried.
-"""
+"""The tests of the checkers notice nearly every small mistake in a checker. `KIT_MUTANTS=all
+pytest … -s` tries every mutant and prints the survivors; otherwise each tenth is tried."""
 
 from __future__ import annotations
 
@@ -73,7 +70,6 @@ HAND_MADE, TOPICS, LEDGERS = hand_made(), random_topics(), random_ledgers()
 
 
 def judges_right(modules: dict[str, types.ModuleType]) -> bool:
-    """Whether all the histories get the right verdict."""
     checkers, registers = modules["checkers"], modules["linearizability"]
     for told, expected in HAND_MADE:
         found = checkers.check_topics(told, dense=True)

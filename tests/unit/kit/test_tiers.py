@@ -1,7 +1,4 @@
-"""The list of the second tier: how it is read, and how measurements change it.
-
-That it names what is there: `tests/unit/test_tidy.py`.
-"""
+"""The list of the second tier: how it is read, and how measurements change it."""
 
 from __future__ import annotations
 

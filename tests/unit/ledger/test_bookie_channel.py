@@ -38,8 +38,6 @@ class Connection:
 
 
 class Bookie:
-    """A connected bookie."""
-
     bookie_id = "a"
 
     def __init__(self) -> None:
@@ -47,7 +45,7 @@ class Bookie:
 
 
 def test_what_is_refused_during_a_pause_is_sent_again_as_well() -> None:
-    """No other code sends it: the bookie would count as silent, and be replaced."""
+    """Otherwise the bookie would count as silent, and be replaced."""
 
     async def story() -> None:
         core = WriterState(new_ledger(), 0)
@@ -79,8 +77,7 @@ def test_what_is_refused_during_a_pause_is_sent_again_as_well() -> None:
 
 
 def test_each_ack_of_a_bookie_that_was_busy_lets_more_go() -> None:
-    """The busy bookie takes one, is busy again, takes more: only its acks send what the window
-    held."""
+    """Only its acks send what the window held."""
 
     async def story() -> None:
         core = WriterState(new_ledger(), 0)
@@ -89,7 +86,7 @@ def test_each_ack_of_a_bookie_that_was_busy_lets_more_go() -> None:
         channel = BookieChannel(sink, core, pending, 0, bookie, LedgerOptions())  # type: ignore[arg-type]
         channel.attach(0.0)
         count, start, sent = 240, 0, bookie.connection.sent
-        bookie.connection.writable = False  # so that all of it waits
+        bookie.connection.writable = False
         payloads = [PAYLOAD] * count
         while start < count:
             chunk, stop = pending.encode(payloads, start, core.lac)

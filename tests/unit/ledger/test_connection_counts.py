@@ -1,6 +1,5 @@
 """A connection tells its owner each time when adds may be sent again, and keeps no answered
-request.
-"""
+request."""
 
 from __future__ import annotations
 
@@ -18,8 +17,6 @@ from tests.support.kit.quiescence import in_use
 
 
 class Transport:
-    """Takes all writes."""
-
     def __init__(self) -> None:
         self.written = 0
 
@@ -32,8 +29,6 @@ class Transport:
 
 
 class Owner:
-    """Counts the calls."""
-
     def __init__(self) -> None:
         self.told = 0
 
@@ -78,7 +73,6 @@ async def test_a_socket_that_takes_bytes_again_tells_the_owner_each_time() -> No
 
 
 async def test_answered_requests_are_not_kept() -> None:
-    """In any order, and whether the answer is an error or not."""
     one, _, _ = connected()
     answers: list[OctavoError | None] = []
 

@@ -1,4 +1,4 @@
-"""Which entries a bookie is to hold, against the definition; and which bookie adopts a fragment."""
+"""Which entries a bookie is to hold, against the definition; which bookie adopts a fragment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying from one bookie to another: only valid entries, all of them, and no invented ones."""
+"""Copying from one bookie to another: all valid entries, and no invented ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Connection:
         self.took: list[bytes] = []
         self.refuses = 0
         self.refuses_with = Code.TOO_MANY_REQUESTS
-        """This many adds at first are answered so."""
+        """The answer to this many adds at first."""
         self.error: OctavoError | None = None
         self.asked: list[tuple[int, int]] = []
 

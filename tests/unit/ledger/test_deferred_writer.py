@@ -166,7 +166,7 @@ def test_an_answer_to_a_force_that_was_asked_before_a_failure_says_nothing() -> 
 
 
 def test_an_answer_to_a_force_of_a_former_membership_says_nothing() -> None:
-    """A bookie that was replaced and chosen again needs the entries that it missed meanwhile."""
+    """The bookie was replaced and chosen again, and needs the entries that it missed meanwhile."""
     core = writing()
     core.push(4)
     for bookie in "ab":
@@ -254,12 +254,12 @@ def test_against_bookies_that_are_down_read_only_and_slow(
                 if not deferred:  # each add was synced before its ack
                     server.durable |= server.volatile
                 perform(core.acked(server.name, *server.adds.pop(0)))
-            case "ask" if deferred:  # whether it is up or not: its answer may be late all the same
+            case "ask" if deferred:  # also when it is down: its answer may be late
                 servers[name].forces.append(core.to_force(position))
             case "answer" if server.forces:
                 server.durable |= server.volatile
                 perform(core.forced(server.forces.pop(0)))
-            case "refuse":  # read-only, or too slow: it has lost nothing, and still answers
+            case "refuse":  # it has lost nothing, and still answers
                 perform(core.failed(name, down(name)))
             case "crash":
                 servers[name].crash()

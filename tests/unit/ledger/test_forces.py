@@ -57,7 +57,7 @@ def test_each_answer_makes_room_for_the_next_question() -> None:
         forces.wanted = last
         forces.pump(channels)
 
-    for last in range(3):  # asked, answered, asked again
+    for last in range(3):
         write(last)
         assert [len(one.questions) for one in bookies] == [1, 1, 1]
         forces.pump(channels)
@@ -71,7 +71,7 @@ def test_each_answer_makes_room_for_the_next_question() -> None:
     first.answer(TooManyRequests("busy"))
     forces.pump(channels)
     assert not first.questions, "it rests until the next tick"
-    for _ in range(2):  # busy, and busy again
+    for _ in range(2):
         forces.rested()
         forces.pump(channels)
         first.answer(TooManyRequests("busy"))

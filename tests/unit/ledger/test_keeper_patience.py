@@ -1,8 +1,6 @@
-"""When a bookie counts as lost, and an open ledger as abandoned: patience starts again each time.
-
-A bookie that came back was not lost; a ledger whose bookies are all back has a living writer.
-Counted from the first absence, the next short absence would fence that writer at once.
-"""
+"""When a bookie counts as lost, and an open ledger as abandoned: a bookie that came back was
+not lost, so patience starts again. Counted from the first absence, the next short one would
+fence a living writer."""
 
 from __future__ import annotations
 
@@ -79,9 +77,8 @@ class World:
 async def test_an_open_ledger_that_keeps_this_bookie_in_limbo_is_closed(
     world: World, fragments: tuple[Fragment, ...], patience_s: float | None
 ) -> None:
-    """When only an older fragment named the bookie, it waited for hours, for a roll-over. When the
-    newest fragment named it, the ledger was taken from a living writer: an idle partition's ledger
-    was fenced before its broker rolled it over."""
+    """Named by an older fragment, the bookie waited hours for a roll-over; named by the
+    newest, the ledger was taken from a living writer."""
     world.ledger = replace(world.ledger, fragments=fragments)
     own: Any = SimpleNamespace(bookie_id=ME, is_unsure=lambda _: True)
     world.keeper._own = own

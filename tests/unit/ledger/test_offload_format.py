@@ -163,7 +163,7 @@ async def test_the_reader_reads_ranges_and_refuses_what_is_not_there(tmp_path: P
     with pytest.raises(LedgerError, match="no range"):
         await reader.read(3, 1)
     async for _ in reader.entries(0, 6):
-        break  # a reader that stops early leaves nothing behind
+        break
     await reader.close()
 
 

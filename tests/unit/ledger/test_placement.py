@@ -105,7 +105,7 @@ def test_open_ledgers_are_even(racks: tuple[str, ...], seed: int) -> None:
         placed.append(ensemble)
         for bookie in ensemble:
             has[bookie] += 1
-        if rng.random() < 0.3:  # one is closed
+        if rng.random() < 0.3:
             for bookie in placed.pop(rng.randrange(len(placed))):
                 has[bookie] -= 1
         assert max(has.values()) - min(has.values()) <= 4

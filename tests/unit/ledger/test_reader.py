@@ -74,7 +74,7 @@ async def test_a_refresh_waits_for_all_when_some_cannot_tell() -> None:
 
 
 async def test_the_entry_that_a_long_poll_brings_is_the_next_one() -> None:
-    """Not the last one: several may have been confirmed at once. It is read from no bookie then."""
+    """Several entries may have been confirmed at once. It is read from no bookie then."""
     reader = reader_of()
     metadata = reader.metadata
     digest = digest_for(metadata.digest_type, metadata.password)

@@ -99,7 +99,7 @@ async def test_of_a_foreign_bookie_a_wrong_key_says_nothing() -> None:
 
 
 async def test_after_its_end_it_listens_to_nobody() -> None:
-    """Its end unregistered it from every bookie: a listener added later would stay for ever."""
+    """A listener that is added after the end would stay for ever."""
     listened: list[object] = []
     bookie = Mock(listen=listened.append, unlisten=listened.remove)
     client: Any = SimpleNamespace(

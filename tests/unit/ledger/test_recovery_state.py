@@ -466,11 +466,8 @@ def test_who_acked_all_but_the_last_still_owes() -> None:
     assert core.is_owing("b", 2)
 
 
-# A recovery never ended when the failure of a fence came after the write-back had begun. It wrote
-# back to a bookie whose fence was still unanswered. Then the fence failed: the bookie was noted as
-# down, but not replaced; when the write-back failed as well, that was no news. With Qa = Qw the
-# entry could never reach its ack quorum. The model check found it (M2): from that state no end
-# could be reached.
+# A recovery wrote back to a bookie whose fence then failed: it was noted as down and not replaced.
+# With Qa = Qw the entry could never reach its ack quorum.
 
 DOWN = BookieUnavailable("a", "down")
 
@@ -504,10 +501,8 @@ def test_a_late_fence_failure_alone_replaces_nothing() -> None:
 
 
 def test_an_error_in_an_answer_replaces_nobody() -> None:
-    """A recovery with Qa = Qw never ended because one bookie could not read its own last entry.
-    It answered the fencing read with an I/O error, which replaced the bookie, or ended the
-    recovery without a spare; yet it answers, and takes write-backs. The simulator found it (seed
-    2029358)."""
+    """A bookie that cannot read its own last entry still answers, and takes write-backs.
+    Replaced, with Qa = Qw the recovery never ended."""
     core = recovering()
     written = [a for a in core.entry_found(0, b"e0", 10) if isinstance(a, WriteBack)]
     assert [action.bookie_id for action in written] == ["a", "b"]
@@ -516,11 +511,9 @@ def test_an_error_in_an_answer_replaces_nobody() -> None:
     assert ChooseReplacements((0,), ("a", "b")) in down
 
 
-# Answers to an earlier attempt of a recovery counted for the bookie now at that position. When the
-# newest fragment changes, a recovery starts over with another ensemble. A late fence answer was
-# counted by position, and a denial without looking at its sender: a bookie that was never fenced,
-# or never asked, could count. An end proved that way may lie before an acked entry. Found by
-# reading.
+# When the newest fragment changes, a recovery starts over. A late answer to the earlier attempt
+# counted for the bookie now at that position, which was never fenced or asked: the end could lie
+# before an acked entry.
 
 
 def in_recovery(*bookies: str) -> LedgerMetadata:

@@ -1,7 +1,5 @@
-"""Replicas asked one after another: a failure asks the next at once, slowness asks another too.
-
-Time is virtual.
-"""
+"""Replicas are asked one after another: at once after a failure, in parallel to a slow one.
+Time is virtual."""
 
 from __future__ import annotations
 

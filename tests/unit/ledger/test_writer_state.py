@@ -91,7 +91,7 @@ def test_acks_of_a_stranger_or_of_entries_never_sent_do_not_count() -> None:
 
 
 def test_1_many_failures_of_one_bookie_make_one_change() -> None:
-    """No. 1, testChangeTriggeredOneTimeForOneFailure."""
+    """testChangeTriggeredOneTimeForOneFailure."""
     core = writing()
     core.push(5)
     assert core.failed("a", down("a")) == [ChooseReplacements((0,), ("a", "b", "c"))]
@@ -108,7 +108,7 @@ def test_1_many_failures_of_one_bookie_make_one_change() -> None:
 
 
 def test_2_a_second_failure_while_the_first_is_being_handled() -> None:
-    """No. 2, testSecondFailureOccursWhileFirstBeingHandled: no add is lost, no ack early."""
+    """testSecondFailureOccursWhileFirstBeingHandled: no add is lost, no ack early."""
     core = writing()
     core.push(3)
     core.acked("c", 0, 2)
@@ -135,7 +135,7 @@ def test_2_failures_before_the_choice_are_replaced_together() -> None:
 
 
 def test_3_nobody_to_replace_with_ends_the_writer_at_the_last_confirmed() -> None:
-    """No. 3: the ledger can then be closed; its record shows the last good ensemble."""
+    """The ledger can then be closed; its record shows the last good ensemble."""
     core = writing()
     core.push(4)
     core.acked("a", 0, 3)
@@ -155,7 +155,7 @@ def test_3_nobody_to_replace_with_ends_the_writer_at_the_last_confirmed() -> Non
 
 @pytest.mark.parametrize("published", [False, True])
 def test_4_close_wins_over_a_change_under_way(published: bool) -> None:
-    """No. 4, testClientClosesWhileFailureHandlerInProgress."""
+    """testClientClosesWhileFailureHandlerInProgress."""
     core = writing()
     core.push(2)
     core.failed("a", down("a"))
@@ -175,7 +175,7 @@ def test_4_close_wins_over_a_change_under_way(published: bool) -> None:
 
 @pytest.mark.parametrize("state", [LedgerState.CLOSED, LedgerState.IN_RECOVERY])
 def test_5_fenced_by_the_record_during_a_change(state: LedgerState) -> None:
-    """No. 5, testMetadataSetToClosed/InRecoveryDuringFailureHandler."""
+    """testMetadataSetToClosed/InRecoveryDuringFailureHandler."""
     core = writing()
     core.push(2)
     core.acked("b", 0, 1)
@@ -190,7 +190,7 @@ def test_5_fenced_by_the_record_during_a_change(state: LedgerState) -> None:
 
 
 def test_6_somebody_repaired_an_older_fragment_meanwhile() -> None:
-    """No. 6, testOldEnsembleChangedDuringFailureHandler."""
+    """testOldEnsembleChangedDuringFailureHandler."""
     start = replace(
         ledger(), fragments=(Fragment(0, ("x", "b", "c")), Fragment(5, ("a", "b", "c")))
     )
@@ -209,7 +209,7 @@ def test_6_somebody_repaired_an_older_fragment_meanwhile() -> None:
 
 
 def test_7_nothing_is_acked_while_a_change_is_unresolved() -> None:
-    """No. 7, P14."""
+    """P14."""
     core = writing()
     core.push(3)
     core.failed("a", down("a"))
@@ -221,7 +221,7 @@ def test_7_nothing_is_acked_while_a_change_is_unresolved() -> None:
 
 
 def test_8_entries_without_the_failed_bookie_still_complete_after_the_change() -> None:
-    """No. 8, testHandleFailureBookieNotInWriteSet."""
+    """testHandleFailureBookieNotInWriteSet."""
     core = writing(3, 2, 2)
     core.push(2)  # entry 0 on a, b; entry 1 on b, c
     core.failed("c", down("c"))
@@ -233,7 +233,7 @@ def test_8_entries_without_the_failed_bookie_still_complete_after_the_change() -
 
 
 def test_9_acks_of_the_replaced_bookie_are_forgotten_for_every_entry() -> None:
-    """No. 9, BookKeeper #4097: entry 0 lacks the replaced position, entry 1 has its old ack."""
+    """BookKeeper #4097: entry 0 lacks the replaced position, entry 1 has its old ack."""
     core = writing(3, 2, 2)
     core.push(2)
     core.acked("b", 0, 1)
@@ -247,7 +247,7 @@ def test_9_acks_of_the_replaced_bookie_are_forgotten_for_every_entry() -> None:
 
 
 def test_10_without_a_spare_the_change_is_delayed_while_the_ack_quorum_holds() -> None:
-    """No. 10, TestDelayEnsembleChange."""
+    """TestDelayEnsembleChange."""
     core = writing()
     core.push(2)
     core.failed("a", down("a"))
@@ -294,7 +294,7 @@ def test_10_a_stalled_writer_goes_on_when_a_bookie_returns_or_a_spare_comes() ->
 
 
 def test_11_a_late_failure_changes_the_ensemble_too() -> None:
-    """No. 11, P18: the entry was confirmed long ago."""
+    """P18: the entry was confirmed long ago."""
     core = writing()
     core.push(1)
     core.acked("a", 0, 0)
@@ -372,7 +372,7 @@ def test_one_fenced_answer_ends_the_writer(error: OctavoError) -> None:
 
 
 def test_19_close_at_the_last_confirmed() -> None:
-    """No. 18 and 19, CL-1: pending entries are not part of the ledger, nor of its length."""
+    """CL-1: pending entries are not part of the ledger, nor of its length."""
     core = writing()
     core.push(5)
     core.acked("a", 0, 4)
@@ -434,10 +434,8 @@ def test_closing_after_a_change_whose_answer_never_came() -> None:
         assert again.metadata.fragments == current.fragments
 
 
-# `drain` waited for ever when the last acks were given while the writer was stalled. Entries of two
-# bookies were confirmed when a third came back: nothing was owed any more, but the held adds were
-# only released when an add was answered. The simulator found it (seed 1363: E 3, Qw 2, Qa 2, no
-# spare, tiny bounds).
+# When a third bookie came back, nothing was owed any more, but held adds were only released when an
+# add was answered: `drain` waited for ever.
 
 
 class _Owner:
@@ -458,8 +456,6 @@ class _Owner:
 
 
 def _bookie(bookie_id: str) -> Any:
-    """A bookie without a connection."""
-
     def nothing(_: object) -> None: ...
 
     return SimpleNamespace(
@@ -506,7 +502,7 @@ async def test_what_a_return_confirms_is_let_go(found_by: str) -> None:
 
 
 async def test_nothing_is_held_for_a_bookie_that_is_down() -> None:
-    """It never gets the entries that it misses: it counts again from where it comes back."""
+    """When it comes back, it counts again from there."""
     owner = _Owner()
     replication = EnsembleWriter(_client(), new_ledger(3, 3, 2), 0, owner)
     replication.bookie_down("c", BookieUnavailable("c", "gone"))
@@ -521,8 +517,6 @@ async def test_nothing_is_held_for_a_bookie_that_is_down() -> None:
 
 
 class _Connection:
-    """Takes everything."""
-
     writable = True
 
     def __init__(self) -> None:
@@ -543,8 +537,8 @@ class _Bookie:
 
 
 async def test_the_last_ack_of_a_window_sends_what_waited_for_it() -> None:
-    """A bookie was busy and acks at once all that it was sent. The writer looked for room before it
-    took the ack, found none, and no other ack came: found by seed 310401 of profile `large`."""
+    """The writer looked for room before it took the ack of a busy bookie, found none, and no
+    other ack came."""
     client = _client()
     client.options = LedgerOptions(busy_backoff_ms_min=1, busy_backoff_ms_max=1)
     connection = client.bookies.get("a", None).connection = _Connection()
@@ -563,11 +557,9 @@ async def test_the_last_ack_of_a_window_sends_what_waited_for_it() -> None:
 
 
 def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
-    """A bookie that failed during an ensemble change was still sent to. The writer's core does
-    nothing about a second failure until the first change is done, and only an action told the
-    bookie's channel that it was down. Its missed entries were released; when its connection came
-    back, the channel wanted to send them, and an assertion ended the task that keeps that bookie
-    connected. The simulator found it (seed 40174)."""
+    """The core does nothing about a second failure until the first change is done, so the
+    channel did not hear of it. When the bookie came back, sending released entries failed an
+    assertion."""
     core = WriterState(new_ledger(3, 3, 2), 0)
     first, second, third = core.ensemble
     pending = Pending(core.metadata, core.quorum)
@@ -598,10 +590,8 @@ def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
     assert not channel.owes()
 
 
-# In a ledger with E > Qw, entries that a bookie does not hold counted as owed by it. A bookie whose
-# next entry was not written yet looked behind: everything that the others had acked was kept for
-# it, so `drain` could wait for ever; and after an idle hour its first add was overdue at the next
-# tick, and the bookie was replaced. Found by reading.
+# With E > Qw, entries that a bookie does not hold counted as owed by it: `drain` could wait for
+# ever, and after an idle hour its first add was overdue at once.
 
 
 async def test_drain_ends_when_every_holder_has_acked(cluster: Cluster) -> None:

@@ -707,7 +707,7 @@ async def test_a_write_of_the_former_session_does_not_fail_the_next_sessions(
     await asyncio.sleep(0)
     first = asyncio.create_task(store.create("/a", b"former"))
     for _ in range(3):
-        await asyncio.sleep(0)  # until it is in progress, and later writes wait together
+        await asyncio.sleep(0)
     blocked = asyncio.create_task(store.create("/b", b"former"))
     await asyncio.sleep(0)
     store._generation = store._thread_generation = store._generation + 1
@@ -726,9 +726,8 @@ BUSY_TIMEOUT_MS = 5000
 def test_a_file_made_by_another_between_two_looks_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_before: int
 ) -> None:
-    """Four processes made one embedded store at once, and one refused it as not Octavo's: it had
-    read the file's application id before another process made the file, and its tables after. CI
-    found it."""
+    """A process read the file's application id before another made the file, and its tables
+    after, and refused it as not Octavo's."""
     path = str(tmp_path / "octavo.db")
     connect = sqlite3.connect
 
@@ -749,10 +748,8 @@ def test_a_file_made_by_another_between_two_looks_is_opened(
     db.close()
 
 
-# A process that started while another one was stopped inside a metadata transaction gave up. A
-# broker that was stopped while it held the lock of the embedded store's file kept a bookie from
-# starting, with `database is locked` after a third of a session. Random SIGSTOPs found it
-# (tests/process/test_random_faults.py, seed 2000).
+# A process that was stopped in a transaction holds the file's lock; others gave up with `database
+# is locked` after a third of a session.
 
 SESSION_MS = 300
 LOCKED_FOR_S = 1.0
@@ -772,7 +769,6 @@ async def locked_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[sqlite3.Connection]:
-    """Hold the file's write lock."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
@@ -801,12 +797,9 @@ async def test_a_start_gives_up_in_bounded_time_and_says_what_to_look_for(
         assert "locked" in str(given_up.value)
 
 
-# A connect that took too long ended its caller's task as cancelled, instead of with an error. Up to
-# Python 3.12, a child of an `asyncio.TaskGroup` that fails while the group is being left cancels
-# the parent and never calls `uncancel`; a later `asyncio.timeout` then mistakes its own
-# cancellation for another. A reader that looked up a bookie's address while the metadata store
-# failed, and then waited for the bookie, was cancelled without a caller. The simulator found it
-# (seed 6241).
+# Up to Python 3.12, a child of a `TaskGroup` that fails while the group is being left cancels the
+# parent and never calls `uncancel`: a connect that took too long ended its caller's task as
+# cancelled.
 
 
 async def _fails() -> None:

@@ -1,4 +1,4 @@
-"""The bound of a ZooKeeper store's calls in flight, and further calls."""
+"""The bound of a ZooKeeper store's calls in flight."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ async def test_as_many_as_may_be_are_on_the_way(monkeypatch: pytest.MonkeyPatch,
 async def test_calls_that_ended_otherwise_give_their_places_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Cancelled, too late, and refused calls: afterwards as many calls fit as before."""
     slow = Slow(monkeypatch)
     for _ in range(3):
         calls = slow.ask(CALLS_IN_FLIGHT_MAX + 2)
@@ -82,10 +81,9 @@ async def test_calls_that_ended_otherwise_give_their_places_back(
     await asyncio.gather(*calls)
 
 
-# A broker that started before another one never heard that the other died. ZooKeeper does not watch
-# the names of a missing folder, so the store waits for its creation. If the folder was made between
-# the two calls, the watch was one of the folder's own value, which no change of its names fires.
-# Two brokers that start on an empty ZooKeeper meet it.
+# ZooKeeper does not watch the names of a missing folder, so the store waits for its creation. If
+# the folder was made between the two calls, the watch was on its value, which no change of its
+# names fires: a broker never heard that another died.
 
 FOLDER = "/octavo/brokers"
 

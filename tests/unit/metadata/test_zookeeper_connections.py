@@ -19,11 +19,8 @@ _NO_NODE, _PING = -101, -2
 
 
 class StartingServer:
-    """Speaks as much of ZooKeeper's protocol as a session needs; ends a session on time.
-
-    The connections numbered in `silent` (from 1 on) are accepted and never answered, as by a server
-    that is just starting.
-    """
+    """Speaks as much of ZooKeeper's protocol as a session needs. Connections numbered in
+    `silent` (from 1 on) are accepted and never answered, as by a server that is just starting."""
 
     def __init__(self, *silent: int) -> None:
         self._silent = silent

@@ -1,5 +1,3 @@
-"""Fixtures for every test of this folder."""
-
 from __future__ import annotations
 
 import logging

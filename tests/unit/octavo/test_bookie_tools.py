@@ -1,4 +1,4 @@
-"""`octavo bookie …`: sizes from folders, answers of a running bookie, refusals in one line."""
+"""`octavo bookie …`: sizes of folders, answers of a running bookie, refusals in one line."""
 
 from __future__ import annotations
 
@@ -221,8 +221,6 @@ ANSWERS: dict[str, Any] = {
 
 @pytest.fixture
 def canned() -> Iterator[str]:
-    """A port that answers as a bookie might."""
-
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = ANSWERS[self.path.partition("?")[0]]

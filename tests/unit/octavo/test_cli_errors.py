@@ -91,7 +91,7 @@ def test_an_error_is_one_clear_line(
 
 @contextmanager
 def another_program(status: int, kind: str, body: bytes) -> Iterator[str]:
-    """The URL of a server that is no broker: it answers this to every call."""
+    """Serve this answer to every call; yield the URL."""
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -159,7 +159,6 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield all commands, those in groups included."""
     if not hasattr(group, "commands") or group.invoke_without_command:
         yield path
     for name, command in getattr(group, "commands", {}).items():
@@ -186,8 +185,7 @@ def test_bad_line_of_ndjson_is_named(capsys: pytest.CaptureFixture[str], tmp_pat
         next(lines)
 
 
-# Usage errors ended with 1 here and with 2 there, so scripts took them for failures. Every command
-# is found by walking the tree: a new one is covered without a line here.
+# Exit code 2 for usage errors. The tests walk the tree of commands, so they cover a new command.
 
 ASKS_FIRST = {
     "topic delete",
@@ -216,7 +214,6 @@ def is_option(parameter: Any) -> bool:
 
 
 def kind(parameter: Any) -> object:
-    """The type of its value: `int`, `str`, …"""
     return parameter.type_descriptor.annotation
 
 
@@ -232,7 +229,6 @@ def options(name: str) -> set[str]:
 
 
 def filled(name: str) -> list[str]:
-    """Return the command with a value for each required argument."""
     words = name.split()
     for one in COMMANDS[name].params:
         if not is_option(one) and one.required:
@@ -337,9 +333,6 @@ def test_a_bare_bookie_asks_for_data(capsys: pytest.CaptureFixture[str]) -> None
     assert "give --data DIR" in capsys.readouterr().err
 
 
-# A mistyped host name was tried for 60 s before any message.
-
-
 @pytest.fixture
 def no_such_host(monkeypatch: pytest.MonkeyPatch) -> None:
     real = asyncio.base_events.BaseEventLoop.getaddrinfo
@@ -385,8 +378,7 @@ def test_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no host named 'brokr'" in capsys.readouterr().err
 
 
-# With the metadata store dead, `/v1/cluster` and `/`, the runbook's first step, took 10 s: 503. And
-# with a broker asleep `GET` of a topic, which every new producer begins with, never ended.
+# A dead store or a sleeping broker must not hold up the runbook's first steps or a new producer.
 
 AT_ONCE_S = 0.1
 BUSY_MACHINE_S = 0.4
@@ -405,7 +397,7 @@ async def dead_store(node: RunningBroker) -> AsyncIterator[None]:
 
     store._executor.submit(die)
     await asyncio.to_thread(dead.wait)
-    # A poll that was answered just before says that the store lives: let that pass first.
+    # Let the answer of the last poll pass: it says that the store lives.
     await asyncio.sleep(0.01)
     store._set_state(SessionState.SUSPENDED)
     store._watches.notify_all()  # all known records are in doubt as well
@@ -512,8 +504,7 @@ async def test_a_topic_is_shown_although_an_owner_sleeps(
             assert shown["owner"] == owner
 
 
-# `octavo publish --ndjson|--envelope|--key-field` ignored those options for messages given as
-# arguments: they were stored as text, without a key, silently.
+# Options for lines of input were silently ignored with messages as arguments.
 
 
 def test_arguments_are_read_as_lines_are() -> None:

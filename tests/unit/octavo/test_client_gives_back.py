@@ -1,8 +1,5 @@
-"""A producer that fails again and again gives back all that it counted, and wakes its waiters.
-
-Its bounds are small, so a single unit that is lost with each failure fills them within a test: then
-`send` waits for ever.
-"""
+"""A producer that fails again and again gives back all that it counted. Its bounds are so
+small that a unit lost with each failure fills them: then `send` waits for ever."""
 
 from __future__ import annotations
 
@@ -88,7 +85,7 @@ def _in_turn(faults: list[str | None]) -> Callable[[], str | None]:
 
 
 async def test_senders_go_on_as_soon_as_there_is_room(broker: FakeBroker) -> None:
-    """Not only when all is answered: the rest of the window stays full meanwhile."""
+    """The rest of the window stays full meanwhile."""
     answered, gate = 0, asyncio.Event()
 
     def fault() -> str | None:
@@ -104,7 +101,7 @@ async def test_senders_go_on_as_soon_as_there_is_room(broker: FakeBroker) -> Non
         async with asyncio.timeout(60):
             while producer.has_room:
                 await producer.send(b"x" * 200, partition=0)
-            await producer.send(b"y", partition=0)  # there is room though others are not answered
+            await producer.send(b"y", partition=0)
         assert producer.pending_bytes > 0
         assert in_vain(producer) == []
         gate.set()

@@ -1,4 +1,4 @@
-"""The client's messages to a newcomer: about a wrong address, about itself, and in the log."""
+"""The client's messages to a newcomer: a wrong address, wrong values, the log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_address_is_text(urls: Any) -> None:
 async def test_nothing_at_the_default_address_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A command waited for a minute for a broker at :8080, where none was ever started."""
+    """A command waited a minute for a broker at :8080, where none was ever started."""
     monkeypatch.delenv("OCTAVO_URL", raising=False)
     monkeypatch.setattr(client_module, "DEFAULT_URL", DefaultUrl(NOWHERE))
     monkeypatch.setattr(transport, "HOPELESS_RETRY_S", 0.05)
@@ -107,7 +107,7 @@ async def test_reprs_say_where_and_what(broker: FakeBroker) -> None:
 
 
 async def test_values_of_the_wrong_kind_are_told_in_words(broker: FakeBroker) -> None:
-    """They gave Python's own errors: `'NoneType' object has no attribute 'split'`."""
+    """Instead of Python's `'NoneType' object has no attribute 'split'`."""
     wrong: Any
     async with AsyncClient(broker.url) as client:
         subscription = client.subscription("t", "s")

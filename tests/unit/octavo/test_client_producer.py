@@ -95,7 +95,7 @@ async def test_every_message_once_and_in_order_under_faults(
 async def test_a_repeated_run_stores_only_what_is_new(
     broker: FakeBroker, encoding: Literal["batch", "ndjson"]
 ) -> None:
-    """The same producer id, the same messages and some more, in batches of other sizes."""
+    """The same producer id; the same messages and some more, in batches of other sizes."""
     async with AsyncClient(broker.url) as client:
         for count, batch_bytes in ((50, 200), (70, 330), (70, 10_000), (100, 1_000_000)):
             producer = await client.producer(
@@ -118,7 +118,6 @@ async def test_a_newer_instance_shuts_this_one_out(broker: FakeBroker) -> None:
 
 
 async def test_another_broker_takes_over(broker: FakeBroker) -> None:
-    """The owner vanishes in the middle: the producer continues at the other broker."""
     other = FakeBroker(partitions=3, log=broker.log)
     await other.start()
     async with AsyncClient([broker.url, other.url]) as client:
@@ -156,7 +155,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_impatient")
 async def test_an_owner_that_vanished_is_left_once_there_is_another(broker: FakeBroker) -> None:
-    """Its host does not answer, not even with a refusal: the call would hang for an hour."""
+    """Its host refuses nothing, so the call would hang for an hour."""
     other = FakeBroker(partitions=3, log=broker.log)
     other.owner_header = broker.url
     await other.start()
@@ -338,11 +337,9 @@ BATCHES = 80
 async def test_a_backlog_goes_out_at_full_width_after_an_interruption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After one interruption a producer with a backlog sent every batch twice, and one at a time.
-    Batches behind the interrupted one are refused as gaps, and each waits until it is first in the
-    window. When the first was stored, a new batch was sent at once, behind the waiting ones: a gap
-    again, and so on, as long as there was a backlog. A test with network namespaces found it: after
-    a partition of five seconds a cluster took ten to drain."""
+    """Batches behind an interrupted one are refused as gaps and wait until they are first. A
+    new batch that was sent at once made the next gap: a backlog went out singly, each batch
+    twice."""
     monkeypatch.setattr(partition_queue, "MERGED_BYTES_MAX", 1)  # as a backlog of long batches
     broker = FakeBroker(partitions=1)
     await broker.start()
@@ -364,8 +361,7 @@ async def test_a_backlog_goes_out_at_full_width_after_an_interruption(
 
 URL = "http://a:1"
 WAY_S = (0.02, 0.25)
-"""The delay to the owner, on a busy machine: of two messages sent together the second may arrive
-first."""
+"""The delay to the owner on a busy machine: the second of two messages may arrive first."""
 BACK_S = 0.02
 
 
@@ -429,8 +425,6 @@ def _reply(status: int, found: object) -> Reply:
 
 
 class Told(NamedTuple):
-    """The results."""
-
     trips: int
     gaps: int
     waits_s: list[float]
@@ -442,8 +436,8 @@ def virtual(work: Coroutine[Any, Any, Told]) -> Told:
 
 
 async def publish_through(away: tuple[float, float], seed: int, messages: int = 3_000) -> Told:
-    """Publish like the users of the rolling-restart test: small batches, and `send` waits behind
-    100 kB."""
+    """Publish like the users of the rolling-restart test: small batches, and `send` waits
+    behind 100 kB."""
     wire = UnevenWire(seed, away)
     loop = asyncio.get_running_loop()
     waits_s: list[float] = []
@@ -471,11 +465,8 @@ async def publish_through(away: tuple[float, float], seed: int, messages: int = 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_wait_little_longer_than_the_owner_was_away(seed: int) -> None:
-    """After an interruption small batches were sent again singly, a round trip each. The batches of
-    a partition go out over several connections and may overtake each other; the owner refuses the
-    early ones. Each refused batch waited until it was first, and went alone; then four new ones
-    overtook each other again. During a rolling restart on a busy machine messages waited for five
-    to seven seconds and more."""
+    """Batches overtake each other on several connections, and the owner refuses early ones.
+    Sent again singly, messages waited seven seconds in a rolling restart."""
     told = virtual(publish_through((1.0, 3.0), seed))
     print(
         f"{told.trips} round trips, {told.gaps} refused as gaps, longest {max(told.waits_s):.2f} s"
@@ -484,10 +475,8 @@ def test_messages_wait_little_longer_than_the_owner_was_away(seed: int) -> None:
     assert told.trips < 100
 
 
-# A message that waited behind a full window stayed there when the window's head was refused. Its
-# linger time was over, so the next answer was to send it; but a final refusal cleared the window
-# without sending. Its receipt had no answer until the next message; closing without a flush left it
-# unanswered too, and sent it afterwards. Found by reading.
+# When the head of a full window was refused, a message whose linger time was over stayed without an
+# answer until the next message.
 
 
 @pytest.fixture
@@ -505,8 +494,8 @@ async def test_what_waits_behind_a_refused_batch_is_sent(refused_broker: FakeBro
         producer = await client.producer("t", window=1, linger_ms=0)
         first = await producer.send("first")
         for _ in range(3):
-            await asyncio.sleep(0)  # it is on its way
-        second = await producer.send("second")  # its linger time ends with the window full
+            await asyncio.sleep(0)
+        second = await producer.send("second")
         with pytest.raises(ApiError):
             await first
         async with asyncio.timeout(5):
@@ -526,7 +515,7 @@ async def test_a_close_without_flush_answers_everything_and_sends_nothing_more(
         async with asyncio.timeout(1):
             with pytest.raises((OutcomeUnknown, ProducerFailed)):
                 await receipt
-        await asyncio.sleep(0.06)  # longer than the linger time: nothing may come of it
+        await asyncio.sleep(0.06)  # longer than the linger time
         with pytest.raises(InvalidCall):
             await producer.send("later")
     assert refused_broker.log.partitions[0] == []

@@ -1,4 +1,4 @@
-"""The token of a client: an argument, the environment, a file; an invalid one is not sent."""
+"""The client's token: an argument, the environment, a file; an invalid one is not sent."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ from tests.support.fake_broker import running
 
 
 async def test_nobody_is_asked_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that was closed while an owner was silent asked the other brokers afterwards. A
-    timer outlived `close`, and started a call over a closed session that no task waited for."""
+    """A timer outlived `close`, and started a call over a closed session."""
     monkeypatch.setattr(doubt, "SILENCE_S", 0.01)
     asked: list[str] = []
 
@@ -55,8 +54,7 @@ async def test_nobody_is_asked_after_the_end(monkeypatch: pytest.MonkeyPatch) ->
     assert not doubts._tasks
 
 
-# A closed client silently dropped its producers' unsent messages. Later messages were refused once,
-# and then accepted.
+# A closed client silently dropped its producers' unsent messages.
 
 LONG = 60_000.0
 
@@ -137,9 +135,8 @@ def test_what_was_told_is_not_raised_again() -> None:
 
 
 async def test_what_still_calls_is_refused_and_opens_nothing() -> None:
-    """A producer that was not closed continued after its client was, with open connections. `close`
-    ended the session, and the next try of a message opened another, which stayed: "Unclosed client
-    session" at the end of the program."""
+    """An open producer's next try opened another session, which stayed at the end of the
+    program."""
     wire = HttpWire()
     client = AsyncClient("http://127.0.0.1:9", wire=wire, retry_s=60.0)
     producer = ReopenedProducer(
@@ -199,10 +196,8 @@ def test_what_its_producer_had_is_sent() -> None:
         assert broker.values() == [b"x"]
 
 
-# A program that ended with an open loop over messages waited for ever for a thread that was gone;
-# one that had closed nothing silently lost its producers' unsent messages. The interpreter stops
-# threads like the client's before it finalises generators, and these wait for its answer. Now
-# clients that were not closed are closed first.
+# The interpreter stops the client's thread before it finalises generators, which wait for its
+# answer: a program with an open loop over messages never ended, and unsent messages were lost.
 
 BEGIN = """
 import atexit
@@ -276,8 +271,8 @@ def test_processes_of_multiprocessing_send_it_too() -> None:
     assert (ended.returncode, ended.stdout.split()) == (0, ["0", "b"]), ended.stderr
 
 
-# The client's thread waited for itself: a callback that made a call of the client, and a loop over
-# messages that the collector found on that thread, stopped the client for ever.
+# The client's thread waited for itself when a callback made a call of the client, or the collector
+# found a loop over messages on that thread.
 
 
 @pytest.mark.timeout(60)
@@ -336,7 +331,7 @@ def test_a_fork_has_no_part_in_the_loop_of_its_parent() -> None:
             try:
                 next(found)
             except InvalidCall:
-                client.close()  # the child has no part of it
+                client.close()
                 status = 0
             finally:
                 os._exit(status)
@@ -345,8 +340,7 @@ def test_a_fork_has_no_part_in_the_loop_of_its_parent() -> None:
 
 
 def test_a_loop_over_a_topic_that_is_deleted() -> None:
-    """A loop over messages of a deleted topic said that acks could not be sent and that messages
-    would come again, which is false. Now it says that the topic does not exist."""
+    """The error said falsely that acks could not be sent and that messages would come again."""
     with broker_thread() as broker, Client(broker.url) as client:
         client.create_topic("t")
         client.publish_many("t", [(None, "x")] * 100)

@@ -1,4 +1,4 @@
-"""Compaction: which chunks it reads, when it is due, and batches whose offsets have gaps."""
+"""Compaction: which chunks it reads, when it is due, batches whose offsets have gaps."""
 
 from __future__ import annotations
 

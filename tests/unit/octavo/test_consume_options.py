@@ -1,4 +1,4 @@
-"""The options of `octavo consume` for types, filters and priorities of a subscription."""
+"""Options of `octavo consume`: types, filters and priorities of a subscription."""
 
 from __future__ import annotations
 

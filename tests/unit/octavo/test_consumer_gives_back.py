@@ -1,9 +1,5 @@
-"""A consumer that is interrupted in any way gives back its leases, tasks and places.
-
-Several sources work as one, as with patterns and groups. Bodies stop early, fail, are cancelled or
-too slow; sources come, go and fail; calls get lost. After each round nothing is left, so a lost
-lease is found in its round.
-"""
+"""A consumer that is interrupted in any way gives back its leases, tasks and places. Nothing
+is left after each round, so a lost lease is found in its round."""
 
 from __future__ import annotations
 
@@ -109,7 +105,6 @@ def left_over(before: set[asyncio.Task[object]]) -> list[str]:
 
 
 async def body(merged: Merged, rng: random.Random, sources: list[Subscription]) -> None:
-    """Process some messages, and end in some way."""
     most = rng.choice((0, 1, 3, 30))
     taken = 0
     async for hand in merged.hands(0.02):

@@ -1,4 +1,4 @@
-"""How `audit` and `scrub` judge the bookies' answers: without Spark."""
+"""How `audit` and `scrub` judge the bookies' answers, without Spark."""
 
 from __future__ import annotations
 

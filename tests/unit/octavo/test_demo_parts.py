@@ -1,4 +1,4 @@
-"""The demonstrations' judgement: it must find every kind of mistake; and how logs are followed."""
+"""The demonstrations' judgement finds every kind of mistake; and how logs are followed."""
 
 from __future__ import annotations
 

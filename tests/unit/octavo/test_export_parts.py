@@ -1,4 +1,4 @@
-"""A JSON Schema as columns, and values as rows: without Spark."""
+"""A JSON Schema as columns, and values as rows, without Spark."""
 
 from __future__ import annotations
 

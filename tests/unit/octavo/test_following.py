@@ -1,7 +1,4 @@
-"""A partition followed by the client: streams that end, break off or are refused.
-
-The broker is a script: each call and each stream takes its next line.
-"""
+"""A partition followed by the client: streams that end, break off or are refused."""
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ def batch(offset: int, count: int = 1) -> bytes:
 
 
 class Script:
-    """Brokers' answers, in turn: `("read", wait, offset, body)`, `("stream", offset, pieces)`. An
-    error as a piece or body is raised."""
+    """Brokers' answers, in turn: `("read", wait, offset, body)`, `("stream", offset, pieces)`.
+    An error as a piece or body is raised."""
 
     def __init__(self, *lines: tuple[Any, ...]) -> None:
         self.lines = list(lines)

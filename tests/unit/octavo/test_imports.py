@@ -1,7 +1,4 @@
-"""Unused packages are not imported: checked by the loaded modules, not by time.
-
-`octavo --help` imported aiohttp, and `from octavo import Client` all of aiohttp and aiokafka.
-"""
+"""Unused packages are not imported: checked by the loaded modules, not by time."""
 
 from __future__ import annotations
 
@@ -123,7 +120,6 @@ def test_importing_the_client_reads_no_metadata_of_packages(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Client", "AsyncClient"])
 def test_importing_the_client_imports_few_packages(name: str) -> None:
-    """Only these packages that are not part of Python, and only these rooms of Octavo."""
     found = loaded(f"from octavo import {name}", whole=True)
     packages = {one.partition(".")[0] for one in found} - set(sys.stdlib_module_names)
     assert {one for one in packages if not one.startswith("_")} <= {
@@ -142,7 +138,6 @@ def test_it_is_there_when_a_client_is_made() -> None:
 
 
 def test_what_is_named_lazily_is_there_when_used() -> None:
-    """So that lazy names still work."""
     work = (
         "from octavo.protocol.records import Record, build_batch; build_batch([Record(None, b'')])"
     )

@@ -1,7 +1,5 @@
-"""`octavo inspect` shows the files' content, finds every damaged byte, changes nothing.
-
-The files come from tests/fixtures/formats: a bookie killed with records in its journal.
-"""
+"""`octavo inspect` shows the files' content, finds every damaged byte, changes nothing. The
+files in tests/fixtures/formats are of a bookie that was killed with records in its journal."""
 
 from __future__ import annotations
 
@@ -46,7 +44,6 @@ STATE = "ledgers-1/0000000000000001.state"
 
 @pytest.fixture
 def bookie(tmp_path: Path) -> Path:
-    """Return a copy of the kept folder."""
     shutil.copytree(WHOLE, tmp_path / "b")
     return tmp_path / "b"
 
@@ -58,7 +55,6 @@ def lines(kind: str, path: Path, wish: Wish = VERIFY) -> list[Line]:
 
 
 def damage(kind: str, path: Path) -> list[str]:
-    """Return the findings in short."""
     return [
         f"{one.kind} {one.offset}+{one.length} {one.ledger_id} {one.first}-{one.last}"
         for line in lines(kind, path)
@@ -337,7 +333,7 @@ def test_a_running_bookie_is_said_to_be(bookie: Path, capsys: pytest.CaptureFixt
 
 
 async def test_a_running_bookie_under_load_is_never_called_damaged(tmp_path: Path) -> None:
-    """Looking while it writes, flushes, rolls and trims shows torn places at most."""
+    """While it writes, flushes, rolls and trims, torn places are the most that it shows."""
     small: dict[str, Any] = {"journal_file_bytes_max": 64 * 1024, "entry_log_bytes_max": 64 * 1024}
     small |= {"journal_preallocate_bytes": 16 * 1024, "flush_interval_ms": 20}
     async with running_bookie(tmp_path, **small) as node:
@@ -424,10 +420,8 @@ def test_spans() -> None:
     assert spans(list(range(0, 40, 2)), 2) == "0, 2, …"
 
 
-# `octavo inspect` called files damaged that a running bookie was writing, sealing or reusing. An
-# entry log that was sealed after the walk had asked for its length showed "a ledgers map without a
-# good footer". Four more places had the same kind of race; each is shown here without one. Looking
-# repeatedly at a bookie under load found it.
+# Files that a running bookie writes, seals or reuses between two reads were called damaged: five
+# such races, each without its timing.
 
 OPEN_WHOLE = sorted((make.HERE / "bookie").iterdir())[-1]
 MARKED = 1602

@@ -1,11 +1,6 @@
-"""docs/inspect.md shows the commands' output: each of its sessions is run and compared.
-
-A session is a block of the kind `console`. Its lines that begin with `$ ` are run in order in a
-folder that holds `b1`, a copy of the newest bookie folder of tests/fixtures/formats; the lines
-after each are its output, standard output first. After a change of the output:
-
-    python -m tests.unit.octavo.test_inspect_page
-"""
+"""docs/inspect.md shows the commands' output. The lines of a `console` block that begin with
+`$ ` are run in order beside `b1`, a copy of the newest folder of tests/fixtures/formats, and
+the output is compared. To write it again: python -m tests.unit.octavo.test_inspect_page"""
 
 from __future__ import annotations
 

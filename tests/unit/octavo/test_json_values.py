@@ -1,8 +1,5 @@
-"""The client refuses values that JSON cannot express, and names the place and a remedy.
-
-Python's encoders silently changed such values: NaN became null, a set a list, a time text. An
-accepted value is read back equal to the given one.
-"""
+"""The client refuses values that JSON cannot express, and names the place and a remedy; an
+accepted value is read back equal. Python's encoders made NaN null, a set a list, a time text."""
 
 from __future__ import annotations
 

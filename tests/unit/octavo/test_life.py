@@ -150,10 +150,8 @@ def test_a_stop_that_takes_too_long(spec: ProcessSpec, monkeypatch: pytest.Monke
 
 
 def test_it_takes_what_the_system_allows() -> None:
-    """A bookie kept a shell's limit of 1,024 open files, and promised 10,000 connections. With half
-    a terabyte it had no descriptor left for its next journal file, because each entry log that was
-    read once stays open, and called its logs unreadable. The tests of overload had raised the limit
-    themselves. Found by reading the engine."""
+    """A bookie kept a shell's limit of 1,024 open files, and had no descriptor left for its
+    next journal file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
     try:

@@ -23,8 +23,7 @@ from octavo.settings import ProcessConfig, SettingsError, load
 from tests.attack.world import exchange
 from tests.support.processes.standalone import Standalone
 
-# Malformed requests wrote 2.3 MB of log in 5 s, and `octavo standalone` rotated a log only when its
-# process started again.
+# Malformed requests wrote 2.3 MB of log in 5 s, and a log rotated only at the next start.
 
 BYTES_MAX = 4_000
 FLOOD_S = 5.0
@@ -155,8 +154,7 @@ def test_a_standalone_under_malformed_requests(tmp_path: Path) -> None:
         cluster.clean_up()
 
 
-# Clients of BookKeeper's v3 protocol wrote 15,000 lines a minute into a bookie's log, and a writer
-# without a spare bookie `ensemble_change_delayed` 812 times in 100 s.
+# Clients of the v3 protocol wrote 15,000 lines a minute; a writer without a spare 8 a second.
 
 
 class Clock:

@@ -11,7 +11,6 @@ from octavo.process.loop_watch import EXIT_CODE, LoopWatch
 
 
 def block_until(happened: threading.Event) -> None:
-    """Hold the loop up, as an endless computation does."""
     assert happened.wait(30)
 
 

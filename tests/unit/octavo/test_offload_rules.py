@@ -76,7 +76,7 @@ def test_a_copy_that_no_record_names_is_an_orphan_after_a_while() -> None:
 
 
 def test_an_intent_outlives_its_objects() -> None:
-    """Its run may have been taken for dead, and write the object after it was looked for."""
+    """Its run may have been taken for dead, and write the object after the look for it."""
     intent = OffloadIntent("public", "t", 0, 1, "folder", "stem", 0)
     policy = OffloadPolicy(grace_ms=HOUR)
     assert orphans({"dead": intent}, {}, policy, HOUR) == ["dead"]

@@ -71,10 +71,8 @@ from packaging.requirements import Requirement
 from pyspark.errors import PySparkImportError
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-# A mistyped topic cost 8 to 14 s, because Spark was started first. Mistakes in arguments, topics,
-# ledgers, local files and places are now reported before; Spark starts when a job first asks for
-# it. And `offload --to` an unwritable place exited 0 when nothing was due, so the mistake showed
-# weeks later. The tests had called the jobs with an existing session. Found from outside.
+# Mistakes in arguments, topics, ledgers and places are reported before Spark starts (8 to 14 s),
+# also by `offload --to` when nothing is due.
 
 NOBODY = Selection(topics=("public/nobody",))
 FLIGHTS = Selection(topics=("public/flights",))
@@ -170,10 +168,8 @@ def test_which_paths_are_surely_here(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert local(here, "a") is None
 
 
-# An interrupted export ended with 0 and "no findings", with 15,999 of 200,000 rows. Every job that
-# follows a stream or works in steps now exits as a shell expects of an interrupted program, reports
-# its progress, and continues from there when run again. The tests had killed queries by SIGKILL
-# only. Found from outside, with Ctrl-C.
+# Ctrl-C ended an export with 0 and "no findings". A job exits as an interrupted program, reports
+# its progress, and continues from there when run again.
 
 BOTH = pytest.mark.parametrize(
     ("number", "exit_code", "word"),
@@ -419,10 +415,7 @@ def test_without_java_it_is_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         check_java()
 
 
-# `pip install 'octavo[spark]'` brought pandas 3, of which PySpark 4.3 warns that it may not work.
-# The bound in pyproject is checked against PySpark's own check. And the first example of
-# docs/spark.md had no session, and ran only in an active environment, which it did not say. Found
-# from outside.
+# `octavo[spark]` may install only the pandas that PySpark's own check accepts.
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -469,8 +462,8 @@ def test_the_first_example_is_whole() -> None:
             bound |= {alias.name for alias in statement.names}
 
 
-# On a busy machine Spark gave up on the first Python process of a stream, which had not started
-# within 10 s. Spark has no setting for that time. Found from outside: 5 of 6 first attempts.
+# Spark gives the first Python process of a stream 10 s, which no setting changes: on a busy machine
+# 5 of 6 first attempts failed.
 
 
 class SlowAtFirst:

@@ -1,4 +1,4 @@
-"""Recoveries in a broker's log: a few step by step, of thousands at once only how each ended."""
+"""Recoveries in a broker's log: a few step by step, of thousands only how each ended."""
 
 from __future__ import annotations
 

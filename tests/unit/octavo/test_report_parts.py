@@ -1,4 +1,4 @@
-"""The figures and the page of `report`: without Spark."""
+"""The figures and the page of `report`, without Spark."""
 
 from __future__ import annotations
 

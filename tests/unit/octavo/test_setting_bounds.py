@@ -1,8 +1,5 @@
-"""Every bound of a setting accepts its own value, and refuses a step beyond.
-
-The settings of topics, subscriptions, policies, brokers, their HTTP side and bookies. The test
-lists all settings, so a new one fails here until its bound is named.
-"""
+"""Every bound of a setting accepts its own value, and refuses a step beyond. A new setting
+fails here until its bound is named."""
 
 from __future__ import annotations
 
@@ -142,7 +139,7 @@ def test_every_number_of_a_subscription_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(("before", "most"), [(1, 2), (2, 2), (3, 2), (None, 1), (5, None)])
 def test_deliveries_before_the_retry_topic(before: int | None, most: int | None) -> None:
-    """Deliveries from the retry topic count too: with equality no message would ever come back from
+    """Deliveries from the retry topic count too: with equality no message would come back from
     it."""
 
     def make() -> SubscriptionSettings:

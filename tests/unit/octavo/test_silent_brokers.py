@@ -1,8 +1,4 @@
-"""A broker that gave no answer is avoided for a while, until it answers.
-
-Two calls were in flight; one was lost and the other was answered later. Because the mark stayed,
-calls went through another broker for ten seconds.
-"""
+"""A broker that gave no answer is avoided for a while, until it answers."""
 
 from __future__ import annotations
 
@@ -159,11 +155,8 @@ async def test_brokers_that_are_gone_are_forgotten(
     assert transport._silent_until[A] == pytest.approx(loop.time() + SILENT_S, abs=1)
 
 
-# Calls that failed together at a silent broker all went back to it, again and again. Each call
-# without an answer moved the client on by one broker: with two brokers, an even number of them
-# moved it nowhere. A publisher with several batches in flight waited minutes for a sleeping broker
-# (SIGSTOP) though the other one had long owned the partitions.
-# tests/process/test_stopped_past_session.py over ZooKeeper found it.
+# Calls that failed together each moved the client on by one broker: of two brokers, an even number
+# of calls all went back to the silent one, for minutes.
 
 ATTEMPT_S = 0.3
 

@@ -63,10 +63,9 @@ from tests.support.cluster import TOPIC, batch, make_topic, owned, running_clust
 from tests.support.spark_place import values_of
 from tests.support.vanished_host import vanished_host
 
-# `minOffsetsPerTrigger` alone did nothing; with a maximum, AvailableNow ended with 0 of 20 rows.
-# Now as in Kafka's source: a micro-batch waits for this many rows, at most `maxTriggerDelay` after
-# the one before; the first does not wait, nor do the rows that AvailableNow found when it began.
-# The option had been tested as text, and in no query. Found from outside.
+# As in Kafka's source: a micro-batch waits for `minOffsetsPerTrigger` rows, at most
+# `maxTriggerDelay` after the one before. The first does not wait, nor do the rows that AvailableNow
+# found when it began.
 
 MORE = str(2 * len(WHOLE))
 """A minimum that is not met."""
@@ -159,10 +158,8 @@ def test_a_delay_counts_from_the_batch_before() -> None:
     assert all(Minimum(None, 1000).is_met(0, now) for now in range(3)), "without one: always"
 
 
-# `CREATE TABLE … USING octavo OPTIONS (…)` failed on options that Spark itself had added. For a
-# table, Spark passes each option twice, once with `option.` before it, and the table's properties.
-# Ours are recognised now, and a mistyped one is still named, with a suggestion. Only temporary
-# views had been tried. Found from outside.
+# For a table, Spark passes each option twice, once with `option.` before it, and the table's
+# properties. A mistyped option is still named.
 
 SEEN = {"provider": "octavo", "owner": "root", "team.name": "x", "location": "file:/w/t"}
 """Spark's additions to the options; seen with Spark 4.3."""
@@ -213,9 +210,8 @@ def test_what_is_not_ours_nor_sparks_is_named(given: dict[str, str], said: str) 
     assert said in str(refused.value)
 
 
-# A batch that starts behind the end of its topic had no rows, and no error. So a repeated query of
-# trimmed offsets seemed to be done. Now it is lost data, named as by Kafka's source, or skipped
-# with `failOnDataLoss=false`. Reversed bounds are refused. Found from outside.
+# A batch that starts behind the end of its topic is lost data, as in Kafka's source: refused, or
+# skipped with `failOnDataLoss=false`. It had no rows and no error.
 
 END = len(WHOLE)
 SAID = rf"public/flights partition 0: .* offset {END + 1}, but the partition ends at {END}"
@@ -273,11 +269,7 @@ async def test_a_replay(place: Place) -> None:
         await asyncio.to_thread(run_job, "replay", work, service=place.service, say=print)
 
 
-# The source's output could not be written: the sink did not know `offset` and `timestampType`. The
-# topic came back as `public/mixed` to a subscriber of `mixed`; `headers` was `[]` where Kafka's
-# source gives null; and a missing target failed in the tasks, with pages of two languages' traces.
-# The tests selected key and value before they wrote. Found from outside, by a query that had worked
-# with Kafka.
+# The source's output can be written as with Kafka's; a missing target is one error of the driver.
 
 ALL = StructType([StructField(*one) for one in EVERY.items()])
 VALUE = StructType([StructField("value", BinaryType())])
@@ -335,14 +327,12 @@ def test_a_cluster_that_does_not_answer_is_not_one_without_the_topic() -> None:
     sink.streamWriter(VALUE, overwrite=False)
 
 
-# A Spark stream at offset 20 of a deleted topic mistook the new topic of that name for its own.
-# With 12 messages in the new topic it gave 0 rows and no error, with 25 it gave 5; a running query
-# saw 52 of 72. Offsets in checkpoints carry the topic's incarnation.
+# A stream at offset 20 of a deleted topic took the new topic of that name for its own. Offsets in
+# checkpoints carry the topic's incarnation.
 
 
 @pytest.fixture
 async def renewed_place(tmp_path: Path) -> AsyncIterator[Place]:
-    """Twenty messages."""
     async with running_cluster(tmp_path, session_timeout_ms=60_000) as cluster:
         broker = await cluster.start("A")
         name = await make_topic(broker.broker)
@@ -409,7 +399,7 @@ async def test_it_fails_and_says_why(renewed_place: Place, count: int) -> None:
         with pytest.raises(DataLost, match="deleted and created again; it was at offset 20"):
             await stream.latest(seen)
         with pytest.raises(DataLost, match="deleted and created again"):
-            await stream.rows(begin, seen)  # a batch that was planned before and not committed
+            await stream.rows(begin, seen)  # planned before and not committed
     finally:
         await stream.stop()
 
@@ -472,11 +462,9 @@ async def test_a_batch_read_that_was_planned_before(
 
 
 async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Spark driver waited a minute for a broker whose host had vanished, though others were
-    there. The metadata names a broker until its session ends, and a host without power refuses
-    nothing. The driver's call had one bound of 60 s for connecting and answer together: the
-    vanished broker took half of the `commitTimeout`, and two of them all of it. Now a host that
-    does not accept the connection is left after a few seconds, as in the client."""
+    """The metadata names a vanished broker until its session ends, and its host refuses
+    nothing. With one bound of 60 s for connecting and answer, two such brokers took the whole
+    `commitTimeout`."""
     asked: list[str] = []
 
     async def abort(request: web.Request) -> web.Response:

@@ -240,8 +240,8 @@ def test_a_limit_is_refused_by_a_spark_that_would_not_apply_it(limit: dict[str, 
 
 
 def test_a_micro_batch_that_ends_before_its_start_is_refused() -> None:
-    """Spark 4.0 and 4.1 do not tell a source where a query is when it starts again. If a bookie
-    then reports an earlier end, a batch that repeats rows would follow an empty batch."""
+    """Spark 4.0 and 4.1 do not tell a source where a query is when it starts again. If a
+    bookie then reports an earlier end, a batch that repeats rows would follow an empty batch."""
 
     def at(offset: int, incarnation: str = "a") -> dict[str, Any]:
         return to_json({("public/t", 0): offset}, {"public/t": incarnation})

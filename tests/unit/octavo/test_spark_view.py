@@ -1,8 +1,5 @@
-"""A partition's first and last offset: Spark's view of the record agrees with its owner's.
-
-Both read the record: the owner as a list of ledgers, Spark as a view, which asks the bookies how
-far the open ledger is confirmed. Both run here on the same random history.
-"""
+"""A partition's first and last offset: Spark's view of the record agrees with its owner's on
+the same random history."""
 
 from __future__ import annotations
 

@@ -199,8 +199,6 @@ async def test_root_records_are_made_though_a_session_is_lost(
 
 
 class _Speaking(Child):
-    """A process that says one line to its supervisor and ends."""
-
     said = ""
 
     @property

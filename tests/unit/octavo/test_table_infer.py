@@ -89,8 +89,8 @@ OBJECTS = st.lists(st.dictionaries(st.sampled_from("abcdef"), JSON, max_size=4),
 def test_values_fit_the_schema_that_was_made_of_them(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
 ) -> None:
-    """Each first message fits. Each later one fits once the schema is widened by it, unless the
-    type of a field has changed; and widening takes nothing away."""
+    """Each later message fits once the schema is widened by it, unless a field's type has
+    changed; and widening takes nothing away."""
     schema = inferred(first)
     if schema is None:
         return

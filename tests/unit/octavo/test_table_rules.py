@@ -1,4 +1,4 @@
-"""Which offsets a table gets next, and what it says of itself: without a cluster and a catalog."""
+"""Which offsets a table gets next, and what it says of itself, without a cluster and a catalog."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Users' text does nothing to the terminal that shows it; a pipe gets it unchanged.
-
-`octavo consume` passed terminal escapes through: a message could set the title, move the cursor or
-write the reader's clipboard.
-"""
+"""Users' text does nothing to the terminal that shows it; a pipe gets it unchanged. Escapes in
+a message could set the title, move the cursor or write the reader's clipboard."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def test_an_answer_without_them_is_refused() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2**32, 10**19 - 1, 10**19, 2**64 - 1])
 def test_every_epoch_of_a_lease_is_read(epoch: int) -> None:
-    """Epochs have 64 bits. Those of 20 digits were refused, so half of all subscriptions could ack
-    nothing."""
+    """Epochs have 64 bits. Those of 20 digits were refused, so half of all subscriptions could
+    ack nothing."""
     text = one(3, 41, f"{epoch}-7")
     assert parts_of(text) == ("3", "41", str(epoch), "7")
     assert AckId.parse(text) == AckId(3, 41, epoch, 7)

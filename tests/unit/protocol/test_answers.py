@@ -1,4 +1,4 @@
-"""Chunks of answers: runs are joined exactly, order is kept, garbage raises one error type only."""
+"""Chunks of answers: runs are joined exactly, in order; garbage raises one error type only."""
 
 from __future__ import annotations
 

@@ -119,7 +119,6 @@ def test_a_wrong_password_breaks_only_hmac() -> None:
 
 
 def crc32c_matches(entry: bytes) -> bool:
-    """Do the same check in plain code."""
     header, rest = entry[:HEADER_BYTES], entry[HEADER_BYTES:]
     return rest[:4] == slow_crc32c(header + rest[4:]).to_bytes(4, "big")
 

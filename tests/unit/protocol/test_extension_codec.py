@@ -1,4 +1,4 @@
-"""Extension frames: round trips, refusals, and that garbage raises one error type only."""
+"""Extension frames: round trips, refusals, and garbage raises one error type only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A stored value as JSON: a value that takes a broker long to read is shown unread.
-
-A stored text of 4 MiB of empty lists held the broker's loop for a second at each read.
-"""
+"""A stored value as JSON: a value that takes a broker long to read is shown unread. 4 MiB of
+empty lists held its loop for a second at each read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A record that the compiled codec refuses leaves the other records readable.
-
-A header name with a Latin-1 byte in one of five messages made the whole unpacked batch unreadable,
-and a packed one was refused.
-"""
+"""A record that the compiled codec refuses leaves the other records readable."""
 
 from __future__ import annotations
 

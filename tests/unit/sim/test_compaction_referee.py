@@ -1,4 +1,4 @@
-"""The referee of compacted reads reports each lie about a page, and no true one."""
+"""The referee of compacted reads reports each lie about a page, and no true page."""
 
 from __future__ import annotations
 
@@ -110,7 +110,6 @@ def test_trimmed_messages_are_wanted_only_of_a_view(
 
 
 def ledgers_of_the_view() -> Any:
-    """Make the history know what the writers sent."""
     found = {one.ledger_id: SimpleNamespace(sent={}, deleted=False) for one in VIEW.ledgers}
     return SimpleNamespace(ledgers=found)
 

@@ -60,8 +60,6 @@ def broker(numbers: list[int]) -> Any:
 
 
 class SimpleWriter:
-    """A registered writer."""
-
     def __init__(self) -> None:
         self._ensemble_writer = object()
 

@@ -1,7 +1,5 @@
-"""The simulated metadata store under faults: it never lies.
-
-Its promises without faults: tests/conformance/test_metadata_store.py.
-"""
+"""The simulated metadata store under faults: it never lies. Its promises without faults:
+tests/conformance/test_metadata_store.py."""
 
 from __future__ import annotations
 
@@ -46,7 +44,6 @@ class World:
         return store
 
     def run(self, name: str, coro: Coroutine[Any, Any, Any]) -> Any:
-        """Run `coro` to its end in the process `name`."""
         task = self.processes[name].spawn(coro, "test")
         self.loop.run_until(task, virtual_s_max=60)
         return task.result()

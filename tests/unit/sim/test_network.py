@@ -15,8 +15,6 @@ from tests.sim.trace import Trace
 
 
 class Ear(asyncio.BufferedProtocol):
-    """Keeps what it hears."""
-
     def __init__(self, room: int = 4096) -> None:
         self.transport: Any = None
         self.heard = bytearray()

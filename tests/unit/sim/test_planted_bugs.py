@@ -145,8 +145,8 @@ def _late_failure() -> str:
 
 
 def _acks_after_a_change(e: int, qw: int, replaced: str, stays: tuple[str, ...]) -> int:
-    """Return the LAC after a change, when the replaced bookie had acked entries that others had
-    not."""
+    """Return the LAC after a change, when the replaced bookie had acked entries that others
+    had not."""
     core = WriterState(_metadata(e, qw, 2), 0)
     core.push(2)
     for bookie in (replaced, *stays):

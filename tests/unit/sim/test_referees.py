@@ -1,8 +1,5 @@
-"""Every check of the simulator's referees can fail: each has a story in which it must.
-
-A story tells a referee the events of a seed. `test_each_check_has_fired` reads the referees'
-sources: a check without a story here is not known to work.
-"""
+"""Every check of the simulator's referees can fail: each has a story in which it must. A check
+without a story here is not known to work."""
 
 from __future__ import annotations
 
@@ -126,8 +123,8 @@ class Story:
     # Topics
 
     def with_bulk_loads(self) -> Story:
-        """Add a referee of bulk loads that accepts everything; test_tool_referees.py tests the real
-        one."""
+        """Add a referee of bulk loads that accepts everything; test_tool_referees.py tests the
+        real one."""
         self.chains.bulk_loads = Mock(spec=BulkLoadAudit)
         return self
 

@@ -1,6 +1,5 @@
-"""Each number that decides when something happens is drawn by the simulator, or has a reason not to
-be.
-"""
+"""Each number that decides when something happens is drawn by the simulator, or has a reason
+not to be."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ def module_of(path: Path) -> str:
 
 
 def constants(path: Path) -> Iterator[tuple[str, str]]:
-    """Return (module, name) of every named number or tuple of numbers. Computed values belong to
-    formats (the size of a struct, a flag) and are left out."""
+    """Return (module, name) of each named number or tuple of numbers. Computed values belong
+    to formats."""
     module = module_of(path)
     for node in ast.parse(path.read_text()).body:
         target = (
