@@ -1,9 +1,9 @@
 """The bookies of a cluster: registrations that vanish with their process, and cookies that stay.
 
 Both are BookKeeper's records: `available/<id>` and `available/readonly/<id>` hold a
-BookieServiceInfoFormat, `cookies/<id>` holds protobuf text. Ensembles name bookies by id; the
-registration gives the present address of an id. A cookie's `incarnation` tells a bookie from
-another bookie that was wiped and set up again under the same id (BookKeeper #4812).
+BookieServiceInfoFormat, `cookies/<id>` protobuf text. The registration gives the present address of
+an id. The cookie's `incarnation` tells a bookie from one that was wiped and set up again under the
+same id (BookKeeper #4812).
 """
 
 from __future__ import annotations
@@ -42,25 +42,21 @@ _log = structlog.get_logger()
 
 INCARNATION = "incarnation"
 AUTH = "auth"
-"""The plugin by which callers may authenticate, in AUTH; a bookie without it asks for nothing."""
+"""The plugin for AUTH; a bookie without it asks for no authentication."""
 READ_ONLY_BECAUSE = "read_only_because"
-"""Why a bookie turned read-only, in words, at that time."""
 FREE_BYTES = "free_bytes"
-"""Free bytes of the bookie's ledger folders, when it registered last."""
 _ENDPOINT = "bookie"
 _PROTOCOL = "bookie-rpc"
 _READ_ONLY = "readonly"
 
 
 class BookieIdTaken(MetadataError):
-    """Another live bookie is registered under this id."""
-
     name = "bookie-id-taken"
 
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """A registered bookie. `properties` have `rack`, `incarnation` and other facts about it."""
+    """`properties` have `rack`, `incarnation` and other facts."""
 
     bookie_id: str
     host: str
@@ -70,7 +66,6 @@ class BookieInfo:
 
     @property
     def incarnation(self) -> str:
-        """The incarnation of its cookie; empty for an Apache bookie."""
         return self.properties.get(INCARNATION, "")
 
     @property
@@ -81,18 +76,17 @@ class BookieInfo:
 
     @property
     def read_only_because(self) -> str:
-        """Why it is read-only, in its own words; empty when it is not, or does not say."""
+        """Empty if it is writable, or gives no reason."""
         return self.properties.get(READ_ONLY_BECAUSE, "") if self.read_only else ""
 
     @property
     def free_bytes(self) -> int | None:
-        """Free bytes of its ledger folders, lately; None when it does not tell."""
         text = self.properties.get(FREE_BYTES, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
     @property
     def auth(self) -> str:
-        """The plugin by which callers may authenticate; empty when it asks for nothing."""
+        """The plugin for AUTH; empty if it asks for none."""
         return self.properties.get(AUTH, "")
 
 
@@ -107,9 +101,9 @@ def encode_service_info(info: BookieInfo) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
-    """Decode a registration; an empty registration (of an old bookie) has its address in the id.
+    """Decode a registration; an old bookie's is empty, and the id is the address.
 
-    Results are cached: all registrations are read again whenever a bookie comes, goes or changes.
+    Cached: all registrations are read again whenever a bookie comes, goes or changes.
     """
     if not data:
         host, colon, port = bookie_id.rpartition(":")
@@ -131,8 +125,6 @@ def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> Book
 
 
 class BookieRegistry:
-    """Registrations and cookies of a cluster."""
-
     def __init__(self, store: MetadataStore, *, root: str = LEDGERS_ROOT) -> None:
         self._store = store
         self._available = f"{root}/available"
@@ -152,12 +144,11 @@ class BookieRegistry:
     # -- registration
 
     async def register(self, info: BookieInfo) -> None:
-        """Register for as long as the session lasts; this also changes an earlier registration.
+        """Register or change the registration, until the session ends.
 
-        The record of the same bookie's previous process is replaced at once. A record of another
-        incarnation gets one and a half session timeouts to vanish, then `BookieIdTaken` is raised.
-        Raises `SessionExpired` when the session ended meanwhile. The caller registers again
-        whenever the store says CONNECTED after EXPIRED.
+        The same bookie's previous record is replaced at once. Another incarnation's record gets one
+        and a half session timeouts to vanish, then `BookieIdTaken` is raised. After
+        `SessionExpired`, or EXPIRED and CONNECTED, the caller registers again.
         """
         generation = self._generation
         path = self._path(info.bookie_id, read_only=info.read_only)
@@ -168,7 +159,7 @@ class BookieRegistry:
         if generation != self._generation:
             raise SessionExpired(f"the session ended while {info.bookie_id} was registered")
         self._ours.add(path)
-        # Make the new record before the old one goes, so that no process counts the bookie as lost.
+        # The new record comes first, so that no process counts the bookie as lost.
         await self._remove(self._path(info.bookie_id, read_only=not info.read_only))
 
     async def _try_register(self, info: BookieInfo, path: str, value: bytes) -> bool:
@@ -180,8 +171,8 @@ class BookieRegistry:
             if path in self._ours:
                 await self._store.put(path, value, version)
                 return True
-            # Two processes of one incarnation cannot run at once, because they would share a locked
-            # data folder. So this record is left over from this process's previous session.
+            # Our own previous session made it: two processes of one incarnation would share a
+            # locked folder.
             if self._incarnation_of(info, found) == info.incarnation:
                 await self._store.delete(path, version)
                 await self._store.create(path, value, ephemeral=True)
@@ -215,9 +206,9 @@ class BookieRegistry:
             watch.cancel()
 
     async def wait_until_gone(self, bookie_id: str) -> None:
-        """Wait until no bookie is registered under this id. Raises `BookieIdTaken` after a while.
+        """A process that died stays registered for a session timeout.
 
-        A process that died stays registered for up to a session timeout.
+        Raises `BookieIdTaken` after a while.
         """
         now = asyncio.get_running_loop().time()
         deadline = now + 1.5 * self._store.session_timeout_ms / 1000
@@ -231,7 +222,6 @@ class BookieRegistry:
                 await self._wait_for_change(path, deadline, bookie_id)
 
     async def unregister(self, bookie_id: str) -> None:
-        """Remove the registration, if any."""
         for read_only in (False, True):
             await self._remove(self._path(bookie_id, read_only=read_only))
 
@@ -243,22 +233,21 @@ class BookieRegistry:
     # -- present bookies
 
     async def available(self) -> dict[str, BookieInfo]:
-        """Return all registered bookies by id, writable and read-only.
+        """Return all registered bookies by id.
 
-        A registration that cannot be read is skipped, and logged: a single foreign record must not
-        prevent the creation of all ledgers.
+        An unreadable registration is logged and skipped: it must not prevent the creation of all
+        ledgers.
         """
         found: dict[str, BookieInfo] = {}
         for read_only in (False, True):
             folder = f"{self._available}/{_READ_ONLY}" if read_only else self._available
             names = [name for name in await self._store.children(folder) if name != _READ_ONLY]
             infos = await gather_all(self._info(name, read_only=read_only) for name in names)
-            # A bookie that is turning read-only stands in both folders: the read-only record wins.
+            # A bookie that is turning read-only stands in both folders: read-only wins.
             found.update({info.bookie_id: info for info in infos if info is not None})
         return found
 
     async def known(self) -> set[str]:
-        """Return the ids of all bookies of the cluster: registered, or down."""
         available = self._available
         folders = (available, f"{available}/{_READ_ONLY}", self._cookies)
         listed = await gather_all(self._store.children(folder) for folder in folders)
@@ -282,18 +271,16 @@ class BookieRegistry:
         )
 
     def watch_cookies(self, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after bookies were set up for the first time, or forgotten."""
         return self._store.watch_children(self._cookies, on_change)
 
     # -- cookies
 
     async def read_cookie(self, bookie_id: str) -> tuple[Cookie, int]:
-        """Return the cookie and its version. Raises `RecordNotFound`, `BadRecord`."""
+        """Raises `RecordNotFound`, `BadRecord`."""
         value, version = await self._store.get(join(self._cookies, bookie_id))
         return decode_cookie(value), version
 
     async def write_cookie(self, cookie: Cookie, version: int | None = None) -> int:
-        """Create (version None; raises `RecordExists`) or compare-and-set; return the version."""
         path = join(self._cookies, cookie.bookie_id)
         if version is None:
             await self._store.create(path, encode_cookie(cookie))
@@ -301,7 +288,7 @@ class BookieRegistry:
         return await self._store.put(path, encode_cookie(cookie), version)
 
     async def delete_cookie(self, bookie_id: str, version: int) -> None:
-        """Forget a bookie that is gone for good. Raises `RecordNotFound`, `VersionConflict`."""
+        """Forget a bookie that is gone for good."""
         await self._store.delete(join(self._cookies, bookie_id), version)
         await HighWaterStore(self._store).delete(bookie_id)
 

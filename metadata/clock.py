@@ -1,9 +1,9 @@
-"""The record of the last known time, and the time by the metadata store's own clock.
+"""The last known time, and the time by the metadata store's own clock.
 
     /octavo/clock   time_ms, highest_ms, confirmed
 
-Each broker writes the record once a minute. The store notes by its own clock when it changed the
-record, and the broker compares that time with its own clock (broker/clock/timekeeper.py).
+Each broker writes the record once a minute, and compares the time of the change by the store's
+clock with its own clock (broker/clock/timekeeper.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CLOCK_PATH = "/octavo/clock"
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """`time_ms`: the time that was safe for deletions when the record was written; 0 for never.
+    """`time_ms`: the time that was safe for deletions; 0 for never.
 
-    `highest_ms`: the highest time used for dates of ledgers by then; 0 in records of older
-    versions. `confirmed` counts how often an operator has confirmed the time.
+    `highest_ms`: the highest time used for dates of ledgers; 0 in older records. `confirmed`: how
+    often an operator has confirmed the time.
     """
 
     time_ms: int = 0
@@ -34,7 +34,7 @@ class ClockRecord:
 
 
 class Written(NamedTuple):
-    """The record that was written, and the time by the store's clock; None if it has no clock."""
+    """The record, and the time by the store's clock; None if it has no clock."""
 
     record: ClockRecord
     store_ms: int | None
@@ -45,9 +45,9 @@ class ClockStore:
         self._store = store
 
     async def write(self, make: Callable[[ClockRecord], ClockRecord]) -> Written:
-        """Set the record to `make(current)` by compare-and-set, even if that changes nothing.
+        """Set the record to `make(current)`, even if that changes nothing.
 
-        Raises `MetadataUnavailable`, `BadRecord`: then it is written later, or was written.
+        After `MetadataUnavailable` or `BadRecord` it may have been written.
         """
         while True:
             with contextlib.suppress(VersionConflict, RecordExists):

@@ -2,14 +2,13 @@
 
     begun (run) → published (horizon, ledgers) → collected
 
-`begun` names the run that may publish. A run that begins later takes its place, so only one of two
-runs can publish. `published` replaces the whole earlier view in a single compare-and-set; the
-ledgers of the earlier view become `retired`. `collected` takes them out of the record, before they
-are deleted. A crash between two steps leaves the old view or the new view. Ledgers that no record
-names, and whose run is not the record's run, will never be named: they may be deleted.
+`begun` names the run that may publish, so only one of two runs can. `published` replaces the whole
+earlier view in one compare-and-set; its ledgers become `retired`. `collected` takes them out of the
+record before they are deleted. A crash between two steps leaves the old view or the new. Ledgers of
+another run that no record names may be deleted.
 
-A view holds messages at their own offsets. Readers use it instead of the topic's own ledgers below
-the horizon. The partition itself is not changed.
+Readers use the view, with its messages' own offsets, instead of the topic's ledgers below the
+horizon.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ KIND_KEY, RUN_KEY = "octavo.kind", "octavo.compaction"
 
 
 class CompactionLost(OctavoError):
-    """Another run has begun to compact this partition, so this run's result is not used."""
+    """Another run has begun to compact this partition; this run's result is not used."""
 
     name = "compaction-lost"
 
 
 def compacted_ledgers(record: PartitionRecord) -> list[int]:
-    """Return all ledgers of views that the record names, also those of earlier views."""
+    """Also those of earlier views."""
     view = record.compaction
     if view is None:
         return []
@@ -40,7 +39,7 @@ def compacted_ledgers(record: PartitionRecord) -> list[int]:
 
 
 def begun(record: PartitionRecord, run: str, now_ms: int) -> PartitionRecord:
-    """Let this run, and no other run, publish."""
+    """Let only this run publish."""
     view = record.compaction or CompactionRecord()
     if view.run == run:
         return record
@@ -54,11 +53,11 @@ def published(
     ledgers: Sequence[CompactedLedger],
     now_ms: int,
 ) -> PartitionRecord:
-    """Replace the earlier view by the view of this run. Raises `CompactionLost`."""
+    """Replace the earlier view. Raises `CompactionLost`."""
     view = record.compaction or CompactionRecord()
     if view.run != run:
         if (view.horizon, view.ledgers) == (horizon, tuple(ledgers)):
-            return record  # the run published its view before, and the answer was lost
+            return record  # published before, and the answer was lost
         raise CompactionLost(f"run {run} may not publish: {view.run or 'none'} was begun after it")
     retired = tuple(RetiredLedger(one.ledger_id, now_ms) for one in view.ledgers)
     made = replace(
@@ -74,7 +73,6 @@ def published(
 
 
 def given_up(record: PartitionRecord, run: str) -> PartitionRecord:
-    """Record that this run will not publish any more."""
     view = record.compaction
     if view is None or view.run != run:
         return record
@@ -82,7 +80,7 @@ def given_up(record: PartitionRecord, run: str) -> PartitionRecord:
 
 
 def retired_before(record: PartitionRecord, until_ms: int) -> list[int]:
-    """Return ledgers of views that were replaced so long ago that they have no readers left."""
+    """Return ledgers of views replaced so long ago that no reader is left."""
     view = record.compaction
     if view is None:
         return []

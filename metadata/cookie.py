@@ -1,9 +1,8 @@
-"""A cookie: the proof that a folder belongs to a bookie, on each of its disks and in metadata.
+"""A cookie proves that a folder belongs to a bookie; it is on each of its disks and in metadata.
 
-    cookie := "5\\n" [ "# octavo-incarnation: " text "\\n" ] CookieFormat in protobuf text
+    cookie := "5\n" [ "# octavo-incarnation: " text "\n" ] CookieFormat in protobuf text
 
-The bytes are BookKeeper's. Octavo's incarnation stands in a comment, which BookKeeper's parser
-skips (docs/formats/cookie.md).
+The bytes are BookKeeper's, whose parser skips the comment (docs/formats/cookie.md).
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ _INCARNATION = "# octavo-incarnation: "
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """The bookie and the cluster that own these folders."""
-
     bookie_id: str
     journal_dir: str
     ledger_dirs: tuple[str, ...]
@@ -34,7 +31,6 @@ class Cookie:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """Encode the cookie; the bytes are the same on disk and in metadata."""
     assert "\n" not in cookie.incarnation
     message = CookieFormat(
         bookieHost=cookie.bookie_id,
@@ -52,9 +48,9 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def decode_cookie(data: bytes) -> Cookie:
-    """Decode a cookie. Raises `BadRecord` unless it is of layout version 4 or 5.
+    """Raises `BadRecord` unless the layout version is 4 or 5.
 
-    Results are cached: a start reads the same bytes in metadata and in each of its folders.
+    Cached: a start reads the same bytes in metadata and in each folder.
     """
     message = CookieFormat()
     try:

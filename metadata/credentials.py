@@ -1,7 +1,6 @@
-"""Our credentials for ZooKeeper: a user and a password, in a file that holds nothing else.
+"""Our user and password for ZooKeeper, in a file of their own.
 
-It is a file because a password in a URL or an argument would appear in logs, in messages and in the
-list of processes. It is read once, at the start.
+In a URL or an argument they would appear in logs and in the list of processes.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ _FORM = "it holds one line, user:password"
 
 
 class Credentials(NamedTuple):
-    """For ZooKeeper's digest authentication."""
-
     user: str
     password: str
 
@@ -25,7 +22,7 @@ class Credentials(NamedTuple):
 
 
 def read_credentials(path: str) -> Credentials:
-    """Read the file `path`. Raises `BadMetadataCredentials`, which never shows the contents."""
+    """Raises `BadMetadataCredentials`, which never shows the contents."""
     try:
         text = Path(path).read_text()
     except OSError as error:

@@ -1,8 +1,7 @@
 """Election: ownership of a name, by a record that vanishes with its session.
 
-It is not a lock. Between the end of a session and the moment when its owner learns of it, two
-processes may both believe that they are the owner. Fencing (ledger protocol) provides exclusion;
-this module only says which process should try.
+It is not a lock: between the end of a session and its owner's learning of it, two processes may
+both believe that they own the name. Fencing excludes; election only says which process should try.
 """
 
 from __future__ import annotations
@@ -26,19 +25,16 @@ _CLAIMS_TRIED_MAX = 4
 
 
 class Claim(NamedTuple):
-    """The outcome of a claim."""
-
     held: bool
-    """Whether this process owns the path now, in its present session."""
+    """Whether this process owns the path, in its present session."""
     owner: bytes
-    """The owner's value; if `held`, the value of this process."""
 
 
 class Ownership:
-    """The ephemeral records that a process holds. One object per store and process.
+    """The ephemeral records that a process holds; one object per store.
 
-    A value must name the process (its id and a unique run). A record with this value that the
-    present session did not write is a leftover of the process's previous session, and is replaced.
+    A value must name the process's run. A record with this value that the present session did not
+    write is from the process's previous session, and is replaced.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -60,22 +56,21 @@ class Ownership:
                 listener(path)
 
     def on_lost(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(path)` for every path held when the session turns out to be over."""
+        """Call `listener(path)` for every path held when the session is found to be over."""
         self._lost_listeners.append(listener)
 
     def held(self, path: str) -> bool:
         """Whether this process owns `path`, as far as it knows.
 
-        False from the moment when the session is known to be over. While the session is SUSPENDED
-        the answer may be out of date.
+        False once the session is known to be over; while it is SUSPENDED, maybe out of date.
         """
         return path in self._held and self._store.session_state is not SessionState.EXPIRED
 
     async def claim(self, path: str, value: bytes) -> Claim:
         """Own `path` if it has no owner.
 
-        Raises `MetadataUnavailable` when the outcome is unknown (claim again to find out), and
-        `SessionExpired` when the session ended meanwhile: such a claim never counts.
+        After `MetadataUnavailable` the outcome is unknown: claim again. After `SessionExpired` the
+        claim does not count.
         """
         generation = self._generation
         for _ in range(_CLAIMS_TRIED_MAX):
@@ -112,22 +107,20 @@ class Ownership:
         """Give `path` up, if this process still owns it."""
         if path not in self._sent:
             return
-        # Also if the outcome of the claim is unknown: the record may exist.
+        # The record may exist even if the claim's outcome is unknown.
         self._held.discard(path)
         value = self._sent.pop(path)
-        # Delete only our own record: after an unnoticed expiry it may be another owner's.
+        # After an unnoticed expiry the record may be another owner's.
         with contextlib.suppress(RecordNotFound, VersionConflict, SessionExpired):
             record = await self._store.get(path)
             if record.value == value:
                 await self._store.delete(path, record.version)
 
     async def owner(self, path: str) -> bytes | None:
-        """Return the present owner's value, or None."""
         try:
             return (await self._store.get(path)).value
         except RecordNotFound:
             return None
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after `path` got an owner or lost it."""
         return self._store.watch(path, on_change)

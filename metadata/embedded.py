@@ -1,23 +1,17 @@
 """The metadata store of a single machine: a SQLite file that several processes share.
 
-Keeps the promises of `metadata/store.py` for processes on the same machine. A file on a network
-share is refused or unsafe; use ZooKeeper for several machines.
+All SQL runs on one thread (`RecordFile`); this module is its asyncio side. A short poll (20 ms) of
+SQLite's data version triggers watches and ends the sessions of silent processes. Heartbeats keep
+our own session alive (session_heartbeat.py).
 
-All SQL runs on a separate thread (`RecordFile`); this module is its asyncio side. A short poll (20
-ms) of SQLite's data version triggers watches after changes by other processes, and ends the
-sessions of processes that fell silent. Heartbeats from the event loop keep our own session alive,
-in a file next to the database (session_heartbeat.py).
+The clock alone decides whether the session lives. A process that was stopped for longer learns it
+from its first call: listeners get EXPIRED, every call begun before raises `SessionExpired`, and
+only then a new session serves new calls.
 
-The clock alone decides whether the session lives. So a process that was stopped for longer than its
-session learns it from its first call: listeners get EXPIRED, every call begun before raises
-`SessionExpired`, and only then a new session serves new calls.
-
-Writes that wait for the thread at the same time share a transaction, and a sync of the disk; each
-succeeds or fails by itself.
-
-A process that is stopped inside a transaction keeps the file's write lock. Until it wakes or dies,
-other processes can read and keep their sessions, but not write: writes raise `MetadataUnavailable`,
-which names that process. No call waits for the lock on the thread, so reads do not wait for writes.
+Writes that wait at the same time share a transaction and its sync; each succeeds or fails by
+itself. A process that is stopped inside a transaction keeps the file's write lock. Until it wakes
+or dies, others can read and keep their sessions, but writes raise `MetadataUnavailable` and name
+that process. No call waits for the lock on the thread, so reads do not wait for writes.
 """
 
 from __future__ import annotations
@@ -52,28 +46,26 @@ T = TypeVar("T")
 
 POLL_INTERVAL_MS = 20
 QUIET_POLLS_MAX = 10
-"""Polls in a row that may skip the query when the file is unchanged. The query also checks our own
-session, and ends those of others."""
+"""Polls in a row that may skip the query if the file is unchanged. The query also checks our
+session and ends others.
+"""
 CONNECT_TIMEOUT_MS = 6000
 """A start must get the file's lock within this time; a stopped process may hold it."""
 CALL_TIMEOUT_MS = 10_000
 """A call without an answer in this time raises `MetadataUnavailable`."""
 LOCK_TIMEOUT_MS = 2000
-"""A write that does not get the file's lock in this time raises `MetadataUnavailable`. Processes
-usually hold the lock for milliseconds."""
+"""A write without the file's lock in this time raises `MetadataUnavailable`."""
 _LOCK_RETRY_MS = 10
 TOGETHER_MAX = 64
-"""Writes that share a transaction; each holds the lock for some 0.1 ms, and others wait for it."""
+"""Writes that share a transaction; each holds the lock for some 0.1 ms."""
 
 
 class _Write(NamedTuple):
-    """A write that waits for its turn on the thread."""
-
     generation: int
     work: Callable[[], object]
     done: asyncio.Future[Any]
     until_s: float
-    """When to give up if other processes hold the file's lock; by the loop's clock."""
+    """When to give up waiting for the lock, by the loop's clock."""
 
 
 def _settle(done: asyncio.Future[Any], outcome: object) -> None:
@@ -87,8 +79,6 @@ def _settle(done: asyncio.Future[Any], outcome: object) -> None:
 
 
 class EmbeddedStore:
-    """A `MetadataStore` on the SQLite file at `path`."""
-
     def __init__(
         self,
         path: str,
@@ -116,14 +106,13 @@ class EmbeddedStore:
         self._beater: asyncio.Task[None] | None = None
         self._waiting: deque[_Write] = deque()
         self._writer: asyncio.Task[None] | None = None
-        """Makes the writes; None when there are none."""
-        # A call carries the generation in which it began. The thread advances its own generation
-        # when it finds the session over; the loop's generation advances after the listeners ran.
+        # A call carries the generation in which it began. The thread's generation advances when it
+        # finds the session over, the loop's after the listeners ran.
         self._generation = 0
         self._thread_generation = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Counts that are all 0 at rest."""
         return {"waiting": len(self._waiting)}
 
     @property
@@ -132,20 +121,19 @@ class EmbeddedStore:
 
     @property
     def session_state(self) -> SessionState:
-        """The state; never CONNECTED when by the clock the session may be over."""
+        """Never CONNECTED when the session may be over by the clock."""
         if self._state is SessionState.CONNECTED and not self._file.is_leased:
             return SessionState.SUSPENDED
         return self._state
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long a silent process keeps its ephemeral records."""
         return self._session_timeout_ms
 
     # -- start and close
 
     async def start(self) -> None:
-        """Open the file and a session. Raises `MetadataUnusable` or `MetadataUnavailable`."""
+        """Raises `MetadataUnusable` or `MetadataUnavailable`."""
         assert self._loop is None, "a store is started once"
         self._loop = asyncio.get_running_loop()
         deadline = self._loop.time() + self._connect_timeout_ms / 1000
@@ -164,7 +152,7 @@ class EmbeddedStore:
             task.add_done_callback(self._task_ended)
 
     def _open_file(self, is_last_try: bool) -> bool:
-        """Open file and session; False when others hold the file's lock and there is time left."""
+        """False if others hold the file's lock and there is time left."""
         try:
             self._file.open()
             try:
@@ -181,7 +169,6 @@ class EmbeddedStore:
         return True
 
     async def close(self) -> None:
-        """End the session at once. May be called twice."""
         poller, self._poller = self._poller, None
         if poller is None:
             return
@@ -212,7 +199,6 @@ class EmbeddedStore:
     # -- records
 
     async def get(self, path: str) -> Record:
-        """Return the record. Raises `RecordNotFound`."""
         return await self._call(self._file.get, path)
 
     async def create(
@@ -224,47 +210,40 @@ class EmbeddedStore:
         sequence: bool = False,
         beside: str | None = None,
     ) -> str:
-        """Create if absent and return the path made. Raises `RecordExists`."""
         value = check_value(path, value)
         return await self._write(
             partial(self._file.create, path, value, ephemeral, sequence, beside)
         )
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
-        """Compare-and-set; return the new version."""
         value = check_value(path, value)
         return await self._write(partial(self._file.put, path, value, version, beside))
 
     async def changed_at(self, path: str) -> int | None:
-        """Return None: the machine's clock is also the callers' clock. Raises `RecordNotFound`."""
+        """None: the machine's clock is also the callers' clock."""
         await self.get(path)
         return None
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Delete a record. Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._write(partial(self._file.delete, path, version, beside))
 
     async def children(self, path: str) -> list[str]:
-        """Return the names below `path`, sorted."""
         return await self._call(self._file.children, path)
 
     async def sync(self) -> None:
-        """Do nothing: there is a single file, and every read sees the last commit."""
+        """Every read of the single file sees the last commit."""
 
     # -- watches
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the record at `path` is created, changed or deleted."""
         return self._watches.add(WatchKey(check_path(path), of_children=False), on_change)
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the set of names below `path` changes."""
         return self._watches.add(WatchKey(check_folder(path), of_children=True), on_change)
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
-        """Call `listener` at every change of `session_state`."""
         self._watches.listen(listener)
 
     # -- on the loop
@@ -318,7 +297,7 @@ class EmbeddedStore:
             raise self._silent() from error
 
     async def _write_all(self) -> None:
-        """Make all waiting writes; writes of the same session share a transaction."""
+        """Writes of the same session share a transaction."""
         try:
             while self._waiting:
                 generation = self._waiting[0].generation
@@ -351,7 +330,7 @@ class EmbeddedStore:
             _settle(one.done, outcome)
 
     async def _wait_for_the_lock(self, group: list[_Write]) -> None:
-        """Queue the writes again, except those that have waited too long; nothing was begun."""
+        """Queue the writes again, except those that have waited too long."""
         assert self._loop is not None
         now_s = self._loop.time()
         late = [one for one in group if one.until_s <= now_s]
@@ -374,7 +353,7 @@ class EmbeddedStore:
     async def _beat_forever(self) -> None:
         while True:
             await asyncio.sleep(self._session_timeout_ms / 4000)
-            # A heartbeat that cannot be written does not count: the lease runs out, and calls fail.
+            # Without this beat the lease runs out, and calls fail.
             with contextlib.suppress(OSError):
                 self._file.beat()
 
@@ -396,17 +375,16 @@ class EmbeddedStore:
         try:
             await self._call(self._poll)
         except SessionExpired:
-            pass  # the listeners were called, and the next poll has a new session
+            pass  # the next poll has a new session
         except MetadataError:
-            # EXPIRED stays true until there is a new session.
+            # EXPIRED stays until there is a new session.
             if self._state is SessionState.CONNECTED:
                 self._set_state(SessionState.SUSPENDED)
         else:
             self._reconnected()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """Report an ended task: without polls the store sees no changes, without beats its session
-        ends."""
+        """Report an ended task: without it the store sees no changes, or its session ends."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._set_state(SessionState.SUSPENDED)
             task.get_loop().call_exception_handler(
@@ -430,7 +408,7 @@ class EmbeddedStore:
     # -- on the thread
 
     def _run(self, generation: int, work: Callable[[], T]) -> T:
-        """Make a call. Post an ended session and changes to the loop before the call's result."""
+        """Make a call. Post an ended session and changes to the loop before its result."""
         try:
             if generation != self._thread_generation:
                 raise SessionExpired(f"the session in which this call to {self.url} began is over")

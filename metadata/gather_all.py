@@ -1,7 +1,7 @@
 """Run several coroutines at once, all or nothing.
 
-Not `asyncio.TaskGroup`: up to Python 3.12, when a child fails while the group exits, the parent
-stays marked as cancelled, and a timeout around it no longer raises `TimeoutError`.
+Up to Python 3.12, a child that fails while an `asyncio.TaskGroup` exits leaves the parent marked as
+cancelled; a timeout around it then raises no `TimeoutError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return their results in order. The first error ends the others and is raised unchanged."""
+    """The first error ends the others and is raised unchanged."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -29,7 +29,7 @@ async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def gather_each(
     items: Iterable[Item], work: Callable[[Item], Coroutine[Any, Any, T]], at_once: int
 ) -> list[T]:
-    """Return the result of `work` for each item, in order; at most `at_once` run at a time."""
+    """Return `work` of each item, in order; at most `at_once` run at a time."""
     turn = asyncio.Semaphore(at_once)
 
     async def one(item: Item) -> T:

@@ -1,9 +1,9 @@
-"""The bytes of a ledger's metadata record, as BookKeeper writes them (docs/formats).
+"""A ledger's metadata record as BookKeeper writes it (docs/formats/ledger_metadata.md).
 
-    record := "BookieMetadataFormatVersion\\t" version "\\n" body
+    record := "BookieMetadataFormatVersion\t" version "\n" body
     body   := v3: varint length, protobuf | v2: protobuf text | v1: lines of text
 
-Version 3 is written; all three are read. Other bytes raise `BadRecord`, and no other error.
+Version 3 is written, all three are read. Other bytes raise only `BadRecord`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _VARINT_BYTES_MAX = 5
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
-    """Encode the record in format version 3."""
     closed = metadata.state is LedgerState.CLOSED
     message = LedgerMetadataFormat(
         quorumSize=metadata.write_quorum,
@@ -132,7 +131,7 @@ def _from_message(ledger_id: int, what: str, message: LedgerMetadataFormat) -> L
 
 
 def _from_lines(ledger_id: int, what: str, body: bytes) -> LedgerMetadata:
-    """Decode version 1. It has neither ack quorum nor digest; BookKeeper uses Qw and CRC32."""
+    """Version 1 has neither ack quorum nor digest; BookKeeper uses Qw and CRC32."""
     try:
         lines = body.decode("ascii").splitlines()
         write_quorum, ensemble_size, length = (int(line) for line in lines[:3])
@@ -167,7 +166,7 @@ def _check(
     ack_quorum: int,
     fragments: Sequence[Fragment],
 ) -> None:
-    """Check as errors what `LedgerMetadata` asserts: these bytes came from outside."""
+    """Check what `LedgerMetadata` asserts: these bytes came from outside."""
     if not ensemble_size >= write_quorum >= ack_quorum >= 1:
         raise BadRecord(
             f"{what}: ensemble {ensemble_size}, write quorum {write_quorum}, ack quorum "

@@ -1,9 +1,9 @@
 """The path of a ledger's record, and the source of its id: BookKeeper's tree.
 
-An id below 2^31−1 has ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`). Other ids have nineteen
-digits, cut 3-4-4-4-4. Ids come from sequences: `idgen/ID-` gives the first 2^31−1, then
-`idgen-long/HOB-n/ID-` gives the low 31 bits below the high-order bits n, which start at 1. The
-highest existing n is in use, so a process that creates a higher n moves the whole cluster forward.
+Ids below 2^31−1 have ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`); others have nineteen, cut
+3-4-4-4-4. `idgen/ID-` is the sequence of the first 2^31−1. Then `idgen-long/HOB-n/ID-` gives the
+low 31 bits below the high-order bits n ≥ 1. The highest n is in use, so creating a higher n moves
+the whole cluster forward.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _HOB = re.compile(r"HOB-(\d{10})\Z")
 
 
 def ledger_path(root: str, ledger_id: int) -> str:
-    """Return the path of the record of `ledger_id` below `root`."""
     assert 0 <= ledger_id < IDS_END
     cut = _SHORT_CUT if ledger_id < SHORT_IDS_END else _LONG_CUT
     digits = f"{ledger_id:0{sum(cut)}d}"
@@ -41,7 +40,7 @@ def ledger_path(root: str, ledger_id: int) -> str:
 
 
 def step_widths(first_step: str) -> tuple[int, ...] | None:
-    """Return how ids below the folder `first_step` are cut; None when it holds no ledgers."""
+    """Return how ids below the folder are cut; None if it holds no ledgers."""
     if not (first_step.isascii() and first_step.isdigit()):
         return None
     return next((cut for cut in (_SHORT_CUT, _LONG_CUT) if cut[0] == len(first_step)), None)
@@ -56,7 +55,7 @@ class LedgerIds:
         self._long = f"{root}/idgen-long"
 
     async def allocate(self) -> int:
-        """Return the next id. Raises `MetadataUnavailable`; calling again is safe."""
+        """Raises `MetadataUnavailable`; calling again is safe."""
         high = await self._highest()
         if high is None:
             number = await self._draw(f"{self._short}/ID-")
@@ -83,7 +82,7 @@ class LedgerIds:
             await self._open(high + stretches)
 
     async def stretch(self) -> int:
-        """Return n if ids of new ledgers are drawn from the 2^32 ids from n · 2^32 on."""
+        """Return n if new ids are drawn from the 2^32 ids from n · 2^32 on."""
         return await self._highest() or 0
 
     async def draw_beyond(self, stretch: int) -> int:
@@ -107,7 +106,7 @@ class LedgerIds:
 
     async def _draw(self, prefix: str) -> int:
         path = await self._store.create(prefix, b"", ephemeral=True, sequence=True)
-        # The record only marks that its number was given. If it stays, it ends with the session.
+        # The record only marks that its number was given; at the latest it ends with the session.
         with contextlib.suppress(MetadataUnavailable, RecordNotFound):
             await self._store.delete(path)
         return int(name_of(path).removeprefix("ID-"))

@@ -3,7 +3,7 @@
     OPEN → CLOSED                 its writer closed it
     OPEN → IN_RECOVERY → CLOSED   a recovery closed it
 
-The record's bytes are BookKeeper's ledger metadata v3 (docs/formats/ledger_metadata.md).
+The bytes are BookKeeper's v3 (docs/formats/ledger_metadata.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from octavo.protocol.entry import INVALID_ENTRY_ID, DigestType
 
 
 class LedgerState(enum.IntEnum):
-    """The state of a ledger. The numbers are BookKeeper's."""
+    """The numbers are BookKeeper's."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -25,7 +25,7 @@ class LedgerState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """The entries from `first_entry` up to the next fragment, which have the same ensemble."""
+    """The entries from `first_entry` up to the next fragment, on the same ensemble."""
 
     first_entry: int
     bookies: tuple[str, ...]
@@ -33,7 +33,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """The shared facts about a ledger. `last_entry` and `length` count only when CLOSED."""
+    """`last_entry` and `length` count only when CLOSED."""
 
     ledger_id: int
     ensemble_size: int
@@ -45,7 +45,7 @@ class LedgerMetadata:
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = field(default=b"", repr=False)
-    """A client that shows it at a bookie may write and fence; see `metadata/secret.py`."""
+    """It proves the right to write and fence; see `metadata/secret.py`."""
     created_ms: int = 0
     custom: Mapping[str, bytes] = field(default_factory=dict)
     creator_token: int = 0
@@ -60,7 +60,6 @@ class LedgerMetadata:
             assert len(set(fragment.bookies)) == len(fragment.bookies) == self.ensemble_size
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """Return the fragment that holds `entry_id`."""
         assert entry_id >= 0
         for fragment in reversed(self.fragments):
             if fragment.first_entry <= entry_id:

@@ -1,9 +1,9 @@
 """The ledgers' records: create, read, compare-and-set, delete, list, watch.
 
-Paths and bytes are BookKeeper's (`ledger_ids.py`, `ledger_codec.py`), in every store. A create
-whose reply was lost is sent again. The record's creator token tells our own record from another's,
-so a ledger is created once or not at all. A listing is complete or an error: a caller that deletes
-what a listing lacks must never get half of a listing.
+Paths and bytes are BookKeeper's (`ledger_ids.py`, `ledger_codec.py`). After a lost reply a create
+is sent again; the record's creator token tells our record from another's, so a ledger is created
+once. A listing is complete or an error: a caller that deletes what a listing lacks must never get
+half of one.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ _LISTINGS_AT_ONCE = 32
 
 
 class LedgerStore:
-    """All ledgers of a cluster. It has no state besides the store."""
-
     def __init__(
         self,
         store: MetadataStore,
@@ -56,14 +54,13 @@ class LedgerStore:
         self._store = store
         self._root = root
         self.rng = rng or random.SystemRandom()
-        """The random numbers of the process that uses this store."""
         self._ids = LedgerIds(store, root)
 
     async def initialize(self) -> str:
         """Create the tree if it is missing, and return the cluster's instance id.
 
-        Safe when many processes do it at once. Raises `MetadataUnusable` when the tree has a layout
-        that Octavo does not write (flat, or of another ledger manager).
+        Safe when many processes do it at once. Raises `MetadataUnusable` for a layout that Octavo
+        does not write.
         """
         instance_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         await self._ensure(f"{self._root}/available/readonly", b"")
@@ -83,7 +80,7 @@ class LedgerStore:
             await self._store.create(path, value)
 
     async def instance_id(self) -> str:
-        """Return the cluster's unique id. Raises `RecordNotFound` before `initialize`."""
+        """Raises `RecordNotFound` before `initialize`."""
         return (await self._store.get(f"{self._root}/INSTANCEID")).value.decode()
 
     async def create(
@@ -93,9 +90,8 @@ class LedgerStore:
     ) -> tuple[LedgerMetadata, int]:
         """Create the record, with a new id when `ledger_id` is −1; return it and its version.
 
-        `is_free` is called with every id that is drawn; if it returns false, another id is drawn.
-        Raises `RecordExists` when a given id belongs to another ledger, or to this ledger, which
-        another process recovered before this call learned that the ledger exists.
+        An id for which `is_free` returns false is not used. Raises `RecordExists` if a given id
+        belongs to another ledger, or to this ledger, already recovered by another process.
         """
         token = metadata.creator_token or self.rng.randrange(1, 2**63)
         metadata = replace(metadata, creator_token=token)
@@ -111,22 +107,19 @@ class LedgerStore:
         raise MetadataError(f"{_IDS_TRIED_MAX} new ledger ids in a row were taken already")
 
     async def leave(self, ledger_id: int, stretches: int) -> None:
-        """Skip `stretches` times 2^32 ids: other ledgers have ids close to `ledger_id`."""
         await self._ids.leave(ledger_id, stretches)
 
     async def stretch(self) -> int:
-        """See `LedgerIds.stretch`."""
         return await self._ids.stretch()
 
     async def draw_beyond(self, stretch: int) -> int:
-        """See `LedgerIds.draw_beyond`."""
         return await self._ids.draw_beyond(stretch)
 
     async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
-        """Create this record.
+        """With `once`, never create again after a lost reply.
 
-        With `once` it is never created again after a lost reply: if it is missing, it may have been
-        created, recovered and deleted, and an id is never used again.
+        If the record is missing, it may have been created, recovered and deleted, and an id is
+        never used again.
         """
         path = ledger_path(self._root, metadata.ledger_id)
         value = encode_ledger_metadata(metadata)
@@ -144,8 +137,7 @@ class LedgerStore:
         raise AssertionError("the last send returns or raises")
 
     async def _made(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
-        """Return the record that this store created, unless another process has recovered it.
-        Raises `RecordExists`."""
+        """Return our record, unless another process has recovered it. Raises `RecordExists`."""
         with contextlib.suppress(RecordNotFound):
             found, version = await self.read(metadata.ledger_id)
             ours = found.creator_token == metadata.creator_token
@@ -156,41 +148,40 @@ class LedgerStore:
         )
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """Return the record and its version. Raises `RecordNotFound`, `BadRecord`."""
+        """Raises `RecordNotFound`, `BadRecord`."""
         value, version = await self._store.get(ledger_path(self._root, ledger_id))
         return decode_ledger_metadata(ledger_id, value), version
 
     async def write(self, metadata: LedgerMetadata, version: int) -> int:
-        """Compare-and-set; return the new version. Raises `VersionConflict`, `RecordNotFound`."""
+        """Raises `VersionConflict`, `RecordNotFound`."""
         assert version != ANY_VERSION, "a ledger's record is only ever changed by compare-and-set"
         path = ledger_path(self._root, metadata.ledger_id)
         return await self._store.put(path, encode_ledger_metadata(metadata), version)
 
     async def delete(self, ledger_id: int, version: int = ANY_VERSION) -> None:
-        """Delete the record; bookies free the space later. Raises `RecordNotFound`,
-        `VersionConflict`."""
+        """Bookies free the space later. Raises `RecordNotFound`, `VersionConflict`."""
         path = ledger_path(self._root, ledger_id)
         await self._store.delete(path, version)
         await self._prune(parent_of(path))
 
     async def _prune(self, path: str) -> None:
-        """Remove the folders above that the deletion left empty. Failing is harmless."""
+        """Remove the folders that the deletion left empty. Failing is harmless."""
         with contextlib.suppress(MetadataError):
             while path != self._root:
                 await self._store.delete(path)
                 path = parent_of(path)
 
     async def highest_id(self) -> int:
-        """Return an id at or above every ledger whose record exists now or is being created.
+        """Return an id at or above every ledger that exists now or is being created.
 
-        The returned id is drawn for this, and never given to a ledger. The sequence alone would not
-        be enough, because a creator may also choose an id.
+        It is drawn for this and never given to a ledger: the sequence's last id is not enough,
+        because a creator may also choose an id.
         """
         drawn = await self._ids.allocate()
         return max((drawn, *await self.list()))
 
     async def list(self) -> list[int]:
-        """Return all ledger ids, ascending. Ledgers created or deleted meanwhile may be missing."""
+        """Ascending. Ledgers created or deleted meanwhile may be missing."""
         await self._store.sync()
         gate = asyncio.Semaphore(_LISTINGS_AT_ONCE)
 
@@ -217,5 +208,4 @@ class LedgerStore:
         return sorted(found)
 
     def watch(self, ledger_id: int, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the ledger's record changed, or may have changed."""
         return self._store.watch(ledger_path(self._root, ledger_id), on_change)

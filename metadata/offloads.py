@@ -2,16 +2,13 @@
 
     none → copying (uuid) → offloaded (uuid, object) → dropped
 
-`copying` is set before the first byte is written, and names the copy that may finish. A process
-that begins another copy replaces the uuid, so only one of two copies can finish. `offloaded` is set
-after the object was read back and compared. `dropped` says that only the object is left, and is set
-before the ledger is deleted. A crash between two steps leaves a state from which the next run
-continues.
+`copying` is set before the first byte is written and names the copy; another copy replaces the
+uuid, so only one can finish. `offloaded` is set after the object was read back and compared.
+`dropped` is set before the ledger is deleted. After a crash the next run continues from the state.
 
-The partition's owner changes the same record, also by compare-and-set. Owner and jobs leave each
-other's part alone: jobs set the places of closed ledgers and the compacted view (compactions.py),
-which the owner ignores (`same_to_owner`) and keeps (`with_jobs_part_of`). All functions except
-`change_partition` are pure.
+The partition's owner changes the same record. Jobs set the places of closed ledgers and the
+compacted view (compactions.py), which the owner ignores (`same_to_owner`) and keeps
+(`with_jobs_part_of`). All functions except `change_partition` are pure.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ _PAUSE_S = 0.1
 
 
 class OffloadLost(OctavoError):
-    """The ledger was trimmed, or its copy belongs to another process now."""
+    """The ledger was trimmed, or another process copies it now."""
 
     name = "offload-lost"
 
@@ -48,18 +45,18 @@ def is_only_copy(offload: OffloadRecord | None) -> bool:
 
 
 def owners_part(record: PartitionRecord) -> PartitionRecord:
-    """Return the part of the record that only the owner changes, without the changes of jobs."""
+    """Return the record without the changes of jobs."""
     links = tuple(replace(one, offload=None) for one in record.ledgers)
     return replace(record, ledgers=links, compaction=None)
 
 
 def same_to_owner(one: PartitionRecord, other: PartitionRecord) -> bool:
-    """Whether two records differ at most in what jobs have set. A new owner has another epoch."""
+    """Whether two records differ at most in what jobs have set."""
     return owners_part(one) == owners_part(other)
 
 
 def with_jobs_part_of(record: PartitionRecord, newer: PartitionRecord) -> PartitionRecord:
-    """Return `record` with the places of ledgers and the compacted view of `newer`."""
+    """Return `record` with `newer`'s places of ledgers and compacted view."""
     known = {link.ledger_id: link.offload for link in newer.ledgers}
     links = tuple(
         replace(link, offload=known.get(link.ledger_id, link.offload)) for link in record.ledgers
@@ -84,7 +81,7 @@ def finished(record: PartitionRecord, ledger_id: int, whole: OffloadRecord) -> P
     """Step 2: the copy was read back and is complete. Raises `OffloadLost`."""
     found = _link(record, ledger_id).offload
     if found is not None and found.uuid == whole.uuid and is_readable(found):
-        # It was our own write, with a lost answer; the ledger may have been dropped since.
+        # Our own write with a lost answer; the ledger may have been dropped since.
         return record
     if found is None or found.uuid != whole.uuid or found.state != COPYING:
         raise OffloadLost(f"ledger {ledger_id}: another process has begun to copy it again")
@@ -102,7 +99,7 @@ def given_up(record: PartitionRecord, ledger_id: int, uuid: str) -> PartitionRec
 
 
 def dropped(record: PartitionRecord, ledger_id: int, uuid: str, now_ms: int) -> PartitionRecord:
-    """Step 3: the object is now the only copy; the ledger may be deleted. Raises `OffloadLost`."""
+    """Step 3: the object is the only copy; the ledger may be deleted. Raises `OffloadLost`."""
     found = _link(record, ledger_id).offload
     if found is None or found.uuid != uuid or not is_readable(found):
         raise OffloadLost(f"ledger {ledger_id}: there is no complete copy {uuid}")
@@ -138,8 +135,8 @@ async def change_partition(
 ) -> PartitionRecord:
     """Compare-and-set a step of a job; each step may be made twice.
 
-    Raises the errors of `make`, `RecordNotFound` when the topic is gone, and `MetadataUnavailable`:
-    then the step may have been made or not, and the next run finds out.
+    Raises the errors of `make`, `RecordNotFound` if the topic is gone, and `MetadataUnavailable`:
+    the step may have been made.
     """
     try:
         async with asyncio.timeout(timeout_s):

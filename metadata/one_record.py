@@ -19,10 +19,7 @@ Record = TypeVar("Record")
 async def read_one(
     store: MetadataStore, path: str, kind: type[Record]
 ) -> tuple[Record | None, int]:
-    """Return the record at `path` and its version; None and `ABSENT` when there is none.
-
-    Raises `MetadataUnavailable`, `BadRecord`.
-    """
+    """None and `ABSENT` if there is none. Raises `MetadataUnavailable`, `BadRecord`."""
     try:
         value, version = await store.get(path)
     except RecordNotFound:
@@ -31,9 +28,9 @@ async def read_one(
 
 
 async def write_one(store: MetadataStore, path: str, record: object, version: int) -> int:
-    """Create the record (`ABSENT`) or compare-and-set it; return its new version.
+    """Create the record (`ABSENT`) or compare-and-set it.
 
-    Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
+    Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read and decide again.
     """
     value = encode_record(record)
     if version == ABSENT:
@@ -43,6 +40,5 @@ async def write_one(store: MetadataStore, path: str, record: object, version: in
 
 
 async def delete_one(store: MetadataStore, path: str, version: int) -> None:
-    """Delete the record. Raises `VersionConflict`, `RecordNotFound`."""
     assert version != ANY_VERSION
     await store.delete(path, version)

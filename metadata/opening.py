@@ -32,9 +32,8 @@ def open_store(
 ) -> MetadataStore:
     """Return the store that `url` names, not yet started.
 
-    `credentials_file` is only for ZooKeeper; a file has its own access rights. `tls` is for
-    `zks://`; without it, or without a CA in it, the machine's CAs are trusted. Raises
-    `BadMetadataUrl`, `BadMetadataCredentials`, `TlsError`.
+    `tls` is for `zks://`; without a CA the machine's CAs are trusted. Raises `BadMetadataUrl`,
+    `BadMetadataCredentials`, `TlsError`.
     """
     scheme, separator, rest = url.partition("://")
     match scheme if separator else "":

@@ -62,7 +62,7 @@ _MESSAGES = {
 
 _CLASSES = message_classes("octavo.metadata", _ENUMS, _MESSAGES)
 
-# Their attributes exist only at run time, hence Any; the codecs that use them are small.
+# Their attributes exist only at run time, hence Any.
 LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]
 CookieFormat: Any = _CLASSES["CookieFormat"]
 BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]

@@ -1,22 +1,19 @@
-"""The embedded store's file: records, sessions and a change log in a SQLite database.
+"""The embedded store's file: records, sessions and a change log in SQLite.
 
-Synchronous, and used by a single thread of each process (`embedded.py` reaches it through an
-executor). Any number of processes of a machine may have the file open. Every change is a
-transaction:
+Synchronous, for a single thread of each process; `embedded.py` is its asyncio side. Every change is
+a transaction:
 
-- A write first checks its own session inside the write lock, so no write happens in the name of a
+- A write first checks its session inside the write lock, so no write happens in the name of a
   session that is over.
-- A session's ephemeral records vanish in the transaction that ends the session.
-- Each change adds a row to `changes`, which triggers the watches of the other processes.
+- A session's ephemeral records vanish in the transaction that ends it.
+- Each change adds a row to `changes`, which triggers other processes' watches.
 
-Sessions are measured by CLOCK_BOOTTIME, the only clock that all processes of a machine share and
-that cannot be set. The boot id ends sessions from before a reboot. So a stopped process that wakes
-sees by the clock alone that its session is over, even if no other process has noticed yet. The
-ends of sessions are in a separate file (session_heartbeat.py): a session does not need the write
-lock to live on.
+Sessions are measured by CLOCK_BOOTTIME, which all processes of a machine share and nothing can set;
+the boot id ends those from before a reboot. So a stopped process that wakes sees by the clock alone
+that its session is over.
 
-This module does not wait for the write lock, because a process that is stopped inside a transaction
-keeps it until it wakes. `FileLocked` says that nothing was begun; `embedded.py` tries again.
+This module never waits for the write lock, which a process that is stopped inside a transaction
+keeps until it wakes. `FileLocked` says that nothing was begun; `embedded.py` tries again.
 
 After a crash SQLite's write-ahead log has exactly the committed transactions (FULL sync).
 """
@@ -52,17 +49,16 @@ CHANGES_KEPT = 10_000
 """Rows of the change log. A watcher that falls further behind gets a false alarm for all paths."""
 SWEEP_INTERVAL_MS = 50
 BUSY_TIMEOUT_MS = 10
-"""How long SQLite itself waits for a lock, and delays the reads of this process with it."""
+"""How long SQLite waits for a lock, and delays this process's reads."""
 
 
 def boot_clock_ms() -> int:
-    """Return milliseconds since boot, the same for every process of this machine; never set
-    back."""
+    """Return milliseconds since boot, the same for every process; never set back."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
 def read_boot_id() -> str:
-    """Return the id of this boot of the machine; empty when the system has none."""
+    """Empty when the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -70,11 +66,9 @@ def read_boot_id() -> str:
 
 
 class Changes(NamedTuple):
-    """Changes by our own and other transactions since the last call."""
-
     keys: list[WatchKey]
     gap: bool
-    """Whether the log was trimmed past our place: anything may have changed."""
+    """The log was trimmed past our place: anything may have changed."""
 
 
 class FileLocked(MetadataUnavailable):
@@ -82,7 +76,7 @@ class FileLocked(MetadataUnavailable):
 
 
 class RecordFile:
-    """A process's connection to the file. All methods except `beat` belong to a single thread."""
+    """All methods except `beat` belong to a single thread."""
 
     def __init__(
         self,
@@ -105,7 +99,7 @@ class RecordFile:
         """The lease of a transaction that several writes share, while it runs."""
 
     def open(self) -> None:
-        """Open or create the files. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
+        """Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
         self._db = open_database(self._path, BUSY_TIMEOUT_MS)
         try:
             self._beats = SessionHeartbeats(f"{self._path}-beats")
@@ -123,10 +117,9 @@ class RecordFile:
         return found.st_dev, found.st_ino
 
     def check_place(self) -> None:
-        """Raise `MetadataUnusable` when the file was removed or replaced while it is open.
+        """Raise `MetadataUnusable` if the file was removed or replaced while open.
 
-        SQLite would continue with a file that other processes can no longer open, and two groups of
-        processes would work with different data.
+        SQLite would continue with it, and two groups of processes would work with different data.
         """
         gone = self._path if self._identity_on_disk() != self._identity else ""
         if not gone and not self._beats.is_in_place():
@@ -140,8 +133,8 @@ class RecordFile:
     def signature(self) -> tuple[int, ...]:
         """Return a value that differs after another process has written. For any thread; cheap.
 
-        The time stamp of a file has a resolution of some milliseconds. A change right after another
-        change may not show, so after each difference the caller must look twice.
+        A file's time stamp has a resolution of milliseconds, so a change right after another may
+        not show: after each difference, look twice.
         """
         try:
             found = os.stat(f"{self._path}-wal")
@@ -150,8 +143,7 @@ class RecordFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def end_session(self) -> None:
-        """End the session with its ephemeral records. Raises `FileLocked`."""
-        # If the file was removed or replaced, its sessions no longer matter.
+        # The sessions of a removed or replaced file no longer matter.
         with contextlib.suppress(MetadataUnusable):
             if self._lease is not None:
                 with self._transaction():
@@ -159,7 +151,7 @@ class RecordFile:
         self._lease = None
 
     def close(self) -> None:
-        """Close the files. A session that was not ended is left to time out."""
+        """A session that was not ended is left to time out."""
         self._lease = None
         self._beats.close()
         self._db.close()
@@ -196,8 +188,7 @@ class RecordFile:
         return lease is not None and not lease.is_over
 
     def open_session(self, timeout_ms: int) -> None:
-        """Open a new session, without anything of an earlier session; end sessions that are
-        over."""
+        """Open a new session, and end sessions that are over."""
         assert self._lease is None
         with self._transaction():
             self._end_sessions([self._former_session])
@@ -211,7 +202,6 @@ class RecordFile:
         self._lease = lease
 
     def forget_session(self) -> None:
-        """Stop using a session that has expired. The next session or sweep removes its records."""
         if self._lease is not None:
             self._former_session = self._lease.session_id
         self._lease = None
@@ -229,7 +219,7 @@ class RecordFile:
             return
         self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
         if self._sessions_over():
-            # While the lock is taken, sessions are not ended: the next sweep does it.
+            # If the lock is taken, the next sweep ends them.
             with contextlib.suppress(FileLocked), self._transaction():
                 self._end_sessions(self._sessions_over())
 
@@ -259,10 +249,10 @@ class RecordFile:
             self._db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
     def together(self, writes: Iterable[Callable[[], T]]) -> list[T | Exception]:
-        """Make several writes in a transaction; return each result or error, as if it were alone.
+        """Make several writes in a transaction; return each result or error, as if alone.
 
-        Raises `FileLocked` and `SessionExpired` when no write was begun, and `sqlite3.Error` when
-        any write may have failed: then none is known to have taken effect.
+        Raises `FileLocked` and `SessionExpired` if no write was begun, and `sqlite3.Error` if none
+        is known to have taken effect.
         """
         with self._session_transaction() as self._shared:
             try:
@@ -280,10 +270,9 @@ class RecordFile:
 
     @contextlib.contextmanager
     def _session_transaction(self) -> Iterator[Lease]:
-        """Open a transaction in the name of our session; a write among several joins theirs.
+        """Open a transaction in the name of our session, or join the shared one.
 
-        The session is checked inside the write lock, so no other process can end it before the
-        commit.
+        The check is inside the write lock, so no process can end the session before the commit.
         """
         if self._shared is not None:
             self._db.execute("SAVEPOINT one")
@@ -306,10 +295,9 @@ class RecordFile:
             yield lease
 
     def check_lease(self) -> Lease:
-        """Raise `SessionExpired` when by the clock the session may be over.
+        """Raise `SessionExpired` if by the clock the session may be over.
 
-        Check a read after it was made: before would be too early, because the process may be
-        stopped between check and read.
+        Call it after a read: the process may be stopped between a check and a read.
         """
         assert self._lease is not None
         if self._lease.is_over:
@@ -322,7 +310,6 @@ class RecordFile:
     # -- records
 
     def get(self, path: str) -> Record:
-        """See `MetadataStore.get`."""
         row = self._db.execute(
             "SELECT value, version FROM records WHERE path = ?", (check_path(path),)
         ).fetchone()
@@ -332,7 +319,6 @@ class RecordFile:
         return Record(row[0], row[1])
 
     def children(self, path: str) -> list[str]:
-        """See `MetadataStore.children`."""
         rows = self._db.execute(
             "SELECT path FROM records WHERE parent = ?", (check_folder(path),)
         ).fetchall()
@@ -347,7 +333,6 @@ class RecordFile:
         sequence: bool,
         beside: str | None = None,
     ) -> str:
-        """See `MetadataStore.create`."""
         check_path(path + "0" if sequence else path)
         with self._session_transaction() as lease:
             for above in parents_of(path):
@@ -388,7 +373,6 @@ class RecordFile:
             raise MetadataError(f"{path} is ephemeral: no record can be made below it")
 
     def put(self, path: str, value: bytes, version: int, beside: str | None = None) -> int:
-        """See `MetadataStore.put`."""
         with self._session_transaction():
             if beside is not None:
                 self._version(beside, ANY_VERSION)
@@ -401,7 +385,6 @@ class RecordFile:
         return found + 1
 
     def delete(self, path: str, version: int, beside: str | None = None) -> None:
-        """See `MetadataStore.delete`."""
         with self._session_transaction():
             self._remove(path, version)
             if beside is not None:
@@ -442,7 +425,7 @@ class RecordFile:
         return 0 if row is None else int(row[0])
 
     def has_changes(self) -> bool:
-        """Whether we or another connection changed anything since the last call. Very cheap."""
+        """Whether any connection made changes since the last call. Very cheap."""
         data_version = self._db.execute("PRAGMA data_version").fetchone()[0]
         state = (data_version, self._db.total_changes)
         changed = state != self._seen_state

@@ -9,11 +9,11 @@ from octavo.metadata.store import MetadataUnusable
 
 SCHEMA_VERSION = 2
 _OLD_VERSION = 1
-"""The same tables, with the deadlines of sessions in them. Processes of that version ignore
-`ENDS_IN_BEATS`, but would keep our ended sessions until the next boot, so they may not start
-here."""
+"""The same tables, with the sessions' deadlines in them. Processes of that version would keep our
+ended sessions until the next boot, so they may not start here.
+"""
 ENDS_IN_BEATS = 1 << 62
-"""A `deadline_ms` in `sessions` that never comes: the real end is in the file of heartbeats."""
+"""A `deadline_ms` that never comes: the real end is in the file of heartbeats."""
 APPLICATION_ID = 0x4F435456  # "OCTV"
 
 _SCHEMA = f"""
@@ -44,9 +44,9 @@ PRAGMA user_version = {SCHEMA_VERSION};
 
 
 def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
-    """Open the file at `path`, or create it; every commit is on disk when it returns.
+    """Open or create the file; every commit is on disk when it returns.
 
-    Raises `MetadataUnusable` when waiting will not help, `sqlite3.OperationalError` when it may.
+    Raises `MetadataUnusable` if waiting will not help, `sqlite3.OperationalError` if it may.
     """
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
@@ -72,19 +72,19 @@ def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
 
 
 def _make_private(path: str) -> None:
-    """Create the file with access for its owner only, because it holds the cluster's secret.
+    """Create the file for its owner only: it holds the cluster's secret.
 
     An existing file stays as it is. SQLite gives its other files the same rights.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError:  # the file exists; or SQLite will report why it cannot be created
+    except OSError:  # it exists; or SQLite will report why it cannot be created
         pass
 
 
 def _prepare(db: sqlite3.Connection, path: str) -> None:
-    # Check the file's owner before changing it. Read the tables first: a process that creates the
-    # file meanwhile commits tables and id together, so visible tables imply a visible id.
+    # Check whose file it is before changing it. Read the tables first: a process that creates the
+    # file commits tables and id together, so visible tables imply a visible id.
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
     if tables and application != APPLICATION_ID:
@@ -126,12 +126,11 @@ def _unusable(path: str, error: sqlite3.Error) -> MetadataUnusable:
 
 
 def is_locked(error: Exception) -> bool:
-    """Whether another process holds the lock that the call needs."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same call may succeed later: the file is locked by others, or has no room."""
+    """Whether the same call may succeed later: the file is locked, or has no room."""
     full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
     return full or is_locked(error)

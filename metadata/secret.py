@@ -1,10 +1,9 @@
-"""The cluster's secret, and the keys made from it that prove a process belongs to the cluster.
+"""The cluster's secret, and the keys that prove that a process belongs to the cluster.
 
     /octavo/secret   secret: 64 hexadecimal digits
 
-Processes that may read the cluster's metadata are trusted with the secret, as with all other
-records. It is never sent between processes. The first process that needs the secret creates it, in
-a new or an upgraded cluster. It never changes, and each use has its own key.
+Processes that may read the metadata are trusted with it; it is never sent between them. The first
+process that needs it creates it. It never changes, and each use has its own key.
 """
 
 from __future__ import annotations
@@ -27,37 +26,34 @@ _HEX = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}\Z")
 
 @dataclass(frozen=True, slots=True)
 class SecretRecord:
-    """The secret in hexadecimal digits."""
-
     secret: str = field(repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ClusterSecret:
-    """Makes the keys. Nothing that is printed, logged or raised shows the secret itself."""
+    """Nothing that is printed, logged or raised shows the secret itself."""
 
     def __init__(self, secret: bytes) -> None:
         assert len(secret) == SECRET_BYTES
         self._secret = secret
 
     def key(self, use: str) -> bytes:
-        """Return the 32 bytes of the key for `use`. A key reveals neither the secret nor other
-        keys."""
+        """Return 32 bytes that reveal neither the secret nor other keys."""
         return hmac.digest(self._secret, f"octavo {use}".encode(), hashlib.sha256)
 
     @property
     def ledger_password(self) -> bytes:
-        """The password of the ledgers that the cluster makes for itself: 64 hexadecimal digits."""
+        """The password of the cluster's own ledgers: 64 hexadecimal digits."""
         return self.key("ledgers").hex().encode()
 
 
 async def cluster_secret(
     store: MetadataStore, *, rng: random.Random | None = None
 ) -> ClusterSecret:
-    """Return the secret of the cluster in `store`; create it if there is none.
+    """Return the secret; create it if there is none.
 
-    If several processes create it at once, one succeeds and all get the same secret. Raises
-    `MetadataUnavailable` (call again) and `BadRecord`.
+    If several processes create it at once, all get the same. Raises `MetadataUnavailable` and
+    `BadRecord`.
     """
     try:
         return await _read(store)

@@ -1,12 +1,11 @@
 """A file with the end of each session of the embedded store, next to the database.
 
-A heartbeat must not need the database's write lock: otherwise a process that is stopped while it
-holds that lock would end the sessions of all others. So the end of a session is stored in
-`<database>-beats`, as a signed 64-bit number of milliseconds (big-endian) at eight times the
-session's id. It is written in place and never synced, because a crash of the machine ends all
-sessions anyway. The page cache reads and writes eight aligned bytes as a whole.
+Heartbeats must not need the write lock: a process that is stopped while it holds the lock would end
+all other sessions. So `<database>-beats` holds a session's end, in milliseconds (signed 64-bit,
+big-endian), at eight times its id. It is written in place and never synced, because a crash of the
+machine ends all sessions. The page cache reads and writes eight aligned bytes as a whole.
 
-A process that holds the write lock and finds that this time has passed may end the session. So a
+A process that holds the write lock and finds that the end has passed may end the session. So a
 heartbeat counts only if it was written before the old end: see `Lease.beat`.
 """
 
@@ -20,7 +19,7 @@ _SLOT = struct.Struct(">q")
 
 
 class SessionHeartbeats:
-    """The open file. Its methods may be called on any thread."""
+    """Methods may be called on any thread."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -31,7 +30,7 @@ class SessionHeartbeats:
         os.pwrite(self._fd, _SLOT.pack(ends_ms), _SLOT.size * session_id)
 
     def read(self, session_id: int) -> int:
-        """Return when the session ends; 0 if that was never written. Raises `OSError`."""
+        """Return when the session ends; 0 if never written. Raises `OSError`."""
         found = os.pread(self._fd, _SLOT.size, _SLOT.size * session_id)
         return int(_SLOT.unpack(found)[0]) if len(found) == _SLOT.size else 0
 
@@ -47,7 +46,7 @@ class SessionHeartbeats:
 
 
 class Lease:
-    """How long our own session certainly lives. Made on one thread, prolonged on another thread."""
+    """How long our session certainly lives. Made on one thread, prolonged on another."""
 
     __slots__ = ("_beats", "_clock", "_timeout_ms", "ends_ms", "session_id")
 
@@ -59,13 +58,12 @@ class Lease:
         self._timeout_ms = timeout_ms
         self.session_id = session_id
         self.ends_ms = clock() + timeout_ms
-        """By `clock`. Before it no process ends the session; afterwards any process may have."""
+        """Before it no process ends the session; afterwards any process may have."""
         beats.write(session_id, self.ends_ms)
 
     @property
     def is_over(self) -> bool:
-        """Whether another process may have ended the session; then this process treats it as
-        ended."""
+        """Whether another process may have ended the session; then treat it as ended."""
         return self.ends_ms <= self._clock()
 
     def beat(self) -> None:
@@ -74,7 +72,6 @@ class Lease:
             return
         ends_ms = self._clock() + self._timeout_ms
         self._beats.write(self.session_id, ends_ms)
-        # Check again after the write: only if the old end is still ahead, no other process can
-        # have read the old end as past.
+        # Only if the old end is still ahead, no other process can have read it as past.
         if not self.is_over:
             self.ends_ms = ends_ms

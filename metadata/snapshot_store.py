@@ -1,8 +1,8 @@
-"""A metadata store of records copied earlier, for readers without a session.
+"""A read-only metadata store of records copied earlier, for readers without a session.
 
-It is read-only and as old as its copy: records may have changed since. That is safe for facts that
-never change (a closed ledger's last entry). For facts that may change (a ledger's fragments, a
-bookie's address) reads must be expected to fail; then another process reads the real store again.
+It is safe for facts that never change (a closed ledger's last entry). For others (a ledger's
+fragments, a bookie's address) reads must be expected to fail; then another process reads the real
+store.
 """
 
 from __future__ import annotations
@@ -20,31 +20,25 @@ from octavo.metadata.store import (
 
 
 class _NoWatch:
-    """A watch that never fires."""
-
-    def cancel(self) -> None:
-        """Do nothing."""
+    def cancel(self) -> None: ...
 
 
 class SnapshotStore:
-    """Implements `octavo.metadata.store.MetadataStore` over `records`, a map of paths to values."""
+    """`records` maps paths to values."""
 
     session_state = SessionState.CONNECTED
     session_timeout_ms = 2**31
 
     def __init__(self, records: Mapping[str, bytes], url: str) -> None:
-        """`url` names where the records were copied from, for messages."""
+        """`url` names where the records were copied from."""
         self._records = dict(records)
         self.url = url
 
-    async def start(self) -> None:
-        """Do nothing: there is no connection."""
+    async def start(self) -> None: ...
 
-    async def close(self) -> None:
-        """Do nothing: there is no session."""
+    async def close(self) -> None: ...
 
     async def get(self, path: str) -> Record:
-        """Return the copied record. Raises `RecordNotFound`."""
         try:
             return Record(self._records[path], 0)
         except KeyError:
@@ -53,7 +47,6 @@ class SnapshotStore:
             ) from None
 
     async def children(self, path: str) -> list[str]:
-        """Return the copied names below `path`, sorted."""
         prefix = path.rstrip("/") + "/"
         below = (one[len(prefix) :] for one in self._records if one.startswith(prefix))
         return sorted({name.partition("/")[0] for name in below})
@@ -67,34 +60,27 @@ class SnapshotStore:
         sequence: bool = False,
         beside: str | None = None,
     ) -> str:
-        """Refuse: raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
-        """Refuse: raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
     async def changed_at(self, path: str) -> int | None:
-        """Return None: a copy has no times of changes. Raises `RecordNotFound`."""
         await self.get(path)
         return None
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Refuse: raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
-    async def sync(self) -> None:
-        """Do nothing: a copy stays as it is."""
+    async def sync(self) -> None: ...
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Return a watch that never fires."""
         return _NoWatch()
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Return a watch that never fires."""
         return _NoWatch()
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
-        """Do nothing: there is no session that could end."""
+        """There is no session that could end."""

@@ -1,9 +1,8 @@
 """The records of namespaces, topics, partitions and subscriptions (docs/formats/topic_records.md).
 
-A record is a msgpack map from field names to values, with `v`, the version of the format. Unknown
-keys are kept and written back, so that a newer process's additions survive a change by an older
-process. A record of a newer format version is refused, never guessed at. A renamed field keeps its
-key (`_KEY`), so that older records can still be read.
+A record is a msgpack map of fields, with `v`, the format's version. Unknown keys are kept and
+written back, so that an older process does not lose a newer one's additions. A newer format version
+is refused, never guessed at. A renamed field keeps its key (`_KEY`).
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from octavo.protocol.names import InvalidName
 
 FORMAT_VERSION = 1
 _KEY = "key"
-"""In a field's metadata: the key it is stored under, if that differs from its name."""
+"""In a field's metadata: the key it is stored under, if not its name."""
 _AS_THEY_ARE = frozenset((int, str, bytes, bool, type(None)))
 R = TypeVar("R")
 
 
 def unsaid() -> Any:
-    """Declare a field with default None that is not written when it is None."""
+    """Declare a field with default None, which is not written."""
     return field(default=None, metadata={BRIEF: True})
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
-    """A namespace and when it was created. `encrypted`: topics created in it are encrypted.
+    """`policies` apply to topics that do not set them.
 
-    `policies` apply to topics that do not set them. `auto_create`: None means that topics are not
-    created automatically.
+    `encrypted`: topics created in it are encrypted. `auto_create` None: topics are not created
+    automatically.
     """
 
     created_ms: int = 0
@@ -58,10 +57,10 @@ class NamespaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class ForkRecord:
-    """The origin of a fork: from which topic, and at which offset in each of its partitions.
+    """A fork's origin: the topic, and the offset in each partition.
 
-    `made`: the records of all its partitions exist. Until then it is not a topic yet, and if its
-    creator is gone it never becomes a topic.
+    Until its partitions' records are `made` it is no topic; if its creator is gone it never becomes
+    one.
     """
 
     topic: str
@@ -73,12 +72,11 @@ class ForkRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic: its settings, when it was created, and whether it is being deleted.
+    """A topic's settings, when it was created, and whether it is being deleted.
 
-    `incarnation` is unique to this creation of the topic; records of older versions have none.
-    `guarded`: a record of that name exists as long as the topic does (`TopicStore`); older topics
-    are not guarded. `stream`: it was created as a durable stream. `letters`: subscriptions send
-    dead letters or retries to it.
+    `incarnation` is unique to this creation; older records have none. `guarded`: a record of that
+    name exists as long as the topic does (`TopicStore`). `stream`: it was created as a durable
+    stream. `letters`: subscriptions send dead letters or retries to it.
     """
 
     settings: TopicSettings
@@ -103,8 +101,7 @@ class TopicRecord:
 
     @property
     def identity(self) -> str:
-        """The incarnation; for a record without one, its creation time, which never changes
-        either."""
+        """The incarnation; in older records the creation time, which never changes either."""
         return self.incarnation or f"ms{self.created_ms}"
 
 
@@ -112,10 +109,10 @@ class TopicRecord:
 class OffloadRecord:
     """A closed ledger's copy outside the bookies: `copying`, `offloaded` or `dropped`.
 
-    `url` is its folder while it is being copied, then the object. `dropped`: it is the only copy,
-    because the bookies' copies are given up. `since_ms`: when it entered its state. `crc` covers
-    the entries, `footer_crc` the object's footer (docs/formats/offload.md), `bytes` is its size.
-    `encryption`: for an encrypted ledger, what its own record says about its data key.
+    `url`: its folder during the copy, then the object. `dropped`: it is the only copy. `since_ms`:
+    when it entered its state. `crc` covers the entries, `footer_crc` the object's footer
+    (docs/formats/offload.md). `encryption`: what an encrypted ledger's record says about its data
+    key.
     """
 
     uuid: str
@@ -132,10 +129,10 @@ class OffloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffloadIntent:
-    """Written before the first byte of a copy, removed after the copy's last object, so that no
-    object is forgotten.
+    """Exists from before a copy's first byte until its last object is gone, so that no object is
+    forgotten.
 
-    `folder` is where the copy's objects lie, `stem` how their names begin.
+    `folder` is where the objects lie, `stem` how their names begin.
     """
 
     namespace: str
@@ -153,13 +150,13 @@ class PartitionLedger:
     """A ledger of a partition's chain. `count` is None while it is open.
 
     `bulk_loaded`: it came whole with a bulk load, and no producer numbered its messages. `offload`:
-    its copy in an object store, if any. `first_ms` and `last_ms` are its oldest and newest
-    timestamps. `disorder_ms`: the most by which a batch's newest timestamp is lower than that of an
-    earlier batch; −1 when not all of its batches were checked: then its newest message may be newer
-    than `last_ms`. `aging_since_ms`: when a ledger with messages without a time, or with a future
-    time, was found closed; those messages arrived before that. `pieces`: the number of its first
-    records that are pieces of the large message after them; `upload` is the publisher's name for
-    it. `appended_ms`: its messages have append times, which begin there.
+    its copy in an object store. `first_ms`, `last_ms`: its oldest and newest timestamps.
+    `disorder_ms`: the most by which a batch's newest timestamp is lower than an earlier batch's; −1
+    if not all batches were checked: its newest message may be newer than `last_ms`.
+    `aging_since_ms`: when a ledger with messages without a time, or with a future time, was found
+    closed; they arrived before that. `pieces`: how many of its first records are pieces of the
+    large message after them; `upload`: the publisher's name for it. `appended_ms`: where its append
+    times begin.
     """
 
     ledger_id: int
@@ -182,7 +179,7 @@ class PartitionLedger:
 
     @property
     def appended(self) -> Appended | None:
-        """How to read the append times of its batches; None: they have none."""
+        """None: its batches have no append times."""
         if self.appended_ms is None:
             return None
         return Appended(self.appended_ms, together=self.bulk_loaded)
@@ -190,9 +187,9 @@ class PartitionLedger:
 
 @dataclass(frozen=True, slots=True)
 class CompactedLedger:
-    """A ledger of a compacted view: messages at their own offsets, with gaps between.
+    """A ledger of a compacted view: messages at their own offsets, with gaps.
 
-    `tombstone_ms` is the timestamp of its oldest tombstone, −1 when there is none.
+    `tombstone_ms`: the timestamp of its oldest tombstone, −1 for none.
     """
 
     ledger_id: int
@@ -207,7 +204,7 @@ class CompactedLedger:
 
 @dataclass(frozen=True, slots=True)
 class RetiredLedger:
-    """A ledger of a view that was replaced at `since_ms`; readers that began before may need it."""
+    """A ledger of a view replaced at `since_ms`; earlier readers may need it."""
 
     ledger_id: int
     since_ms: int
@@ -218,8 +215,8 @@ class RetiredLedger:
 class CompactionRecord:
     """A partition's compacted view: the newest message of each key below `horizon`.
 
-    `run` is the only run that may publish the next view; None: no run is under way. `retired` are
-    ledgers of earlier views that still exist.
+    `run` is the only run that may publish the next view, if any. `retired` are ledgers of earlier
+    views that still exist.
     """
 
     horizon: int = 0
@@ -233,13 +230,13 @@ class CompactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """A partition: its ledgers in order, and the ledger that holds its cursors and producers.
+    """A partition's ledgers in order, and the ledger of its cursors and producers.
 
-    `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `bulk_loads` has the
+    `trimmed_offset`: the first offset still kept. `epoch` counts its owners. `bulk_loads`: the
     newest batch of each bulk load that was added and may be asked for again. `producers_upto`: all
-    producers of batches before that offset are in the state ledger. `incarnation` belongs to its
-    topic ("": to any topic of that name). `deleted`: its topic is being deleted, so it must not be
-    changed any more; it still names the ledgers to delete.
+    producers of batches before that offset are in the state ledger. `incarnation`: its topic's ("":
+    any topic of that name). `deleted`: its topic is being deleted; change it no more: it still
+    names the ledgers to delete.
     """
 
     ledgers: tuple[PartitionLedger, ...] = ()
@@ -255,15 +252,15 @@ class PartitionRecord:
 
 
 def partition_start(first_base: int | None, trimmed_to: int) -> int:
-    """Return the first offset left in a partition, given where its first ledger begins, if any.
+    """Return the first offset left, given where the first ledger begins, if any.
 
-    The partition's owner uses this rule, and Spark, which reads the record by itself.
+    Spark, which reads the record by itself, uses the same rule.
     """
     return trimmed_to if first_base is None else max(first_base, trimmed_to)
 
 
 def partition_end(last_end: int | None, trimmed_to: int) -> int:
-    """Return one past the last offset of a partition, given where its last ledger ends, if any.
+    """Return one past the last offset, given where the last ledger ends, if any.
 
     Trimmed offsets existed, even if bookies do not yet say how far an open ledger goes.
     """
@@ -272,8 +269,9 @@ def partition_end(last_end: int | None, trimmed_to: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BackoffRecord:
-    """How long a message waits for its next delivery: `first_ms`, then `factor` times as long each
-    time, at most `most_ms`."""
+    """How long a message waits for redelivery: `first_ms`, then `factor` times as long each time,
+    at most `most_ms`.
+    """
 
     first_ms: int
     most_ms: int
@@ -283,10 +281,10 @@ class BackoffRecord:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """A subscription's settings. Its position is in the partitions' state ledgers.
+    """A subscription's settings; its position is in the partitions' state ledgers.
 
-    `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant for each
-    partition when the subscription was created. `incarnation` belongs to its topic.
+    `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant at its
+    creation, by partition. `incarnation` is its topic's.
     """
 
     type: str = "exclusive"
@@ -313,7 +311,7 @@ class SubscriptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """A partition of a certain incarnation of a topic, whose record names a shared ledger."""
+    """A partition whose record names a shared ledger."""
 
     namespace: str
     topic: str
@@ -326,7 +324,7 @@ class Referrer:
 class ShareRecord:
     """The partitions whose records name a shared ledger, or may name it.
 
-    Without referrers the ledger is being deleted, and no partition may name it again.
+    Without referrers the ledger is being deleted: no partition may name it again.
     """
 
     referrers: tuple[Referrer, ...] = ()
@@ -334,13 +332,12 @@ class ShareRecord:
 
 
 def encode_record(record: Any) -> bytes:
-    """Encode any of the records above."""
     packed: bytes = msgpack.packb(_to_map(record) | {"v": FORMAT_VERSION})
     return packed
 
 
 def decode_record(kind: type[R], what: str, data: bytes) -> R:
-    """Decode a record of `kind`; `what` names it in errors. Raises only `BadRecord`."""
+    """`what` names the record in errors. Raises only `BadRecord`."""
     try:
         fields = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
@@ -358,8 +355,6 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
 
 
 class _Stored(NamedTuple):
-    """A field of a record, and its key in the stored map."""
-
     name: str
     key: str
     hint: Any
@@ -369,7 +364,7 @@ class _Stored(NamedTuple):
 
 @functools.cache
 def _stored(kind: Any) -> tuple[_Stored, ...]:
-    """Return all fields except `extra`; cached, because a fork's record has hundreds of ledgers."""
+    """Return all fields except `extra`; cached, because a fork has hundreds of ledgers."""
     hints, missing = typing.get_type_hints(kind, localns={"bytes": int}), dataclasses.MISSING
     return tuple(
         _Stored(
@@ -388,12 +383,12 @@ def _to_map(record: Any) -> dict[str, Any]:
         value = getattr(record, name)
         if not (is_brief and _says_nothing(value)):
             fields[key] = value if type(value) in _AS_THEY_ARE else _plain(value)
-    # Known fields win: an unknown key never replaces a known key.
+    # An unknown key never replaces a known key.
     return {**record.extra, **fields}
 
 
 def _says_nothing(value: Any) -> bool:
-    """Whether to leave the field out; never if it holds additions of a newer version."""
+    """Whether to leave the field out; never if it holds a newer version's additions."""
     if isinstance(value, Policies):
         return value == Policies() and not value.extra
     return value is None
@@ -415,7 +410,7 @@ def _from_map(kind: Any, what: str, fields: Any) -> Any:
     for name, key, hint, _, is_needed in _stored(kind):
         if key in fields:
             value = extra.pop(key)
-            # The same as `_convert`, without its check of the kind of type.
+            # As `_convert`, but faster.
             plain = type(value) is hint
             values[name] = value if plain else _convert(hint, f"{what}: {key}", value)
         elif is_needed:
@@ -427,7 +422,7 @@ def _from_map(kind: Any, what: str, fields: Any) -> Any:
 
 
 def _convert(hint: Any, what: str, value: Any) -> Any:
-    """Convert `value` to the field's type; supports only the types that the records use."""
+    """Convert `value` to the field's type, one that the records use."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         return None if value is None else _convert(args[0], what, value)

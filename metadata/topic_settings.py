@@ -1,16 +1,15 @@
 """Declare each setting of topics and namespaces, once. Pure.
 
-A field below declares a setting: its name and type here and in the stored record, its default, and,
-in its metadata, a `Setting`: its name in the API, its unit, its bounds, and its option of `octavo`.
-These follow from the declarations:
+A field declares its name and type here and in the stored record, its default, and, in its metadata,
+a `Setting`. These follow from the declarations:
 
     HTTP bodies, OpenAPI   broker/http/api/topic_body.py
     records                metadata/topic_records.py stores a field under its name
     options                cli/policy_options.py
     bounds, precedence     `check_policies`, `TopicSettings`, `effective` below
 
-The client's types (client/settings.py) and the table of docs/operations.md, "Policies", are text;
-`tests/unit/metadata/test_topic_settings.py` compares them with the declarations.
+`tests/unit/metadata/test_topic_settings.py` compares the client's types (client/settings.py) and
+the table of docs/operations.md, "Policies", with them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NUMBER_MAX = 2**63 - 1
 PARTITIONS_MAX = 10_000
 BOOKIES_MAX = 64
 COMPACTION_AFTER_BYTES = 64 * 2**20
-"""The `after_size` of a `compaction` that names none."""
+"""The default `after_size` of a `compaction`."""
 
 
 class InvalidSettings(OctavoError):
@@ -52,17 +51,15 @@ class InvalidSettings(OctavoError):
 
 
 class Unit(enum.Enum):
-    """The kind of a setting's value: how the API reads and shows it."""
+    """How the API reads and shows a value."""
 
     TIME = "time"
     """Milliseconds here; seconds, or text with a unit, in the API."""
     SIZE = "size"
     """Bytes; in the API also text with a unit."""
     RATE = "rate"
-    """A number a second."""
     NUMBER = "number"
     SHARE = "share"
-    """From 0 to 1."""
     WORD = "word"
     """One of `Setting.words`."""
     SWITCH = "switch"
@@ -70,7 +67,7 @@ class Unit(enum.Enum):
 
 
 class Setting(NamedTuple):
-    """A setting. `path` is its name in the API: `retention.time` is `time` of `retention`."""
+    """`path` is its name in the API: `retention.time` is `time` of `retention`."""
 
     path: str
     unit: Unit
@@ -100,34 +97,33 @@ class Setting(NamedTuple):
 
 
 def setting(default: Any, path: str, unit: Unit, *, brief: bool = False, **more: Any) -> Any:
-    """Declare a setting as a field of a dataclass."""
     return field(default=default, metadata={BRIEF: brief, _SETTING: Setting(path, unit, **more)})
 
 
 def _policy(path: str, unit: Unit, option: str, about: str, **more: Any) -> Any:
-    """Declare a policy. None: nothing is said."""
+    """None: not set."""
     return setting(None, path, unit, brief=True, option=option, about=about, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Policies of a topic, or of a namespace for its topics that have none of their own.
+    """Policies of a topic, or of a namespace for topics that do not set them.
 
-    None: not set; `OFF`: no bound. If neither topic nor namespace sets a policy there is no bound,
-    and of words the first one holds. `retention_…` are a namespace's: a topic stores its retention
-    outside `policies`. `extra` is not compared.
+    None: not set; `OFF`: no bound. A policy that neither sets has no bound; of words the first
+    holds. `retention_…` are a namespace's: a topic stores its retention outside `policies`. `extra`
+    is not compared.
     """
 
     retention_ms: int | None = _policy(
         "retention.time", Unit.TIME, "--retention-time",
         "Keep messages that all subscriptions have acked so long (7d).", least=0,
     )  # fmt: skip
-    """How long messages are kept that every subscription has acked."""
+    """For messages that every subscription has acked."""
     retention_bytes: int | None = _policy(
         "retention.size", Unit.SIZE, "--retention-size",
         "Keep such messages until a partition has more (10GB).", least=0,
     )  # fmt: skip
-    """How many bytes a partition keeps of messages that every subscription has acked."""
+    """By partition, of messages that every subscription has acked."""
     ttl_ms: int | None = _policy(
         "ttl", Unit.TIME, "--ttl", "A message stored for longer counts as acked."
     )
@@ -139,7 +135,6 @@ class Policies:
         "backlog_quota.time", Unit.TIME, "--backlog-time",
         "How old a subscription's oldest unacked message may be.",
     )  # fmt: skip
-    """Counted from when the message was stored."""
     backlog_policy: str | None = _policy(
         "backlog_quota.policy", Unit.WORD, "--backlog-policy",
         "Beyond size or time: hold or reject publishers, or evict the oldest.",
@@ -156,7 +151,6 @@ class Policies:
     message_bytes_max: int | None = _policy(
         "message_bytes_max", Unit.SIZE, "--message-bytes-max", "A longer message is refused."
     )
-    """Key, value and headers of a message together."""
     publish_bytes: int | None = _policy(
         "rates.publish_bytes", Unit.SIZE, "--publish-bytes", "Bytes published a second."
     )
@@ -212,8 +206,8 @@ class AutoCreate:
 class TopicSettings:
     """Settings of a topic. None means no bound. Raises `InvalidSettings` and `InvalidName`.
 
-    As a partition's owner sees it, `policies` and retention say what holds (`Topics.settings_of`);
-    else what the topic says for itself. Two creations with equal settings are the same topic;
+    A partition's owner sees the policies and retention that hold (`Topics.settings_of`); elsewhere
+    they are what the topic itself says. Two creations with equal settings are the same topic;
     `partitions` may grow later.
     """
 
@@ -222,7 +216,6 @@ class TopicSettings:
     write_quorum: int = _count("write_quorum")
     ack_quorum: int = _count("ack_quorum")
     retention_ms: int | None = None
-    """As in `Policies`."""
     retention_bytes: int | None = None
     rollover_bytes: int = setting(256 * 2**20, "rollover.size", Unit.SIZE)
     """A ledger that reaches one of the three bounds is closed, and a new ledger begins."""
@@ -233,8 +226,9 @@ class TopicSettings:
     policies: Policies = field(default_factory=Policies, metadata={BRIEF: True})
     """Without retention, which stands above."""
     compaction_after_bytes: int | None = setting(None, "compaction.after_size", Unit.SIZE, least=0)
-    """Compact a partition once this many bytes of closed ledgers are not in its compacted view,
-    and `compaction_dirty_ratio` is reached. None: brokers never compact the topic by themselves."""
+    """Compact a partition once so many bytes of closed ledgers are not in its view, and
+    `compaction_dirty_ratio` is reached. None: never by itself.
+    """
     compaction_dirty_ratio: float = setting(
         0.5, "compaction.dirty_ratio", Unit.SHARE, least=0, most=1
     )
@@ -272,7 +266,7 @@ class TopicSettings:
 
     @property
     def own_policies(self) -> Policies:
-        """Return the policies that the topic itself sets, including retention."""
+        """Return what the topic itself sets, including retention."""
         return replace(
             self.policies, retention_ms=self.retention_ms, retention_bytes=self.retention_bytes
         )
@@ -289,7 +283,7 @@ class TopicSettings:
 
 
 def declared(kind: Any) -> dict[str, Setting]:
-    """Return the settings that a class declares, by field."""
+    """By field."""
     return {one.name: one.metadata[_SETTING] for one in fields(kind) if _SETTING in one.metadata}
 
 
@@ -305,7 +299,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
 """By field; without the other policies."""
 AUTO_CREATE: Mapping[str, Setting] = declared(AutoCreate)
 WORDS = {name: one.words for name, one in POLICIES.items() if one.words}
-"""Policies that are one of some words, the default first."""
+"""The default is first."""
 NAMES = tuple(POLICIES)
 _AMOUNTS = (Unit.TIME, Unit.SIZE, Unit.NUMBER, Unit.SHARE)
 _MAY_BE_OFF = (*RETENTION, "compaction_after_bytes")
@@ -313,7 +307,7 @@ Source = Literal["topic", "namespace", "default"]
 
 
 class Effective(NamedTuple):
-    """The value in force, and its source. `value` is None where there is no bound."""
+    """`value` is None where there is no bound."""
 
     value: int | str | None
     source: Source

@@ -86,32 +86,26 @@ R = TypeVar("R")
 
 
 def owner_path(namespace: str, topic: str, partition: int) -> str:
-    """Return the path of the record that names a partition's owner."""
     return join(OWNERS_ROOT, namespace, topic, str(partition))
 
 
 def changes_path(namespace: str, topic: str) -> str:
-    """Return the path of the record that names the broker changing or deleting a topic."""
     return join(CHANGES_ROOT, namespace, topic)
 
 
 def broker_path(broker_id: str) -> str:
-    """Return the path of a live broker's registration."""
     return join(BROKERS_ROOT, broker_id)
 
 
 def standing_path(broker_id: str) -> str:
-    """Return the path of a live broker's status."""
     return join(STANDINGS_ROOT, broker_id)
 
 
 def topic_path(namespace: str, topic: str) -> str:
-    """Return the path of a topic's record."""
     return join(TOPICS_ROOT, namespace, topic)
 
 
 def partition_path(namespace: str, topic: str, partition: int) -> str:
-    """Return the path of a partition's record."""
     assert partition >= 0
     return join(TOPICS_ROOT, namespace, topic, "partitions", str(partition))
 
@@ -121,7 +115,6 @@ def _guard_path(incarnation: str | None) -> str | None:
 
 
 def subscription_path(namespace: str, topic: str, subscription: str) -> str:
-    """Return the path of a subscription's record."""
     return join(TOPICS_ROOT, namespace, topic, "subscriptions", subscription)
 
 
@@ -130,16 +123,15 @@ class TopicStore:
 
     Reads raise `RecordNotFound` and `BadRecord`, creates `RecordExists`, writes `VersionConflict`.
 
-    Versions start at 0 again when a topic is deleted and created again. So a guarded topic has an
-    empty companion record, named by its incarnation, and the records of its partitions are only
-    written while that record exists (`TopicRecord.guard`).
+    Versions start at 0 again when a topic is created again. So a guarded topic has an empty
+    companion record, named by its incarnation; its partitions' records are only written while that
+    exists (`TopicRecord.guard`).
     """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def sync(self) -> None:
-        """Let later reads see every change that any process was told of before."""
         await self._store.sync()
 
     # -- namespaces
@@ -148,19 +140,16 @@ class TopicStore:
         await self._create(join(NAMESPACES_ROOT, namespace), record)
 
     async def read_namespace(self, namespace: str) -> tuple[NamespaceRecord, int]:
-        """Return the record and its version."""
         return await self._read(NamespaceRecord, join(NAMESPACES_ROOT, namespace))
 
     async def write_namespace(self, namespace: str, record: NamespaceRecord, version: int) -> int:
-        """Change it; return its new version."""
         return await self._write(join(NAMESPACES_ROOT, namespace), record, version)
 
     def watch_namespace(self, namespace: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the namespace's record changed."""
         return self._store.watch(join(NAMESPACES_ROOT, namespace), on_change)
 
     async def delete_namespace(self, namespace: str, version: int = ANY_VERSION) -> None:
-        """Delete a namespace. Raises `RecordExists` when there are topics in it."""
+        """Raises `RecordExists` if there are topics in it."""
         if await self.list_topics(namespace):
             raise RecordExists(f"namespace {namespace} still has topics")
         await self._store.delete(join(NAMESPACES_ROOT, namespace), version)
@@ -168,30 +157,27 @@ class TopicStore:
             await self._remove_empty(join(root, namespace))
 
     async def list_namespaces(self) -> list[str]:
-        """Return all namespaces, sorted."""
         return await self._store.children(NAMESPACES_ROOT)
 
     # -- topics
 
     async def create_topic(self, namespace: str, topic: str, record: TopicRecord) -> None:
-        """Create a topic's record; the records of its partitions are created separately."""
+        """The records of its partitions are created separately."""
         path, beside = topic_path(namespace, topic), _guard_path(record.guard)
         await self._create(path, record, beside)
 
     async def read_topic(self, namespace: str, topic: str) -> tuple[TopicRecord, int]:
-        """Return the record and its version."""
         return await self._read(TopicRecord, topic_path(namespace, topic))
 
     async def write_topic(
         self, namespace: str, topic: str, record: TopicRecord, version: int
     ) -> int:
-        """Compare-and-set; return the new version."""
         return await self._write(topic_path(namespace, topic), record, version)
 
     async def delete_topic(self, namespace: str, topic: str, guard: str | None = None) -> None:
-        """Remove the topic's record last, after those of its partitions and subscriptions.
+        """Remove the topic's record last, after its partitions and subscriptions.
 
-        The caller marks the topic `deleting` first, so that no broker adds to it meanwhile.
+        The caller marks the topic `deleting` first, so that no broker adds to it.
         """
         path = topic_path(namespace, topic)
         for attempt in range(_DELETES_TRIED_MAX):
@@ -209,8 +195,8 @@ class TopicStore:
     async def take_up_leftover(self, namespace: str, topic: str, record: TopicRecord) -> None:
         """Put `record` on the path of a deleted topic, which late records below it have kept.
 
-        Raises `RecordNotFound` when there is no such path, `RecordExists` when it has a record, and
-        `VersionConflict` when it got a record meanwhile.
+        Raises `RecordNotFound` without such a path, `RecordExists` if it has a record,
+        `VersionConflict` if it got one meanwhile.
         """
         path = topic_path(namespace, topic)
         value, version = await self._store.get(path)
@@ -227,11 +213,9 @@ class TopicStore:
         return await self._store.children(join(OWNERS_ROOT, namespace))
 
     async def list_topics(self, namespace: str) -> list[str]:
-        """Return the namespace's topics, sorted."""
         return await self._store.children(join(TOPICS_ROOT, namespace))
 
     def watch_topic(self, namespace: str, topic: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the topic's record changed."""
         return self._store.watch(topic_path(namespace, topic), on_change)
 
     # -- partitions
@@ -239,13 +223,12 @@ class TopicStore:
     async def create_partition(
         self, namespace: str, topic: str, partition: int, record: PartitionRecord
     ) -> None:
-        """Create a partition's record; its version is 0."""
+        """Its version is 0."""
         await self._create(partition_path(namespace, topic, partition), record)
 
     async def read_partition(
         self, namespace: str, topic: str, partition: int
     ) -> tuple[PartitionRecord, int]:
-        """Return the record and its version."""
         return await self._read(PartitionRecord, partition_path(namespace, topic, partition))
 
     async def write_partition(
@@ -285,7 +268,6 @@ class TopicStore:
     async def read_subscription(
         self, namespace: str, topic: str, subscription: str
     ) -> tuple[SubscriptionRecord, int]:
-        """Return the record and its version."""
         path = subscription_path(namespace, topic, subscription)
         return await self._read(SubscriptionRecord, path)
 
@@ -295,28 +277,24 @@ class TopicStore:
         await self._store.delete(subscription_path(namespace, topic, subscription), version)
 
     async def list_subscriptions(self, namespace: str, topic: str) -> list[str]:
-        """Return the topic's subscriptions, sorted."""
         return await self._store.children(join(topic_path(namespace, topic), "subscriptions"))
 
     def watch_subscriptions(
         self, namespace: str, topic: str, on_change: Callable[[], None]
     ) -> Watch:
-        """Call `on_change` after a subscription was created or deleted."""
         path = join(topic_path(namespace, topic), "subscriptions")
         return self._store.watch_children(path, on_change)
 
     # -- offloads
 
     async def create_intent(self, uuid: str, record: OffloadIntent) -> None:
-        """Record that a ledger is going to be copied."""
         await self._create(join(OFFLOADS_ROOT, uuid), record)
 
     async def read_intent(self, uuid: str) -> OffloadIntent:
-        """Return the intent of a copy."""
         return (await self._read(OffloadIntent, join(OFFLOADS_ROOT, uuid)))[0]
 
     async def delete_intent(self, uuid: str) -> None:
-        """Remove the intent, if it exists: nothing is left of the copy."""
+        """Nothing is left of the copy."""
         await self._remove(join(OFFLOADS_ROOT, uuid))
 
     async def list_intents(self) -> list[str]:
@@ -332,8 +310,8 @@ class TopicStore:
                 await self._store.create(path, value, beside=beside)
                 return None
             except RecordExists:
-                # A path that was only created as a parent of another record has no value: it is
-                # free. It may be removed any moment, together with the records below it.
+                # A path that was only created as another record's parent has no value: it is free,
+                # and may be removed any moment, with the records below it.
                 with contextlib.suppress(RecordNotFound):
                     found, version = await self._store.get(path)
                     if found:
@@ -371,7 +349,6 @@ class TopicStore:
             await self._store.delete(path)
 
     async def _remove_empty(self, path: str) -> None:
-        """Remove a path unless there are others below it; the store refuses to remove such a
-        path."""
+        """Remove a path unless there are others below it."""
         with contextlib.suppress(RecordExists):
             await self._remove(path)

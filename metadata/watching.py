@@ -1,7 +1,6 @@
-"""The watches of a store, by path. Shared by the stores; used on an event loop, never blocks.
+"""The watches of a store, by path; used on an event loop, never blocks.
 
-A callback that raises is reported to the loop's exception handler, and the others still run: a
-broken watcher must not affect the rest.
+A callback's error goes to the loop's exception handler, and the other callbacks still run.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ OnSession = Callable[[SessionState], None]
 
 
 class WatchKey(NamedTuple):
-    """What is watched: the record at `path`, or the set of names below it."""
+    """The record at `path`, or the set of names below it."""
 
     path: str
     of_children: bool
 
 
 class StandingWatch:
-    """A registered watch. Implements `octavo.metadata.store.Watch`."""
-
     __slots__ = ("_on_cancel", "key", "on_change")
 
     def __init__(
@@ -36,15 +33,12 @@ class StandingWatch:
         self._on_cancel = on_cancel
 
     def cancel(self) -> None:
-        """End the watch: no callback comes after this. May be called twice."""
         if self.on_change is not None:
             self.on_change = None
             self._on_cancel(self)
 
 
 class WatchTable:
-    """All watches of a store, and its session listeners."""
-
     def __init__(self) -> None:
         self._watches: dict[WatchKey, list[StandingWatch]] = {}
         self._listeners: list[OnSession] = []
@@ -56,7 +50,6 @@ class WatchTable:
         return iter(list(self._watches))
 
     def add(self, key: WatchKey, on_change: OnChange) -> StandingWatch:
-        """Register; from now on `notify` of `key` calls `on_change`."""
         watch = StandingWatch(key, on_change, self._remove)
         self._watches.setdefault(key, []).append(watch)
         return watch
@@ -68,7 +61,6 @@ class WatchTable:
             del self._watches[watch.key]
 
     def listen(self, listener: OnSession) -> None:
-        """Register a session listener, for as long as the store lives."""
         self._listeners.append(listener)
 
     def notify(self, keys: Iterable[WatchKey]) -> None:
@@ -79,17 +71,15 @@ class WatchTable:
                     call_safely(watch.on_change)
 
     def notify_all(self) -> None:
-        """Call all watchers: changes may have been missed."""
+        """Changes may have been missed."""
         self.notify(list(self._watches))
 
     def notify_session(self, state: SessionState) -> None:
-        """Call all session listeners."""
         for listener in list(self._listeners):
             call_safely(lambda listener=listener: listener(state))  # type: ignore[misc]
 
 
 def call_safely(callback: Callable[[], None]) -> None:
-    """Run `callback`; an error in it goes to the loop's exception handler."""
     try:
         callback()
     except Exception as error:

@@ -1,15 +1,15 @@
-"""The metadata store of a cluster: ZooKeeper, through kazoo. No other module uses kazoo's client.
+"""The metadata store of a cluster: ZooKeeper, through kazoo.
 
-kazoo has its own threads. Their messages reach the event loop by `call_soon_threadsafe`, in order:
-the end of a session arrives before any answer given after it.
+kazoo's threads post to the event loop in order: the end of a session arrives before any answer
+given after it.
 
-A reply to a write that is lost with the connection means `MetadataUnavailable`, never a guess.
-Reads are sent again until their deadline. The first read after a write that failed or was lost
-comes after a `sync`, because another server, which may be behind, may answer it. No call is sent
-while the connection is known to be down, so a call that timed out waiting for it has no effect
-later. With credentials, every record is created with access for them alone, and a store whose
-records belong to others does not start. ZooKeeper may limit the session timeout to its own bounds
-(2 to 20 ticks).
+A lost reply to a write means `MetadataUnavailable`, never a guess. Reads are sent again until their
+deadline. The first read after a failed or lost write comes after a `sync`, because a server that is
+behind may answer it. While the connection is down no call is sent, so a call that timed out has no
+effect later.
+
+With credentials, records are created with access for them alone, and a store whose records belong
+to others does not start. ZooKeeper may limit the session timeout to 2 to 20 ticks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CALLS_IN_FLIGHT_MAX = 256
 _PARENTS_TRIED_MAX = 8
 _PROBE_TIMEOUT_S = 1.0
 
-# kazoo warns about every lost connection; we report it as session states and errors instead.
+# kazoo warns about every lost connection; we report session states and errors instead.
 _log = structlog.get_logger()
 _kazoo_log = logging.getLogger("octavo.metadata.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
@@ -87,7 +87,7 @@ _DOUBTFUL = (MetadataUnavailable, VersionConflict, RecordExists)
 
 
 class ZooKeeperStore:
-    """A `MetadataStore` on the ensemble `hosts` (`host:port` each), below `chroot` (`""`, `/a`)."""
+    """`hosts` are `host:port` each; `chroot` is empty or `/a`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ZooKeeperStore:
         tls: Context | None = None,
         clock: Callable[[], int] = boot_clock_ms,
     ) -> None:
-        """`tls` returns the TLS context of a connection; without it connections are plain."""
+        """`tls` returns a connection's TLS context; without it connections are plain."""
         assert hosts
         self._hosts = tuple(hosts)
         self._chroot = check_path(chroot) if chroot else ""
@@ -130,7 +130,7 @@ class ZooKeeperStore:
         self._connected = asyncio.Event()
         self._in_flight = asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
         self._generation = 0
-        # Writes so far with a doubtful or unexpected outcome, and their number at the last sync.
+        # Writes so far with a doubtful outcome, and their number at the last sync.
         self._doubts = 0
         self._doubts_settled = 0
         self._contact_ms = 0
@@ -145,7 +145,7 @@ class ZooKeeperStore:
 
     @property
     def session_state(self) -> SessionState:
-        """The state; never CONNECTED when there was no contact for a session timeout."""
+        """Never CONNECTED without contact for a session timeout."""
         if (
             self._state is SessionState.CONNECTED
             and self._clock() - self._contact_ms >= self._session_timeout_ms
@@ -155,7 +155,7 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long a silent process keeps its ephemeral records, as requested."""
+        """As requested."""
         return self._session_timeout_ms
 
     # -- start and close
@@ -163,7 +163,7 @@ class ZooKeeperStore:
     async def start(self) -> None:
         """Connect and open a session.
 
-        Raises `MetadataUnavailable` with each host's reason, and `MetadataUnusable` when these
+        Raises `MetadataUnavailable` with each host's reason, and `MetadataUnusable` if these
         credentials may not read the records.
         """
         assert self._loop is None, "a store is started once"
@@ -206,7 +206,7 @@ class ZooKeeperStore:
         except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
             return f"{host}: {why_not(error)}"
         except OSError as error:
-            # asyncio's text names the call; the system's text names the reason.
+            # asyncio's text names the call, the system's the reason.
             if error.errno is not None and error.errno > 0:
                 return f"{host}: {os.strerror(error.errno)}"
             return f"{host}: {error.strerror or error}"
@@ -215,7 +215,6 @@ class ZooKeeperStore:
         return f"{host} accepts connections, but opens no session (no quorum, no ZooKeeper{other}?)"
 
     async def close(self) -> None:
-        """End the session at once. May be called twice."""
         if self._closed or self._loop is None:
             return
         if self._pulse is not None:
@@ -231,7 +230,7 @@ class ZooKeeperStore:
         await self._loop.run_in_executor(None, self._stop_client_blocking)
 
     def _stop_client_blocking(self) -> None:
-        # If kazoo does not close in time: its threads are daemons, and the session times out.
+        # If kazoo does not close in time, the session times out; its threads are daemons.
         with contextlib.suppress(zk.KazooException):
             self._client.stop()
             self._client.close()
@@ -239,12 +238,10 @@ class ZooKeeperStore:
     # -- records
 
     async def get(self, path: str) -> Record:
-        """Return the record. Raises `RecordNotFound`."""
         value, stat = await self._read("read", check_path(path), self._client.get_async)
         return Record(value or b"", stat.version)
 
     async def children(self, path: str) -> list[str]:
-        """Return the names below `path`, sorted."""
         try:
             names = await self._read("list", check_folder(path), self._client.get_children_async)
         except RecordNotFound:
@@ -260,7 +257,6 @@ class ZooKeeperStore:
         sequence: bool = False,
         beside: str | None = None,
     ) -> str:
-        """Create if absent and return the path made. Raises `RecordExists`."""
         check_path(path + "0" if sequence else path)
         check_value(path, value)
         generation = self._generation
@@ -279,8 +275,8 @@ class ZooKeeperStore:
                     await self._make_parents(one)
                 continue
             if ephemeral:
-                # kazoo may have lost the session and opened a new one since. Then it is unknown to
-                # which session the record belongs, so it does not count.
+                # kazoo may have opened a new session since. Then the record's session is unknown,
+                # and it does not count.
                 self._check_session(generation)
             return str(made).removeprefix(self._chroot)
         raise MetadataUnavailable(f"{self.url}: the parents of {path} keep being deleted")
@@ -289,14 +285,13 @@ class ZooKeeperStore:
         full = self._chroot + path
         for parent in parents_of(full):
             with contextlib.suppress(RecordExists):
-                # Without `_chroot`, because the chroot itself may be missing.
+                # The chroot itself may be missing.
                 await self._call("create", parent, self._create_empty, chroot="")
 
     def _create_empty(self, full: str) -> Any:
         return self._client.create_async(full, b"")
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
-        """Compare-and-set; return the new version."""
         check_value(path, value)
         stat = await self._call(
             "write",
@@ -306,14 +301,13 @@ class ZooKeeperStore:
         return int(stat.version)
 
     async def changed_at(self, path: str) -> int | None:
-        """Return the time by the clock of the ensemble's leader. Raises `RecordNotFound`."""
+        """By the clock of the ensemble's leader."""
         _, stat = await self._read("read", check_path(path), self._client.get_async)
         return int(stat.mtime)
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Delete a record. Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._call(
             "delete",
             check_path(path),
@@ -326,11 +320,10 @@ class ZooKeeperStore:
         return beside_of(self._client, None if other is None else self._chroot + check_path(other))
 
     async def sync(self) -> None:
-        """Let later reads see every write that any process was told of before."""
         await self._read("sync", "/", self._client.sync_async)
 
     async def _read(self, verb: str, path: str, send: Callable[[str], Any]) -> Any:
-        """Make a call without effect; repeat it as often as the deadline allows."""
+        """Make a call without effect; repeat it until the deadline."""
         deadline = self._deadline()
         while True:
             try:
@@ -413,7 +406,6 @@ class ZooKeeperStore:
         return future
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        """Run `callback` on the loop, from any thread; ignore it if the loop is closed."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
@@ -442,8 +434,7 @@ class ZooKeeperStore:
             self._watches.notify_session(state)
 
     async def _pulse_forever(self) -> None:
-        """Contact ZooKeeper often enough to confirm the session; kazoo does not report its own
-        pings."""
+        """Contact ZooKeeper often enough to confirm the session; kazoo does not report its pings."""
         while True:
             await asyncio.sleep(self._session_timeout_ms / 1000 / 4)
             try:
@@ -456,11 +447,9 @@ class ZooKeeperStore:
     # -- watches
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the record at `path` is created, changed or deleted."""
         return self._watch(WatchKey(check_path(path), of_children=False), on_change)
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the set of names below `path` changes."""
         return self._watch(WatchKey(check_folder(path), of_children=True), on_change)
 
     def _watch(self, key: WatchKey, on_change: Callable[[], None]) -> Watch:
@@ -470,5 +459,4 @@ class ZooKeeperStore:
         return watch
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
-        """Call `listener` at every change of `session_state`."""
         self._watches.listen(listener)

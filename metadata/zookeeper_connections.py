@@ -1,10 +1,9 @@
 """Bound how long kazoo waits for a server's first answer on a new connection.
 
-kazoo waits a whole session timeout (divided by the number of hosts) for a connection and for the
-answer to its first packet. A server that is just starting may accept the connection and never
-answer on it. Then kazoo tries again only when its session is over, although the server kept the
-session. So the first attempt waits a quarter of a session timeout. Each attempt without an answer
-doubles that, up to what kazoo asks for: a server that is alive but slow has the time to answer.
+A starting server may accept a connection and never answer. kazoo would wait a whole session timeout
+(divided by the number of hosts), until its session is over. So the first attempt waits a quarter of
+a session timeout, and each further attempt twice as long, up to kazoo's own bound: a slow server
+has the time to answer.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 _FIRST_ATTEMPT_SHARE = 1 / 4
-"""The share of a session timeout that the first attempt may take. Two attempts fit in a session."""
+"""The share of a session timeout: two attempts fit in a session."""
 
 
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Makes kazoo's connections, and waits for their answers. Used on kazoo's own thread."""
+    """Used on kazoo's own thread."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         super().__init__()
         self._attempt_s = session_timeout_ms / 1000 * _FIRST_ATTEMPT_SHARE
         self._opening: socket.socket | None = None
-        """A new connection on which kazoo waits for the answers to its first packets."""
+        """A connection on which kazoo waits for the answers to its first packets."""
         self._unanswered = 0
-        """Attempts that got no answer, since a connection was last open."""
+        """Attempts without an answer, since a connection was last open."""
 
     def create_connection(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
-        """Connect. Raises `OSError`, and kazoo's time-out error."""
+        """Raises `OSError`, and kazoo's time-out error."""
         self._opening = None
         try:
             made = self.connect(*args, timeout=self._bounded(timeout), **options)
@@ -47,7 +46,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
     def select(
         self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Like the system's select, but with a bound for a connection's first answers."""
+        """Like the system's select, with a bound for a connection's first answers."""
         if len(rlist) > 1:  # kazoo also waits for calls to send: the connection is open
             self._opening, self._unanswered = None, 0
         if self._opening is None or self._opening not in rlist:
@@ -61,7 +60,6 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
     def wait(
         self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Like the system's select."""
         found: tuple[list[Any], list[Any], list[Any]] = super().select(rlist, wlist, xlist, timeout)
         return found
 

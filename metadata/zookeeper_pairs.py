@@ -1,8 +1,7 @@
 """Change a record, and check or change its companion record in the same step.
 
-`beside` returns an object with the three calls of a kazoo client that change a record. Without a
-companion path it is the client itself. Otherwise each call is a ZooKeeper transaction. Its result
-is the result of the first record, or the error of the record that refused.
+`beside` returns the client or, for a companion path, an object with the same calls, each a
+ZooKeeper transaction. Its result is the first record's, or the error of the record that refused.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _OTHERS = (zk.RolledBackError, zk.RuntimeInconsistency)
 
 
 def beside(client: Any, path: str | None) -> Any:
-    """Return the object that makes the change; `path` includes the chroot."""
+    """`path` includes the chroot."""
     return client if path is None else _Pair(client, path)
 
 
@@ -27,7 +26,6 @@ class _Pair:
         self._path = path
 
     def create_async(self, path: str, value: bytes, *, ephemeral: bool, sequence: bool) -> Any:
-        """Create both."""
         both = self._client.transaction()
         both.create(path, value, ephemeral=ephemeral, sequence=sequence)
         both.create(self._path, b"")
@@ -41,7 +39,6 @@ class _Pair:
         return self._sent(both, lambda found: found[1])
 
     def delete_async(self, path: str, *, version: int) -> Any:
-        """Delete both."""
         both = self._client.transaction()
         both.delete(path, version)
         both.delete(self._path)

@@ -1,7 +1,6 @@
 """Find and start a local ZooKeeper server, for development and tests.
 
-It is a single server on this machine; a real ensemble is set up by its operators. The code comes
-from the PySpark package (its jars hold ZooKeeper 3.9) or from Debian's `zookeeper`.
+The code comes from the PySpark package (its jars hold ZooKeeper 3.9) or from Debian's `zookeeper`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")
 HEAP_MB_MAX = 256
 TICK_MS = 50
-"""ZooKeeper ends sessions up to a tick after their timeout (an ensemble: a tick and a half)."""
+"""ZooKeeper ends sessions up to a tick after their timeout."""
 SESSION_MS_MAX = 40_000
 
 
@@ -29,7 +28,7 @@ class ZooKeeperNotInstalled(MetadataError):
 
 
 def find_java() -> str:
-    """Return the `java` command. Raises `ZooKeeperNotInstalled`."""
+    """Raises `ZooKeeperNotInstalled`."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else None
     java = java or shutil.which("java")
@@ -42,7 +41,7 @@ def find_java() -> str:
 
 
 def find_class_path() -> str:
-    """Return where ZooKeeper's classes are: PySpark's jars, else Debian's."""
+    """PySpark's jars, else Debian's."""
     spec = importlib.util.find_spec("pyspark")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         jars = Path(folder, "jars")
@@ -57,7 +56,7 @@ def find_class_path() -> str:
 
 
 class ServerTls(NamedTuple):
-    """The TLS files of a server, and whether it asks clients for certificates."""
+    """Whether and how the server uses TLS, and asks clients for certificates."""
 
     store: Path
     """PEM: key and certificate (`pem_store`)."""
@@ -67,7 +66,7 @@ class ServerTls(NamedTuple):
 
 
 def pem_store(path: Path, certificate: Path, key: Path) -> Path:
-    """Write key and certificate into a file that only its owner can read; return its path."""
+    """Write key and certificate into a file that only its owner can read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(key.read_bytes() + certificate.read_bytes())
@@ -77,8 +76,10 @@ def pem_store(path: Path, certificate: Path, key: Path) -> Path:
 def write_config(
     folder: str, *, port: int, tick_ms: int = TICK_MS, tls: ServerTls | None = None
 ) -> str:
-    """Write `zoo.cfg` into `folder`, which also gets the data; return its path. With `tls` there is
-    only a TLS port."""
+    """Write `zoo.cfg` into `folder`, which also gets the data.
+
+    With `tls` there is only a TLS port.
+    """
     data = Path(folder, "data")
     data.mkdir(parents=True, exist_ok=True)
     config = Path(folder, "zoo.cfg")
@@ -111,10 +112,7 @@ def _tls_port(port: int, tls: ServerTls) -> str:
 
 
 def server_command(config: str, *, durable: bool = True) -> list[str]:
-    """Return the command line of the server of `config`. `durable=False`: no fsync, for tests.
-
-    Raises `ZooKeeperNotInstalled`.
-    """
+    """`durable=False`: no fsync, for tests. Raises `ZooKeeperNotInstalled`."""
     return [
         find_java(),
         f"-Xmx{HEAP_MB_MAX}m",

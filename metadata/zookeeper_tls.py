@@ -1,9 +1,8 @@
 """TLS to ZooKeeper: kazoo's connections, made with our TLS contexts.
 
-kazoo's own contexts allow TLS 1.0, check names only if configured, and are read from their files at
-each attempt. Our contexts check the name, and are made again only when the files change
-(tls/contexts.py). kazoo's loop also waits for the socket while answers are already in the TLS
-layer, for a whole ping interval; here such answers are found.
+kazoo's contexts allow TLS 1.0, check names only if configured, and are read at each attempt; ours
+change only with their files (tls/contexts.py). kazoo's loop would also wait a ping interval for
+answers that are already in the TLS layer; here they are found.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from octavo.tls.words import BROKE_OFF, why
 _log = structlog.get_logger()
 
 Context = Callable[[], ssl.SSLContext]
-"""Returns the present TLS context."""
 
 
 class TlsHandler(ConnectionHandler):

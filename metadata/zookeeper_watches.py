@@ -1,10 +1,8 @@
-"""Permanent watches on top of ZooKeeper's watches, which fire only once.
+"""Permanent watches on top of ZooKeeper's watches.
 
-A watch of ZooKeeper fires once and is lost with the connection. Here a watch that fires is placed
-again first, and its callback is called after that; the same happens to all watches after a
-reconnect. So a reader that reads in the callback sees every change of the gap.
-
-Each placement has a number; events of an outdated placement are ignored.
+A watch of ZooKeeper fires once and is lost with the connection. Here it is placed again, also after
+a reconnect, before its callback is called: a reader that reads in the callback sees every change of
+the gap. Each placement has a number; events of an outdated placement are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from octavo.metadata.watching import WatchKey, WatchTable
 
-# The session or its connection ended: all watches are placed again by the next session.
+# The session or its connection ended: the next session places all watches again.
 _PLACED_AGAIN_LATER = (
     zk.SessionExpiredError,
     zk.ConnectionLoss,
@@ -33,7 +31,7 @@ _PLACED_AGAIN_LATER = (
 class PlacedWatches:
     """Keeps a placement at the server for every key that the table watches.
 
-    `post` passes a call from kazoo's threads to the event loop, on which everything else runs.
+    `post` runs a call from kazoo's threads on the event loop, as everything else.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class PlacedWatches:
             self._place(key)
 
     def ensure(self, key: WatchKey) -> None:
-        """Place `key` if it is not placed."""
         if key not in self._placed:
             self._place(key)
 

@@ -1,10 +1,7 @@
-"""Ack ids: text that names a delivered message, or a range of messages under one lease. Pure.
+"""Ack ids: text that names a message under a lease, or a range of messages. Pure.
 
-    0-41-8-3         partition 0, offset 41, epoch 8, lease 3
-    0-41:57-8-3      the same for offsets 41 to 56
-
-A consumer that has processed all messages of a receive acks them by a single range instead of
-thousands of single ids.
+0-41-8-3         partition 0, offset 41, epoch 8, lease 3
+0-41:57-8-3      the same for offsets 41 to 56
 """
 
 from __future__ import annotations
@@ -14,20 +11,16 @@ from collections.abc import Iterable, Iterator
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,18})"
 _EPOCH = r"(?:0|[1-9][0-9]{0,19})"
-"""64 bits, unsigned: 32 bits of the subscription, 32 bits of its owner."""
+"""32 bits of the subscription, 32 bits of its owner."""
 _ACK_ID = re.compile(rf"({_NUMBER})-({_NUMBER}(?::{_NUMBER})?)-({_EPOCH})-({_NUMBER})")
 
 
 def one(partition: int, offset: int, lease: str) -> str:
-    """Return the ack id of a single message; `lease` is `epoch-number`."""
     return f"{partition}-{offset}-{lease}"
 
 
 def parts_of(text: str) -> tuple[str, str, str, str]:
-    """Return partition, offsets, epoch and lease as text. Raises `ValueError`.
-
-    Each number has only one spelling, so that two texts never name the same message.
-    """
+    """Raises `ValueError`. Each number has one spelling, so a message has one text."""
     found = _ACK_ID.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:50]!r} is no ack id")
@@ -36,7 +29,7 @@ def parts_of(text: str) -> tuple[str, str, str, str]:
 
 
 def span_of(text: str) -> tuple[int, int]:
-    """Return start and end (exclusive) of the offsets in an ack id. Raises `ValueError`."""
+    """Return start and end (exclusive). Raises `ValueError`."""
     start, is_range, end = text.partition(":")
     found = int(start), int(end) if is_range else int(start) + 1
     if not 0 <= found[0] < found[1]:
@@ -45,7 +38,6 @@ def span_of(text: str) -> tuple[int, int]:
 
 
 def in_ranges(ack_ids: Iterable[str]) -> list[str]:
-    """Join single ack ids that follow each other into ranges. Raises `ValueError`."""
     found: list[str] = []
     at: tuple[str, str] | None = None
     start = end = 0
@@ -64,7 +56,6 @@ def in_ranges(ack_ids: Iterable[str]) -> list[str]:
 
 
 def each(ack_ids: Iterable[str]) -> Iterator[str]:
-    """Yield a single ack id for each message, also for ranges. Raises `ValueError`."""
     for ack_id in ack_ids:
         if ":" not in ack_id:
             yield ack_id
@@ -75,10 +66,7 @@ def each(ack_ids: Iterable[str]) -> Iterator[str]:
 
 
 def in_steps(ack_ids: Iterable[str], most: int) -> Iterator[list[str]]:
-    """Split ack ids into lists that name at most `most` messages each; ranges are cut if needed.
-
-    Raises `ValueError`.
-    """
+    """Split ack ids into lists of at most `most` messages. Raises `ValueError`."""
     found: list[str] = []
     room = most
     for ack_id in ack_ids:
@@ -105,7 +93,6 @@ def in_steps(ack_ids: Iterable[str], most: int) -> Iterator[list[str]]:
 
 
 def shown(partition: int, start: int, end: int, lease: str) -> str:
-    """Return the ack id of a range, or of a message if the range has only one."""
     return _shown(str(partition), start, end, lease)
 
 

@@ -1,7 +1,6 @@
-"""The client's side of a bookie connection: a chunk of bytes becomes a few answers. Pure.
+"""The client's side of a bookie connection: bytes become a few answers. Pure.
 
-An Apache bookie answers each add, and an Octavo bookie answers runs of adds. Both become
-`Added(ledger, first, last)`, so later work is done for each run, not for each entry. Spec:
+Apache's bookies answer each add, Octavo's answer runs; both become `Added`. Spec:
 docs/formats/frames.md, docs/formats/extension.md.
 """
 
@@ -30,19 +29,17 @@ _EXTENSION_ADDED = extension.VERSION << 24 | extension.Op.ADDED << 16 | extensio
 _ADD_LENGTH = ANSWER_BYTES - LENGTH.size
 _OK = int(Code.OK)
 _NO_RUN = -(2**63) - 1
-"""Below every entry id, so that no answer can continue a run that does not exist."""
+"""Below every entry id: no answer continues this run."""
 
 
 class Added(NamedTuple):
-    """The adds `first`…`last` of a ledger are durable on this bookie."""
-
     ledger_id: int
     first: int
     last: int
 
 
 class AddRefused(NamedTuple):
-    """An add failed; `code` is the wire number, see `codes.error_for`."""
+    """`code` is the wire number."""
 
     code: int
     ledger_id: int
@@ -50,7 +47,7 @@ class AddRefused(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """Answers a read; the ids repeat the request's, so `entry_id` may be −1. `entry` is a copy."""
+    """The ids repeat the request's, so `entry_id` may be −1."""
 
     code: int
     ledger_id: int
@@ -59,8 +56,6 @@ class ReadAnswer(NamedTuple):
 
 
 class BatchReadAnswer(NamedTuple):
-    """Answers a batch read with the entries from `start_entry` on, each a copy."""
-
     code: int
     ledger_id: int
     start_entry: int
@@ -72,10 +67,7 @@ AnyAnswer = Added | AddRefused | ReadAnswer | BatchReadAnswer | AuthMessage | ex
 
 
 def parse_answers(data: memoryview, frame_bytes_max: int) -> tuple[list[AnyAnswer], int]:
-    """Return the whole answers in `data`, in order, and where the unfinished frame begins.
-
-    Raises `ProtocolError`: then the connection must be closed.
-    """
+    """Return the whole answers, and where the unfinished frame begins. Raises `ProtocolError`."""
     found: list[AnyAnswer] = []
     end = len(data)
     start = 0
@@ -95,7 +87,6 @@ def parse_answers(data: memoryview, frame_bytes_max: int) -> tuple[list[AnyAnswe
 
 
 def _take_adds(data: memoryview, start: int, found: list[AnyAnswer]) -> int:
-    """Append the add answers that begin at `start` as runs; return where they end."""
     end = start + (len(data) - start) // ANSWER_BYTES * ANSWER_BYTES
     run_ledger, first, following = -1, _NO_RUN, _NO_RUN
     for length, header, code, ledger_id, entry_id in ANSWER.iter_unpack(data[start:end]):

@@ -1,9 +1,6 @@
-"""BookKeeper's `AuthMessage`, the protobuf body of an AUTH frame, read and written by hand.
+"""BookKeeper's `AuthMessage`, the protobuf body of an AUTH frame.
 
-    message AuthMessage { required string authPluginName = 1; required bytes payload = 2; }
-
-Two fields of the same wire type need no generated code. Unknown fields are skipped, as protobuf
-requires.
+message AuthMessage { required string authPluginName = 1; required bytes payload = 2; }
 """
 
 from __future__ import annotations
@@ -14,18 +11,15 @@ from octavo.protocol.codes import ProtocolError
 from octavo.protocol.entry import Buffer
 
 AUTH_DISABLED = "AuthDisabledPlugin"
-"""The plugin name of a bookie that requires no authentication."""
+"""The plugin of a bookie that requires no authentication."""
 OCTAVO = "octavo"
-"""Octavo's plugin. A request's payload is a token; an answer's payload is empty, or an error
-text."""
+"""The request's payload is a token, the answer's is an error text or empty."""
 
 _PLUGIN, _PAYLOAD = 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class AuthMessage(NamedTuple):
-    """A message of an authentication dialogue; the plugin decides what `payload` means."""
-
     plugin: str
     payload: bytes
 
@@ -45,7 +39,7 @@ def encode_auth(message: AuthMessage) -> bytes:
 
 
 def decode_auth(data: Buffer) -> AuthMessage:
-    """Decode the protobuf bytes of an `AuthMessage`. Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     view = memoryview(data)
     plugin: str | None = None
     payload: bytes | None = None
@@ -66,7 +60,6 @@ def decode_auth(data: Buffer) -> AuthMessage:
 
 
 def _field(view: memoryview, position: int, wire_type: int) -> tuple[int, int]:
-    """Return start and end of the field's content. Raises when it does not lie within `view`."""
     if wire_type == _VARINT:
         start, end = position, _decode_varint(view, position)[1]
     elif wire_type == _BYTES:

@@ -1,10 +1,10 @@
-"""Encode which entries of a ledger a bookie holds, as BookKeeper's replica check reads it. Pure.
+"""Encode which entries a bookie holds, as BookKeeper's replica check reads it. Pure.
 
     map    := version:i32 groups:i32 zero:56 bytes group*           version 0
     group  := first_start:i64 last_start:i64 size:i32 period:i32
 
-A group is runs of `size` entries that begin every `period` entries, the first at `first_start` and
-the last at `last_start`: a striped ledger is a single group. A single run has period 0.
+A group is runs of `size` entries that begin every `period` entries: a striped ledger is one group.
+A single run has period 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INT_MAX = 2**31 - 1
 
 
 def availability(runs: Iterable[tuple[int, int]]) -> bytes:
-    """Encode `runs`, each (first, last), ascending and not adjacent."""
+    """`runs`: (first, last), ascending and not adjacent."""
     groups: list[list[int]] = []
     for first, size in _sequences(runs):
         group = groups[-1] if groups else None
@@ -33,7 +33,6 @@ def availability(runs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def _sequences(runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield (first, size), with sizes that fit their field."""
     for first, last in runs:
         while first <= last:
             size = min(last - first + 1, _INT_MAX)

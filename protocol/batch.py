@@ -1,7 +1,6 @@
 """The 61-byte header of a Kafka RecordBatch v2: check it, read it, set the base offset.
 
-A batch is stored and served as its producer made it. Only `base_offset` and
-`partition_leader_epoch` lie outside the batch's own checksum, so only these are ever written here.
+Octavo writes only `base_offset` and `partition_leader_epoch`, which the checksum does not cover.
 Spec: docs/formats/record_batch.md.
 """
 
@@ -21,11 +20,10 @@ HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 61
 _OFFSET_AND_EPOCH = struct.Struct(">qii")
 _LENGTH_FROM = 12
-"""`batch_length` counts the bytes after itself, not base offset (8) and length (4)."""
+"""`batch_length` counts the bytes after itself."""
 _CRC_FROM = 21
-"""The checksum covers everything from `attributes` on."""
+"""The checksum covers all from `attributes` on."""
 _RECORD_MIN = 7
-"""A record without key, value and headers: seven one-byte fields."""
 MAGIC = 2
 NO_PRODUCER = -1
 
@@ -33,11 +31,11 @@ ATTRIBUTE_COMPRESSION = 0x07
 ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
 ATTRIBUTE_DELAYED = 0x0400
-"""Octavo's, among bits that Kafka does not use: some message in it has a due time (due.py)."""
+"""Octavo's, a bit that Kafka does not use: some message has a due time."""
 
 
 class InvalidBatch(OctavoError):
-    """Bytes that are not a whole, intact RecordBatch v2. The message says what is wrong."""
+    """The message says what is wrong."""
 
     name = "invalid-batch"
     http_status = 422
@@ -45,7 +43,7 @@ class InvalidBatch(OctavoError):
 
 
 class BatchHeader(NamedTuple):
-    """The fixed fields of a batch. Times are milliseconds since the epoch, UTC."""
+    """Times are milliseconds since 1970, UTC."""
 
     base_offset: int
     batch_length: int
@@ -63,24 +61,21 @@ class BatchHeader(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """The whole batch, header included."""
         return _LENGTH_FROM + self.batch_length
 
     @property
     def next_offset(self) -> int:
-        """The offset after its last record, counted like `base_offset`."""
+        """Counted like `base_offset`."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def is_dense(self) -> bool:
-        """Whether its records' offsets have no gaps; those of a compacted batch may
-        (record_batch.md)."""
+        """Whether the offsets have no gaps, unlike a compacted batch's."""
         return self.last_offset_delta + 1 == self.record_count
 
 
 def read_header(data: Buffer, start: int = 0) -> BatchHeader:
-    """Return the header at `start`; its form is checked, not its checksum. Raises
-    `InvalidBatch`."""
+    """The checksum is not checked. Raises `InvalidBatch`."""
     if len(data) - start < HEADER_BYTES:
         raise InvalidBatch(
             f"a record batch has at least {HEADER_BYTES} bytes, got {len(data) - start}"
@@ -94,10 +89,9 @@ def read_header(data: Buffer, start: int = 0) -> BatchHeader:
 
 
 def check_batch(data: Buffer, start: int = 0, *, gaps: bool = False) -> BatchHeader:
-    """Check the whole batch at `start`: length, counts, checksum. Raises `InvalidBatch`.
+    """Check length, counts and checksum. Raises `InvalidBatch`.
 
-    `gaps`: it may be a compacted batch, whose records' offsets have gaps. Bytes after the batch are
-    not checked; see `split_batches`.
+    `gaps`: allowed, as in a compacted batch. Bytes after the batch are not checked.
     """
     found = read_header(data, start)
     end = start + found.total_bytes
@@ -129,9 +123,9 @@ def check_batch(data: Buffer, start: int = 0, *, gaps: bool = False) -> BatchHea
 def split_batches(
     data: Buffer, *, gaps: bool = False, before: int = 0
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the batches that stand back to back in `data`, each checked. Raises `InvalidBatch`.
+    """Yield the adjacent batches, each checked. Raises `InvalidBatch`.
 
-    `gaps`: as in `check_batch`. `before`: the number of bytes before each batch.
+    `before`: the number of bytes before each batch.
     """
     view = memoryview(data)
     start = before
@@ -142,10 +136,9 @@ def split_batches(
 
 
 def whole_batches(data: Buffer, *, before: int = 0) -> int:
-    """Return how many bytes at the beginning of `data`, which is still arriving, are whole batches.
+    """Return how many bytes of `data`, which is still arriving, are whole batches.
 
-    `before`: the number of bytes before each batch. Raises `InvalidBatch` for bytes that are not a
-    batch, or longer than a batch may be.
+    `before`: the number of bytes before each batch. Raises `InvalidBatch`.
     """
     start = 0
     while len(data) - start >= before + HEADER_BYTES:
@@ -160,7 +153,6 @@ def whole_batches(data: Buffer, *, before: int = 0) -> int:
 
 
 def sealed(header: BatchHeader, records: Buffer) -> bytes:
-    """Return a batch of this header, with a matching checksum, and these records."""
     data = bytearray(HEADER.pack(*header))
     data += records
     crc = crc32c(memoryview(data)[_CRC_FROM:])
@@ -169,7 +161,7 @@ def sealed(header: BatchHeader, records: Buffer) -> bytes:
 
 
 def with_base_offset(batch: Buffer, base_offset: int, leader_epoch: int = 0) -> bytes:
-    """Return a copy of `batch` that starts at `base_offset`; its checksum stays valid."""
+    """Return a copy whose checksum stays valid."""
     length = _OFFSET_AND_EPOCH.unpack_from(batch)[1]
     front = _OFFSET_AND_EPOCH.pack(base_offset, length, leader_epoch)
     return b"".join((front, memoryview(batch)[_OFFSET_AND_EPOCH.size :]))

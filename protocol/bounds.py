@@ -2,7 +2,7 @@
 
     port: int = bounded(8080, 0, 65_535)
 
-Each whole number of a config has bounds: without a declaration it is at least 1.
+Without a declaration a whole number is at least 1.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The lowest and the highest value of a setting; None: there is none."""
-
     least: float | None = 1
     most: float | None = None
     words: str = ""
-    """The right values in words, where the numbers are not enough."""
+    """The right values, where the numbers are not enough."""
 
     def __str__(self) -> str:
         if self.words:
@@ -30,14 +28,11 @@ class Bounds:
         )
 
     def hold(self, value: float) -> bool:
-        """Whether the value is within the bounds."""
         above = self.least is None or value >= self.least
         return above and (self.most is None or value <= self.most)
 
 
 class Beyond(NamedTuple):
-    """A setting whose value is beyond its bounds."""
-
     name: str
     value: float
     bounds: Bounds
@@ -46,12 +41,10 @@ class Beyond(NamedTuple):
 def bounded(
     default: Any, least: float | None = None, most: float | None = None, words: str = ""
 ) -> Any:
-    """Declare a field with its default and its bounds."""
     return field(default=default, metadata={"bounds": Bounds(least, most, words)})
 
 
 def bounds_of(config: Any) -> dict[str, Bounds]:
-    """Return the bounds of a config's numbers, by field; `config` is the class or a value."""
     return {
         one.name: one.metadata.get("bounds") or Bounds()
         for one in fields(config)
@@ -60,7 +53,6 @@ def bounds_of(config: Any) -> dict[str, Bounds]:
 
 
 def beyond_bounds(config: Any) -> Beyond | None:
-    """Return the first setting that is beyond its bounds, None if there is none."""
     for name, bounds in bounds_of(config).items():
         value = getattr(config, name)
         if value is not None and not bounds.hold(value):

@@ -1,7 +1,6 @@
 """Decide which stored times are calendar dates, and format them. Pure. Decision 63.
 
-A record batch may carry any 64-bit number as a time: microseconds, nanoseconds, a negative number,
-or Kafka's -1 for none. Code that turns a stored time into a date must ask here first.
+A record batch may carry any 64-bit number as a time.
 """
 
 from __future__ import annotations
@@ -11,19 +10,18 @@ from datetime import UTC, datetime, timedelta
 from octavo.protocol.limits import TIMESTAMP_MS_MAX
 
 NO_TIME_MS = -1
-"""The timestamp of a message without a time, as in Kafka."""
+"""A message without a time, as in Kafka."""
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def in_calendar(time_ms: int) -> bool:
-    """Whether it lies in the years 1970 to 9999."""
+    """From 1970 to 9999."""
     return 0 <= time_ms <= TIMESTAMP_MS_MAX
 
 
 def iso_of(time_ms: int) -> str | None:
-    """Return the time as ISO 8601 in UTC; None for a time outside the calendar."""
     if not in_calendar(time_ms):
         return None
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat()

@@ -1,8 +1,6 @@
-"""Every answer of a bookie, in one table: wire number, name, scope, whether to try again.
+"""Every answer of a bookie in one table: BookKeeper's v2 code, name, scope, whether to try again.
 
-The numbers are BookKeeper's v2 codes, so Octavo and Apache understand each other's. The rest of the
-code raises and catches the exceptions; the translation between the two happens here and nowhere
-else.
+Only this module translates between codes and exceptions.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ from typing import ClassVar
 
 
 class Code(enum.IntEnum):
-    """The 32-bit error code of a v2 or extension answer."""
-
     OK = 0
     NO_LEDGER = 1
     NO_ENTRY = 2
@@ -27,18 +23,15 @@ class Code(enum.IntEnum):
     READ_ONLY = 105
     TOO_MANY_REQUESTS = 106
     UNKNOWN_STATE = 107
-    """Apache's v2 client does not know 107 and fails on it: answer v2 requests with `IO`
-    instead."""
+    """Apache's v2 client fails on 107: answer v2 requests with `IO` instead."""
 
 
 class KafkaCode(enum.IntEnum):
-    """Kafka's code for an error, by which its clients decide what to do next."""
-
     UNKNOWN_SERVER_ERROR = -1
     OFFSET_OUT_OF_RANGE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
-    """The client asks for new metadata, and tries again at once."""
+    """The client asks for new metadata and tries again at once."""
     REQUEST_TIMED_OUT = 7
     """The outcome is unknown: an idempotent producer repeats the batch."""
     MESSAGE_TOO_LARGE = 10
@@ -66,7 +59,7 @@ class KafkaCode(enum.IntEnum):
 
     @property
     def is_retried(self) -> bool:
-        """Whether Kafka's clients repeat the request by themselves."""
+        """Kafka's clients repeat the request by themselves."""
         return self in _RETRIED
 
 
@@ -80,8 +73,6 @@ _RETRIED = (
 
 
 class Scope(enum.Enum):
-    """What an error makes unusable."""
-
     REQUEST = "request"
     CONNECTION = "connection"
     LEDGER = "ledger"
@@ -91,55 +82,49 @@ class Scope(enum.Enum):
 class OctavoError(Exception):
     """The root of every error that Octavo raises on purpose.
 
-    `name` is the stable word in logs, `--json` output and problem+json; `retryable` says whether
-    the same call may succeed later; `scope` says what is unusable after it. A class, or an
-    `ErrorCode` of broker/errors.py, is the whole declaration of an error: brokers make their
-    answers from it (broker/http/problems.py).
+    `name` is the stable word in logs, `--json` output and problem+json; `retryable`: the same call
+    may succeed later. A class, or an `ErrorCode` of broker/errors.py, is the whole declaration of
+    an error.
     """
 
     name: str = "error"
     retryable: bool = False
     scope: ClassVar[Scope] = Scope.REQUEST
     http_status: int | None = None
-    """The status of a broker's answer; None: no request causes the error."""
+    """None: no request causes the error."""
     kafka: KafkaCode | None = None
-    """The code for Kafka's clients; None: none of their requests causes the error."""
+    """None: no request of Kafka's clients causes the error."""
     problem_members: tuple[tuple[str, str], ...] = ()
-    """Members of the problem document, each with the attribute of the error that it shows."""
     problem_headers: tuple[tuple[str, str], ...] = ()
-    """Headers of the answer, each with the attribute of the error that it shows."""
     members: Mapping[str, object] = MappingProxyType({})
-    """Further members of the problem document."""
 
 
 class ProtocolError(OctavoError):
-    """Bytes that break the format. The connection that carried them cannot be trusted any more."""
+    """Close the connection that carried these bytes."""
 
     name = "protocol-error"
     scope = Scope.CONNECTION
 
 
 class FrameTooLong(ProtocolError):
-    """A frame announces more bytes than the bound allows; it is refused before it is read."""
+    """Refused before it is read."""
 
     name = "frame-too-long"
 
 
 class DigestMismatch(OctavoError):
-    """An entry's bytes do not match their digest, or name another ledger or entry."""
+    """The bytes do not match their digest, or name another ledger or entry."""
 
     name = "digest-mismatch"
     http_status = 503
 
 
 class BookieError(OctavoError):
-    """A bookie's answer other than OK. There is a subclass for each wire code."""
-
     code: ClassVar[Code] = Code.BAD_REQUEST
 
 
 class NoSuchLedger(BookieError):
-    """The bookie does not know the ledger. This says nothing about other replicas."""
+    """Other replicas may know the ledger."""
 
     name = "no-such-ledger"
     http_status = 404
@@ -147,8 +132,7 @@ class NoSuchLedger(BookieError):
 
 
 class NoSuchEntry(BookieError):
-    """The bookie vouches that it does not hold the entry. This says nothing about other
-    replicas."""
+    """The bookie vouches that it does not hold the entry; others may."""
 
     name = "no-such-entry"
     http_status = 404
@@ -156,14 +140,12 @@ class NoSuchEntry(BookieError):
 
 
 class BadRequest(BookieError):
-    """The bookie understood the frame, and its contents are invalid."""
-
     name = "bad-request"
     code = Code.BAD_REQUEST
 
 
 class BookieIOError(BookieError):
-    """The bookie could not read or write its disk. The entry may exist: unknown, never absent."""
+    """The bookie could not use its disk: the entry may exist."""
 
     name = "io-error"
     http_status = 503
@@ -172,7 +154,7 @@ class BookieIOError(BookieError):
 
 
 class Unauthorized(BookieError):
-    """Wrong master key: the caller can neither write nor fence."""
+    """The caller can neither write nor fence."""
 
     name = "unauthorized"
     http_status = 403
@@ -181,8 +163,6 @@ class Unauthorized(BookieError):
 
 
 class BadVersion(BookieError):
-    """The bookie does not speak this protocol version."""
-
     name = "bad-version"
     scope = Scope.CONNECTION
     code = Code.BAD_VERSION
@@ -198,8 +178,6 @@ class Fenced(BookieError):
 
 
 class ReadOnly(BookieError):
-    """The bookie takes no ordinary adds at present (by its setting, or its disks are full)."""
-
     name = "read-only"
     http_status = 503
     retryable = True
@@ -207,7 +185,7 @@ class ReadOnly(BookieError):
 
 
 class TooManyRequests(BookieError):
-    """Back-pressure, not a failure: slow down and send again."""
+    """Back-pressure: slow down and send again."""
 
     name = "too-many-requests"
     http_status = 429
@@ -243,10 +221,7 @@ assert set(ERROR_OF) == set(Code) - {Code.OK}
 
 
 def error_for(code: int, what: str) -> OctavoError:
-    """Return the exception for a wire `code`; `what` says which request it answers.
-
-    An unknown number comes from a broken peer, so it becomes a `ProtocolError`.
-    """
+    """`what` names the request. An unknown number is a peer's fault: `ProtocolError`."""
     try:
         return ERROR_OF[Code(code)](what)
     except (ValueError, KeyError):

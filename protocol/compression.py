@@ -1,7 +1,7 @@
-"""Decompress what a producer packed, within a bound: five megabytes may hide gigabytes.
+"""Decompress within a bound: five megabytes may hide gigabytes.
 
-The codecs are Kafka's four: gzip from the standard library; snappy (plain or in xerial's blocks),
-lz4 and zstd from `cramjam`. Without `cramjam` these three raise `UnsupportedCompression`.
+gzip from the standard library; snappy (plain or in xerial's blocks), lz4 and zstd from `cramjam`,
+if installed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">I")
 _BLOCKS_MAX = 4_096
-"""Blocks of a batch packed by snappy; writers make blocks of 32 kB. Without the bound, 50,000 empty
-blocks in 256 kB would stall a loop."""
+"""Writers make blocks of 32 kB. 50,000 empty blocks in 256 kB would stall a loop."""
 _GZIP_WINDOW = 31
 _LITTLE_BYTES = 1024 * 1024
 _DAMAGED: tuple[type[Exception], ...] = (zlib.error, struct.error)
@@ -35,7 +34,7 @@ if cramjam is not None:
 
 
 class Compression(IntEnum):
-    """How the records of a batch are packed: the low three bits of the batch's attributes."""
+    """The low three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -45,7 +44,7 @@ class Compression(IntEnum):
 
 
 class UnsupportedCompression(OctavoError):
-    """A compression that Kafka does not define, or whose library is not installed."""
+    """Kafka does not define it, or its library is not installed."""
 
     name = "unsupported-compression"
     http_status = 422
@@ -53,7 +52,7 @@ class UnsupportedCompression(OctavoError):
 
 
 def compression_of(number: int) -> Compression:
-    """Return the compression of that number, if available. Raises `UnsupportedCompression`."""
+    """Raises `UnsupportedCompression`."""
     try:
         kind = Compression(number)
     except ValueError:
@@ -67,7 +66,7 @@ def compression_of(number: int) -> Compression:
 
 
 def unpack(kind: Compression, data: bytes, bytes_max: int = RECORDS_BYTES_MAX) -> bytes:
-    """Decompress `data`. Raises `InvalidBatch` when it is damaged or longer than `bytes_max`."""
+    """Raises `InvalidBatch` for damage, or more than `bytes_max`."""
     try:
         match kind:
             case Compression.NONE:
@@ -124,9 +123,9 @@ def _unsnap_block(block: bytes, bytes_max: int) -> bytes:
 def _unpack_into(
     decompress_into: Callable[[bytes, bytearray | mmap.mmap], int], data: bytes, bytes_max: int
 ) -> bytes:
-    """Decompress into a buffer of the maximal length, because neither format must state its length.
+    """Use a buffer of the maximal length: the formats need not state their length.
 
-    Most of a large buffer is only address space: the kernel provides pages where bytes are written.
+    Its unwritten part takes only address space.
     """
     try:
         if bytes_max <= _LITTLE_BYTES:  # fresh pages would cost more than unpacking

@@ -1,8 +1,6 @@
-"""A message's due time: a header of the message itself, so that it stays with the message. Pure.
+"""A message's due time: its header `octavo-deliver-at`, milliseconds since 1970. Pure.
 
-`octavo-deliver-at` has the milliseconds since 1970 in decimal digits. A batch with such a message
-has a bit set in its attributes (`batch.ATTRIBUTE_DELAYED`), so that dispatchers need not look into
-batches without it.
+`batch.ATTRIBUTE_DELAYED` marks its batch, so that dispatchers look into no other.
 """
 
 from __future__ import annotations
@@ -11,17 +9,16 @@ from collections.abc import Iterable, Sequence
 
 DELIVER_AT = "octavo-deliver-at"
 DUE_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999, as for timestamps."""
+"""The end of the year 9999."""
 _DIGITS_MAX = 15
 
 
 def due_header(due_ms: int) -> tuple[str, bytes]:
-    """Return the header of a message that is due then."""
     return DELIVER_AT, b"%d" % due_ms
 
 
 def due_of(headers: Iterable[tuple[str, bytes | None]]) -> int | None:
-    """Return when a message with these headers is due; None: at once. The last such header counts.
+    """Return when the message is due by its last such header; None: at once.
 
     An invalid time is ignored: a typo must not hold a message back.
     """
@@ -33,5 +30,4 @@ def due_of(headers: Iterable[tuple[str, bytes | None]]) -> int | None:
 
 
 def is_delayed(headers: Sequence[tuple[str, bytes | None]]) -> bool:
-    """Whether the headers give the message a due time."""
     return any(name == DELIVER_AT for name, _ in headers)

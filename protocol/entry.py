@@ -3,11 +3,8 @@
     entry  := ledger_id:i64 entry_id:i64 last_add_confirmed:i64 length:i64 digest payload
     digest := crc32c:u32 | crc32:u64 | hmac_sha1:20 bytes | nothing
 
-    lac    := ledger_id:i64 last_add_confirmed:i64 digest        an explicit LAC, without an entry
-
-All integers are big-endian. `length` is the ledger's cumulative payload bytes up to and including
-this entry. The digest covers header and payload. These are BookKeeper's bytes exactly
-(docs/formats/entry.md); journal, entry log, wire and cache all carry them unchanged.
+Integers are big-endian. `length` is the ledger's payload bytes up to and including this entry. The
+digest covers header and payload. These are BookKeeper's bytes exactly (docs/formats/entry.md).
 """
 
 from __future__ import annotations
@@ -23,13 +20,13 @@ from octavo.protocol.checksum import crc32c
 from octavo.protocol.codes import DigestMismatch
 
 INVALID_ENTRY_ID = -1
-"""The LAC of a ledger before its first entry is confirmed; the last entry of an empty ledger."""
+"""The LAC before an entry is confirmed; the last entry of an empty ledger."""
 
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
 MASTER_KEY_BYTES = 20
 LAC_ALONE = struct.Struct(">qq")
-"""Ledger and LAC: the digest of an explicit LAC is computed over them."""
+"""The digest of an explicit LAC covers them."""
 _CRC32C = struct.Struct(">I")
 _CRC32 = struct.Struct(">Q")
 
@@ -38,7 +35,7 @@ ENTRY_MAX = 2**63 - 1
 
 
 class EntryRange(NamedTuple):
-    """Entries of a ledger, from `first` to `last`, both included."""
+    """Both included."""
 
     first: int = 0
     last: int = ENTRY_MAX
@@ -47,16 +44,15 @@ class EntryRange(NamedTuple):
         return self.first <= entry_id <= self.last
 
     def covers(self, other: EntryRange) -> bool:
-        """Whether it includes all of `other`."""
         return self.first <= other.first and other.last <= self.last
 
 
 WHOLE = EntryRange()
-"""All entries of a ledger, including future entries."""
+"""Future entries included."""
 
 
 class DigestType(enum.IntEnum):
-    """How entries are protected. The numbers are from BookKeeper's ledger metadata."""
+    """BookKeeper's numbers."""
 
     CRC32 = 1
     HMAC = 2
@@ -65,7 +61,7 @@ class DigestType(enum.IntEnum):
 
 
 class Entry(NamedTuple):
-    """A verified entry. `payload` may be a view into a larger buffer: copy it to keep it."""
+    """`payload` may be a view into a larger buffer: copy it to keep it."""
 
     ledger_id: int
     entry_id: int
@@ -77,25 +73,23 @@ class Entry(NamedTuple):
     def known_lac(self) -> int:
         """Up to where the ledger was certainly confirmed when this entry was written.
 
-        An entry's writer cannot have known that the entry itself is confirmed. Copies of a closed
-        ledger's entries may claim it (Apache's replicator does), and forged entries might; both are
-        ignored.
+        Its writer could not know that the entry itself is confirmed. Copies by Apache's replicator
+        may claim it: ignore that.
         """
         return min(self.last_add_confirmed, self.entry_id - 1)
 
 
 def master_key(password: bytes) -> bytes:
-    """Return the 20 bytes that prove the right to write or fence: SHA-1("ledger" + password)."""
+    """Proves the right to write or fence: SHA-1("ledger" + password)."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 class Digest(Protocol):
-    """A way to protect an entry. Stateless after construction, safe to share."""
+    """Stateless after construction, safe to share."""
 
     size: int
 
-    def compute(self, header: Buffer, payload: Buffer) -> bytes:
-        """Return the `size` digest bytes over `header` (32 bytes) and `payload`."""
+    def compute(self, header: Buffer, payload: Buffer) -> bytes: ...
 
 
 class _Crc32c:
@@ -132,7 +126,6 @@ class _Dummy:
 
 
 def digest_for(kind: DigestType, password: bytes) -> Digest:
-    """Return the digest of a ledger. Only HMAC depends on the password."""
     match kind:
         case DigestType.CRC32C:
             return _Crc32c()
@@ -147,19 +140,18 @@ def digest_for(kind: DigestType, password: bytes) -> Digest:
 def pack_entry(
     digest: Digest, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer
 ) -> bytes:
-    """Encode a whole entry, as it is sent and stored."""
     header = HEADER.pack(ledger_id, entry_id, lac, length)
     return b"".join((header, digest.compute(header, payload), payload))
 
 
 def pack_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
-    """Encode an explicit LAC as BookKeeper's writers sign it: ledger, LAC, digest."""
+    """Ledger, LAC, digest, as BookKeeper's writers sign it."""
     front = LAC_ALONE.pack(ledger_id, lac)
     return front + digest.compute(front, b"")
 
 
 def unpack_lac(digest: Digest, ledger_id: int, data: Buffer) -> int:
-    """Return an explicit LAC after checking its digest. Raises `DigestMismatch`."""
+    """Raises `DigestMismatch`."""
     front = bytes(data[: LAC_ALONE.size])
     if len(front) == LAC_ALONE.size and bytes(data[LAC_ALONE.size :]) == digest.compute(front, b""):
         found, lac = LAC_ALONE.unpack(front)
@@ -169,11 +161,9 @@ def unpack_lac(digest: Digest, ledger_id: int, data: Buffer) -> int:
 
 
 def unpack_entry(digest: Digest, ledger_id: int, entry_id: int, data: Buffer) -> Entry:
-    """Check `data` and decode it.
+    """Check `data` and decode it; `entry_id` −1 accepts any entry of the ledger.
 
-    `entry_id` −1 accepts any entry of the ledger (the last-entry read). Raises `DigestMismatch`
-    when the bytes are too short, damaged, or another entry's. All three mean that this replica
-    gives no answer, never that the entry does not exist.
+    Raises `DigestMismatch`: this replica gives no answer, but the entry may exist.
     """
     view = memoryview(data)
     start = HEADER_BYTES + digest.size

@@ -1,11 +1,10 @@
-"""Octavo's own operations, on the same port as BookKeeper's: a version byte, a msgpack body.
+"""Octavo's own operations, on BookKeeper's port: a version byte, a msgpack body.
 
     request := length:i32 header:u32 msgpack([request_id, {…}])
     answer  := length:i32 header:u32 msgpack([request_id, code, {…}])    flags has ANSWER set
 
-Version byte 0x4F ('O') differs from v2 (0x02) and from the first byte of a v3 protobuf request
-(0x0A). For upgrades, unknown keys are ignored, and missing keys have defaults. Spec with every
-operation's keys: docs/formats/extension.md.
+Unknown keys are ignored, and missing keys have defaults, for upgrades. Spec:
+docs/formats/extension.md.
 """
 
 from __future__ import annotations
@@ -21,52 +20,51 @@ from octavo.protocol.frames import PREFIX, header
 
 VERSION = 0x4F
 ANSWER = 0x8000
-"""The frame flag that tells an answer from a request."""
 _ARRAY_LEN_MAX = 262_144
 _REQUEST_ARRAY_LEN_MAX = 64
 _MAP_LEN_MAX = 1_024
-"""msgpack reserves room for the announced number of elements, at every depth: keep it small."""
+"""msgpack reserves room for the announced elements, at every depth."""
 
 
 class Op(enum.IntEnum):
-    """Extension operations, each with the keys of its request → answer bodies."""
+    """The keys of request → answer."""
 
     READ_LAC = 1
-    """{ledger} → {lac, entry?}: highest LAC known to this bookie, and its last stored entry."""
+    """{ledger} → {lac, entry?}: highest LAC known here, and the last stored entry."""
     WRITE_LAC = 2
     """{ledger, key, lac} → {}: the explicit LAC of an idle writer."""
     WAIT_LAC = 3
     """{ledger, after, timeout_ms, entry: bool} → {lac, entry?}: waits until LAC > after, or the
-    ledger is fenced or deleted."""
+    ledger is fenced or deleted.
+    """
     FORCE = 4
-    """{ledger} → {}: everything acked before is durable, also deferred adds (`Flag.DEFERRED_SYNC`)
-    and adds under journal_sync = false."""
+    """{ledger} → {}: everything acked before is durable, also under `Flag.DEFERRED_SYNC` and
+    journal_sync = false.
+    """
     LIST_ENTRIES = 5
-    """{ledger} → {runs: [[first, last], …]}: the entries of the ledger that this bookie holds."""
+    """{ledger} → {runs: [[first, last], …]}: the entries held here."""
     NODE_INFO = 6
     """{} → {bookie_id, incarnation, read_only, unsure_through, free_bytes, total_bytes,
     version}."""
     FETCH_COPIES = 8
-    """{} → {}: this bookie soon looks at all ledgers, and fetches the copies that it lacks.
-    {ledger, first, last} → {}: it compares its copies of these entries with the others'."""
+    """{} → {}: look at all ledgers soon, and fetch missing copies. {ledger, first, last} → {}:
+    compare its copies with the others'.
+    """
     ADDED = 7
-    """answer only, request id 0: {ledger, first, last}: these adds are durable, or written if their
-    sync was deferred."""
+    """answer only, request id 0: {ledger, first, last}: durable, or written if their sync was
+    deferred.
+    """
 
 
 class Request(NamedTuple):
-    """A decoded extension request."""
-
     op: Op
     request_id: int
     body: dict[str, Any]
     within: EntryRange = WHOLE
-    """The entries of the ledger that the caller may read. Never on the wire."""
+    """The entries that the caller may read. Never on the wire."""
 
 
 class Answer(NamedTuple):
-    """A decoded extension answer. `code` is `Code.OK` or the reason of the failure."""
-
     op: Op
     request_id: int
     code: Code
@@ -84,12 +82,11 @@ def encode_answer(op: Op, request_id: int, code: Code, body: dict[str, Any]) -> 
 
 
 def encode_added(ledger_id: int, first: int, last: int) -> bytes:
-    """Encode the frame that acks the adds `first`…`last` of a ledger together (`Op.ADDED`)."""
     return encode_answer(Op.ADDED, 0, Code.OK, {"ledger": ledger_id, "first": first, "last": last})
 
 
 def decode_request(frame: memoryview) -> Request:
-    """Decode a whole request frame (length prefix included). Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     op, fields = _decode(frame, 2, 0)
     request_id, body = fields
     if type(request_id) is not int or not isinstance(body, dict):
@@ -98,7 +95,7 @@ def decode_request(frame: memoryview) -> Request:
 
 
 def decode_answer(frame: memoryview) -> Answer:
-    """Decode a whole answer frame (length prefix included). Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     op, fields = _decode(frame, 3, ANSWER)
     request_id, code, body = fields
     if type(request_id) is not int or not isinstance(body, dict):
@@ -110,7 +107,7 @@ def decode_answer(frame: memoryview) -> Answer:
 
 
 def int_of(body: dict[str, Any], key: str, default: int | None = None) -> int:
-    """Return the integer `body[key]`, or `default` if missing. Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     found = body.get(key, default)
     if type(found) is not int or not -(2**63) <= found < 2**63:
         raise ProtocolError(f"extension body: {key!r} wants a 64-bit integer, got {found!r:.40}")
@@ -118,7 +115,7 @@ def int_of(body: dict[str, Any], key: str, default: int | None = None) -> int:
 
 
 def bytes_of(body: dict[str, Any], key: str, default: bytes | None = None) -> bytes:
-    """Return the bytes `body[key]`, or `default` if missing. Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     found = body.get(key, default)
     if not isinstance(found, bytes):
         raise ProtocolError(f"extension body: {key!r} wants bytes, got {found!r:.40}")
@@ -142,7 +139,7 @@ def _decode(frame: memoryview, count: int, direction: int) -> tuple[Op, list[Any
         fields = msgpack.unpackb(
             frame[PREFIX.size :], max_array_len=length_max, max_map_len=_MAP_LEN_MAX
         )
-    except Exception as error:  # msgpack raises a wide, undocumented set for bad input
+    except Exception as error:  # msgpack raises a wide, undocumented set
         raise ProtocolError(f"extension frame: {op.name} body is not msgpack: {error}") from error
     if not isinstance(fields, list) or len(fields) != count:
         raise ProtocolError(f"extension frame: {op.name} body wants {count} fields")

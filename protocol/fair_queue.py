@@ -1,4 +1,4 @@
-"""A queue in which keys take turns: a key with many items does not delay the others. Pure."""
+"""A queue whose keys take turns: a key with many items does not delay the others. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[K, T]):
-    """Items by key. Items of the same key go in order of arrival; the keys take turns."""
-
     __slots__ = ("_lanes", "_length")
 
     def __init__(self) -> None:
@@ -26,7 +24,6 @@ class FairQueue(Generic[K, T]):
         return len(self._lanes.get(key, ()))
 
     def push(self, key: K, item: T) -> None:
-        """Append an item to the items of its key."""
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = deque()
@@ -34,7 +31,6 @@ class FairQueue(Generic[K, T]):
         self._length += 1
 
     def pop(self) -> tuple[K, T]:
-        """Take the next item; the key's next turn comes after those of all other keys."""
         key = next(iter(self._lanes))
         lane = self._lanes.pop(key)
         item = lane.popleft()
@@ -49,7 +45,6 @@ class FairQueue(Generic[K, T]):
         self._length += 1
 
     def take(self, key: K, wanted: Callable[[T], bool]) -> Iterator[T]:
-        """Take out the items of a key that are `wanted`."""
         lane = self._lanes.pop(key, None)
         if lane is None:
             return
@@ -61,7 +56,6 @@ class FairQueue(Generic[K, T]):
         yield from taken
 
     def clear(self) -> list[T]:
-        """Take out all items, in the order of their turns."""
         items: list[T] = []
         while self._length:
             items.append(self.pop()[1])

@@ -1,4 +1,4 @@
-"""BookKeeper's v2 frames: add, read, auth and batch-read, byte for byte; and the bounded receiver.
+"""BookKeeper's v2 frames: add, read, auth and batch-read; and the bounded receiver.
 
     frame  := length:i32 body                     length counts the body only
     body   := header:u32 rest                     header = version:8 opcode:8 flags:16
@@ -6,10 +6,7 @@
     read   := header ledger_id:i64 entry_id:i64 [master_key:20 iff flags & FENCE]
     auth   := header AuthMessage                  protobuf, see auth.py
 
-answers.py decodes the answers.
-
-Encoders here are plain functions over precompiled structs; the hot loops of bookie and client
-unpack with the same structs. Spec: docs/formats/frames.md.
+answers.py decodes the answers. Spec: docs/formats/frames.md.
 """
 
 from __future__ import annotations
@@ -27,8 +24,6 @@ VERSION = 2
 
 
 class Op(enum.IntEnum):
-    """The v2 opcodes that exist on the wire."""
-
     ADD = 1
     READ = 2
     AUTH = 3
@@ -36,27 +31,27 @@ class Op(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Request flags. The low three are BookKeeper's; its bookies ignore the others."""
+    """The low three are BookKeeper's; its bookies ignore the others."""
 
     NONE = 0
     FENCE = 0x0001
-    """A read that fences (BookKeeper DO_FENCING)."""
+    """BookKeeper's DO_FENCING."""
     RECOVERY_ADD = 0x0002
     """An add that passes the fence."""
     HIGH_PRIORITY = 0x0004
     """Passes queue limits and read-only mode while the reserve lasts."""
     CRC32C = 0x0100
-    """Octavo's: the entry's digest is CRC32C, so the bookie may check it on arrival."""
+    """Octavo's: the bookie may check the digest, CRC32C, on arrival."""
     RANGE_ACK = 0x0200
-    """Octavo's: consecutive adds may be acked together by one extension frame (`Op.ADDED`)."""
+    """Octavo's: one `Op.ADDED` may ack consecutive adds."""
     DEFERRED_SYNC = 0x0800
-    """Octavo's, and `writeFlags` of an add in v3: acked when written, durable after a force."""
+    """Octavo's, and v3's `writeFlags`: acked when written, durable after a force."""
     UNKNOWN_STATE = 0x0400
-    """Octavo's: the sender of this read understands code 107; other senders get `IO` instead."""
+    """Octavo's: without it, code 107 becomes `IO`."""
 
 
 _FENCE = int(Flag.FENCE)
-"""A plain number: `&` of enum flags costs more than decoding a whole frame."""
+"""`&` of enum flags costs more than decoding a whole frame."""
 
 
 def header(op: int, flags: int = 0, version: int = VERSION) -> int:
@@ -65,22 +60,19 @@ def header(op: int, flags: int = 0, version: int = VERSION) -> int:
 
 LENGTH = struct.Struct(">I")
 PREFIX = struct.Struct(">II")
-"""length, header: the first eight bytes of every frame."""
 ADD_PREFIX = struct.Struct(">II20s")
-"""length, header, master key: the part of an add frame before the entry."""
 ADD_PREFIX_BYTES = ADD_PREFIX.size
 ADD_IDS = struct.Struct(">II20sqq")
-"""length, header, master key, ledger id, entry id: all that a bookie must know of an add."""
 READ = struct.Struct(">IIqq")
 ANSWER = struct.Struct(">IIiqq")
-"""length, header, code, ledger id, entry id: a whole add answer, or the front of a read answer."""
+"""length, header, code, ledger id, entry id: an add answer, or the front of a read answer."""
 ANSWER_BYTES = ANSWER.size
 BATCH_READ = struct.Struct(">IIqqqiq")
 """length, header, ledger id, start entry, request id, max count, max size in bytes."""
 BATCH_ANSWER = struct.Struct(">IIiqqq")
 
 SCRATCH_BYTES_MIN = 4096
-"""With a smaller shared receive buffer, even ordinary frames would need separate buffers."""
+"""Smaller, ordinary frames would need separate buffers."""
 _LARGE_FIRST_BYTES = 65_536
 
 ADD_HEADER = header(Op.ADD)
@@ -91,23 +83,21 @@ _ADD_ANSWER_BODY_BYTES = ANSWER_BYTES - LENGTH.size
 
 
 def add_prefix(key: bytes, entry_bytes: int, flags: int = 0) -> bytes:
-    """Encode the part of an add frame before an entry of `entry_bytes` bytes."""
     return ADD_PREFIX.pack(ADD_PREFIX_BYTES - 4 + entry_bytes, ADD_HEADER | flags, key)
 
 
 def read_request(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-    """Encode a read; entry id −1 asks for the last entry. `key` only with `Flag.FENCE`."""
+    """Entry id −1: the last entry. `key` only with `Flag.FENCE`."""
     assert (len(key) == MASTER_KEY_BYTES) == bool(flags & _FENCE)
     return READ.pack(READ.size - 4 + len(key), READ_HEADER | flags, ledger_id, entry_id) + key
 
 
 def add_answer(code: int, ledger_id: int, entry_id: int) -> bytes:
-    """Encode the 28 bytes that answer an add."""
     return ANSWER.pack(_ADD_ANSWER_BODY_BYTES, ADD_HEADER, code, ledger_id, entry_id)
 
 
 def read_answer(code: int, ledger_id: int, entry_id: int, entry: Buffer = b"") -> bytes:
-    """Encode a read answer; `entry` is empty unless `code` is OK. The ids repeat the request's."""
+    """The ids repeat the request's."""
     front = ANSWER.pack(_ADD_ANSWER_BODY_BYTES + len(entry), READ_HEADER, code, ledger_id, entry_id)
     return b"".join((front, entry)) if entry else front
 
@@ -121,7 +111,7 @@ def batch_read_request(
     flags: int = 0,
     key: bytes = b"",
 ) -> bytes:
-    """Ask for up to `count_max` consecutive entries of at most `bytes_max` bytes together."""
+    """Ask for consecutive entries of at most `bytes_max` bytes together."""
     assert (len(key) == MASTER_KEY_BYTES) == bool(flags & _FENCE)
     front = BATCH_READ.pack(
         BATCH_READ.size - 4 + len(key),
@@ -138,7 +128,7 @@ def batch_read_request(
 def batch_read_answer(
     code: int, ledger_id: int, start_entry: int, request_id: int, entries: list[bytes]
 ) -> bytes:
-    """Encode a batch read answer with a prefix of what was asked, each entry after its length."""
+    """Answer with a prefix of these entries, each after its length."""
     lengths = list(map(len, entries))
     size = sum(lengths) + LENGTH.size * len(lengths)
     front = BATCH_ANSWER.pack(
@@ -149,7 +139,7 @@ def batch_read_answer(
         start_entry,
         request_id,
     )
-    if len(set(lengths)) == 1:  # all have the same length: insert it by a single join
+    if len(set(lengths)) == 1:  # insert the same length by a single join
         length = LENGTH.pack(lengths[0])
         return length.join((front, *entries))
     parts = [front]
@@ -160,24 +150,21 @@ def batch_read_answer(
 
 
 def auth_frame(plugin: str, payload: bytes = b"") -> bytes:
-    """Encode an AUTH frame; request and answer have the same form, and the answer has no code.
+    """Request and answer have the same form.
 
-    A bookie without authentication answers every request with the plugin `AUTH_DISABLED` and an
-    empty payload.
+    Without authentication a bookie answers `AUTH_DISABLED` and an empty payload.
     """
     message = encode_auth(AuthMessage(plugin, payload))
     return PREFIX.pack(PREFIX.size - 4 + len(message), AUTH_HEADER) + message
 
 
 def parse_auth(frame: memoryview) -> AuthMessage:
-    """Decode a whole AUTH frame (length prefix included). Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     _flags_of(frame, PREFIX.size)
     return decode_auth(frame[PREFIX.size :])
 
 
 class ReadRequest(NamedTuple):
-    """A decoded read."""
-
     flags: int
     ledger_id: int
     entry_id: int
@@ -185,8 +172,6 @@ class ReadRequest(NamedTuple):
 
 
 class BatchReadRequest(NamedTuple):
-    """A decoded batch read."""
-
     flags: int
     ledger_id: int
     start_entry: int
@@ -197,14 +182,14 @@ class BatchReadRequest(NamedTuple):
 
 
 def parse_read(frame: memoryview) -> ReadRequest:
-    """Decode a whole read frame (length prefix included). Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     flags = _flags_of(frame, READ.size)
     _, _, ledger_id, entry_id = READ.unpack_from(frame)
     return ReadRequest(flags, ledger_id, entry_id, _key_of(frame, READ.size, flags))
 
 
 def parse_batch_read(frame: memoryview) -> BatchReadRequest:
-    """Decode a whole batch-read frame (length prefix included). Raises `ProtocolError`."""
+    """Raises `ProtocolError`."""
     flags = _flags_of(frame, BATCH_READ.size)
     _, _, ledger_id, start, request_id, count, size = BATCH_READ.unpack_from(frame)
     key = _key_of(frame, BATCH_READ.size, flags)
@@ -225,14 +210,12 @@ def _key_of(frame: memoryview, start: int, flags: int) -> bytes:
 
 
 _TLS_BEGINS = 0x1603
-"""The first bytes of a TLS handshake."""
 
 
 def checked_length(length: int, frame_bytes_max: int) -> int:
-    """Return `length`, if a frame of at most `frame_bytes_max` bytes may announce it.
+    """As in BookKeeper, the bound includes the length field.
 
-    As in BookKeeper, the bound is for the whole frame with its length field. Raises `FrameTooLong`,
-    or `ProtocolError` below 4.
+    Raises `FrameTooLong`, or `ProtocolError` below 4.
     """
     if length > frame_bytes_max - LENGTH.size:
         if length >> 16 == _TLS_BEGINS:
@@ -252,14 +235,12 @@ def checked_length(length: int, frame_bytes_max: int) -> int:
 class FrameReceiver:
     """Cuts a byte stream into frames, bounded, copying only the unfinished tail.
 
-    Made for `asyncio.BufferedProtocol`: `get_buffer` returns room in a scratch buffer that all
-    connections of an event loop share (the loop fills and drains it in a single step), so an idle
+    For `asyncio.BufferedProtocol`. All connections of a loop share a scratch buffer, so an idle
     connection holds no memory. The caller parses *all* whole frames in what `received` returns,
-    then calls `keep` with the position of the unfinished frame; after that, views into the scratch
-    buffer are invalid. A frame larger than half the scratch buffer gets a separate buffer, which
-    grows as bytes arrive. So a client that announces five megabytes and sends ten bytes, or whose
-    socket is not read for a while, occupies little. `received` then returns only that frame, once
-    it is whole.
+    then calls `keep`; after that, views into the scratch buffer are invalid.
+
+    A frame larger than half the scratch buffer gets a separate buffer, which grows as bytes arrive:
+    announced bytes occupy nothing. `received` returns that frame when it is whole.
     """
 
     __slots__ = (
@@ -283,17 +264,16 @@ class FrameReceiver:
         self._large_bytes = 0
         self._filled = 0
         self.held_bytes = 0
-        """Bytes that have arrived of an unfinished frame, as of the last `keep`."""
+        """Of an unfinished frame, as of the last `keep`."""
         self.missing_bytes = 0
-        """Bytes that it lacks; 0 when there is no unfinished frame, or its length is unknown."""
+        """0 if no frame is unfinished, or its length is unknown."""
 
     @property
     def is_large(self) -> bool:
-        """Whether the unfinished frame has a separate buffer."""
         return self._large is not None
 
     def get_buffer(self, bytes_max: int = sys.maxsize) -> memoryview:
-        """Return room for the next bytes, never empty. Valid until `received`."""
+        """Never empty. Valid until `received`."""
         large = self._large
         if large is not None:
             if self._filled == len(large):
@@ -306,8 +286,7 @@ class FrameReceiver:
         return memoryview(self._scratch)[start:]
 
     def received(self, count: int) -> memoryview:
-        """Return the bytes to parse, after `count` more arrived; empty while a large frame is
-        partial."""
+        """Return the bytes to parse; empty while a large frame is partial."""
         if self._large is None:
             return memoryview(self._scratch)[: len(self._tail) + count]
         self._filled += count
@@ -336,8 +315,6 @@ class FrameReceiver:
         self._tail = bytes(data[start:])
 
     def checked_length(self, length: int) -> int:
-        """Return `length` if a frame may have it. Raises `FrameTooLong`, or `ProtocolError` below
-        4."""
         return checked_length(length, self._frame_bytes_max)
 
     def _start_large(self, front: memoryview, frame_bytes: int) -> None:
@@ -347,8 +324,7 @@ class FrameReceiver:
         self._tail = b""
 
     def _grow(self, large: bytearray) -> bytearray:
-        """Double the room in a new buffer: the transport may still hold a view of the old
-        buffer."""
+        """In a new buffer: the transport may still view the old one."""
         room = bytearray(min(self._large_bytes, max(_LARGE_FIRST_BYTES, 2 * len(large))))
         room[: len(large)] = large
         self._large = room

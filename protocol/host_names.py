@@ -1,7 +1,7 @@
-"""Check the host names of a server, so that foreign web pages cannot reach it. Pure.
+"""Check a server's host names against DNS rebinding. Pure.
 
-An attacker can make a foreign host name point at our address (DNS rebinding); a browser then treats
-this server as that site. So the `Host` header must have a name that no foreign page can have.
+A foreign host name can point at our address, so the `Host` header must have a name that no foreign
+page can have.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 _HOST = re.compile(r"(\[[^\[\]@/?#\\\s]*\]|[^\[\]@/?#\\\s:]*)(:[0-9]*)?")
-"""The value of a `Host` header; libraries parse other forms in different ways."""
+"""Libraries parse other forms in different ways."""
 
 
 def name_of(host: str) -> str:
-    """Return the name in a `Host` header, in lower case, without port; "no name." if there is
-    none."""
+    """In lower case, without port; "no name." if there is none."""
     if not _HOST.fullmatch(host):
         return "no name."
     try:
@@ -27,10 +26,10 @@ def name_of(host: str) -> str:
 
 
 def is_own(host: str, names: Collection[str]) -> bool:
-    """Whether a `Host` header is an IP address, a name without a dot, or one of `names`."""
+    """Whether it is an IP address, a name without a dot, or in `names`."""
     name = name_of(host)
     if "." not in name and ":" not in name:
-        return True  # localhost, or a name in this network only: no foreign page has it
+        return True
     return name.endswith(".localhost") or name in names or is_address(name)
 
 

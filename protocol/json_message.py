@@ -1,20 +1,16 @@
 """Convert the parts of a stored message to JSON and back, byte for byte. Pure.
 
-Brokers, the client and the command line all use these rules (docs/http.md, "What is stored, as
-JSON").
+The rules for all readers (docs/http.md, "What is stored, as JSON"):
 
-- Value: `value_base64` or `value_text`, if present, is what is stored; else `value` is, in its
-  compact form. null stands for no value. So only JSON that any JSON library reads and writes again
-  without changing a byte is shown as `value` alone; other JSON has its text too. A value that takes
-  long to parse as JSON is shown as text alone. A long value of mostly control characters is shown
-  as base64, because a broker can do nothing else while it encodes it.
+- Value: `value_base64` or `value_text`, else the compact form of `value`; null is no value. `value`
+  stands alone only if every JSON library repeats it byte for byte. A value that takes long to parse
+  is text alone; a long value of mostly control characters is base64, because encoding it blocks a
+  broker.
 - Key: `key`, text or null for none, or `key_base64`.
 - Header: text, null or `{"base64": …}`.
 
-`has_more_parts` estimates the work of reading JSON before it is read, by its parts, not its bytes.
-A decoder needs a nanosecond for a character of text and a hundred for an empty list, and it blocks
-the loop until it is done. So the marks that begin or divide parts are counted first. Marks inside
-text count as well: leaving them out would cost more than reading it all.
+`has_more_parts` estimates, by marks that begin or divide parts, how long reading JSON blocks the
+loop: a nanosecond for a character of text, a hundred for an empty list.
 """
 
 from __future__ import annotations
@@ -27,26 +23,22 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 _STARTS = frozenset(b'{["-0123456789tf \t\r\n')
-"""No `n`: a stored `null` is shown as text, because `"value": null` means no value."""
+"""No `n`: `"value": null` means no value, so a stored `null` is text."""
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
-"""Makes every digit a zero."""
 _LONG_NUMBER = b"0" * 16
-"""Beyond 2^53 many languages lose digits. A match inside a string only adds the text.
-
-It is searched in bytes translated by `_DIGITS`: a regular expression takes twenty times as long.
-"""
+"""Beyond 2^53 many languages lose digits. A match inside a string only adds the text."""
 _PLAIN_FRACTION = re.compile(r"-?(?!0\.0000)(?=[\d.]{3,16}$)(0|[1-9]\d*)\.\d*[1-9]")
-"""At most 15 digits, no exponent: every language writes such a number in the same way."""
+"""At most 15 digits, no exponent: every language writes it alike."""
 _NESTED_MAX = 100
-"""Brackets: readers in other languages follow them only to some depth."""
+"""Other readers follow brackets only to some depth."""
 _DEEPER = b"[" * 400, b"]" * 400
 _OTHERWISE = Raw(b"?")
 _COSTS_NS = {b",": 25, b":": 200, b"[": 300, b"{": 300}
-"""The decoder's approximate time for the value after such a mark; marks in text count too."""
+"""The decoder's approximate time for the value after such a mark."""
 COST_NS_MAX = 20_000_000
-"""How long decoding a value may hold a broker's loop: 100,000 members, or 2 MB of usual JSON."""
+"""How long decoding may hold a loop: 100,000 members, or 2 MB of usual JSON."""
 FRACTIONS_MAX = 30_000
-"""Limit of fractions in a value; the decoder makes a call for each."""
+"""The decoder makes a call for each fraction."""
 _FRACTION_BYTES = 3
 """The shortest is `0.5`, or `1e5`."""
 CONTROLS_FROM_BYTES = 65_536
@@ -55,22 +47,18 @@ _CONTROLS = bytes(range(32))
 
 
 class _Costly(ValueError):
-    """It takes too long to find out whether all libraries write this JSON in the same way."""
+    """Deciding whether all libraries write this JSON alike takes too long."""
 
 
 def _fraction(text: str) -> float | Raw:
-    """Return the number, or, if other libraries write it in another way, a value unlike `text`."""
     return float(text) if _PLAIN_FRACTION.fullmatch(text) else _OTHERWISE
 
 
 class _Fractions:
-    """Read the fractions of a value, up to `FRACTIONS_MAX`."""
-
     def __init__(self) -> None:
         self._left = FRACTIONS_MAX
 
     def read(self, text: str) -> float | Raw:
-        """Like `_fraction`. Raises `_Costly`."""
         self._left -= 1
         if self._left < 0:
             raise _Costly
@@ -89,7 +77,6 @@ def _is_costly(stored: bytes) -> bool:
 
 
 def _decode(stored: bytes) -> Any:
-    """Decode JSON. Raises `_Costly`."""
     if _is_costly(stored):
         raise _Costly
     if len(stored) < FRACTIONS_MAX * _FRACTION_BYTES:
@@ -98,14 +85,12 @@ def _decode(stored: bytes) -> Any:
 
 
 def _is_mostly_controls(stored: bytes) -> bool:
-    """Whether JSON text would take six bytes for many of its bytes; base64 takes far less."""
+    """Whether JSON text would take six bytes for many of its bytes."""
     size = len(stored)
     return size >= CONTROLS_FROM_BYTES and size - len(stored.translate(None, _CONTROLS)) > size // 4
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Bytes that are not text, in a place for text."""
-
     base64: bytes
 
 
@@ -113,20 +98,16 @@ HeaderValue = str | Base64 | None
 HeadersByName = dict[str, HeaderValue | list[HeaderValue]]
 HeaderPairs = list[tuple[str, HeaderValue]]
 JsonHeaders = HeadersByName | HeaderPairs
-"""By name; or pairs of name and value, to keep the order when a name repeats after another."""
+"""Pairs keep the order when a name repeats after another."""
 
 
 class Shown(NamedTuple):
-    """The members that represent a value; at least one is set."""
-
     value: Raw | UnsetType | None = UNSET
     text: str | UnsetType = UNSET
     base64: bytes | UnsetType = UNSET
 
 
 def show_value(stored: bytes | None) -> Shown:
-    """Return the members for a stored value. `value` is a single line, even if the stored is
-    not."""
     if stored is None:
         return Shown(None)
     try:
@@ -158,7 +139,7 @@ def stored_value(
     text: str | UnsetType | None = UNSET,
     base64: bytes | UnsetType | None = UNSET,
 ) -> bytes | None:
-    """Return the bytes that were given to `show_value`. `value` is taken as it is written."""
+    """The bytes that were given to `show_value`."""
     if isinstance(base64, bytes):
         return base64
     if isinstance(text, str):
@@ -168,7 +149,6 @@ def stored_value(
 
 
 def show_key(stored: bytes | None) -> tuple[str | UnsetType | None, bytes | UnsetType]:
-    """Return `key` and `key_base64`, of which one is set."""
     try:
         return None if stored is None else stored.decode(), UNSET
     except UnicodeDecodeError:
@@ -176,14 +156,13 @@ def show_key(stored: bytes | None) -> tuple[str | UnsetType | None, bytes | Unse
 
 
 def stored_key(text: str | UnsetType | None, base64: bytes | UnsetType | None) -> bytes | None:
-    """Return the bytes of a key."""
     if isinstance(base64, bytes):
         return base64
     return text.encode() if isinstance(text, str) else None
 
 
 def show_headers(headers: Sequence[tuple[str, bytes | None]]) -> JsonHeaders:
-    """Return the JSON form of a message's headers, which keeps their order."""
+    """Keeps the headers' order."""
     found: HeadersByName = {}
     last = None
     for name, value in headers:
@@ -201,7 +180,6 @@ def show_headers(headers: Sequence[tuple[str, bytes | None]]) -> JsonHeaders:
 
 
 def stored_headers(headers: JsonHeaders) -> list[tuple[str, bytes | None]]:
-    """Return the headers in their order."""
     pairs: Iterable[tuple[str, HeaderValue]]
     if isinstance(headers, list):
         pairs = headers
@@ -231,12 +209,12 @@ def _show_header(value: bytes | None) -> HeaderValue:
 
 
 MESSAGE_PARTS_MAX = 500_000
-"""Limit of parts in a message of JSON: reading them takes about 25 ms."""
+"""Reading them takes about 25 ms."""
 BODY_PARTS_MAX = 300_000
-"""Limit of parts in a body with several messages, which are first only separated."""
+"""Several messages are first only separated."""
 _MARKS = (b",", b"[", b"{")
 
 
 def has_more_parts(text: bytes, most: int) -> bool:
-    """Whether `text` has more than `most` commas, opening brackets and opening braces."""
+    """Count commas, opening brackets and opening braces."""
     return len(text) > most and sum(map(text.count, _MARKS)) > most

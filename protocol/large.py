@@ -2,12 +2,10 @@
 
     piece 0 · piece 1 · … · piece n-1 · the message
 
-The pieces and the message are records, each in a separate batch. A piece has `PIECE_BYTES` of the
-body (the last piece has the rest), no key, and a header `octavo-piece` with its upload and number.
-The message comes last: key and headers as its publisher gave them, an empty value, and a header
-`octavo-large` with the length of the body, the number of pieces, and the body's CRC-32C. The
-partition's record says which records are pieces, not these headers (broker/log/ledger_list.py). The
-headers only prove, when the body is read, that it is complete and the right body.
+Each is a record in a separate batch. A piece has `PIECE_BYTES` of the body and a header
+`octavo-piece`. The message has its publisher's key and headers, an empty value, and a header
+`octavo-large` with the body's length, number of pieces and CRC-32C. The headers prove that the body
+is complete; the partition's record says which records are pieces (broker/log/ledger_list.py).
 """
 
 from __future__ import annotations
@@ -24,39 +22,35 @@ from octavo.protocol.records import Record
 LARGE_HEADER = "octavo-large"
 PIECE_HEADER = "octavo-piece"
 PIECE_BYTES = 1024 * 1024
-"""Bytes of the body in a piece: readers and writers hold only a few pieces in memory."""
+"""Readers and writers hold only a few pieces."""
 
 
 class BodyTooLong(OctavoError):
-    """More bytes have arrived than a message may have."""
-
     name = "body-too-long"
     http_status = 413
 
 
 class BrokenBody(OctavoError):
-    """The pieces are not exactly those of the message, complete and in order."""
+    """The pieces are not those of the message, complete and in order."""
 
     name = "broken-body"
     http_status = 503
 
 
 class LargeBody(msgspec.Struct, frozen=True):
-    """The message's description of its body. `crc32c` has eight hex digits."""
+    """`crc32c` has eight hex digits."""
 
     size: int
     pieces: int
     crc32c: str
     upload: str
-    """The upload that the pieces belong to."""
 
     def header(self) -> tuple[str, bytes]:
-        """Return the header with this description."""
         return LARGE_HEADER, msgspec.json.encode(self)
 
 
 def large_body_of(headers: Iterable[tuple[str, bytes | None]]) -> LargeBody | None:
-    """Return the description in the last such header; None when there is none."""
+    """The last such header counts."""
     text = next((text for name, text in reversed([*headers]) if name == LARGE_HEADER), None)
     try:
         return None if text is None else msgspec.json.decode(text, type=LargeBody)
@@ -69,15 +63,13 @@ def piece_record(upload: str, index: int, data: bytes, timestamp_ms: int) -> Rec
 
 
 class Piece(NamedTuple):
-    """A piece that was read back."""
-
     upload: str
     number: int
     data: bytes
 
 
 def piece_of(record: Record) -> Piece:
-    """Return the piece in a record. Raises `BrokenBody` when the record is not a piece."""
+    """Raises `BrokenBody` if the record is not a piece."""
     text = next((text for name, text in record.headers if name == PIECE_HEADER), None) or b""
     upload, _, index = text.decode("utf-8", "replace").rpartition(":")
     if not (index.isascii() and index.isdigit() and len(index) < 10) or record.value is None:
@@ -86,8 +78,7 @@ def piece_of(record: Record) -> Piece:
 
 
 class Cutter:
-    """Cuts a body that arrives in parts of any length. Holds less than a piece and the last
-    part."""
+    """Holds less than a piece and the last part."""
 
     def __init__(self, upload: str, bytes_max: int, piece_bytes: int = PIECE_BYTES) -> None:
         self._upload = upload
@@ -96,12 +87,10 @@ class Cutter:
         self._rest = bytearray()
         self._crc = 0
         self.size = 0
-        """Bytes that have arrived."""
         self.pieces = 0
-        """Pieces cut so far."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the pieces that are complete now. Raises `BodyTooLong`."""
+        """Raises `BodyTooLong`."""
         self.size += len(data)
         if self.size > self._bytes_max:
             raise BodyTooLong(f"it has more than {self._bytes_max} bytes")
@@ -114,26 +103,26 @@ class Cutter:
             yield piece
 
     def rest(self) -> bytes:
-        """Return the last piece, when all bytes have arrived; empty when there is none."""
+        """Return the last piece, if any, when all bytes have arrived."""
         rest, self._rest = bytes(self._rest), bytearray()
         self.pieces += bool(rest)
         return rest
 
     def body(self) -> LargeBody:
-        """Return the description of the body, after its last piece was cut."""
+        """For after the last piece was cut."""
         assert not self._rest
         return LargeBody(self.size, self.pieces, f"{self._crc:08x}", self._upload)
 
 
 class Assembler:
-    """Puts a body together again and checks everything. Holds no piece."""
+    """Puts a body together and checks everything. Holds no piece."""
 
     def __init__(self, body: LargeBody) -> None:
         self._body = body
         self._next = self._size = self._crc = 0
 
     def take(self, piece: Piece) -> bytes:
-        """Return the next bytes. Raises `BrokenBody`."""
+        """Raises `BrokenBody`."""
         body = self._body
         if piece.upload != body.upload:
             raise BrokenBody(
@@ -151,8 +140,7 @@ class Assembler:
         return piece.data
 
     def _check_whole(self) -> None:
-        """Check the whole body before the last piece is returned, so that no broken body is
-        delivered."""
+        """Before the last piece is returned, so that no broken body is delivered whole."""
         found = (self._size, f"{self._crc:08x}")
         if found != (self._body.size, self._body.crc32c):
             raise BrokenBody(

@@ -1,14 +1,9 @@
 """The headers of an answer to `receive` in record batches: which messages are leased. Pure.
 
-The batches are sent as they are stored, so they may hold more messages than were handed out. HTTP
-headers give the partition (`Octavo-Partition`), the lease (`Octavo-Lease: epoch-number`), the
-offsets that are handed out (`Octavo-Leased: 41:57,60:61*3`; `*3` marks a third delivery) and the
-entries of the batches (`Octavo-Entries: 12:0+2`: two entries of ledger 12, from entry 0 on).
-Another header tells how to read their append times (append_time.py).
-
-A read in record batches has the last two headers. A stream of batches has no end when its headers
-are sent. So a reader that asks for it by `Octavo-Entries: before-each` gets the ledger and the
-entry before each batch.
+Batches are sent as stored and may hold other messages, too. `Octavo-Lease: epoch-number`;
+`Octavo-Leased: 41:57,60:61*3` has the offsets (`*3`: a third delivery); `Octavo-Entries: 12:0+2`
+the batches' entries (two of ledger 12, from entry 0 on). A stream's batches are unknown when its
+headers are sent, so `Octavo-Entries: before-each` asks for ledger and entry before each batch.
 """
 
 from __future__ import annotations
@@ -24,14 +19,14 @@ LEASE_HEADER = "Octavo-Lease"
 LEASED_HEADER = "Octavo-Leased"
 ENTRIES_HEADER = "Octavo-Entries"
 ENTRY_RUNS_MAX = 100
-"""Runs of entries in a header, about 3 KiB: clients refuse a header that is longer than 8 KiB."""
+"""About 3 KiB: clients refuse a header above 8 KiB."""
 BEFORE_EACH = "before-each"
-"""Asks for a stream of batches with ledger and entry before each batch, as `ENTRY`."""
+"""Asks for ledger and entry before each batch, as `ENTRY`."""
 ENTRY = struct.Struct(">qq")
 
 
 class Run(NamedTuple):
-    """Offsets from `start` on, before `end`, each handed out for the `times`-th time."""
+    """Offsets before `end`, handed out for the `times`-th time."""
 
     start: int
     end: int
@@ -39,9 +34,9 @@ class Run(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """The messages handed out of a partition. `entries` are (ledger, entry), one for each batch.
+    """`entries`: (ledger, entry) of each batch.
 
-    `append_time` is the header for `append_time.Times`, "" when no batch has an append time.
+    `append_time` is the header for `append_time.Times`.
     """
 
     partition: int
@@ -51,7 +46,6 @@ class Leased(NamedTuple):
     append_time: str = ""
 
     def headers(self) -> dict[str, str]:
-        """Return the HTTP headers."""
         runs = [
             f"{start}:{end}" + (f"*{count}" if count > 1 else "") for start, end, count in self.runs
         ]
@@ -67,7 +61,7 @@ class Leased(NamedTuple):
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Leased:
-        """Parse the headers of an answer. Raises `ValueError` for invalid headers."""
+        """Raises `ValueError`."""
         try:
             return cls(
                 int(headers[PARTITION_HEADER]),
@@ -81,7 +75,7 @@ class Leased(NamedTuple):
 
 
 def runs_of(offsets: Sequence[int], counts: Mapping[int, int]) -> list[Run]:
-    """Return ascending offsets as runs; `counts` has the offsets that were handed out before."""
+    """`offsets` ascend; `counts` has the earlier deliveries."""
     found: list[Run] = []
     start = end = offsets[0]
     count = counts.get(start, 1)
@@ -96,7 +90,7 @@ def runs_of(offsets: Sequence[int], counts: Mapping[int, int]) -> list[Run]:
 
 
 def joined(entries: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Return entries as (ledger, first entry, count)."""
+    """Return (ledger, first entry, count)."""
     found: list[tuple[int, int, int]] = []
     for ledger, entry in entries:
         if found and found[-1][0] == ledger and sum(found[-1][1:]) == entry:
@@ -107,17 +101,16 @@ def joined(entries: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
 
 
 def entries_text(entries: Iterable[tuple[int, int]]) -> str:
-    """Encode entries for the header."""
     return ",".join(f"{ledger}:{first}+{count}" for ledger, first, count in joined(entries))
 
 
 def entries_of(text: str) -> list[tuple[int, int]]:
-    """Decode the entries of a header. Raises `ValueError`."""
+    """Raises `ValueError`."""
     return [one for run in text.split(",") for one in _entries(run)] if text else []
 
 
 def entries_told(entries: Sequence[tuple[int, int]]) -> int:
-    """Return how many entries, from the first on, fit into a header: at least one, if any."""
+    """Return how many entries fit into a header: at least one, if any."""
     runs = 0
     last: tuple[int, int] | None = None
     for index, (ledger, entry) in enumerate(entries):

@@ -1,4 +1,4 @@
-"""The rule for names of namespaces, topics and subscriptions, for brokers and clients."""
+"""The rule for names of namespaces, topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ from octavo.protocol.codes import KafkaCode, OctavoError
 NAME_CHARS_MAX = 249
 NAME_PATTERN = rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}"
 NOT_NAMES = (".", "..")
-"""They match the pattern, but would climb in a path."""
+"""They would climb in a path."""
 NAME_RULE = f"a name has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ - and is not '.' or '..'"
-"""The rule for error messages."""
 
 _NAME_SHOWN_CHARS = 60
 _NAME = re.compile(NAME_PATTERN)
 
 
 def is_name(text: str) -> bool:
-    """Kafka's rule, as in `NAME_RULE`."""
+    """Kafka's rule."""
     return _NAME.fullmatch(text) is not None and text not in NOT_NAMES
 
 
 class InvalidName(OctavoError):
-    """A name that breaks `NAME_RULE` (400)."""
-
     name = "invalid-name"
     http_status = 400
     kafka = KafkaCode.INVALID_TOPIC
 
 
 def checked_name(what: str, text: str) -> str:
-    """Return `text` if it may name a namespace, topic or subscription. Raises `InvalidName`."""
+    """`what` says of what. Raises `InvalidName`."""
     if is_name(text):
         return text
     shown = text if len(text) <= _NAME_SHOWN_CHARS else text[:_NAME_SHOWN_CHARS] + "…"

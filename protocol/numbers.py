@@ -1,8 +1,7 @@
 """Read numbers from text, strictly: each number has a single spelling. Pure.
 
-Python's `int` accepts `+7`, ` 7`, `007`, `1_000` and the digits of every alphabet. Two spellings of
-a number are two different texts for a cache, a log or an access rule. So code that reads a number
-from a header, a path or a query uses this module, where `7` is the only way to write 7.
+Python's `int` accepts `+7`, ` 7`, `007`, `1_000` and every alphabet's digits: different texts for a
+cache, a log or an access rule.
 """
 
 from __future__ import annotations
@@ -13,16 +12,13 @@ import re
 WHOLE_MAX = 2**63 - 1
 """The largest offset, ledger id, entry id and producer id."""
 AMOUNT = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?"
-"""A pattern for a time or a size before its unit: `30`, `1.5`; without a sign."""
+"""Before its unit: `30`, `1.5`; without a sign."""
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def whole(text: str, most: int = WHOLE_MAX, least: int = 0) -> int | None:
-    """Return the number that `text` spells; None unless it is from `least` to `most`.
-
-    No sign except the `-` of a negative number, no leading zero, no space, only the digits 0-9.
-    """
+    """None unless it is from `least` to `most`."""
     if _WHOLE.fullmatch(text) is None:
         return None
     found = int(text)
@@ -30,10 +26,9 @@ def whole(text: str, most: int = WHOLE_MAX, least: int = 0) -> int | None:
 
 
 def producer_number(name: str) -> int:
-    """Return the 63-bit id of a producer with this name.
+    """Return a producer's 63-bit id.
 
-    A number stands for itself. Every other name, `007` among them, becomes the first 63 bits of its
-    SHA-256.
+    A number stands for itself; other names become the first 63 bits of their SHA-256.
     """
     found = whole(name)
     if found is not None:

@@ -1,8 +1,8 @@
-"""Decode records that the compiled codec refuses. Pure.
+r"""Decode records that the compiled codec refuses. Pure.
 
-The codec refuses a header whose name is not UTF-8, and with it every record in the same call. Here
-records are read singly. A name that is not UTF-8 is shown with its bytes spelled out (`caf\\xe9`),
-and only a record that is really damaged becomes an empty message that says so.
+It refuses all records of a call for one header name that is not UTF-8. Here such a name is shown
+with its bytes spelled out (`caf\xe9`), and only a damaged record becomes an empty message that says
+so.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from octavo.protocol.limits import RECORD_HEADERS_MAX
 from octavo.protocol.records import Record
 
 ERROR_HEADER = "octavo-error"
-"""The header of an empty message in place of a damaged record; its value says why."""
+"""In the message that replaces a damaged record: why."""
 _VARINT_BITS_MAX = 70
 _APPEND_TIME = 0x08
 
 
 class OddRecord(NamedTuple):
-    """A record with the same attributes as the compiled codec's records."""
-
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
@@ -30,9 +28,9 @@ class OddRecord(NamedTuple):
 
 
 def parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
-    """Decode the record in `data` from `start` (its length) to `end`. Raises `ValueError`.
+    """`start` is at the record's length; `offset` counts from the batch's base.
 
-    `offset` counts from the batch's base.
+    Raises `ValueError`.
     """
     try:
         return _parse(data, start, end, header)
@@ -44,7 +42,7 @@ def _parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
     size, at = _varint(data, start)
     if at + size != end:
         raise ValueError(f"its length is {size}, {end - at} bytes are there")
-    time_delta, at = _varint(data, at + 1)  # skip the attributes, which are unused
+    time_delta, at = _varint(data, at + 1)
     offset, at = _varint(data, at)
     key, at = _bytes(data, at, end)
     value, at = _bytes(data, at, end)
@@ -68,18 +66,15 @@ def _parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
 
 
 def damaged(header: BatchHeader, offset: int, why: str) -> OddRecord:
-    """Return the message that replaces a record that cannot be read."""
     return OddRecord(None, None, [(ERROR_HEADER, why.encode())], header.first_timestamp, offset)
 
 
 def as_record(found: OddRecord, delta: int) -> Record:
-    """Convert to `Record`."""
     return Record(found.key, found.value, found.headers, found.timestamp, delta)
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Return a field and the next position. A length below 0 means none, as in the compiled
-    codec."""
+    """Below 0, a length means none, as in the compiled codec."""
     size, at = _varint(data, at)
     if size < 0:
         return None, at

@@ -1,8 +1,4 @@
-"""Protobuf messages declared at run time, from tables of their fields.
-
-Only field names, numbers and kinds matter on the wire and in protobuf text. They are listed as
-data, so that no generated code and no protoc step is needed.
-"""
+"""Protobuf messages declared at run time from tables of fields, without generated code."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ _LABELS = {
 
 
 class F(NamedTuple):
-    """A field: number, name, label, and a kind, or the name of an enum or a message."""
+    """`kind` may be the name of an enum or a message."""
 
     number: int
     name: str
@@ -41,9 +37,9 @@ def message_classes(
     enums: Mapping[str, Mapping[str, int]],
     messages: Mapping[str, Sequence[F]],
 ) -> dict[str, Any]:
-    """Return a class for each of `messages` (proto2), by name.
+    """Return classes (proto2) by name.
 
-    Their attributes exist only at run time, hence Any: keep the codecs that use them small.
+    Their attributes exist only at run time, hence Any.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto2"

@@ -1,12 +1,8 @@
 """Encode and decode the records of a RecordBatch v2, and choose the partition of a key.
 
-The compiled codec of `aiokafka.record` does the work for each record; this module adds the
-project's types, bounds and errors. A batch is built once, by its producer or by the broker that
-took its messages singly, and never rebuilt. Nothing here reads a clock: timestamps come from the
-caller. Spec: docs/formats/record_batch.md.
-
-Reading a packed batch is bounded (`compression.unpack`): the records are unpacked here and not by
-aiokafka, whose snappy reader never ends on a block of negative length.
+A batch is built once and never rebuilt. `aiokafka.record` does the work for each record, but packed
+batches are unpacked here: its snappy reader never ends on a block of negative length. Spec:
+docs/formats/record_batch.md.
 """
 
 from __future__ import annotations
@@ -36,11 +32,10 @@ from octavo.protocol.due import is_delayed
 from octavo.protocol.entry import Buffer
 
 _UNLIMITED = 2**31 - 1
-"""The builder's own size limit is not used: callers bound the contents of a batch."""
 RECORD_OVERHEAD_BYTES = 16
-"""Approximate bytes of a message in a batch in addition to its `record_bytes`."""
+"""In addition to `record_bytes`; approximate."""
 _LATER_MS = 2
-"""With times shifted by this much, the builder treats -1 like any other time."""
+"""Times shifted by this make the builder treat -1 like any other time."""
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
 _KEY_BYTES_REMEMBERED_MAX = 64
 _KEYS_REMEMBERED_MAX = 65_536
@@ -48,10 +43,7 @@ _KEYS_REMEMBERED_MAX = 65_536
 
 @cache
 def _codec() -> Any:
-    """Import aiokafka's codec when it is first used.
-
-    The import takes longer than all the rest of a client that neither reads nor writes.
-    """
+    """The import takes long, and some clients never need it."""
     from aiokafka.record import default_records
 
     return default_records
@@ -59,17 +51,16 @@ def _codec() -> Any:
 
 @cache
 def not_records() -> tuple[type[Exception], ...]:
-    """Return the errors that `open_batch` raises when the records contradict header or lengths."""
+    """Return what `open_batch` raises if the records contradict header or lengths."""
     from aiokafka.errors import CorruptRecordException
 
     return (CorruptRecordException, ValueError)
 
 
 class Record(NamedTuple):
-    """A message. `timestamp_ms` counts from 1970, UTC; `offset_delta` from the batch's base.
+    """`timestamp_ms`: since 1970, UTC. `offset_delta`: from the batch's base.
 
-    `headers` are (name, value) pairs in the producer's order; names may repeat. When a batch is
-    built, `offset_delta` is ignored: a record's delta is its position.
+    `headers` are in the producer's order; names may repeat.
     """
 
     key: bytes | None
@@ -82,8 +73,7 @@ class Record(NamedTuple):
 def record_bytes(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """Return the size that `MESSAGE_BYTES_MAX` bounds: key, value and headers, with their
-    lengths."""
+    """The size that `MESSAGE_BYTES_MAX` bounds."""
     size = (len(key) if key else 0) + (len(value) if value else 0)
     if headers:
         size += sum(len(name) * 2 + len(text or b"") + 4 for name, text in headers)
@@ -98,9 +88,9 @@ def build_batch(
     base_sequence: int = -1,
     compression: int = Compression.NONE,
 ) -> bytes:
-    """Build a whole batch with base offset 0.
+    """`offset_delta` is ignored.
 
-    Raises `InvalidBatch` when there are no records, `UnsupportedCompression`.
+    Raises `InvalidBatch` if there are no records, `UnsupportedCompression`.
     """
     kind = compression_of(compression)
     builder = _codec().DefaultRecordBatchBuilder(
@@ -110,7 +100,7 @@ def build_batch(
     position, delayed, later_ms = -1, False, 0
     for position, (key, value, headers, timestamp_ms, _) in enumerate(records):
         if position == 0 and timestamp_ms == NO_TIME_MS:
-            later_ms = _LATER_MS  # else the builder gives the first record the second's time
+            later_ms = _LATER_MS  # else the first record would get the second's time
         if headers:
             append(position, timestamp_ms + later_ms, key, value, list(headers))
             delayed = delayed or is_delayed(headers)
@@ -127,10 +117,9 @@ def build_batch(
 def build_gapped_batch(
     records: Iterable[Record], base_offset: int, *, compression: int = Compression.NONE
 ) -> bytes:
-    """Build a whole batch whose records have the offsets `base_offset + offset_delta`, with gaps.
+    """Build a batch with the offsets `base_offset + offset_delta`, ascending.
 
-    For compacted ledgers, and for the last batch of a fork; clients may not publish gaps. The
-    deltas must ascend. Raises `InvalidBatch` when there are no records, `UnsupportedCompression`.
+    For compacted ledgers and forks; clients may not publish gaps.
     """
     kind = compression_of(compression)
     builder = _codec().DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)
@@ -138,7 +127,7 @@ def build_gapped_batch(
     for key, value, headers, timestamp_ms, delta in records:
         assert delta > last
         if last < 0 and timestamp_ms == NO_TIME_MS:
-            later_ms = _LATER_MS  # else the builder gives the first record the second's time
+            later_ms = _LATER_MS  # else the first record would get the second's time
         last = delta
         given = list(headers) if headers else _NO_HEADERS
         builder.append(delta, timestamp_ms + later_ms, key, value, given)
@@ -155,11 +144,7 @@ def _marked(batch: bytes, attribute: int) -> bytes:
 
 
 def front_of_batch(batch: Buffer, count: int) -> bytes:
-    """Return a batch of the first `count` records of a whole batch, with base offset 0, no
-    producer.
-
-    A fork that ends within a batch stores this front of the batch. Raises like `read_records`.
-    """
+    """For a fork that ends within a batch; without the producer."""
     attributes = read_header(batch).attributes
     kind = attributes & ATTRIBUTE_COMPRESSION
     front = build_gapped_batch(islice(read_records(batch), count), 0, compression=kind)
@@ -168,7 +153,7 @@ def front_of_batch(batch: Buffer, count: int) -> bytes:
 
 
 def _earlier(batch: bytes, by_ms: int) -> bytes:
-    """Move the batch's times back; the records' times are relative to them."""
+    """Move the batch's times; the records' times are relative to them."""
     header = read_header(batch)
     moved = header._replace(
         first_timestamp=header.first_timestamp - by_ms, max_timestamp=header.max_timestamp - by_ms
@@ -177,11 +162,10 @@ def _earlier(batch: bytes, by_ms: int) -> bytes:
 
 
 def read_records(batch: Buffer) -> Iterator[Record]:
-    """Yield the records of a whole batch that `batch.check_batch` has checked, in order.
+    """Yield the records of a batch that `batch.check_batch` has checked.
 
-    A record's `offset_delta` is its position; `check_batch` vouches that the header agrees, unless
-    gaps were allowed (then use `read_gapped_records`). Raises only `InvalidBatch`, when the records
-    contradict header or lengths, and `UnsupportedCompression`.
+    `offset_delta` is the position: with gaps, use `read_gapped_records`. Raises `InvalidBatch` and
+    `UnsupportedCompression`.
     """
     found = _header_of_whole(batch)
     position = 0
@@ -194,10 +178,9 @@ def read_records(batch: Buffer) -> Iterator[Record]:
 
 
 def read_gapped_records(batch: Buffer) -> Iterator[Record]:
-    """Yield the records of a whole batch, each with the `offset_delta` stored in it.
+    """Yield the records, each with its stored `offset_delta`.
 
-    For batches of a compacted view that `check_batch(gaps=True)` or an entry's digest has checked.
-    Raises like `read_records`, also when the deltas do not ascend to the header's last delta.
+    Raises like `read_records`, also if the deltas do not ascend to the header's last delta.
     """
     found = _header_of_whole(batch)
     position, last = 0, -1
@@ -230,10 +213,9 @@ def _header_of_whole(batch: Buffer) -> BatchHeader:
 
 
 def open_batch(batch: Buffer) -> Iterable[Any]:
-    """Yield the records as aiokafka's objects, which are fast to make and slow to access twice.
+    """Yield aiokafka's records, which are fast to make and slow to access twice.
 
-    For a batch that `check_batch` or an entry's digest has checked. Iterating over it raises
-    `not_records()` where `read_records` raises `InvalidBatch`.
+    Iteration raises `not_records()` where `read_records` raises `InvalidBatch`.
     """
     found = read_header(batch)
     kind = compression_of(found.attributes & ATTRIBUTE_COMPRESSION)
@@ -244,7 +226,6 @@ def open_batch(batch: Buffer) -> Iterable[Any]:
 
 
 def _unpacked(found: BatchHeader, batch: bytes, kind: Compression) -> bytes:
-    """Return the batch without compression. Its checksum is not computed again: it is not used."""
     records = unpack(kind, batch[HEADER_BYTES:])
     plain = found._replace(
         batch_length=found.batch_length + len(records) - (len(batch) - HEADER_BYTES),
@@ -254,7 +235,6 @@ def _unpacked(found: BatchHeader, batch: bytes, kind: Compression) -> bytes:
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """Return the partition of `key` among `partitions`, the same as in Kafka's Java client."""
     if len(key) <= _KEY_BYTES_REMEMBERED_MAX:
         return _remembered_hash(key) % partitions
     return (murmur2(key) & 0x7FFFFFFF) % partitions
@@ -266,7 +246,7 @@ def _remembered_hash(key: bytes) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2, 32 bits, with Kafka's seed, unsigned (Kafka's `Utils.murmur2`)."""
+    """Kafka's `Utils.murmur2`: 32 bits, unsigned."""
     length = len(data)
     mixed = 0x9747B28C ^ length
     for word in struct.unpack_from(f"<{length >> 2}I", data):

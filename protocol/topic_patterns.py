@@ -1,11 +1,8 @@
 """Topics by name or by pattern: `orders`, `ns/orders`, `ns/orders-*`. Pure.
 
-A pattern is a topic's name with `*` (any characters, also none) or `?` (one) in it; it matches only
-in its own namespace. A subscription to `orders-*` must not receive its own dead letters, or it
-would make dead letters of them again. So a pattern does not match topics of dead letters or
-retries: neither those that a subscription sends them to, nor names that end in `-dlq` or `-retry`.
-Only a pattern with that ending matches names with that ending. Brokers and clients use the same
-rule.
+`*` stands for any characters or none, `?` for one. A pattern matches no topic for dead letters or
+retries, by use or by its ending `-dlq` or `-retry`, unless it has that ending: a subscription to
+`orders-*` must not make its dead letters dead letters again.
 """
 
 from __future__ import annotations
@@ -20,17 +17,14 @@ _WILD = re.compile(r"[*?]")
 _DEFAULT_NAMESPACE = "public"
 DEAD_LETTER_SUFFIX = "dlq"
 RETRY_SUFFIX = "retry"
-"""The endings of topics that brokers make for dead letters and retries."""
 _OF_LETTERS = tuple(f"-{suffix}" for suffix in (DEAD_LETTER_SUFFIX, RETRY_SUFFIX))
 
 
 class InvalidPattern(ValueError):
-    """Text that is neither a topic nor a pattern; the message says what would be right."""
+    pass
 
 
 class TopicPattern(NamedTuple):
-    """A namespace, and a topic's name or a pattern of names."""
-
     namespace: str
     topic: str
 
@@ -39,8 +33,7 @@ class TopicPattern(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TopicPattern:
-        """Parse `topic` or `namespace/topic`, with `*` and `?` in the topic. Raises
-        `InvalidPattern`."""
+        """`topic` or `namespace/topic`. Raises `InvalidPattern`."""
         namespace, slash, topic = text.rpartition("/")
         found = cls(namespace if slash else _DEFAULT_NAMESPACE, topic)
         if not is_name(found.namespace):
@@ -54,14 +47,12 @@ class TopicPattern(NamedTuple):
 
     @property
     def is_wild(self) -> bool:
-        """Whether it may match several topics, also topics that do not exist yet."""
         return _WILD.search(self.topic) is not None
 
     def matches(self, topic: str, *, has_letters: bool = False) -> bool:
-        """Whether it matches the topic of that name in its namespace.
+        """Takes time linear in the name's length.
 
-        The time is linear in the name's length, whatever the pattern is. `has_letters`:
-        subscriptions send dead letters or retries to the topic.
+        `has_letters`: the topic gets dead letters or retries.
         """
         if self.is_wild and topic.endswith(_OF_LETTERS):
             suffix = topic[topic.rindex("-") :]
@@ -75,20 +66,18 @@ class TopicPattern(NamedTuple):
 class _Compiled:
     """A pattern as a state machine; its states are the bits of a number.
 
-    Bit n is set when the first n characters of the pattern, without its stars, match what was read.
-    All states advance at once, so a name takes a step for each of its characters. Backtracking at
-    each star took 20 seconds for 20 patterns and names, and as a regular expression `*a*a*a*…`
-    would take exponential time.
+    Bit n is set while the pattern's first n characters, without stars, match what was read. All
+    states advance at once. Backtracking took 20 seconds for 20 patterns and names; as a regular
+    expression `*a*a*a*…` takes exponential time.
     """
 
     def __init__(self, pattern: str) -> None:
         assert len(pattern) <= NAME_CHARS_MAX
         self._any = 0
-        """Bits of the places that match any character."""
         self._stars = 0
-        """Bits of the places where a state may stay."""
+        """Where a state may stay."""
         self._places: dict[str, int] = {}
-        """By character, the bits of the places that match it."""
+        """Bits by character."""
         length = 0
         for one in pattern:
             if one == "*":

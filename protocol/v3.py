@@ -1,10 +1,9 @@
-"""BookKeeper's v3 frames: protobuf requests and their answers, matched by a transaction id.
+"""BookKeeper's v3 frames: protobuf requests and answers, matched by a transaction id.
 
     frame := length:i32 message              length counts the message only
     message := Request | Response            v3_schema.py has their fields
 
-`parse_request` decides what a request is. Adds and reads are decoded with the flags of v2 frames
-(frames.py), so a bookie treats both alike. Answers copy the request's header. Spec:
+Adds and reads get the flags of v2 frames, so a bookie treats both alike. Spec:
 docs/formats/frames_v3.md.
 """
 
@@ -52,17 +51,15 @@ STATUS = {
     Code.TOO_MANY_REQUESTS: 506,
     Code.UNKNOWN_STATE: 507,
 }
-"""The v3 status of each code. Unlike v2, v3 has a number for all of them."""
 
 _RECOVERY_ADD = 1
 _DEFERRED_SYNC = 1
-"""A bit of `writeFlags`."""
 _FENCE_LEDGER = 1
 _ENTRY_PIGGYBACK = 2
 
 
 class Add(NamedTuple):
-    """A decoded add. `flags` are those of a v2 frame."""
+    """`flags` are a v2 frame's."""
 
     head: bytes
     flags: int
@@ -73,7 +70,7 @@ class Add(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A decoded read. `flags` are those of a v2 frame; entry −1 is the last entry."""
+    """`flags` are a v2 frame's; entry −1 is the last entry."""
 
     head: bytes
     flags: int
@@ -81,10 +78,10 @@ class Read(NamedTuple):
     entry_id: int
     key: bytes
     previous_lac: int | None = None
-    """For a long poll: wait until the ledger's LAC is above it."""
+    """A long poll waits until the LAC is above it."""
     timeout_ms: int | None = None
     piggyback: bool = False
-    """Whether a long poll asks for the entry after `previous_lac`."""
+    """A long poll asks for the entry after `previous_lac`."""
 
     @property
     def waits(self) -> bool:
@@ -92,20 +89,19 @@ class Read(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Any other request. `op` may be unknown, and `body` may belong to another operation."""
+    """`op` may be unknown, and `body` another operation's."""
 
     head: bytes
     op: int
     version: int
     body: Any
-    """The `RequestMessage`."""
 
 
 Request = Add | Read | Call
 
 
 def parse_request(frame: memoryview) -> Request | None:
-    """Decode a whole frame (length prefix included); None when it is not a v3 request.
+    """None: not a v3 request.
 
     An add or read without its body, or of another version, becomes a `Call`.
     """
@@ -130,7 +126,7 @@ def parse_request(frame: memoryview) -> Request | None:
 
 
 def flags_of_write(write_flags: int) -> int:
-    """Return the v2 flags for an add's `writeFlags`; unknown bits are ignored."""
+    """Unknown bits are ignored."""
     return int(Flag.DEFERRED_SYNC) if write_flags & _DEFERRED_SYNC else 0
 
 
@@ -149,7 +145,7 @@ def _read(head: bytes, flags: int, read: Any) -> Read:
 
 
 def varint(number: int) -> bytes:
-    """Encode a 64-bit number as protobuf does; negative numbers take ten bytes."""
+    """Negative numbers take ten bytes."""
     number &= 0xFFFF_FFFF_FFFF_FFFF
     if number < _VARINT_MORE:
         return bytes((number,))
@@ -162,11 +158,8 @@ def varint(number: int) -> bytes:
 
 
 def head_of(version: int, op: int, txn_id: int) -> bytes:
-    """Encode the header of an answer, which repeats the request's."""
+    """Repeats the request's header."""
     return b"".join((b"\x08", varint(version), b"\x10", varint(op), b"\x18", varint(txn_id)))
-
-
-# Answers
 
 
 _STATUS_BYTES = {code: varint(status) for code, status in STATUS.items()}
@@ -194,7 +187,7 @@ def read_answer(
     entry: bytes | None = None,
     lac: int | None = None,
 ) -> bytes:
-    """Encode a read answer; `lac` is the highest that the bookie knows, if it may be told."""
+    """`lac` is the highest that the bookie knows, if it may be told."""
     status = _STATUS_BYTES[code]
     ids = b"".join((b"\x08", status, b"\x10", varint(ledger_id), b"\x18", varint(entry_id)))
     if entry is not None:
@@ -204,8 +197,7 @@ def read_answer(
 
 
 def answer(head: bytes, code: Code, name: str = "", **fields: Any) -> bytes:
-    """Encode any other answer; `name` is the body's field, which takes `fields` and often the
-    status."""
+    """`name` is the body's field, which takes `fields` and often the status."""
     message = ResponseMessage(status=STATUS[code])
     message.header.MergeFromString(head)
     if name:
@@ -218,7 +210,7 @@ def answer(head: bytes, code: Code, name: str = "", **fields: Any) -> bytes:
 
 
 def start_tls_request(txn_id: int) -> bytes:
-    """Ask a bookie to start TLS on this connection; wait for its answer before sending more."""
+    """Wait for the answer before sending more."""
     message = RequestMessage()
     message.header.version, message.header.operation = VERSION, Op.START_TLS
     message.header.txnId = txn_id
@@ -228,7 +220,7 @@ def start_tls_request(txn_id: int) -> bytes:
 
 
 def start_tls_code(message: bytes) -> Code:
-    """Decode the answer to START_TLS. Raises `ProtocolError` for another answer."""
+    """Raises `ProtocolError` for another answer."""
     try:
         found = ResponseMessage.FromString(message)
     except DecodeError as error:
@@ -239,7 +231,6 @@ def start_tls_code(message: bytes) -> Code:
 
 
 def auth_message(call: Call) -> AuthMessage:
-    """Return the message of a request with `Op.AUTH`; empty when it has no body."""
     return AuthMessage(call.body.authRequest.authPluginName, call.body.authRequest.payload)
 
 
@@ -247,10 +238,9 @@ _NOBODY_ASKED = AuthMessage(AUTH_DISABLED, b"")
 
 
 def is_auth(call: Call) -> bool:
-    """Whether the request is AUTH in a supported version."""
     return call.op == Op.AUTH and call.version == VERSION
 
 
 def auth_answer(head: bytes, code: Code = Code.OK, said: AuthMessage = _NOBODY_ASKED) -> bytes:
-    """Encode an AUTH answer; by default it says that this bookie requires no authentication."""
+    """By default: this bookie requires no authentication."""
     return answer(head, code, "authResponse", authPluginName=said.plugin, payload=said.payload)

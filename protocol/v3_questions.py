@@ -1,8 +1,6 @@
-"""The client's side of BookKeeper's v3 frames: operations that v2 lacks, for Apache's bookies.
-Pure.
+"""The client's side of BookKeeper's v3 frames: operations that v2 lacks. Pure.
 
-It encodes requests and decodes answers; v3.py is the bookie's side of both. Spec:
-docs/formats/frames_v3.md.
+Spec: docs/formats/frames_v3.md.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ _CODES = {status: code for code, status in STATUS.items()}
 
 
 class V3Answer(NamedTuple):
-    """The answer to the request with that id; `message` is the whole `ResponseMessage`."""
-
     request_id: int
     code: int
     message: Any
@@ -30,7 +26,7 @@ class V3Answer(NamedTuple):
 def write_lac_request(
     request_id: int, ledger_id: int, lac: int, key: bytes, signed: bytes
 ) -> bytes:
-    """Encode an explicit LAC; `signed` is the result of `entry.pack_lac`."""
+    """`signed` is the result of `entry.pack_lac`."""
     message = _request(Op.WRITE_LAC, request_id)
     body = message.writeLacRequest
     body.ledgerId, body.lac, body.masterKey, body.body = ledger_id, lac, key, signed
@@ -38,17 +34,14 @@ def write_lac_request(
 
 
 def read_lac_request(request_id: int, ledger_id: int) -> bytes:
-    """Ask for the explicit LAC, and for the last entry, whose header has a LAC too."""
+    """The last entry's header has a LAC too."""
     message = _request(Op.READ_LAC, request_id)
     message.readLacRequest.ledgerId = ledger_id
     return _framed(message)
 
 
 def parse_v3_answers(data: memoryview, frame_bytes_max: int) -> tuple[list[V3Answer], int]:
-    """Return the whole answers in `data`, in order, and where the unfinished frame begins.
-
-    Raises `ProtocolError`: then the connection must be closed.
-    """
+    """Return the whole answers, and where the unfinished frame begins. Raises `ProtocolError`."""
     found: list[V3Answer] = []
     start = 0
     while len(data) - start >= LENGTH.size:

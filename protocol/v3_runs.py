@@ -1,10 +1,8 @@
-"""Take and answer runs of similar v3 adds as a whole, with no Python work for each add. Pure.
+"""Take and answer runs of similar v3 adds, with no Python work for each add. Pure.
 
-A busy writer sends frames of the same length that differ only in transaction id, entry id and
-entry. `take_run` walks the first frame by hand, and compares the following frames with it column by
-column: the k-th byte of all frames is one slice. It takes only what it understands completely.
-Everything unusual is left to `v3.parse_request`, which costs ten times as much. A test checks that
-both agree.
+A busy writer's frames have the same length. `take_run` walks the first by hand and compares the
+others column by column: the k-th byte of all frames is one slice. Anything unusual goes to
+`v3.parse_request`, ten times as dear. A test checks that both agree.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from octavo.protocol.frames import Flag
 from octavo.protocol.v3 import add_answer, flags_of_write, varint
 
 _FRONT_BYTES = 112
-"""The most bytes before the entry of an add in the usual form."""
+"""The most bytes before a usual add's entry."""
 _REST_BYTES_MAX = 16
 _RUN_MIN = 16
-"""Shorter runs are walked frame by frame: a slice for each column would cost more."""
+"""For fewer, a slice for each column costs more."""
 _HEAD_FRONT = b"\x08\x03\x10\x02\x18"
 """Version 3, operation ADD; then the transaction id."""
 _ADD_TAG = b"\xaa\x06"
@@ -31,14 +29,13 @@ _FLAG_TAG = 0xA0
 _WRITE_FLAGS_TAG = 0x28
 _NUMBER_BYTES_MAX = 8
 _LENGTH_BYTES_MAX = 5
-"""`v3.parse_request` knows no longer lengths."""
 _MORE = 0x80
 _LOW, _HIGH = bytes(range(0x80)), bytes(range(0x80, 0x100))
 _RECOVERY_ADD = 1
 
 
 class _Shape(NamedTuple):
-    """The varying parts of a frame, as positions counted from its first byte."""
+    """Positions from the frame's first byte."""
 
     flags: int
     ledger_id: int
@@ -51,15 +48,15 @@ class _Shape(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """The headers of a run's requests, which its answers repeat."""
+    """Answers repeat these headers."""
 
     adds: int
     txn_bytes: int
     txns: bytes
-    """The transaction ids, back to back. A priority is not repeated."""
+    """Back to back. A priority is not repeated."""
 
     def answers(self, code: Code, ledger_id: int, first: int) -> bytes:
-        """Encode an answer for each add; all entry ids of a run have the same encoded length."""
+        """All entry ids have the same encoded length."""
         txn_bytes, one = self.txn_bytes, self.txns[: self.txn_bytes]
         front = _HEAD_FRONT + one
         frame = add_answer(front, code, ledger_id, first)
@@ -77,22 +74,18 @@ class Heads(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Entries `first_entry … first_entry + len(entries) − 1` of a ledger, with the same length."""
-
     flags: int
-    """The flags of a v2 frame."""
     ledger_id: int
     first_entry: int
     key: bytes
     entries: list[Buffer]
     heads: Heads | bytes
-    """A single header for a run of a single add, to save memory: many may wait for the disk."""
+    """A plain header for a single add, to save memory."""
     end: int
-    """The position of the first byte that was not taken."""
 
 
 def take_run(data: memoryview, start: int, following: int) -> Run | None:
-    """Take adds from the whole frame `data[start:following]` on; None when that is unusual."""
+    """None if the frame `data[start:following]` is unusual."""
     shape = _shape(bytes(data[start : min(following, start + _FRONT_BYTES)]), following - start)
     if shape is None:
         return None
@@ -123,7 +116,7 @@ def take_run(data: memoryview, start: int, following: int) -> Run | None:
 
 
 def varints(first: int, count: int) -> bytes:
-    """Encode `count` consecutive numbers, whose varints have the same length, back to back."""
+    """Encode consecutive numbers whose varints have the same length."""
     width = len(varint(first))
     out = bytearray(width * count)
     for column in range(width):
@@ -132,7 +125,7 @@ def varints(first: int, count: int) -> bytes:
 
 
 def _digits(first: int, count: int, column: int, more: int) -> bytes:
-    """Return the base-128 digits in a place of consecutive numbers, each with `more`."""
+    """Return one base-128 digit of consecutive numbers."""
     if not column:
         cycle = bytes(digit | more for digit in range(128))
         return (cycle * (count // 128 + 2))[first & 0x7F :][:count]
@@ -147,7 +140,7 @@ def _digits(first: int, count: int, column: int, more: int) -> bytes:
 
 
 def _shape(front: bytes, size: int) -> _Shape | None:
-    """Decode the first bytes of a frame of `size` bytes, up to its entry; None if unusual."""
+    """None if unusual."""
     try:
         return _walked(front, size)
     except IndexError:
@@ -208,7 +201,7 @@ def _walked(front: bytes, size: int) -> _Shape | None:
 
 
 def _number(front: bytes, at: int) -> tuple[int, int]:
-    """Return the varint at `front[at]` and its end. Raises `IndexError` if it is unusually long."""
+    """Return the varint and its end. Raises `IndexError` if unusually long."""
     byte = front[at]
     if byte < _MORE:
         return byte, at + 1
@@ -222,7 +215,6 @@ def _number(front: bytes, at: int) -> tuple[int, int]:
 
 
 def _length(front: bytes, at: int) -> tuple[int, int]:
-    """Like `_number`, for a length."""
     number, end = _number(front, at)
     if end - at > _LENGTH_BYTES_MAX:
         raise IndexError("a length with too many bytes")
@@ -230,7 +222,6 @@ def _length(front: bytes, at: int) -> tuple[int, int]:
 
 
 def _write_flags(rest: bytes) -> int | None:
-    """Return the write flags, if nothing else follows the entry."""
     try:
         write_flags, end = _number(rest, 1)
     except IndexError:
@@ -239,9 +230,9 @@ def _write_flags(rest: bytes) -> int | None:
 
 
 def _count(data: memoryview, shape: _Shape) -> int:
-    """Count the frames, from the first on, that form a run; 1 when they are few.
+    """Count the frames that form a run; 1 if they are few.
 
-    A few frames are compared before all are: a writer that mixes ledgers costs little in vain.
+    A few are compared first, so that a writer that mixes ledgers costs little.
     """
     last_of_few = (_RUN_MIN - 1) * shape.size + shape.entry[0]
     if len(data) < _RUN_MIN * shape.size:
@@ -256,14 +247,13 @@ def _count(data: memoryview, shape: _Shape) -> int:
 
 
 def _count_alike(block: bytes, shape: _Shape, count: int) -> int:
-    """Count the frames, of `count`, that differ from the first only where they may."""
     size, first = shape.size, shape.entry_id
     begin, stop = shape.entry
     id_bytes = shape.id_[1] - shape.id_[0]
     # A longer entry id makes a longer frame, so all ids in a run have the same length.
     count = min(count, (1 << 7 * id_bytes) - first)
     free = {*range(*shape.txn), *range(*shape.id_)}
-    # These columns must be the same in all frames, also the entry's own ledger id.
+    # Also the entry's own ledger id.
     for column in (*range(begin), *range(begin, begin + 8), *range(stop, size)):
         if column not in free:
             same = block[column : count * size : size]
@@ -285,7 +275,6 @@ def _count_alike(block: bytes, shape: _Shape, count: int) -> int:
 
 
 def _same(found: bytes, wanted: bytes) -> int:
-    """Count the equal bytes at the beginning of two strings of the same length."""
     if found == wanted:
         return len(found)
     differing = int.from_bytes(found) ^ int.from_bytes(wanted)

@@ -1,8 +1,6 @@
-"""The messages of BookKeeper's v3 frames: their fields, as data (docs/formats/frames_v3.md).
+"""The messages of BookKeeper's v3 frames, as data (docs/formats/frames_v3.md).
 
-BookKeeper declares version, operation, status and flag as enums. Here they are plain numbers, which
-are the same on the wire. So an unknown number can be read and answered, instead of counting as a
-missing field.
+Enums are plain numbers: an unknown number is not a missing field.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ _BODIES = (
     (107, "forceLedger", "ForceLedger"),
     (108, "getListOfEntriesOfLedger", "ListEntries"),
 )
-"""The field that holds each operation's body, in requests and answers."""
 
 _STATUS = F(1, "status", "required", "int32")
 _LEDGER = F(2, "ledgerId", "required", "int64")

@@ -1,10 +1,8 @@
 """Decode the records of a batch in small parts. Pure.
 
-Five megabytes may hold a million records, which take a hundred times as much memory as objects. So
-a batch is opened in two steps. The first step walks from record to record without making objects:
-it proves that the batch holds as many records as it says and nothing else, and notes where each
-window begins. After that, any window of a few records can be decoded alone. Both are done in small
-steps, between which the caller may let other work run.
+Five megabytes may hold a million records, a hundred times as large as objects. A walk without
+objects first proves the records' number and notes where each window begins; then any window can be
+decoded alone. Between the small steps, the caller may let other work run.
 """
 
 from __future__ import annotations
@@ -36,23 +34,19 @@ from octavo.protocol.records import Record, not_records
 from octavo.protocol.records import open_batch as open_records
 
 WINDOW_RECORDS = 128
-"""Records decoded together: a tenth of a millisecond."""
+"""Takes a tenth of a millisecond."""
 WINDOW_BYTES = 2 * RECORD_HEADERS_MAX
-"""Bytes decoded together, unless a single record is longer."""
+"""Unless a single record is longer."""
 STEP_RECORDS = 2048
-"""Records walked over in a step: less than half a millisecond."""
+"""Takes less than half a millisecond."""
 _RECORD_BODY_BYTES_MIN = 6
-"""A record without key, value and headers, after the byte of its length."""
 _VARINT_BYTES_MAX = 5
 _DAMAGED = (CorruptRecordException, ValueError, IndexError, OverflowError)
 _offset = attrgetter("offset")
 
 
 def packing_of(batch: Buffer) -> tuple[BatchHeader, Compression]:
-    """Return header and compression of a whole batch.
-
-    Raises `InvalidBatch` when it is not whole, `UnsupportedCompression`.
-    """
+    """Raises `InvalidBatch` if it is not whole, `UnsupportedCompression`."""
     header = read_header(batch)
     if header.total_bytes != len(batch):
         raise InvalidBatch(
@@ -71,31 +65,25 @@ class BatchWindows:
         self.header = header
         self._data = data
         self._firsts = array("I", [0])
-        """By window: the number of its first record."""
+        """By window: its first record's number."""
         self._starts = array("I", [start])
-        """By window: where its first record begins."""
+        """By window: its first record's position."""
         self._index = 0
         self._position = start
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that this object holds; windows that it returned are not kept."""
         return len(self._data) + len(self._firsts) * 2 * self._firsts.itemsize
 
     @property
     def records_bytes(self) -> int:
-        """The length of all records, unpacked."""
         return len(self._data) - self._starts[0]
 
     def step(self) -> bool:
-        """Walk over some more records; False when the last record was reached.
-
-        Raises `InvalidBatch` when the records do not fill the batch.
-        """
+        """Walk on; False at the end. Raises `InvalidBatch`."""
         data, end = self._data, len(self._data)
         index, position = self._index, self._position
         stop = min(self.header.record_count, index + STEP_RECORDS)
-        # A window ends before the record that would make it too long.
         full_at = self._firsts[-1] + WINDOW_RECORDS
         full_bytes = self._starts[-1] + WINDOW_BYTES
         try:
@@ -125,14 +113,13 @@ class BatchWindows:
         return False
 
     def span(self, index: int) -> range:
-        """Return the numbers of the records in the window that holds record `index`."""
+        """Return the numbers of the window with record `index`."""
         return self.numbers(bisect_right(self._firsts, index) - 1)
 
     def window(self, index: int) -> tuple[int, list[Record]]:
-        """Return the number of the first record in the window that holds record `index`, and its
-        records.
+        """Return the first number and the records of the window with record `index`.
 
-        A record's `offset_delta` is its number. Raises `InvalidBatch` when a record is damaged.
+        `offset_delta` is the record's number. Raises `InvalidBatch`.
         """
         at = bisect_right(self._firsts, index) - 1
         first = self._firsts[at]
@@ -147,7 +134,7 @@ class BatchWindows:
         return first, found
 
     def readable_window(self, index: int) -> tuple[int, list[Record]]:
-        """Like `window`, for readers: a damaged record becomes an empty message that says why."""
+        """For readers: a damaged record becomes an empty message that says why."""
         try:
             return self.window(index)
         except InvalidBatch:
@@ -157,8 +144,7 @@ class BatchWindows:
             return first, [as_record(one, number) for number, one in enumerate(odd, first)]
 
     def gapped_window(self, index: int) -> tuple[int, list[Record]]:
-        """Like `window`, for a batch of a compacted view: `offset_delta` is stored in each
-        record."""
+        """For a compacted view: `offset_delta` is the stored one."""
         at = bisect_right(self._firsts, index) - 1
         first = self._firsts[at]
         try:
@@ -171,14 +157,13 @@ class BatchWindows:
         return first, found
 
     def keys(self, number: int) -> list[bytes | None]:
-        """Return the keys of the records in window `number`. Raises `InvalidBatch`."""
         try:
             return [one.key for one in self._opened(number)]
         except (*_DAMAGED, InvalidBatch):
             return [one.key for one in self._one_by_one(number, marked=True)]
 
     def chosen(self, number: int, marks: bytes) -> list[Record]:
-        """Return the records of window `number` whose byte in `marks` is not 0. See `window`."""
+        """Return the records whose byte in `marks` is not 0."""
         first = self._firsts[number]
         try:
             return [
@@ -190,16 +175,15 @@ class BatchWindows:
             return [as_record(one, at) for at, one in compress(odd, marks)]
 
     def numbers(self, number: int) -> range:
-        """Return the numbers of the records in window `number`."""
         return range(self._firsts[number], self._last(number))
 
     def following(
         self, index: int, *, gaps: bool = False, marked: bool = False
     ) -> Iterator[tuple[int, list[Record]]]:
-        """Yield window by window, from the window with record `index` on: see `window`.
+        """Yield windows, from that with record `index` on.
 
-        `marked`: see `readable_window`. `gaps`: see `gapped_window`; the offset deltas must ascend
-        to the header's last delta.
+        `marked`: see `readable_window`. `gaps`: see `gapped_window`; the deltas must ascend to the
+        header's last delta.
         """
         last = -1
         while index < self.header.record_count:
@@ -215,7 +199,7 @@ class BatchWindows:
             index = first + len(found)
 
     def marked(self) -> Iterable[OddRecord]:
-        """Yield all records singly; `offset` counts like `base_offset`."""
+        """`offset` counts like `base_offset`."""
         for number in range(self.windows):
             for one in self._one_by_one(number, marked=True):
                 yield one._replace(offset=one.offset + self.header.base_offset)
@@ -225,9 +209,9 @@ class BatchWindows:
         return len(self._firsts)
 
     def prove_at_once(self) -> bool:
-        """Check a small batch at once, without walking over it first.
+        """Check a small batch without walking over it first.
 
-        False when it is too long for that, or damaged; then call `step` and `prove` to find out.
+        False if it is long or damaged; then `step` and `prove`.
         """
         assert not self._index
         if self.records_bytes > WINDOW_BYTES:
@@ -239,10 +223,9 @@ class BatchWindows:
         return True
 
     def prove(self, number: int) -> int:
-        """Decode window `number` to see that it is good; return its number of records.
+        """Decode window `number` to prove it; return its number of records.
 
-        Raises `InvalidBatch`, also when the records are not numbered consecutively, or a record is
-        longer than in an unpacked batch.
+        Raises `InvalidBatch`, also if record numbers are not consecutive, or a record is too long.
         """
         first, after = self._firsts[number], self._last(number)
         size = self._end(number) - self._starts[number]
@@ -260,11 +243,9 @@ class BatchWindows:
         return after - first
 
     def prove_walked(self) -> Iterator[int]:
-        """After `step` has failed, find the damaged record among those walked over.
+        """After `step` has failed, find the damaged record, if any: raises `InvalidBatch`.
 
-        A wrong length leads the walk astray, so that it fails at a later record. Yields regularly,
-        to let other work run. Raises `InvalidBatch` at the first record that cannot be decoded, and
-        ends when there is none.
+        A wrong length leads the walk astray, so it fails at a later record. Yields regularly.
         """
         for number in range(self.windows - 1):
             yield self.prove(number)
@@ -294,9 +275,9 @@ class BatchWindows:
         return DefaultRecordBatch(HEADER.pack(*plain) + self._data[start:end])
 
     def _one_by_one(self, number: int, *, marked: bool = False) -> list[OddRecord]:
-        """Decode the records of a window that the compiled codec refuses.
+        """For a window that the compiled codec refuses.
 
-        A damaged record raises `InvalidBatch`, or becomes a message that says so if `marked`.
+        A damaged record raises `InvalidBatch`, or is `marked`.
         """
         found: list[OddRecord] = []
         position, last = self._starts[number], self._end(number)
@@ -324,14 +305,13 @@ class BatchWindows:
         return found
 
     def _check_headers(self, index: int, position: int) -> None:
-        """Bound the headers of a long record, which fills a window: each would become three
-        objects."""
+        """Each header would become three objects."""
         data = self._data
         try:
             _, position = _varint(data, position)
             position += 1
-            _, position = _varint(data, position)  # time
-            _, position = _varint(data, position)  # offset
+            _, position = _varint(data, position)
+            _, position = _varint(data, position)
             for _ in ("key", "value"):
                 size, position = _varint(data, position)
                 position += 0 if size & 1 else size >> 1
@@ -352,11 +332,10 @@ class BatchWindows:
 
 
 def all_records(batch: Buffer) -> list[Any]:
-    """Return all records of a whole batch, like `records.open_batch`.
+    """Like `records.open_batch`, with damaged records marked.
 
-    A damaged record is marked. When lengths or count are damaged, all records are marked, because
-    the beginnings of records are unknown. Raises `UnsupportedCompression`; and `InvalidBatch` for a
-    damaged batch of a compacted view, because only its records hold their offsets.
+    If lengths or count are damaged, all are marked. Raises `UnsupportedCompression`; and
+    `InvalidBatch` for a damaged compacted view, because only its records hold their offsets.
     """
     with contextlib.suppress(InvalidBatch, *not_records()):
         return list(open_records(batch))
