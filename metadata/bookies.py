@@ -1,9 +1,7 @@
 """The bookies of a cluster: registrations that vanish with their process, and cookies that stay.
 
-Both are BookKeeper's records: `available/<id>` and `available/readonly/<id>` hold a
-BookieServiceInfoFormat, `cookies/<id>` protobuf text. The registration gives the present address of
-an id. The cookie's `incarnation` tells a bookie from one that was wiped and set up again under the
-same id (BookKeeper #4812).
+Both are BookKeeper's records: a BookieServiceInfoFormat and protobuf text. A cookie's `incarnation`
+tells a bookie from one that was wiped and set up again under the same id (BookKeeper #4812).
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _log = structlog.get_logger()
 
 INCARNATION = "incarnation"
 AUTH = "auth"
-"""The plugin for AUTH; a bookie without it asks for no authentication."""
+"""A bookie without this plugin asks for no authentication."""
 READ_ONLY_BECAUSE = "read_only_because"
 FREE_BYTES = "free_bytes"
 _ENDPOINT = "bookie"
@@ -76,7 +74,6 @@ class BookieInfo:
 
     @property
     def read_only_because(self) -> str:
-        """Empty if it is writable, or gives no reason."""
         return self.properties.get(READ_ONLY_BECAUSE, "") if self.read_only else ""
 
     @property
@@ -86,7 +83,6 @@ class BookieInfo:
 
     @property
     def auth(self) -> str:
-        """The plugin for AUTH; empty if it asks for none."""
         return self.properties.get(AUTH, "")
 
 
@@ -101,9 +97,9 @@ def encode_service_info(info: BookieInfo) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
-    """Decode a registration; an old bookie's is empty, and the id is the address.
+    """An old bookie's registration is empty: the id is its address.
 
-    Cached: all registrations are read again whenever a bookie comes, goes or changes.
+    Cached: all registrations are read again whenever one changes.
     """
     if not data:
         host, colon, port = bookie_id.rpartition(":")
@@ -144,11 +140,11 @@ class BookieRegistry:
     # -- registration
 
     async def register(self, info: BookieInfo) -> None:
-        """Register or change the registration, until the session ends.
+        """Register, or change the registration.
 
-        The same bookie's previous record is replaced at once. Another incarnation's record gets one
-        and a half session timeouts to vanish, then `BookieIdTaken` is raised. After
-        `SessionExpired`, or EXPIRED and CONNECTED, the caller registers again.
+        Another incarnation's record gets one and a half session timeouts to vanish, then
+        `BookieIdTaken` is raised. After `SessionExpired`, or EXPIRED and CONNECTED, the caller
+        registers again.
         """
         generation = self._generation
         path = self._path(info.bookie_id, read_only=info.read_only)
@@ -159,7 +155,7 @@ class BookieRegistry:
         if generation != self._generation:
             raise SessionExpired(f"the session ended while {info.bookie_id} was registered")
         self._ours.add(path)
-        # The new record comes first, so that no process counts the bookie as lost.
+        # New before old, so that no process counts the bookie as lost.
         await self._remove(self._path(info.bookie_id, read_only=not info.read_only))
 
     async def _try_register(self, info: BookieInfo, path: str, value: bytes) -> bool:
@@ -171,8 +167,8 @@ class BookieRegistry:
             if path in self._ours:
                 await self._store.put(path, value, version)
                 return True
-            # Our own previous session made it: two processes of one incarnation would share a
-            # locked folder.
+            # Left by our previous session: two processes of one incarnation would share a locked
+            # folder.
             if self._incarnation_of(info, found) == info.incarnation:
                 await self._store.delete(path, version)
                 await self._store.create(path, value, ephemeral=True)
@@ -206,7 +202,7 @@ class BookieRegistry:
             watch.cancel()
 
     async def wait_until_gone(self, bookie_id: str) -> None:
-        """A process that died stays registered for a session timeout.
+        """A dead process stays registered for a session timeout.
 
         Raises `BookieIdTaken` after a while.
         """
@@ -233,17 +229,13 @@ class BookieRegistry:
     # -- present bookies
 
     async def available(self) -> dict[str, BookieInfo]:
-        """Return all registered bookies by id.
-
-        An unreadable registration is logged and skipped: it must not prevent the creation of all
-        ledgers.
-        """
+        """By id. An unreadable registration must not prevent all new ledgers: log and skip it."""
         found: dict[str, BookieInfo] = {}
         for read_only in (False, True):
             folder = f"{self._available}/{_READ_ONLY}" if read_only else self._available
             names = [name for name in await self._store.children(folder) if name != _READ_ONLY]
             infos = await gather_all(self._info(name, read_only=read_only) for name in names)
-            # A bookie that is turning read-only stands in both folders: read-only wins.
+            # In both folders while it turns read-only: read-only wins.
             found.update({info.bookie_id: info for info in infos if info is not None})
         return found
 
@@ -264,7 +256,7 @@ class BookieRegistry:
             return None
 
     def watch(self, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after bookies came, went, or turned read-only or writable."""
+        """Also after a bookie turned read-only or writable."""
         return _Both(
             self._store.watch_children(self._available, on_change),
             self._store.watch_children(f"{self._available}/{_READ_ONLY}", on_change),
@@ -293,7 +285,7 @@ class BookieRegistry:
         await HighWaterStore(self._store).delete(bookie_id)
 
     async def cookies(self) -> list[str]:
-        """Return the ids of all bookies that were set up and not decommissioned."""
+        """Set up and not decommissioned."""
         return await self._store.children(self._cookies)
 
 

@@ -1,10 +1,9 @@
-"""The records of bulk loads: which ledgers belong to each one's newest batch.
+"""The records of bulk loads: the newest batch of each, and its ledgers.
 
     /octavo/transactions/<id>
 
-Until 0.1 a bulk load was called a transaction; paths and keys keep the old word. To write batch n
-over batch n - 1 commits batch n (broker/bulkload/rules.py). Reads are synced first, so they see
-every change that any process was told of before.
+Until 0.1 a bulk load was called a transaction; paths and keys keep the old word. Writing batch n
+over batch n - 1 commits it (broker/bulkload/rules.py). Reads are synced first.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ BULK_LOADS_ROOT = "/octavo/transactions"
 
 @dataclass(frozen=True, slots=True)
 class PrivateLedger:
-    """A closed ledger that a task wrote for a partition.
-
-    `disorder_ms` and `pieces`: as in `PartitionLedger`.
-    """
+    """`disorder_ms` and `pieces`: as in `PartitionLedger`."""
 
     ledger_id: int
     count: int
@@ -40,10 +36,7 @@ class PrivateLedger:
 
 @dataclass(frozen=True, slots=True)
 class BulkLoadPart:
-    """The ledgers that a batch adds to a partition.
-
-    Older records have no `topic_incarnation`; there `topic_created_ms` identifies the topic.
-    """
+    """Without `topic_incarnation` (older records), `topic_created_ms` identifies the topic."""
 
     namespace: str
     topic: str
@@ -54,7 +47,6 @@ class BulkLoadPart:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def is_of(self, topic: TopicRecord) -> bool:
-        """Whether this is the batch's topic, not another topic of its name."""
         if self.topic_incarnation:
             return topic.identity == self.topic_incarnation
         return topic.created_ms == self.topic_created_ms
@@ -64,10 +56,9 @@ class BulkLoadPart:
 class BulkLoadRecord:
     """The newest committed batch (-1: none yet), and whether all of its parts have been added.
 
-    `refused`: ledgers that were given up and may be deleted, with their batch. `since_ms`: when the
-    id was first used. `begun`: the newest batch that its writer publishes by itself (-1: none);
-    `content`: the writer's description of it, by partition. `token_digest`: of the token that only
-    the id's owner knows ("": none yet).
+    `refused`: ledgers that were given up, with their batch. `since_ms`: when the id was first used.
+    `begun`: the newest batch that its writer publishes by itself (-1: none); `content`: its
+    description, by partition. `token_digest`: of the token that only the id's owner knows.
     """
 
     batch: int = -1
@@ -91,17 +82,13 @@ class BulkLoadStore:
         self._store = store
 
     async def read(self, bulk_load: str) -> tuple[BulkLoadRecord, int]:
-        """An empty record and `ABSENT` if there is none."""
         await self.sync()
         path = bulk_load_path(bulk_load)
         record, version = await read_one(self._store, path, BulkLoadRecord)
         return record or BulkLoadRecord(), version
 
     async def write(self, bulk_load: str, record: BulkLoadRecord, version: int) -> None:
-        """Create the record or compare-and-set it.
-
-        Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read and decide again.
-        """
+        """Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read and decide again."""
         await write_one(self._store, bulk_load_path(bulk_load), record, version)
 
     async def delete(self, bulk_load: str, version: int) -> None:

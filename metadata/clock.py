@@ -2,8 +2,8 @@
 
     /octavo/clock   time_ms, highest_ms, confirmed
 
-Each broker writes the record once a minute, and compares the time of the change by the store's
-clock with its own clock (broker/clock/timekeeper.py).
+Each broker writes it once a minute, to compare the store's clock with its own
+(broker/clock/timekeeper.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ CLOCK_PATH = "/octavo/clock"
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """`time_ms`: the time that was safe for deletions; 0 for never.
+    """`time_ms`: safe for deletions; 0 for never. `highest_ms`: the highest time used for ledgers.
 
-    `highest_ms`: the highest time used for dates of ledgers; 0 in older records. `confirmed`: how
-    often an operator has confirmed the time.
+    `confirmed`: how often an operator has confirmed the time.
     """
 
     time_ms: int = 0
@@ -34,7 +33,7 @@ class ClockRecord:
 
 
 class Written(NamedTuple):
-    """The record, and the time by the store's clock; None if it has no clock."""
+    """By the store's clock; None if it has none."""
 
     record: ClockRecord
     store_ms: int | None
@@ -45,7 +44,7 @@ class ClockStore:
         self._store = store
 
     async def write(self, make: Callable[[ClockRecord], ClockRecord]) -> Written:
-        """Set the record to `make(current)`, even if that changes nothing.
+        """Write even if nothing changes.
 
         After `MetadataUnavailable` or `BadRecord` it may have been written.
         """

@@ -2,13 +2,10 @@
 
     begun (run) → published (horizon, ledgers) → collected
 
-`begun` names the run that may publish, so only one of two runs can. `published` replaces the whole
-earlier view in one compare-and-set; its ledgers become `retired`. `collected` takes them out of the
-record before they are deleted. A crash between two steps leaves the old view or the new. Ledgers of
-another run that no record names may be deleted.
-
-Readers use the view, with its messages' own offsets, instead of the topic's ledgers below the
-horizon.
+Only the run in `begun` may publish. `published` replaces the whole earlier view in one
+compare-and-set; its ledgers become `retired`, and leave the record by `collected` before they are
+deleted. A crash leaves the old view or the new. Ledgers of another run that no record names may be
+deleted.
 """
 
 from __future__ import annotations
@@ -20,12 +17,12 @@ from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionR
 from octavo.protocol.codes import OctavoError
 
 KIND = b"compacted"
-"""`octavo.kind` of a ledger that a compaction has written; the other key holds its run."""
+"""`octavo.kind` of a compaction's ledgers; the other key holds the run."""
 KIND_KEY, RUN_KEY = "octavo.kind", "octavo.compaction"
 
 
 class CompactionLost(OctavoError):
-    """Another run has begun to compact this partition; this run's result is not used."""
+    """Another run has begun: this run's result is not used."""
 
     name = "compaction-lost"
 
@@ -80,7 +77,7 @@ def given_up(record: PartitionRecord, run: str) -> PartitionRecord:
 
 
 def retired_before(record: PartitionRecord, until_ms: int) -> list[int]:
-    """Return ledgers of views replaced so long ago that no reader is left."""
+    """Replaced so long ago that no reader is left."""
     view = record.compaction
     if view is None:
         return []

@@ -1,8 +1,10 @@
-"""A cookie proves that a folder belongs to a bookie; it is on each of its disks and in metadata.
+"""A cookie proves that a folder belongs to a bookie; it is on each disk and in metadata.
 
-    cookie := "5\n" [ "# octavo-incarnation: " text "\n" ] CookieFormat in protobuf text
+    cookie := "5
+" [ "# octavo-incarnation: " text "
+" ] CookieFormat in protobuf text
 
-The bytes are BookKeeper's, whose parser skips the comment (docs/formats/cookie.md).
+BookKeeper's parser skips the comment (docs/formats/cookie.md).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
 def decode_cookie(data: bytes) -> Cookie:
     """Raises `BadRecord` unless the layout version is 4 or 5.
 
-    Cached: a start reads the same bytes in metadata and in each folder.
+    Cached: a start reads the same bytes in each folder.
     """
     message = CookieFormat()
     try:

@@ -1,7 +1,4 @@
-"""Our user and password for ZooKeeper, in a file of their own.
-
-In a URL or an argument they would appear in logs and in the list of processes.
-"""
+"""Our user and password for ZooKeeper, in a file, not in a URL that appears in logs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Election: ownership of a name, by a record that vanishes with its session.
+"""Ownership of a name, by a record that vanishes with its session.
 
-It is not a lock: between the end of a session and its owner's learning of it, two processes may
-both believe that they own the name. Fencing excludes; election only says which process should try.
+It is not a lock: before its owner learns that a session has ended, two processes may both believe
+that they own the name. Fencing excludes; election only says which process should try.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ _CLAIMS_TRIED_MAX = 4
 
 class Claim(NamedTuple):
     held: bool
-    """Whether this process owns the path, in its present session."""
     owner: bytes
 
 
 class Ownership:
     """The ephemeral records that a process holds; one object per store.
 
-    A value must name the process's run. A record with this value that the present session did not
-    write is from the process's previous session, and is replaced.
+    A value names the process's run: with it, an earlier session's record is recognized and
+    replaced.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -56,22 +55,15 @@ class Ownership:
                 listener(path)
 
     def on_lost(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(path)` for every path held when the session is found to be over."""
+        """`listener(path)` is called for every path held when the session is found to be over."""
         self._lost_listeners.append(listener)
 
     def held(self, path: str) -> bool:
-        """Whether this process owns `path`, as far as it knows.
-
-        False once the session is known to be over; while it is SUSPENDED, maybe out of date.
-        """
+        """False once the session is known to be over; while it is SUSPENDED, maybe out of date."""
         return path in self._held and self._store.session_state is not SessionState.EXPIRED
 
     async def claim(self, path: str, value: bytes) -> Claim:
-        """Own `path` if it has no owner.
-
-        After `MetadataUnavailable` the outcome is unknown: claim again. After `SessionExpired` the
-        claim does not count.
-        """
+        """After `MetadataUnavailable` claim again. After `SessionExpired` it does not count."""
         generation = self._generation
         for _ in range(_CLAIMS_TRIED_MAX):
             with contextlib.suppress(RecordNotFound, VersionConflict):
@@ -104,13 +96,12 @@ class Ownership:
             raise SessionExpired(f"the session ended while {path} was being claimed")
 
     async def release(self, path: str) -> None:
-        """Give `path` up, if this process still owns it."""
         if path not in self._sent:
             return
         # The record may exist even if the claim's outcome is unknown.
         self._held.discard(path)
         value = self._sent.pop(path)
-        # After an unnoticed expiry the record may be another owner's.
+        # After an unnoticed expiry it may be another owner's.
         with contextlib.suppress(RecordNotFound, VersionConflict, SessionExpired):
             record = await self._store.get(path)
             if record.value == value:

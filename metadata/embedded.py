@@ -1,17 +1,13 @@
 """The metadata store of a single machine: a SQLite file that several processes share.
 
-All SQL runs on one thread (`RecordFile`); this module is its asyncio side. A short poll (20 ms) of
-SQLite's data version triggers watches and ends the sessions of silent processes. Heartbeats keep
-our own session alive (session_heartbeat.py).
-
-The clock alone decides whether the session lives. A process that was stopped for longer learns it
-from its first call: listeners get EXPIRED, every call begun before raises `SessionExpired`, and
-only then a new session serves new calls.
+All SQL runs on one thread (`RecordFile`). A poll of SQLite's data version triggers watches. The
+clock alone decides whether the session lives: a process that was stopped for too long gets EXPIRED
+at its first call, and only then a new session.
 
 Writes that wait at the same time share a transaction and its sync; each succeeds or fails by
-itself. A process that is stopped inside a transaction keeps the file's write lock. Until it wakes
-or dies, others can read and keep their sessions, but writes raise `MetadataUnavailable` and name
-that process. No call waits for the lock on the thread, so reads do not wait for writes.
+itself. A process that is stopped inside a transaction keeps the file's write lock: others can read
+and keep their sessions, but writes raise `MetadataUnavailable` and name it. Reads do not wait for
+writes.
 """
 
 from __future__ import annotations
@@ -46,18 +42,15 @@ T = TypeVar("T")
 
 POLL_INTERVAL_MS = 20
 QUIET_POLLS_MAX = 10
-"""Polls in a row that may skip the query if the file is unchanged. The query also checks our
-session and ends others.
-"""
+"""Of an unchanged file. The skipped query also checks our session and ends others."""
 CONNECT_TIMEOUT_MS = 6000
-"""A start must get the file's lock within this time; a stopped process may hold it."""
+"""A stopped process may hold the file's lock."""
 CALL_TIMEOUT_MS = 10_000
-"""A call without an answer in this time raises `MetadataUnavailable`."""
 LOCK_TIMEOUT_MS = 2000
-"""A write without the file's lock in this time raises `MetadataUnavailable`."""
+"""How long a write waits for the file's lock."""
 _LOCK_RETRY_MS = 10
 TOGETHER_MAX = 64
-"""Writes that share a transaction; each holds the lock for some 0.1 ms."""
+"""Each holds the lock for some 0.1 ms."""
 
 
 class _Write(NamedTuple):
@@ -65,11 +58,10 @@ class _Write(NamedTuple):
     work: Callable[[], object]
     done: asyncio.Future[Any]
     until_s: float
-    """When to give up waiting for the lock, by the loop's clock."""
+    """Gives up waiting for the lock, by the loop's clock."""
 
 
 def _settle(done: asyncio.Future[Any], outcome: object) -> None:
-    """Give the caller its result or error, if it still waits."""
     if done.done():
         return
     if isinstance(outcome, Exception):
@@ -106,8 +98,8 @@ class EmbeddedStore:
         self._beater: asyncio.Task[None] | None = None
         self._waiting: deque[_Write] = deque()
         self._writer: asyncio.Task[None] | None = None
-        # A call carries the generation in which it began. The thread's generation advances when it
-        # finds the session over, the loop's after the listeners ran.
+        # A call carries the generation in which it began. The thread's advances when it finds the
+        # session over, the loop's after the listeners ran.
         self._generation = 0
         self._thread_generation = 0
 
@@ -121,7 +113,6 @@ class EmbeddedStore:
 
     @property
     def session_state(self) -> SessionState:
-        """Never CONNECTED when the session may be over by the clock."""
         if self._state is SessionState.CONNECTED and not self._file.is_leased:
             return SessionState.SUSPENDED
         return self._state
@@ -152,7 +143,7 @@ class EmbeddedStore:
             task.add_done_callback(self._task_ended)
 
     def _open_file(self, is_last_try: bool) -> bool:
-        """False if others hold the file's lock and there is time left."""
+        """False if others hold the lock and there is time left."""
         try:
             self._file.open()
             try:
@@ -220,7 +211,7 @@ class EmbeddedStore:
         return await self._write(partial(self._file.put, path, value, version, beside))
 
     async def changed_at(self, path: str) -> int | None:
-        """None: the machine's clock is also the callers' clock."""
+        """The machine's clock is also the callers' clock."""
         await self.get(path)
         return None
 
@@ -233,7 +224,7 @@ class EmbeddedStore:
         return await self._call(self._file.children, path)
 
     async def sync(self) -> None:
-        """Every read of the single file sees the last commit."""
+        """Every read sees the last commit."""
 
     # -- watches
 
@@ -257,7 +248,7 @@ class EmbeddedStore:
             raise self._silent() from error
 
     async def _until_unlocked(self, call: Callable[[], T]) -> T:
-        """Repeat `call` while another process holds the file's lock."""
+        """Repeat while another process holds the lock."""
         assert self._loop is not None, "start the store first"
         deadline = self._loop.time() + LOCK_TIMEOUT_MS / 1000
         while True:
@@ -282,7 +273,7 @@ class EmbeddedStore:
     # -- writes
 
     async def _write(self, work: Callable[[], T]) -> T:
-        """Run `work` in a transaction that it shares with other waiting writes."""
+        """Share a transaction with other waiting writes."""
         self._check_open()
         assert self._loop is not None
         done: asyncio.Future[T] = self._loop.create_future()
@@ -297,7 +288,6 @@ class EmbeddedStore:
             raise self._silent() from error
 
     async def _write_all(self) -> None:
-        """Writes of the same session share a transaction."""
         try:
             while self._waiting:
                 generation = self._waiting[0].generation
@@ -353,7 +343,6 @@ class EmbeddedStore:
     async def _beat_forever(self) -> None:
         while True:
             await asyncio.sleep(self._session_timeout_ms / 4000)
-            # Without this beat the lease runs out, and calls fail.
             with contextlib.suppress(OSError):
                 self._file.beat()
 
@@ -384,7 +373,7 @@ class EmbeddedStore:
             self._reconnected()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """Report an ended task: without it the store sees no changes, or its session ends."""
+        """Without this task the store sees no changes, or its session ends."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._set_state(SessionState.SUSPENDED)
             task.get_loop().call_exception_handler(
@@ -408,7 +397,7 @@ class EmbeddedStore:
     # -- on the thread
 
     def _run(self, generation: int, work: Callable[[], T]) -> T:
-        """Make a call. Post an ended session and changes to the loop before its result."""
+        """Post an ended session and changes to the loop before the result."""
         try:
             if generation != self._thread_generation:
                 raise SessionExpired(f"the session in which this call to {self.url} began is over")

@@ -1,7 +1,7 @@
 """Run several coroutines at once, all or nothing.
 
 Up to Python 3.12, a child that fails while an `asyncio.TaskGroup` exits leaves the parent marked as
-cancelled; a timeout around it then raises no `TimeoutError`.
+cancelled: a timeout around it raises no `TimeoutError`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def gather_each(
     items: Iterable[Item], work: Callable[[Item], Coroutine[Any, Any, T]], at_once: int
 ) -> list[T]:
-    """Return `work` of each item, in order; at most `at_once` run at a time."""
+    """Results are in order; at most `at_once` run at a time."""
     turn = asyncio.Semaphore(at_once)
 
     async def one(item: Item) -> T:

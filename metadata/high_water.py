@@ -1,11 +1,9 @@
-"""How far each bookie has seen the metadata advance: the store's half of the high-water mark.
+"""The store's half of the high-water mark: how far each bookie has seen the metadata advance.
 
     /octavo/high-water/<bookie id>   seen, stretch
 
-A bookie raises `seen` when it starts and stops, when ledgers begin on it, and at intervals; then it
-writes the same numbers to its disks (bookie/ledgers/high_water.py). A store in which `seen` is
-lower than on the disks is an older copy. `stretch` says which ids may be used up, so that later ids
-can be drawn beyond them.
+A bookie raises `seen` here and on its disks (bookie/ledgers/high_water.py): a store with less than
+the disks is an older copy. `stretch` says which ids may be used up.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ HIGH_WATER_ROOT = "/octavo/high-water"
 class HighWater:
     seen: int
     stretch: int
-    """n if the highest ids of ledgers were drawn from the 2^32 ids from n · 2^32 on."""
+    """n: the highest ids were drawn from the 2^32 from n · 2^32 on."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -36,7 +34,6 @@ class HighWaterStore:
         self.url = store.url
 
     async def read(self, bookie_id: str) -> tuple[HighWater | None, int]:
-        """None and `ABSENT` if there is none. Raises `MetadataUnavailable`, `BadRecord`."""
         await self._store.sync()
         return await read_one(self._store, join(HIGH_WATER_ROOT, bookie_id), HighWater)
 

@@ -33,7 +33,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
         lastEntryId=metadata.last_entry if closed else INVALID_ENTRY_ID,
         state=int(metadata.state),
         digestType=int(metadata.digest_type),
-        # Set even when empty: BookKeeper uses the digest type only in records with a password.
+        # Set even when empty: BookKeeper uses the digest type only with a password.
         password=metadata.password,
         ackQuorumSize=metadata.ack_quorum,
         cToken=metadata.creator_token,
@@ -131,7 +131,7 @@ def _from_message(ledger_id: int, what: str, message: LedgerMetadataFormat) -> L
 
 
 def _from_lines(ledger_id: int, what: str, body: bytes) -> LedgerMetadata:
-    """Version 1 has neither ack quorum nor digest; BookKeeper uses Qw and CRC32."""
+    """It has neither ack quorum nor digest; BookKeeper uses Qw and CRC32."""
     try:
         lines = body.decode("ascii").splitlines()
         write_quorum, ensemble_size, length = (int(line) for line in lines[:3])

@@ -1,9 +1,8 @@
 """The path of a ledger's record, and the source of its id: BookKeeper's tree.
 
-Ids below 2^31−1 have ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`); others have nineteen, cut
-3-4-4-4-4. `idgen/ID-` is the sequence of the first 2^31−1. Then `idgen-long/HOB-n/ID-` gives the
-low 31 bits below the high-order bits n ≥ 1. The highest n is in use, so creating a higher n moves
-the whole cluster forward.
+Ids below 2^31−1 have ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`), from the sequence
+`idgen/ID-`. Others have nineteen, cut 3-4-4-4-4: `idgen-long/HOB-n/ID-` gives the low 31 bits below
+the high-order bits n ≥ 1. The highest n is in use, so a higher n moves the whole cluster forward.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ def ledger_path(root: str, ledger_id: int) -> str:
 
 
 def step_widths(first_step: str) -> tuple[int, ...] | None:
-    """Return how ids below the folder are cut; None if it holds no ledgers."""
+    """How ids below the folder are cut; None if it holds no ledgers."""
     if not (first_step.isascii() and first_step.isdigit()):
         return None
     return next((cut for cut in (_SHORT_CUT, _LONG_CUT) if cut[0] == len(first_step)), None)
 
 
 class LedgerIds:
-    """Hands out ids that no other process gets. An id may be lost, but is never given twice."""
+    """An id may be lost, but is never given twice."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
@@ -73,23 +72,20 @@ class LedgerIds:
             await self._open(high)
 
     async def leave(self, ledger_id: int, stretches: int) -> None:
-        """Skip `stretches` times 2^32 ids, unless ids are drawn beyond the 2^32 of `ledger_id`.
+        """Skip 2^32 ids `stretches` times, unless ids are drawn beyond the 2^32 of `ledger_id`.
 
-        Raises `MetadataUnavailable`; calling again is safe.
+        Calling again is safe.
         """
         high = await self._highest() or 0
         if high == ledger_id >> 32 and high + stretches < _HIGH_END:
             await self._open(high + stretches)
 
     async def stretch(self) -> int:
-        """Return n if new ids are drawn from the 2^32 ids from n · 2^32 on."""
+        """Return n if new ids are drawn from the 2^32 from n · 2^32 on."""
         return await self._highest() or 0
 
     async def draw_beyond(self, stretch: int) -> int:
-        """Draw ids from (stretch + 1) · 2^32 on, or higher; return the new stretch.
-
-        Raises `MetadataUnavailable`; calling again is safe.
-        """
+        """Draw ids from (stretch + 1) · 2^32 on, or higher. Calling again is safe."""
         high = max(await self.stretch(), stretch) + 1
         if high >= _HIGH_END:
             raise MetadataError("all ledger ids are used up")
@@ -106,7 +102,7 @@ class LedgerIds:
 
     async def _draw(self, prefix: str) -> int:
         path = await self._store.create(prefix, b"", ephemeral=True, sequence=True)
-        # The record only marks that its number was given; at the latest it ends with the session.
+        # Its number is given; at the latest it ends with the session.
         with contextlib.suppress(MetadataUnavailable, RecordNotFound):
             await self._store.delete(path)
         return int(name_of(path).removeprefix("ID-"))

@@ -25,7 +25,7 @@ class LedgerState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """The entries from `first_entry` up to the next fragment, on the same ensemble."""
+    """The entries up to the next fragment, on the same ensemble."""
 
     first_entry: int
     bookies: tuple[str, ...]
@@ -45,7 +45,7 @@ class LedgerMetadata:
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = field(default=b"", repr=False)
-    """It proves the right to write and fence; see `metadata/secret.py`."""
+    """Proves the right to write and fence; see `metadata/secret.py`."""
     created_ms: int = 0
     custom: Mapping[str, bytes] = field(default_factory=dict)
     creator_token: int = 0

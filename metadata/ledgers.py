@@ -1,9 +1,7 @@
 """The ledgers' records: create, read, compare-and-set, delete, list, watch.
 
-Paths and bytes are BookKeeper's (`ledger_ids.py`, `ledger_codec.py`). After a lost reply a create
-is sent again; the record's creator token tells our record from another's, so a ledger is created
-once. A listing is complete or an error: a caller that deletes what a listing lacks must never get
-half of one.
+A create is repeated after a lost reply; the creator token tells our record from another's. A
+listing is complete or an error, because its caller may delete what it lacks.
 """
 
 from __future__ import annotations
@@ -59,8 +57,7 @@ class LedgerStore:
     async def initialize(self) -> str:
         """Create the tree if it is missing, and return the cluster's instance id.
 
-        Safe when many processes do it at once. Raises `MetadataUnusable` for a layout that Octavo
-        does not write.
+        Safe when many processes do it at once. Raises `MetadataUnusable` for a foreign layout.
         """
         instance_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         await self._ensure(f"{self._root}/available/readonly", b"")
@@ -88,10 +85,9 @@ class LedgerStore:
         metadata: LedgerMetadata,
         is_free: Callable[[int], Awaitable[bool]] | None = None,
     ) -> tuple[LedgerMetadata, int]:
-        """Create the record, with a new id when `ledger_id` is −1; return it and its version.
+        """Create the record, with a new id when `ledger_id` is −1 and `is_free` accepts it.
 
-        An id for which `is_free` returns false is not used. Raises `RecordExists` if a given id
-        belongs to another ledger, or to this ledger, already recovered by another process.
+        Raises `RecordExists` if the ledger is another's, or already recovered by another process.
         """
         token = metadata.creator_token or self.rng.randrange(1, 2**63)
         metadata = replace(metadata, creator_token=token)
@@ -101,7 +97,7 @@ class LedgerStore:
             metadata = replace(metadata, ledger_id=await self._ids.allocate())
             if is_free is not None and not await is_free(metadata.ledger_id):
                 continue
-            # Another ledger may have the id, if its creator chose the id itself.
+            # Its creator may have chosen the id itself.
             with contextlib.suppress(RecordExists):
                 return await self._create(metadata, once=True)
         raise MetadataError(f"{_IDS_TRIED_MAX} new ledger ids in a row were taken already")
@@ -118,8 +114,7 @@ class LedgerStore:
     async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
         """With `once`, never create again after a lost reply.
 
-        If the record is missing, it may have been created, recovered and deleted, and an id is
-        never used again.
+        The missing record may have been created, recovered and deleted.
         """
         path = ledger_path(self._root, metadata.ledger_id)
         value = encode_ledger_metadata(metadata)
@@ -137,7 +132,7 @@ class LedgerStore:
         raise AssertionError("the last send returns or raises")
 
     async def _made(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
-        """Return our record, unless another process has recovered it. Raises `RecordExists`."""
+        """Raises `RecordExists` if another process has recovered our ledger."""
         with contextlib.suppress(RecordNotFound):
             found, version = await self.read(metadata.ledger_id)
             ours = found.creator_token == metadata.creator_token
@@ -165,7 +160,7 @@ class LedgerStore:
         await self._prune(parent_of(path))
 
     async def _prune(self, path: str) -> None:
-        """Remove the folders that the deletion left empty. Failing is harmless."""
+        """Remove the emptied folders. Failing is harmless."""
         with contextlib.suppress(MetadataError):
             while path != self._root:
                 await self._store.delete(path)
@@ -174,8 +169,8 @@ class LedgerStore:
     async def highest_id(self) -> int:
         """Return an id at or above every ledger that exists now or is being created.
 
-        It is drawn for this and never given to a ledger: the sequence's last id is not enough,
-        because a creator may also choose an id.
+        It is drawn for this: the sequence's last id is not enough, because a creator may choose an
+        id.
         """
         drawn = await self._ids.allocate()
         return max((drawn, *await self.list()))

@@ -1,7 +1,7 @@
-"""Find the process that holds the write lock of a SQLite file, by Linux's /proc/locks.
+"""Find the process that holds a SQLite file's write lock, by Linux's /proc/locks.
 
-The lock is byte 120 of the `-shm` file (https://www.sqlite.org/walformat.html, "WAL locks"). Never
-query it with fcntl: closing a descriptor of that file would release SQLite's own locks.
+It is byte 120 of the `-shm` file (https://www.sqlite.org/walformat.html, "WAL locks"). Never query
+it with fcntl: closing a descriptor of the file would release SQLite's own locks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _WRITE_LOCK_BYTE = "120"
 
 
 def describe_holder(path: str) -> str:
-    """Return `process 17 (octavo, stopped) holds its lock`, or a hint if it is unknown."""
+    """As `process 17 (octavo, stopped) holds its lock`, or a hint."""
     pid = _holder(path)
     if pid is None:
         return "is a process that uses it stopped?"

@@ -2,13 +2,12 @@
 
     none → copying (uuid) → offloaded (uuid, object) → dropped
 
-`copying` is set before the first byte is written and names the copy; another copy replaces the
-uuid, so only one can finish. `offloaded` is set after the object was read back and compared.
-`dropped` is set before the ledger is deleted. After a crash the next run continues from the state.
+`copying` is set before the first byte and names the copy: another replaces its uuid, so only one
+can finish. `offloaded` is set after the object was read back, `dropped` before the ledger is
+deleted. After a crash the next run continues.
 
-The partition's owner changes the same record. Jobs set the places of closed ledgers and the
-compacted view (compactions.py), which the owner ignores (`same_to_owner`) and keeps
-(`with_jobs_part_of`). All functions except `change_partition` are pure.
+Jobs set the places of closed ledgers and the compacted view, which the partition's owner ignores
+(`same_to_owner`) and keeps (`with_jobs_part_of`). All functions except `change_partition` are pure.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PAUSE_S = 0.1
 
 
 class OffloadLost(OctavoError):
-    """The ledger was trimmed, or another process copies it now."""
+    """The ledger was trimmed, or another process copies it."""
 
     name = "offload-lost"
 
@@ -51,12 +50,12 @@ def owners_part(record: PartitionRecord) -> PartitionRecord:
 
 
 def same_to_owner(one: PartitionRecord, other: PartitionRecord) -> bool:
-    """Whether two records differ at most in what jobs have set."""
+    """Whether they differ at most in what jobs have set."""
     return owners_part(one) == owners_part(other)
 
 
 def with_jobs_part_of(record: PartitionRecord, newer: PartitionRecord) -> PartitionRecord:
-    """Return `record` with `newer`'s places of ledgers and compacted view."""
+    """With `newer`'s places of ledgers and compacted view."""
     known = {link.ledger_id: link.offload for link in newer.ledgers}
     links = tuple(
         replace(link, offload=known.get(link.ledger_id, link.offload)) for link in record.ledgers
@@ -68,7 +67,7 @@ def with_jobs_part_of(record: PartitionRecord, newer: PartitionRecord) -> Partit
 
 
 def begun(record: PartitionRecord, ledger_id: int, offload: OffloadRecord) -> PartitionRecord:
-    """Step 1: allow this copy to be made. Raises `OffloadLost`."""
+    """Step 1: allow this copy to be made."""
     link = _link(record, ledger_id)
     if link.count is None:
         raise OffloadLost(f"ledger {ledger_id} is open: only closed ledgers are offloaded")
@@ -78,10 +77,10 @@ def begun(record: PartitionRecord, ledger_id: int, offload: OffloadRecord) -> Pa
 
 
 def finished(record: PartitionRecord, ledger_id: int, whole: OffloadRecord) -> PartitionRecord:
-    """Step 2: the copy was read back and is complete. Raises `OffloadLost`."""
+    """Step 2: the copy was read back and is complete."""
     found = _link(record, ledger_id).offload
     if found is not None and found.uuid == whole.uuid and is_readable(found):
-        # Our own write with a lost answer; the ledger may have been dropped since.
+        # Our own write with a lost answer; it may have been dropped since.
         return record
     if found is None or found.uuid != whole.uuid or found.state != COPYING:
         raise OffloadLost(f"ledger {ledger_id}: another process has begun to copy it again")
@@ -89,7 +88,7 @@ def finished(record: PartitionRecord, ledger_id: int, whole: OffloadRecord) -> P
 
 
 def given_up(record: PartitionRecord, ledger_id: int, uuid: str) -> PartitionRecord:
-    """Undo step 1: the copy failed, and nothing is left of it. Raises `OffloadLost`."""
+    """Undo step 1: nothing is left of the copy."""
     found = _link(record, ledger_id).offload
     if found is None:
         return record
@@ -99,7 +98,7 @@ def given_up(record: PartitionRecord, ledger_id: int, uuid: str) -> PartitionRec
 
 
 def dropped(record: PartitionRecord, ledger_id: int, uuid: str, now_ms: int) -> PartitionRecord:
-    """Step 3: the object is the only copy; the ledger may be deleted. Raises `OffloadLost`."""
+    """Step 3: the object is the only copy; the ledger may be deleted."""
     found = _link(record, ledger_id).offload
     if found is None or found.uuid != uuid or not is_readable(found):
         raise OffloadLost(f"ledger {ledger_id}: there is no complete copy {uuid}")
@@ -135,8 +134,7 @@ async def change_partition(
 ) -> PartitionRecord:
     """Compare-and-set a step of a job; each step may be made twice.
 
-    Raises the errors of `make`, `RecordNotFound` if the topic is gone, and `MetadataUnavailable`:
-    the step may have been made.
+    After `MetadataUnavailable` it may have been made.
     """
     try:
         async with asyncio.timeout(timeout_s):

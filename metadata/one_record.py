@@ -1,7 +1,4 @@
-"""Read and compare-and-set a single record with its version.
-
-The caller decides whether a read must be synced first.
-"""
+"""Read and compare-and-set a single record. The caller syncs first, if needed."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Record = TypeVar("Record")
 async def read_one(
     store: MetadataStore, path: str, kind: type[Record]
 ) -> tuple[Record | None, int]:
-    """None and `ABSENT` if there is none. Raises `MetadataUnavailable`, `BadRecord`."""
+    """None and `ABSENT` if there is none."""
     try:
         value, version = await store.get(path)
     except RecordNotFound:
@@ -28,7 +25,7 @@ async def read_one(
 
 
 async def write_one(store: MetadataStore, path: str, record: object, version: int) -> int:
-    """Create the record (`ABSENT`) or compare-and-set it.
+    """`ABSENT` creates it.
 
     Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read and decide again.
     """

@@ -30,10 +30,9 @@ def open_store(
     credentials_file: str = "",
     tls: Certificates | None = None,
 ) -> MetadataStore:
-    """Return the store that `url` names, not yet started.
+    """`tls` is for `zks://`; without a CA the machine's CAs are trusted.
 
-    `tls` is for `zks://`; without a CA the machine's CAs are trusted. Raises `BadMetadataUrl`,
-    `BadMetadataCredentials`, `TlsError`.
+    Raises `BadMetadataUrl`, `BadMetadataCredentials`, `TlsError`.
     """
     scheme, separator, rest = url.partition("://")
     match scheme if separator else "":
@@ -66,9 +65,9 @@ def _file_path(url: str) -> str:
 
 
 def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
-    """Return a function that returns the present TLS context. Raises `TlsError`."""
+    """The function returns the present context. Raises `TlsError`."""
     if tls is not None and tls.client is not None:
-        found = tls  # `tls` has a new context whenever the files have changed
+        found = tls
 
         def present() -> ssl.SSLContext:
             assert found.client is not None
@@ -80,7 +79,7 @@ def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
 
 
 def _zookeeper_parts(url: str, rest: str, usual_port: int) -> tuple[list[str], str]:
-    """Return the hosts (`host:port` each) and the chroot (empty or `/a/b`)."""
+    """Return the hosts (`host:port`) and the chroot (empty or `/a/b`)."""
     authority, _, chroot = rest.partition("/")
     hosts = []
     for item in authority.split(","):

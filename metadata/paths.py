@@ -1,7 +1,6 @@
 """Paths of the metadata tree, `/a/b`.
 
-They are made from names that were validated at the edge, so a bad path is a mistake in the program:
-an AssertionError.
+Names were validated at the edge, so a bad path is a mistake in the program: an AssertionError.
 """
 
 from __future__ import annotations
@@ -9,13 +8,12 @@ from __future__ import annotations
 import re
 
 _STEP = r"(?!\.\.?(?:/|\Z))[ -.0-~\xa0-\ud7ff]+"
-"""Only characters that every store can write; not `.` or `..`."""
+"""Characters that every store can write; not `.` or `..`."""
 _SAFE = re.compile(_STEP)
 _PATH = re.compile(rf"(?:/{_STEP})+")
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether `name` can be a step of a path in every store."""
     return _SAFE.fullmatch(name) is not None
 
 
@@ -46,6 +44,6 @@ def name_of(path: str) -> str:
 
 
 def parents_of(path: str) -> list[str]:
-    """Return all paths above `path` from the outermost inwards, without `/`."""
+    """From the outermost inwards, without `/`."""
     steps = path.split("/")[1:-1]
     return ["/" + "/".join(steps[: count + 1]) for count in range(len(steps))]

@@ -1,4 +1,4 @@
-"""BookKeeper's protobuf records in the metadata store: their fields, as data."""
+"""BookKeeper's protobuf records in the metadata store, as data."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ _MESSAGES = {
 
 _CLASSES = message_classes("octavo.metadata", _ENUMS, _MESSAGES)
 
-# Their attributes exist only at run time, hence Any.
 LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]
 CookieFormat: Any = _CLASSES["CookieFormat"]
 BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]

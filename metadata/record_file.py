@@ -1,21 +1,14 @@
 """The embedded store's file: records, sessions and a change log in SQLite.
 
-Synchronous, for a single thread of each process; `embedded.py` is its asyncio side. Every change is
-a transaction:
+For a single thread of each process. Every change is a transaction, which first checks its session
+inside the write lock, so no write happens in the name of a session that is over. A session ends
+together with its ephemeral records. Rows of `changes` trigger other processes' watches.
 
-- A write first checks its session inside the write lock, so no write happens in the name of a
-  session that is over.
-- A session's ephemeral records vanish in the transaction that ends it.
-- Each change adds a row to `changes`, which triggers other processes' watches.
+Sessions are measured by CLOCK_BOOTTIME, which all processes share and nothing can set; the boot id
+ends those from before a reboot.
 
-Sessions are measured by CLOCK_BOOTTIME, which all processes of a machine share and nothing can set;
-the boot id ends those from before a reboot. So a stopped process that wakes sees by the clock alone
-that its session is over.
-
-This module never waits for the write lock, which a process that is stopped inside a transaction
-keeps until it wakes. `FileLocked` says that nothing was begun; `embedded.py` tries again.
-
-After a crash SQLite's write-ahead log has exactly the committed transactions (FULL sync).
+This module never waits for the write lock, which a stopped process may keep: `FileLocked` says that
+nothing was begun. After a crash SQLite's log has exactly the committed transactions (FULL sync).
 """
 
 from __future__ import annotations
@@ -46,14 +39,14 @@ from octavo.metadata.watching import WatchKey
 
 T = TypeVar("T")
 CHANGES_KEPT = 10_000
-"""Rows of the change log. A watcher that falls further behind gets a false alarm for all paths."""
+"""A watcher that falls further behind gets a false alarm for all paths."""
 SWEEP_INTERVAL_MS = 50
 BUSY_TIMEOUT_MS = 10
-"""How long SQLite waits for a lock, and delays this process's reads."""
+"""It delays this process's reads, too."""
 
 
 def boot_clock_ms() -> int:
-    """Return milliseconds since boot, the same for every process; never set back."""
+    """The same for every process; never set back."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
@@ -72,11 +65,11 @@ class Changes(NamedTuple):
 
 
 class FileLocked(MetadataUnavailable):
-    """Another process holds the write lock: nothing was begun."""
+    pass
 
 
 class RecordFile:
-    """All methods except `beat` belong to a single thread."""
+    """A single thread uses it, except `beat`."""
 
     def __init__(
         self,
@@ -90,13 +83,12 @@ class RecordFile:
         self._boot_id = read_boot_id() if boot_id is None else boot_id
         self._lease: Lease | None = None
         self._former_session = 0
-        """Our session that was found to be over; it is ended when the next session opens."""
+        """Found to be over; it is ended when the next session opens."""
         self._seen_seq = 0
         self._identity: tuple[int, int] | None = None
         self._seen_state = (-1, -1)
         self._next_sweep_ms = 0
         self._shared: Lease | None = None
-        """The lease of a transaction that several writes share, while it runs."""
 
     def open(self) -> None:
         """Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
@@ -119,7 +111,7 @@ class RecordFile:
     def check_place(self) -> None:
         """Raise `MetadataUnusable` if the file was removed or replaced while open.
 
-        SQLite would continue with it, and two groups of processes would work with different data.
+        Two groups of processes would work with different data.
         """
         gone = self._path if self._identity_on_disk() != self._identity else ""
         if not gone and not self._beats.is_in_place():
@@ -131,10 +123,9 @@ class RecordFile:
             )
 
     def signature(self) -> tuple[int, ...]:
-        """Return a value that differs after another process has written. For any thread; cheap.
+        """Differs after another process has written. For any thread; cheap.
 
-        A file's time stamp has a resolution of milliseconds, so a change right after another may
-        not show: after each difference, look twice.
+        A time stamp has a resolution of milliseconds: after each difference, look twice.
         """
         try:
             found = os.stat(f"{self._path}-wal")
@@ -143,7 +134,6 @@ class RecordFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def end_session(self) -> None:
-        # The sessions of a removed or replaced file no longer matter.
         with contextlib.suppress(MetadataUnusable):
             if self._lease is not None:
                 with self._transaction():
@@ -151,14 +141,14 @@ class RecordFile:
         self._lease = None
 
     def close(self) -> None:
-        """A session that was not ended is left to time out."""
+        """A session that was not ended times out."""
         self._lease = None
         self._beats.close()
         self._db.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Hold the write lock from the first statement on, so that reads in it stay valid."""
+        """Hold the write lock from the first statement on, so that reads stay valid."""
         self.check_place()
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -178,17 +168,15 @@ class RecordFile:
 
     @property
     def has_session(self) -> bool:
-        """Whether a session was opened and not found expired since."""
         return self._lease is not None
 
     @property
     def is_leased(self) -> bool:
-        """Whether by the clock no process can have ended our session. For any thread."""
+        """By the clock no process can have ended our session. For any thread."""
         lease = self._lease
         return lease is not None and not lease.is_over
 
     def open_session(self, timeout_ms: int) -> None:
-        """Open a new session, and end sessions that are over."""
         assert self._lease is None
         with self._transaction():
             self._end_sessions([self._former_session])
@@ -207,24 +195,22 @@ class RecordFile:
         self._lease = None
 
     def beat(self) -> None:
-        """Prolong the session if it is not over. For any single thread. Raises `OSError`."""
+        """Unless it is over. For any single thread. Raises `OSError`."""
         lease = self._lease
         if lease is not None:
             lease.beat()
 
     def sweep_if_due(self) -> None:
-        """End every other session whose time is up, at most every `SWEEP_INTERVAL_MS`."""
+        """End other sessions whose time is up, at most every `SWEEP_INTERVAL_MS`."""
         now_ms = self._clock()
         if now_ms < self._next_sweep_ms:
             return
         self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
         if self._sessions_over():
-            # If the lock is taken, the next sweep ends them.
             with contextlib.suppress(FileLocked), self._transaction():
                 self._end_sessions(self._sessions_over())
 
     def _sessions_over(self) -> list[int]:
-        """Return the sessions of others whose time is up."""
         own = self._lease.session_id if self._lease is not None else None
         found = self._db.execute("SELECT id, boot_id, deadline_ms FROM sessions").fetchall()
         now_ms = self._clock()  # before the beats are read: see `Lease.beat`
@@ -251,8 +237,8 @@ class RecordFile:
     def together(self, writes: Iterable[Callable[[], T]]) -> list[T | Exception]:
         """Make several writes in a transaction; return each result or error, as if alone.
 
-        Raises `FileLocked` and `SessionExpired` if no write was begun, and `sqlite3.Error` if none
-        is known to have taken effect.
+        Raises `FileLocked` and `SessionExpired` if none was begun, `sqlite3.Error` if none took
+        effect for certain.
         """
         with self._session_transaction() as self._shared:
             try:
@@ -270,10 +256,7 @@ class RecordFile:
 
     @contextlib.contextmanager
     def _session_transaction(self) -> Iterator[Lease]:
-        """Open a transaction in the name of our session, or join the shared one.
-
-        The check is inside the write lock, so no process can end the session before the commit.
-        """
+        """Check the session inside the write lock: no process can end it before the commit."""
         if self._shared is not None:
             self._db.execute("SAVEPOINT one")
             try:
@@ -297,7 +280,7 @@ class RecordFile:
     def check_lease(self) -> Lease:
         """Raise `SessionExpired` if by the clock the session may be over.
 
-        Call it after a read: the process may be stopped between a check and a read.
+        Call it after a read: the process may be stopped between.
         """
         assert self._lease is not None
         if self._lease.is_over:
@@ -425,7 +408,7 @@ class RecordFile:
         return 0 if row is None else int(row[0])
 
     def has_changes(self) -> bool:
-        """Whether any connection made changes since the last call. Very cheap."""
+        """By any connection, since the last call. Very cheap."""
         data_version = self._db.execute("PRAGMA data_version").fetchone()[0]
         state = (data_version, self._db.total_changes)
         changed = state != self._seen_state
@@ -433,7 +416,7 @@ class RecordFile:
         return changed
 
     def take_changes(self) -> Changes:
-        """Return all changes since the last call, our own included, each key once and in order."""
+        """Our own included, each key once and in order."""
         rows = self._db.execute(
             "SELECT seq, path, of_children FROM changes WHERE seq > ? ORDER BY seq",
             (self._seen_seq,),

@@ -9,8 +9,8 @@ from octavo.metadata.store import MetadataUnusable
 
 SCHEMA_VERSION = 2
 _OLD_VERSION = 1
-"""The same tables, with the sessions' deadlines in them. Processes of that version would keep our
-ended sessions until the next boot, so they may not start here.
+"""Here the sessions' deadlines are in the tables. Processes of that version would keep our ended
+sessions until the next boot, so they may not start.
 """
 ENDS_IN_BEATS = 1 << 62
 """A `deadline_ms` that never comes: the real end is in the file of heartbeats."""
@@ -44,9 +44,9 @@ PRAGMA user_version = {SCHEMA_VERSION};
 
 
 def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
-    """Open or create the file; every commit is on disk when it returns.
+    """Every commit is on disk when it returns.
 
-    Raises `MetadataUnusable` if waiting will not help, `sqlite3.OperationalError` if it may.
+    Raises `MetadataUnusable` if waiting will not help, else `sqlite3.OperationalError`.
     """
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
@@ -72,19 +72,19 @@ def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
 
 
 def _make_private(path: str) -> None:
-    """Create the file for its owner only: it holds the cluster's secret.
+    """The file holds the cluster's secret: only its owner may read it.
 
-    An existing file stays as it is. SQLite gives its other files the same rights.
+    SQLite gives its other files the same rights.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError:  # it exists; or SQLite will report why it cannot be created
+    except OSError:
         pass
 
 
 def _prepare(db: sqlite3.Connection, path: str) -> None:
-    # Check whose file it is before changing it. Read the tables first: a process that creates the
-    # file commits tables and id together, so visible tables imply a visible id.
+    # Check whose file it is before changing it. A process that creates the file commits tables and
+    # id together, so read the tables first: visible tables imply a visible id.
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
     if tables and application != APPLICATION_ID:
@@ -131,6 +131,6 @@ def is_locked(error: Exception) -> bool:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same call may succeed later: the file is locked, or has no room."""
+    """The file is locked, or has no room."""
     full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
     return full or is_locked(error)

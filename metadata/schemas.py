@@ -1,4 +1,4 @@
-"""The records of schemas: all versions of a subject in one record.
+"""The records of schemas: all versions of a subject.
 
 /octavo/schemas/<namespace>/<subject>
 """
@@ -18,7 +18,7 @@ SCHEMAS_ROOT = "/octavo/schemas"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """`id` is computed from type and text; `type` is json or avro."""
+    """`id` is computed from type and text."""
 
     number: int
     id: str

@@ -2,8 +2,8 @@
 
     /octavo/secret   secret: 64 hexadecimal digits
 
-Processes that may read the metadata are trusted with it; it is never sent between them. The first
-process that needs it creates it. It never changes, and each use has its own key.
+Processes that may read the metadata are trusted with it; it is never sent. The first process that
+needs it creates it. It never changes, and each use has its own key.
 """
 
 from __future__ import annotations
@@ -31,30 +31,26 @@ class SecretRecord:
 
 
 class ClusterSecret:
-    """Nothing that is printed, logged or raised shows the secret itself."""
+    """Nothing that is printed, logged or raised shows the secret."""
 
     def __init__(self, secret: bytes) -> None:
         assert len(secret) == SECRET_BYTES
         self._secret = secret
 
     def key(self, use: str) -> bytes:
-        """Return 32 bytes that reveal neither the secret nor other keys."""
+        """It reveals neither the secret nor other keys."""
         return hmac.digest(self._secret, f"octavo {use}".encode(), hashlib.sha256)
 
     @property
     def ledger_password(self) -> bytes:
-        """The password of the cluster's own ledgers: 64 hexadecimal digits."""
+        """Of the cluster's own ledgers: 64 hexadecimal digits."""
         return self.key("ledgers").hex().encode()
 
 
 async def cluster_secret(
     store: MetadataStore, *, rng: random.Random | None = None
 ) -> ClusterSecret:
-    """Return the secret; create it if there is none.
-
-    If several processes create it at once, all get the same. Raises `MetadataUnavailable` and
-    `BadRecord`.
-    """
+    """Return the secret; create it if there is none. Safe when many processes do it at once."""
     try:
         return await _read(store)
     except RecordNotFound:

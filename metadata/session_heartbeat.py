@@ -1,12 +1,12 @@
 """A file with the end of each session of the embedded store, next to the database.
 
-Heartbeats must not need the write lock: a process that is stopped while it holds the lock would end
-all other sessions. So `<database>-beats` holds a session's end, in milliseconds (signed 64-bit,
-big-endian), at eight times its id. It is written in place and never synced, because a crash of the
-machine ends all sessions. The page cache reads and writes eight aligned bytes as a whole.
+Heartbeats must not need the write lock: a process that is stopped while it holds it would end all
+other sessions. `<database>-beats` holds a session's end, in milliseconds (signed 64-bit,
+big-endian), at eight times its id. It is never synced, because a crash of the machine ends all
+sessions.
 
-A process that holds the write lock and finds that the end has passed may end the session. So a
-heartbeat counts only if it was written before the old end: see `Lease.beat`.
+A process that holds the write lock may end a session whose end has passed. So a heartbeat counts
+only if it was written before the old end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SessionHeartbeats:
         os.pwrite(self._fd, _SLOT.pack(ends_ms), _SLOT.size * session_id)
 
     def read(self, session_id: int) -> int:
-        """Return when the session ends; 0 if never written. Raises `OSError`."""
+        """0 if never written. Raises `OSError`."""
         found = os.pread(self._fd, _SLOT.size, _SLOT.size * session_id)
         return int(_SLOT.unpack(found)[0]) if len(found) == _SLOT.size else 0
 
@@ -58,20 +58,20 @@ class Lease:
         self._timeout_ms = timeout_ms
         self.session_id = session_id
         self.ends_ms = clock() + timeout_ms
-        """Before it no process ends the session; afterwards any process may have."""
+        """Afterwards any process may have ended the session."""
         beats.write(session_id, self.ends_ms)
 
     @property
     def is_over(self) -> bool:
-        """Whether another process may have ended the session; then treat it as ended."""
+        """Another process may have ended the session: treat it as ended."""
         return self.ends_ms <= self._clock()
 
     def beat(self) -> None:
-        """Prolong the session, unless it is over. Raises `OSError`."""
+        """Raises `OSError`."""
         if self.is_over:
             return
         ends_ms = self._clock() + self._timeout_ms
         self._beats.write(self.session_id, ends_ms)
-        # Only if the old end is still ahead, no other process can have read it as past.
+        # Only before the old end, no other process can have read it as past.
         if not self.is_over:
             self.ends_ms = ends_ms

@@ -1,9 +1,8 @@
-"""The records of shared ledgers: which partitions name them.
+"""The records of ledgers that several partitions name (broker/log/orphan_ledgers.py).
 
     /octavo/shares/<ledger>
 
-A ledger that only one partition names has no record. Reads are synced first, so they see every
-change that any process was told of before. Rules: broker/log/orphan_ledgers.py.
+Reads are synced first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ShareStore:
         self._store = store
 
     async def read(self, ledger_id: int) -> tuple[ShareRecord | None, int]:
-        """None and `ABSENT` if the ledger is not shared."""
+        """None and `ABSENT` if it is not shared."""
         await self._store.sync()
         return await read_one(self._store, share_path(ledger_id), ShareRecord)
 

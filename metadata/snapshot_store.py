@@ -1,8 +1,7 @@
 """A read-only metadata store of records copied earlier, for readers without a session.
 
-It is safe for facts that never change (a closed ledger's last entry). For others (a ledger's
-fragments, a bookie's address) reads must be expected to fail; then another process reads the real
-store.
+Safe for facts that never change (a closed ledger's last entry). Others may be outdated: when a read
+fails, another process reads the real store.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The metadata store: small versioned records in a tree, sessions, watches.
 
-Octavo's safety needs only this from outside: compare-and-set on a record's version,
-create-if-absent, and records that vanish with their session. `zookeeper.py` (a cluster) and
-`embedded.py` (a single machine) implement it and pass tests/conformance/test_metadata_store.py.
+Octavo's safety needs only compare-and-set on a record's version, create-if-absent, and records that
+vanish with their session. `zookeeper.py` (a cluster) and `embedded.py` (a single machine) pass
+tests/conformance/test_metadata_store.py.
 
-The store never guesses about a lost reply: a call that may have taken effect raises
-`MetadataUnavailable`, and the caller reads again before it decides.
+A call that may have taken effect, because its reply was lost, raises `MetadataUnavailable`; the
+caller reads again before it decides.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class RecordNotFound(MetadataError):
 
 
 class RecordExists(MetadataError):
-    """A record exists at the path, or a record to delete has children."""
+    """Also if a record to delete has children."""
 
     name = "record-exists"
     http_status = 409
 
 
 class VersionConflict(MetadataError):
-    """The record changed since it was read: read and decide again."""
+    """The record changed: read and decide again."""
 
     name = "version-conflict"
     http_status = 409
 
 
 class MetadataUnavailable(MetadataError):
-    """No answer in time. A write may or may not have taken effect."""
+    """No answer in time. A write may have taken effect."""
 
     name = "metadata-unavailable"
     http_status = 503
@@ -54,7 +54,7 @@ class MetadataUnavailable(MetadataError):
 
 
 class SessionExpired(MetadataError):
-    """The session is gone, and with it all its ephemeral records."""
+    """With the session all its ephemeral records are gone."""
 
     name = "session-expired"
     http_status = 503
@@ -68,7 +68,7 @@ class RecordTooLong(MetadataError):
 
 
 class MetadataUnusable(MetadataError):
-    """The store cannot be used: wrong file, wrong rights, newer format."""
+    """Wrong file, wrong rights, newer format."""
 
     name = "metadata-unusable"
     http_status = 503
@@ -84,8 +84,6 @@ class BadMetadataCredentials(MetadataError):
 
 
 class BadRecord(MetadataError):
-    """The bytes are not in the format of the path."""
-
     name = "bad-metadata-record"
 
 
@@ -125,23 +123,21 @@ class MetadataStore(Protocol):
 
     @property
     def session_state(self) -> SessionState:
-        """Never CONNECTED when, by our own clock, the last confirmation is a session timeout old."""
+        """Not CONNECTED when, by our own clock, the last confirmation is a session timeout old."""
 
     @property
     def session_timeout_ms(self) -> int:
         """How long a silent process keeps its ephemeral records."""
 
     async def start(self) -> None:
-        """Connect and open a session.
-
-        Raises `MetadataUnavailable` with the reason, `MetadataUnusable` if waiting will not help.
+        """Raises `MetadataUnavailable` with the reason, `MetadataUnusable` if waiting will not
+        help.
         """
 
     async def close(self) -> None:
-        """End the session: its ephemeral records vanish now, not after the timeout.
+        """End the session: its ephemeral records vanish now. May be called twice.
 
-        Listeners are not called. May be called twice. Raises `MetadataUnavailable` if the session
-        is left to time out.
+        Raises `MetadataUnavailable` if the session is left to time out.
         """
 
     async def get(self, path: str) -> Record:
@@ -158,59 +154,55 @@ class MetadataStore(Protocol):
     ) -> str:
         """Create if absent and return the path made. Raises `RecordExists`, `RecordTooLong`.
 
-        `ephemeral` records vanish with the session and have no children. If the session ends
-        meanwhile, the call raises `SessionExpired`; a record that was made all the same belongs to
-        the next session, so a caller that later finds its own value must not trust it.
+        `ephemeral` records vanish with the session and have no children. After `SessionExpired` the
+        record may exist and belong to the next session: do not trust it. `sequence` appends a
+        ten-digit number that ascends and never repeats while the parent exists.
 
-        `sequence` appends a ten-digit number that ascends and never repeats as long as the parent
-        exists.
-
-        `beside`: an empty record created in the same step, under a name that is never used again.
-        It identifies this record where versions cannot: they start at 0 again after a deletion.
+        `beside`: an empty record, created in the same step under a name that is never used again.
+        It identifies this record where versions, which start at 0 again after a deletion, cannot.
         """
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
-        """Compare-and-set; return the new version.
+        """Compare-and-set; return the new version. `ANY_VERSION` always matches.
 
-        Raises `VersionConflict`, `RecordNotFound`, `RecordTooLong`. `ANY_VERSION` always matches.
-        With `beside`, raises `RecordNotFound` unless that record exists, in the same step.
+        Raises `VersionConflict`, `RecordNotFound` (also if `beside` does not exist in the same
+        step), `RecordTooLong`.
         """
 
     async def changed_at(self, path: str) -> int | None:
-        """Return when the record last changed, by the store's clock, in ms since 1970.
+        """When it last changed, by the store's clock, in ms since 1970.
 
-        None if the store has only its callers' clock. Raises `RecordNotFound`.
+        None if the store has only its callers' clock.
         """
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children.
+        """`beside` must exist, and is deleted in the same step.
 
-        `beside` must exist, and is deleted in the same step.
+        Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children.
         """
 
     async def children(self, path: str) -> list[str]:
-        """Return the names below `path`, sorted; empty if `path` does not exist."""
+        """The names below `path`, sorted; empty if it does not exist."""
 
     async def sync(self) -> None:
         """Let later reads see every write that any process was told of before.
 
-        Without it, a process sees its own writes and never goes back, but a server may be behind
-        the others. After a failed or lost write the store syncs by itself; call this before a
-        decision that rests on an absence.
+        Otherwise a process sees its own writes and never goes back, but a server may be behind.
+        After a failed or lost write the store syncs by itself; call this before a decision that
+        rests on an absence.
         """
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after the record is created, changed or deleted, until cancelled.
 
-        Changes may be merged, and there may be false alarms (always one after a reconnect): the
-        callback only says "read again". A read begun in it or later sees the change. To miss no
+        It only says "read again": changes may be merged, and there may be false alarms. To miss no
         change, watch first, then read.
         """
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the set of names below `path`, which may be `/`, changes."""
+        """As `watch`, for the set of names below `path`, which may be `/`."""
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
         """Call `listener` at every change of `session_state`, for as long as the store lives."""

@@ -1,8 +1,7 @@
 """The records of namespaces, topics, partitions and subscriptions (docs/formats/topic_records.md).
 
-A record is a msgpack map of fields, with `v`, the format's version. Unknown keys are kept and
-written back, so that an older process does not lose a newer one's additions. A newer format version
-is refused, never guessed at. A renamed field keeps its key (`_KEY`).
+An older process keeps and writes back a newer one's unknown keys. A newer format version is
+refused. A renamed field keeps its key (`_KEY`).
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from octavo.protocol.names import InvalidName
 
 FORMAT_VERSION = 1
 _KEY = "key"
-"""In a field's metadata: the key it is stored under, if not its name."""
+"""In a field's metadata: its stored key, if not its name."""
 _AS_THEY_ARE = frozenset((int, str, bytes, bool, type(None)))
 R = TypeVar("R")
 
 
 def unsaid() -> Any:
-    """Declare a field with default None, which is not written."""
+    """Its default, None, is not written."""
     return field(default=None, metadata={BRIEF: True})
 
 
@@ -44,8 +43,7 @@ def unsaid() -> Any:
 class NamespaceRecord:
     """`policies` apply to topics that do not set them.
 
-    `encrypted`: topics created in it are encrypted. `auto_create` None: topics are not created
-    automatically.
+    `encrypted`: topics created in it are. `auto_create` None: they are not created automatically.
     """
 
     created_ms: int = 0
@@ -59,8 +57,7 @@ class NamespaceRecord:
 class ForkRecord:
     """A fork's origin: the topic, and the offset in each partition.
 
-    Until its partitions' records are `made` it is no topic; if its creator is gone it never becomes
-    one.
+    Until its partitions' records are `made` it is no topic.
     """
 
     topic: str
@@ -72,11 +69,11 @@ class ForkRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic's settings, when it was created, and whether it is being deleted.
+    """A topic's settings, its creation, and whether it is being deleted.
 
     `incarnation` is unique to this creation; older records have none. `guarded`: a record of that
-    name exists as long as the topic does (`TopicStore`). `stream`: it was created as a durable
-    stream. `letters`: subscriptions send dead letters or retries to it.
+    name exists as long as the topic does (`TopicStore`). `stream`: a durable stream. `letters`: it
+    gets subscriptions' dead letters or retries.
     """
 
     settings: TopicSettings
@@ -91,7 +88,7 @@ class TopicRecord:
 
     @property
     def stands(self) -> bool:
-        """Whether it may be used: it is complete, and not being deleted."""
+        """It is complete, and not being deleted."""
         return not self.deleting and (self.fork is None or self.fork.made)
 
     @property
@@ -101,7 +98,7 @@ class TopicRecord:
 
     @property
     def identity(self) -> str:
-        """The incarnation; in older records the creation time, which never changes either."""
+        """In older records the creation time, which never changes either."""
         return self.incarnation or f"ms{self.created_ms}"
 
 
@@ -109,10 +106,9 @@ class TopicRecord:
 class OffloadRecord:
     """A closed ledger's copy outside the bookies: `copying`, `offloaded` or `dropped`.
 
-    `url`: its folder during the copy, then the object. `dropped`: it is the only copy. `since_ms`:
-    when it entered its state. `crc` covers the entries, `footer_crc` the object's footer
-    (docs/formats/offload.md). `encryption`: what an encrypted ledger's record says about its data
-    key.
+    `url`: its folder during the copy, then the object. `dropped`: the only copy. `since_ms`: of its
+    state. `crc` covers the entries, `footer_crc` the object's footer (docs/formats/offload.md).
+    `encryption`: of an encrypted ledger's data key.
     """
 
     uuid: str
@@ -129,10 +125,9 @@ class OffloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffloadIntent:
-    """Exists from before a copy's first byte until its last object is gone, so that no object is
-    forgotten.
+    """Exists from before a copy's first byte until its last object is gone: no object is forgotten.
 
-    `folder` is where the objects lie, `stem` how their names begin.
+    Objects lie in `folder`; their names begin with `stem`.
     """
 
     namespace: str
@@ -149,14 +144,12 @@ class OffloadIntent:
 class PartitionLedger:
     """A ledger of a partition's chain. `count` is None while it is open.
 
-    `bulk_loaded`: it came whole with a bulk load, and no producer numbered its messages. `offload`:
-    its copy in an object store. `first_ms`, `last_ms`: its oldest and newest timestamps.
-    `disorder_ms`: the most by which a batch's newest timestamp is lower than an earlier batch's; −1
-    if not all batches were checked: its newest message may be newer than `last_ms`.
-    `aging_since_ms`: when a ledger with messages without a time, or with a future time, was found
-    closed; they arrived before that. `pieces`: how many of its first records are pieces of the
-    large message after them; `upload`: the publisher's name for it. `appended_ms`: where its append
-    times begin.
+    `bulk_loaded`: it came whole, and no producer numbered its messages. `first_ms`, `last_ms`: its
+    oldest and newest timestamps. `disorder_ms`: the most by which a batch's newest timestamp is
+    lower than an earlier batch's; −1 if unknown: a message may be newer than `last_ms`.
+    `aging_since_ms`: messages without a time, or with a future time, arrived before that. `pieces`:
+    how many of its first records are pieces of the large message after them; `upload`: the
+    publisher's name for it. `appended_ms`: where its append times begin.
     """
 
     ledger_id: int
@@ -187,9 +180,9 @@ class PartitionLedger:
 
 @dataclass(frozen=True, slots=True)
 class CompactedLedger:
-    """A ledger of a compacted view: messages at their own offsets, with gaps.
+    """Its messages have their own offsets, with gaps.
 
-    `tombstone_ms`: the timestamp of its oldest tombstone, −1 for none.
+    `tombstone_ms`: of its oldest tombstone, −1 for none.
     """
 
     ledger_id: int
@@ -204,7 +197,7 @@ class CompactedLedger:
 
 @dataclass(frozen=True, slots=True)
 class RetiredLedger:
-    """A ledger of a view replaced at `since_ms`; earlier readers may need it."""
+    """Its view was replaced at `since_ms`; earlier readers may need it."""
 
     ledger_id: int
     since_ms: int
@@ -215,8 +208,7 @@ class RetiredLedger:
 class CompactionRecord:
     """A partition's compacted view: the newest message of each key below `horizon`.
 
-    `run` is the only run that may publish the next view, if any. `retired` are ledgers of earlier
-    views that still exist.
+    Only `run` may publish the next view. `retired` are ledgers of earlier views that still exist.
     """
 
     horizon: int = 0
@@ -232,11 +224,10 @@ class CompactionRecord:
 class PartitionRecord:
     """A partition's ledgers in order, and the ledger of its cursors and producers.
 
-    `trimmed_offset`: the first offset still kept. `epoch` counts its owners. `bulk_loads`: the
-    newest batch of each bulk load that was added and may be asked for again. `producers_upto`: all
-    producers of batches before that offset are in the state ledger. `incarnation`: its topic's ("":
-    any topic of that name). `deleted`: its topic is being deleted; change it no more: it still
-    names the ledgers to delete.
+    `trimmed_offset`: the first offset kept. `epoch` counts its owners. `bulk_loads`: the newest
+    added batch of each that may be asked for again. `producers_upto`: producers of batches before
+    that offset are in the state ledger. `incarnation`: its topic's ("": any topic of that name).
+    `deleted`: change it no more: it still names the ledgers to delete.
     """
 
     ledgers: tuple[PartitionLedger, ...] = ()
@@ -252,15 +243,12 @@ class PartitionRecord:
 
 
 def partition_start(first_base: int | None, trimmed_to: int) -> int:
-    """Return the first offset left, given where the first ledger begins, if any.
-
-    Spark, which reads the record by itself, uses the same rule.
-    """
+    """Return the first offset left. Spark, which reads the record by itself, uses the same rule."""
     return trimmed_to if first_base is None else max(first_base, trimmed_to)
 
 
 def partition_end(last_end: int | None, trimmed_to: int) -> int:
-    """Return one past the last offset, given where the last ledger ends, if any.
+    """Return one past the last offset.
 
     Trimmed offsets existed, even if bookies do not yet say how far an open ledger goes.
     """
@@ -269,8 +257,8 @@ def partition_end(last_end: int | None, trimmed_to: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BackoffRecord:
-    """How long a message waits for redelivery: `first_ms`, then `factor` times as long each time,
-    at most `most_ms`.
+    """The wait for redelivery: `first_ms`, then `factor` times as long each time, at most
+    `most_ms`.
     """
 
     first_ms: int
@@ -281,10 +269,10 @@ class BackoffRecord:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """A subscription's settings; its position is in the partitions' state ledgers.
+    """Its position is in the partitions' state ledgers.
 
     `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant at its
-    creation, by partition. `incarnation` is its topic's.
+    creation, by partition.
     """
 
     type: str = "exclusive"
@@ -322,7 +310,7 @@ class Referrer:
 
 @dataclass(frozen=True, slots=True)
 class ShareRecord:
-    """The partitions whose records name a shared ledger, or may name it.
+    """The partitions whose records name, or may name, a shared ledger.
 
     Without referrers the ledger is being deleted: no partition may name it again.
     """
@@ -337,7 +325,7 @@ def encode_record(record: Any) -> bytes:
 
 
 def decode_record(kind: type[R], what: str, data: bytes) -> R:
-    """`what` names the record in errors. Raises only `BadRecord`."""
+    """`what` names it in errors. Raises only `BadRecord`."""
     try:
         fields = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
@@ -364,7 +352,7 @@ class _Stored(NamedTuple):
 
 @functools.cache
 def _stored(kind: Any) -> tuple[_Stored, ...]:
-    """Return all fields except `extra`; cached, because a fork has hundreds of ledgers."""
+    """All except `extra`; cached, because a fork has hundreds of ledgers."""
     hints, missing = typing.get_type_hints(kind, localns={"bytes": int}), dataclasses.MISSING
     return tuple(
         _Stored(
@@ -388,7 +376,7 @@ def _to_map(record: Any) -> dict[str, Any]:
 
 
 def _says_nothing(value: Any) -> bool:
-    """Whether to leave the field out; never if it holds a newer version's additions."""
+    """A newer version's additions are never left out."""
     if isinstance(value, Policies):
         return value == Policies() and not value.extra
     return value is None
@@ -422,7 +410,6 @@ def _from_map(kind: Any, what: str, fields: Any) -> Any:
 
 
 def _convert(hint: Any, what: str, value: Any) -> Any:
-    """Convert `value` to the field's type, one that the records use."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         return None if value is None else _convert(args[0], what, value)

@@ -1,15 +1,14 @@
 """Declare each setting of topics and namespaces, once. Pure.
 
-A field declares its name and type here and in the stored record, its default, and, in its metadata,
-a `Setting`. These follow from the declarations:
+A field and its `Setting` declare name, type, default, unit and bounds. These follow:
 
     HTTP bodies, OpenAPI   broker/http/api/topic_body.py
     records                metadata/topic_records.py stores a field under its name
     options                cli/policy_options.py
     bounds, precedence     `check_policies`, `TopicSettings`, `effective` below
 
-`tests/unit/metadata/test_topic_settings.py` compares the client's types (client/settings.py) and
-the table of docs/operations.md, "Policies", with them.
+`tests/unit/metadata/test_topic_settings.py` compares the client's types and the table of
+docs/operations.md, "Policies", with them.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from octavo.protocol.codes import KafkaCode, OctavoError
 from octavo.protocol.names import checked_name
 
 BRIEF = "brief"
-"""In a field's metadata: the record leaves the field out if it is None."""
+"""In a field's metadata: the record leaves None out."""
 _SETTING = "setting"
 OFF = -1
-"""No bound, whatever the namespace says: the stored form of `off`."""
+"""No bound, whatever the namespace says: `off`."""
 NUMBER_MAX = 2**63 - 1
 """The highest number that a record holds."""
 PARTITIONS_MAX = 10_000
@@ -36,9 +35,9 @@ COMPACTION_AFTER_BYTES = 64 * 2**20
 
 
 class InvalidSettings(OctavoError):
-    """Settings that make no sense, for example more acks than copies (422).
+    """For example more acks than copies (422).
 
-    `setting` is the name in the API, if a single setting is wrong.
+    `setting` is the name in the API, if only one is wrong.
     """
 
     name = "invalid-settings"
@@ -81,7 +80,7 @@ class Setting(NamedTuple):
     """The help of the option."""
 
     def check(self, value: int | float, otherwise: str = "") -> None:
-        """Raise `InvalidSettings` unless the value is within the bounds."""
+        """Raises `InvalidSettings`."""
         if self.least <= value <= self.most:
             return
         is_time = self.unit is Unit.TIME
@@ -110,8 +109,7 @@ class Policies:
     """Policies of a topic, or of a namespace for topics that do not set them.
 
     None: not set; `OFF`: no bound. A policy that neither sets has no bound; of words the first
-    holds. `retention_…` are a namespace's: a topic stores its retention outside `policies`. `extra`
-    is not compared.
+    holds. A topic stores its retention outside `policies`.
     """
 
     retention_ms: int | None = _policy(
@@ -193,7 +191,7 @@ def _count(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AutoCreate:
-    """How a broker creates a topic when a client publishes to a name without one."""
+    """When a client publishes to a topic that does not exist."""
 
     partitions: int = _count("partitions")
     ensemble_size: int = _count("ensemble_size")
@@ -204,11 +202,10 @@ class AutoCreate:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Settings of a topic. None means no bound. Raises `InvalidSettings` and `InvalidName`.
+    """None means no bound. Raises `InvalidSettings` and `InvalidName`.
 
-    A partition's owner sees the policies and retention that hold (`Topics.settings_of`); elsewhere
-    they are what the topic itself says. Two creations with equal settings are the same topic;
-    `partitions` may grow later.
+    A partition's owner sees the policies that hold (`Topics.settings_of`); elsewhere they are what
+    the topic itself says. Equal settings make the same topic; `partitions` may grow later.
     """
 
     partitions: int = _count("partitions")
@@ -218,15 +215,15 @@ class TopicSettings:
     retention_ms: int | None = None
     retention_bytes: int | None = None
     rollover_bytes: int = setting(256 * 2**20, "rollover.size", Unit.SIZE)
-    """A ledger that reaches one of the three bounds is closed, and a new ledger begins."""
+    """A ledger that reaches one of the three bounds is closed."""
     rollover_age_ms: int = setting(4 * 3_600_000, "rollover.time", Unit.TIME)
     rollover_entries: int = setting(50_000, "rollover.entries", Unit.NUMBER)
     encrypted: bool = False
-    """Whether new ledgers of its messages are encrypted; the namespace decides."""
+    """Whether new ledgers are encrypted; the namespace decides."""
     policies: Policies = field(default_factory=Policies, metadata={BRIEF: True})
     """Without retention, which stands above."""
     compaction_after_bytes: int | None = setting(None, "compaction.after_size", Unit.SIZE, least=0)
-    """Compact a partition once so many bytes of closed ledgers are not in its view, and
+    """Compact once so many bytes of closed ledgers are not in the view, and
     `compaction_dirty_ratio` is reached. None: never by itself.
     """
     compaction_dirty_ratio: float = setting(
@@ -236,13 +233,13 @@ class TopicSettings:
     compaction_tombstones_ms: int = setting(
         24 * 3_600_000, "compaction.tombstones", Unit.TIME, least=0
     )
-    """A tombstone stays in the compacted view until its timestamp is older."""
+    """A tombstone stays in the view until its timestamp is older."""
     compaction_delete_raw: bool = setting(False, "compaction.delete_raw", Unit.SWITCH)
     """Remove closed ledgers that the view covers and every subscription has acked."""
     schema_subject: str | None = setting(
         None, "schema.subject", Unit.TEXT, brief=True, about="a subject of /v1/schemas"
     )
-    """The schema of its messages, in the topic's namespace."""
+    """In the topic's namespace."""
     schema_validate: bool = setting(
         False, "schema.validate", Unit.SWITCH, brief=True, about="what does not fit is not stored"
     )
@@ -272,7 +269,6 @@ class TopicSettings:
         )
 
     def under(self, namespace: Policies) -> TopicSettings:
-        """Return the settings that hold in a namespace with these policies."""
         holds = resolved(self.own_policies, namespace)
         return replace(
             self,
@@ -314,7 +310,7 @@ class Effective(NamedTuple):
 
 
 def check_policies(policies: Policies) -> None:
-    """Raise `InvalidSettings`, which names the policy, its value and what it may be."""
+    """Raise `InvalidSettings`, which names policy, value and bounds."""
     for name, one in POLICIES.items():
         value = getattr(policies, name)
         if value is None or value == OFF:
@@ -343,7 +339,7 @@ def effective(topic: Policies, namespace: Policies) -> dict[str, Effective]:
 
 
 def resolved(topic: Policies, namespace: Policies) -> Policies:
-    """Return the policies that hold: nothing is `OFF`, and words are always there."""
+    """Nothing is `OFF`, and words are always there."""
     values: dict[str, Any] = {
         name: value for name, (value, _) in effective(topic, namespace).items()
     }

@@ -119,13 +119,12 @@ def subscription_path(namespace: str, topic: str, subscription: str) -> str:
 
 
 class TopicStore:
-    """All records about topics. Every change is a compare-and-set on the version that was read.
+    """Every change is a compare-and-set on the version that was read.
 
     Reads raise `RecordNotFound` and `BadRecord`, creates `RecordExists`, writes `VersionConflict`.
 
-    Versions start at 0 again when a topic is created again. So a guarded topic has an empty
-    companion record, named by its incarnation; its partitions' records are only written while that
-    exists (`TopicRecord.guard`).
+    Versions start at 0 again when a topic is created again. So a guarded topic has a companion
+    record, named by its incarnation; its partitions' records are only written while that exists.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -175,7 +174,7 @@ class TopicStore:
         return await self._write(topic_path(namespace, topic), record, version)
 
     async def delete_topic(self, namespace: str, topic: str, guard: str | None = None) -> None:
-        """Remove the topic's record last, after its partitions and subscriptions.
+        """Remove the topic's record last.
 
         The caller marks the topic `deleting` first, so that no broker adds to it.
         """
@@ -205,11 +204,11 @@ class TopicStore:
         await self._write(path, record, version)
 
     async def remove_owners_folder(self, namespace: str, topic: str) -> None:
-        """Remove the path above the topic's owners, unless an owner's record exists."""
+        """Unless an owner's record exists."""
         await self._remove_empty(join(OWNERS_ROOT, namespace, topic))
 
     async def list_owners_folders(self, namespace: str) -> list[str]:
-        """Return the topics that have or had owners, sorted."""
+        """Topics that have or had owners, sorted."""
         return await self._store.children(join(OWNERS_ROOT, namespace))
 
     async def list_topics(self, namespace: str) -> list[str]:
@@ -241,10 +240,7 @@ class TopicStore:
         *,
         guard: str | None = None,
     ) -> int:
-        """Compare-and-set; return the new version.
-
-        With the topic's `guard`, raises `RecordNotFound` unless that topic still exists.
-        """
+        """With the topic's `guard`, raises `RecordNotFound` unless that topic still exists."""
         path = partition_path(namespace, topic, partition)
         return await self._write(path, record, version, _guard_path(guard))
 
@@ -298,7 +294,7 @@ class TopicStore:
         await self._remove(join(OFFLOADS_ROOT, uuid))
 
     async def list_intents(self) -> list[str]:
-        """Return the uuids of all copies that exist, may exist, or are being made."""
+        """Of copies that exist, may exist, or are being made."""
         return await self._store.children(OFFLOADS_ROOT)
 
     # -- helpers
@@ -310,8 +306,8 @@ class TopicStore:
                 await self._store.create(path, value, beside=beside)
                 return None
             except RecordExists:
-                # A path that was only created as another record's parent has no value: it is free,
-                # and may be removed any moment, with the records below it.
+                # Only another record's parent, without a value: it is free, and may be removed any
+                # moment.
                 with contextlib.suppress(RecordNotFound):
                     found, version = await self._store.get(path)
                     if found:
@@ -349,6 +345,6 @@ class TopicStore:
             await self._store.delete(path)
 
     async def _remove_empty(self, path: str) -> None:
-        """Remove a path unless there are others below it."""
+        """Unless there are paths below it."""
         with contextlib.suppress(RecordExists):
             await self._remove(path)

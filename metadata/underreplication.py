@@ -1,8 +1,7 @@
 """The records that Apache's auditor, replicators and shell expect below `underreplication`.
 
-Octavo maintains copies by itself (ledger/rereplication) and never reads them. Without them
-`whoisauditor`, `lostbookierecoverydelay -get` and others fail with NoNode (BookKeeper 4.18), so
-Octavo creates them at the start.
+Octavo never reads them. Without them `whoisauditor`, `lostbookierecoverydelay -get` and others fail
+with NoNode (BookKeeper 4.18).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _RECORDS = {
     "auditorelection": b"",
     "lostBookieRecoveryDelay": b"0",
 }
-"""In BookKeeper's bytes. The delay is in seconds; 0 is Apache's default."""
+"""In BookKeeper's bytes. The delay is in seconds."""
 
 
 async def lay_out(store: MetadataStore, root: str) -> None:

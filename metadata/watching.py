@@ -1,6 +1,6 @@
 """The watches of a store, by path; used on an event loop, never blocks.
 
-A callback's error goes to the loop's exception handler, and the other callbacks still run.
+A callback's error goes to the loop's exception handler; the others still run.
 """
 
 from __future__ import annotations

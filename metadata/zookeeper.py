@@ -3,13 +3,12 @@
 kazoo's threads post to the event loop in order: the end of a session arrives before any answer
 given after it.
 
-A lost reply to a write means `MetadataUnavailable`, never a guess. Reads are sent again until their
-deadline. The first read after a failed or lost write comes after a `sync`, because a server that is
-behind may answer it. While the connection is down no call is sent, so a call that timed out has no
-effect later.
+A lost reply to a write means `MetadataUnavailable`. The first read after it comes after a `sync`,
+because a server that is behind may answer. Reads are repeated until their deadline. While the
+connection is down no call is sent, so a call that timed out has no effect later.
 
-With credentials, records are created with access for them alone, and a store whose records belong
-to others does not start. ZooKeeper may limit the session timeout to 2 to 20 ticks.
+With credentials, records are created with access for them alone; a store of others' records does
+not start.
 """
 
 from __future__ import annotations
@@ -54,12 +53,11 @@ from octavo.metadata.zookeeper_watches import PlacedWatches
 
 CONNECT_TIMEOUT_MS = 6000
 CALL_TIMEOUT_MS = 10_000
-"""A call without an answer in this time raises `MetadataUnavailable`."""
 CALLS_IN_FLIGHT_MAX = 256
 _PARENTS_TRIED_MAX = 8
 _PROBE_TIMEOUT_S = 1.0
 
-# kazoo warns about every lost connection; we report session states and errors instead.
+# kazoo warns about every lost connection; we report session states and errors.
 _log = structlog.get_logger()
 _kazoo_log = logging.getLogger("octavo.metadata.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
@@ -70,7 +68,7 @@ _ERRORS: dict[type[Exception], type[MetadataError]] = {
     zk.NotEmptyError: RecordExists,
     zk.BadVersionError: VersionConflict,
     zk.SessionExpiredError: SessionExpired,
-    # kazoo derives this from SessionExpiredError, but it only says that the socket is gone.
+    # kazoo derives it from SessionExpiredError, but only the socket is gone.
     zk.ConnectionClosedError: MetadataUnavailable,
     zk.ConnectionLoss: MetadataUnavailable,
     zk.OperationTimeoutError: MetadataUnavailable,
@@ -82,7 +80,7 @@ _ERRORS: dict[type[Exception], type[MetadataError]] = {
     zk.AuthFailedError: MetadataUnusable,
 }
 
-# After these errors the caller reads again, to learn the outcome of its write.
+# Then the caller reads again, to learn the outcome.
 _DOUBTFUL = (MetadataUnavailable, VersionConflict, RecordExists)
 
 
@@ -101,7 +99,7 @@ class ZooKeeperStore:
         tls: Context | None = None,
         clock: Callable[[], int] = boot_clock_ms,
     ) -> None:
-        """`tls` returns a connection's TLS context; without it connections are plain."""
+        """`tls` returns a connection's TLS context, if it has any."""
         assert hosts
         self._hosts = tuple(hosts)
         self._chroot = check_path(chroot) if chroot else ""
@@ -130,7 +128,7 @@ class ZooKeeperStore:
         self._connected = asyncio.Event()
         self._in_flight = asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
         self._generation = 0
-        # Writes so far with a doubtful outcome, and their number at the last sync.
+        # Writes with a doubtful outcome, and their number at the last sync.
         self._doubts = 0
         self._doubts_settled = 0
         self._contact_ms = 0
@@ -161,9 +159,7 @@ class ZooKeeperStore:
     # -- start and close
 
     async def start(self) -> None:
-        """Connect and open a session.
-
-        Raises `MetadataUnavailable` with each host's reason, and `MetadataUnusable` if these
+        """Raises `MetadataUnavailable` with each host's reason, `MetadataUnusable` if these
         credentials may not read the records.
         """
         assert self._loop is None, "a store is started once"
@@ -230,7 +226,7 @@ class ZooKeeperStore:
         await self._loop.run_in_executor(None, self._stop_client_blocking)
 
     def _stop_client_blocking(self) -> None:
-        # If kazoo does not close in time, the session times out; its threads are daemons.
+        # Then the session times out; kazoo's threads are daemons.
         with contextlib.suppress(zk.KazooException):
             self._client.stop()
             self._client.close()
@@ -275,8 +271,7 @@ class ZooKeeperStore:
                     await self._make_parents(one)
                 continue
             if ephemeral:
-                # kazoo may have opened a new session since. Then the record's session is unknown,
-                # and it does not count.
+                # kazoo may have opened a new session since: then the record does not count.
                 self._check_session(generation)
             return str(made).removeprefix(self._chroot)
         raise MetadataUnavailable(f"{self.url}: the parents of {path} keep being deleted")
@@ -323,7 +318,7 @@ class ZooKeeperStore:
         await self._read("sync", "/", self._client.sync_async)
 
     async def _read(self, verb: str, path: str, send: Callable[[str], Any]) -> Any:
-        """Make a call without effect; repeat it until the deadline."""
+        """Repeat a call without effect until the deadline."""
         deadline = self._deadline()
         while True:
             try:
@@ -350,7 +345,7 @@ class ZooKeeperStore:
     ) -> Any:
         """Send once and wait for the answer; kazoo's errors become ours.
 
-        With a `generation`, nothing is sent in the name of a later session.
+        With a `generation`, nothing is sent for a later session.
         """
         if self._closed:
             raise MetadataUnavailable(f"{self.url} is closed")
@@ -390,7 +385,6 @@ class ZooKeeperStore:
             raise SessionExpired(f"{self.url}: the session in which this call began is over")
 
     def _bridge(self, async_result: Any) -> asyncio.Future[Any]:
-        """Return kazoo's result as a future of the loop."""
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -434,7 +428,7 @@ class ZooKeeperStore:
             self._watches.notify_session(state)
 
     async def _pulse_forever(self) -> None:
-        """Contact ZooKeeper often enough to confirm the session; kazoo does not report its pings."""
+        """Confirm the session; kazoo does not report its pings."""
         while True:
             await asyncio.sleep(self._session_timeout_ms / 1000 / 4)
             try:

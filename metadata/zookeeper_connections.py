@@ -1,9 +1,8 @@
 """Bound how long kazoo waits for a server's first answer on a new connection.
 
-A starting server may accept a connection and never answer. kazoo would wait a whole session timeout
-(divided by the number of hosts), until its session is over. So the first attempt waits a quarter of
-a session timeout, and each further attempt twice as long, up to kazoo's own bound: a slow server
-has the time to answer.
+A starting server may accept a connection and never answer; kazoo would wait until its session is
+over. So the first attempt waits a quarter of a session timeout, and each further attempt twice as
+long, up to kazoo's own bound: a slow server has the time to answer.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 _FIRST_ATTEMPT_SHARE = 1 / 4
-"""The share of a session timeout: two attempts fit in a session."""
+"""Two attempts fit in a session timeout."""
 
 
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -24,9 +23,9 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
         super().__init__()
         self._attempt_s = session_timeout_ms / 1000 * _FIRST_ATTEMPT_SHARE
         self._opening: socket.socket | None = None
-        """A connection on which kazoo waits for the answers to its first packets."""
+        """kazoo waits for the answers to its first packets."""
         self._unanswered = 0
-        """Attempts without an answer, since a connection was last open."""
+        """Since a connection was last open."""
 
     def create_connection(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """Raises `OSError`, and kazoo's time-out error."""
@@ -46,7 +45,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
     def select(
         self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Like the system's select, with a bound for a connection's first answers."""
+        """Bound the wait for a connection's first answers."""
         if len(rlist) > 1:  # kazoo also waits for calls to send: the connection is open
             self._opening, self._unanswered = None, 0
         if self._opening is None or self._opening not in rlist:

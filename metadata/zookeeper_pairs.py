@@ -1,7 +1,7 @@
 """Change a record, and check or change its companion record in the same step.
 
-`beside` returns the client or, for a companion path, an object with the same calls, each a
-ZooKeeper transaction. Its result is the first record's, or the error of the record that refused.
+With a companion, each call is a ZooKeeper transaction. Its result is the first record's, or the
+error of the record that refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from kazoo import exceptions as zk
 
 _OTHERS = (zk.RolledBackError, zk.RuntimeInconsistency)
-"""Results of operations that were refused because another operation failed."""
+"""Refused because another operation failed."""
 
 
 def beside(client: Any, path: str | None) -> Any:

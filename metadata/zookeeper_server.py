@@ -1,6 +1,6 @@
-"""Find and start a local ZooKeeper server, for development and tests.
+"""Start a local ZooKeeper server, for development and tests.
 
-The code comes from the PySpark package (its jars hold ZooKeeper 3.9) or from Debian's `zookeeper`.
+The code comes from the PySpark package (ZooKeeper 3.9) or Debian's `zookeeper`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ SESSION_MS_MAX = 40_000
 
 
 class ZooKeeperNotInstalled(MetadataError):
-    """Java or ZooKeeper's code is missing on this machine."""
-
     name = "zookeeper-not-installed"
 
 
@@ -56,17 +54,15 @@ def find_class_path() -> str:
 
 
 class ServerTls(NamedTuple):
-    """Whether and how the server uses TLS, and asks clients for certificates."""
-
     store: Path
     """PEM: key and certificate (`pem_store`)."""
     ca: Path
-    """PEM: the CA of the client certificates that it accepts."""
+    """PEM: the CA of client certificates."""
     asks_clients: bool = False
 
 
 def pem_store(path: Path, certificate: Path, key: Path) -> Path:
-    """Write key and certificate into a file that only its owner can read."""
+    """PEM; only its owner can read the file."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(key.read_bytes() + certificate.read_bytes())
@@ -76,10 +72,7 @@ def pem_store(path: Path, certificate: Path, key: Path) -> Path:
 def write_config(
     folder: str, *, port: int, tick_ms: int = TICK_MS, tls: ServerTls | None = None
 ) -> str:
-    """Write `zoo.cfg` into `folder`, which also gets the data.
-
-    With `tls` there is only a TLS port.
-    """
+    """`folder` also gets the data. With `tls` there is only a TLS port."""
     data = Path(folder, "data")
     data.mkdir(parents=True, exist_ok=True)
     config = Path(folder, "zoo.cfg")

@@ -1,8 +1,7 @@
 """TLS to ZooKeeper: kazoo's connections, made with our TLS contexts.
 
-kazoo's contexts allow TLS 1.0, check names only if configured, and are read at each attempt; ours
-change only with their files (tls/contexts.py). kazoo's loop would also wait a ping interval for
-answers that are already in the TLS layer; here they are found.
+kazoo's contexts allow TLS 1.0, check names only if configured, and are read at each attempt.
+kazoo's loop would also wait a ping interval for answers that are already in the TLS layer.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TlsHandler(ConnectionHandler):
         timeout: float | None = None,
         **_: Any,
     ) -> ssl.SSLSocket:
-        """Connect and verify the server. Raises `OSError`, including TLS errors."""
+        """Raises `OSError`, including TLS errors."""
         name = hostname or address[0]
         plain = socket.create_connection(address, timeout)
         try:
@@ -53,7 +52,7 @@ class TlsHandler(ConnectionHandler):
     def wait(
         self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Like the system's select, but sockets with decrypted bytes count as readable."""
+        """Sockets with decrypted bytes count as readable."""
         ready = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
         if not ready:
             return super().wait(rlist, wlist, xlist, timeout)
@@ -67,7 +66,6 @@ class TlsHandler(ConnectionHandler):
 
 
 def why_not(error: OSError) -> str:
-    """Say why TLS to a ZooKeeper server failed, and what would be right."""
     if said := why(error):
         return said
     if isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError):

@@ -1,8 +1,8 @@
 """Permanent watches on top of ZooKeeper's watches.
 
-A watch of ZooKeeper fires once and is lost with the connection. Here it is placed again, also after
-a reconnect, before its callback is called: a reader that reads in the callback sees every change of
-the gap. Each placement has a number; events of an outdated placement are ignored.
+ZooKeeper's fires once and is lost with the connection. Here it is placed again before its callback
+is called, so a reader that reads in the callback sees every change of the gap. Events of an
+outdated placement are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from octavo.metadata.watching import WatchKey, WatchTable
 
-# The session or its connection ended: the next session places all watches again.
+# The next session places all watches again.
 _PLACED_AGAIN_LATER = (
     zk.SessionExpiredError,
     zk.ConnectionLoss,
@@ -29,10 +29,7 @@ _PLACED_AGAIN_LATER = (
 
 
 class PlacedWatches:
-    """Keeps a placement at the server for every key that the table watches.
-
-    `post` runs a call from kazoo's threads on the event loop, as everything else.
-    """
+    """`post` runs a call from kazoo's threads on the event loop."""
 
     def __init__(
         self,
@@ -49,7 +46,7 @@ class PlacedWatches:
         self._placements = 0
 
     def place_all(self) -> None:
-        """Place all watches again after a reconnect; all watchers are called."""
+        """All watchers are called."""
         self._placed.clear()
         for key in self._table:
             self._place(key)
@@ -78,8 +75,8 @@ class PlacedWatches:
             return
         error = result.exception
         if error is None and until_created and result.value is not None:
-            # The path was created meanwhile, and the present watch only sees its value: watch the
-            # names below it.
+            # The path was created meanwhile, and the present watch sees only its value: watch its
+            # names.
             self._place(key)
         elif error is None:
             # Report changes from before the watch was in place.
