@@ -91,6 +91,8 @@ def _is_mostly_controls(stored: bytes) -> bool:
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Bytes that are not text, in a place for text."""
+
     base64: bytes
 
 
