@@ -1,16 +1,10 @@
 """The audit log of a broker: each caller's operation, resource and address, and the decision.
 
-`AuditLog` reports each decision, or counts it: as a log event, and in the audit topic
-octavo/audit. No call waits for it. A crash of this broker loses decisions that it had not
-published, about a second's; log events are written at once. An event has `time` (RFC 3339),
-`principal`, `source` (what authenticated the principal), `operation`, `resource`, `peer` (the
-address), `allowed`, `reason`, `call`, `broker`, `count` (how often since the last report) and, if
-events were dropped for lack of room, `lost`.
-
-`AuditWriter` writes the events to their topic: a bounded queue, and one batch at a time. It is an
-idempotent producer with a new id in each run of a broker: a batch with an unknown outcome is sent
-again unchanged, and its owner, or the next owner, recognises it. Events that do not fit into the
-queue are counted, and the next event reports the count.
+`AuditLog` reports decisions as log events, at once, and in the topic octavo/audit; repeated
+decisions are counted (`count`). A crash loses about a second's events of the topic. `AuditWriter`
+writes it through a bounded queue, as an idempotent producer with a new id in each run: a batch with
+an unknown outcome is sent again unchanged. Events beyond the queue are counted in the next event's
+`lost`.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ log = structlog.get_logger()
 
 
 BATCH_EVENTS_MAX = 500
-"""The most events of a batch; an event has less than 3 KiB."""
+"""An event has less than 3 KiB."""
 EVERY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -48,7 +42,7 @@ ATTEMPT_S = 40.0
 """Longer than a publish takes before its outcome counts as unknown."""
 
 PassOn = Callable[[Owner, bytes], Awaitable[None]]
-"""Sends a batch to its owner, another broker. Raises the owner's error."""
+"""Sends a batch to its owner; raises the owner's error."""
 
 
 class AuditWriter:
@@ -70,8 +64,7 @@ class AuditWriter:
         self._waiting: deque[Record] = deque()
         self._lost = 0
         self._begun = 0
-        """The number of events in a batch that may be stored already: it is sent again
-        unchanged."""
+        """Events in a batch that may be stored: it is sent again unchanged."""
         self._producer = self._new_producer()
         self._sequence = 0
         self._told: str | None = None
@@ -84,7 +77,7 @@ class AuditWriter:
         return len(self._waiting)
 
     def add(self, event: Mapping[str, Any], time_ms: int) -> None:
-        """Queue an event, as JSON; count it as lost if there is no room."""
+        """Queue an event, or count it as lost."""
         if len(self._waiting) >= self._most:
             self._lost += 1
             self._count_lost()
@@ -95,9 +88,9 @@ class AuditWriter:
         self._waiting.append(Record(key, msgspec.json.encode(said), timestamp_ms=time_ms))
 
     async def write_all(self) -> None:
-        """Store all waiting events, batch by batch, however long that takes.
+        """Store all waiting events, however long that takes.
 
-        One call at a time; after a cancelled call the next call continues.
+        One call at a time; after a cancelled call the next continues.
         """
         while self._waiting:
             self._begun = count = self._begun or min(len(self._waiting), BATCH_EVENTS_MAX)
@@ -108,7 +101,6 @@ class AuditWriter:
             self._count_written(count)
 
     async def _write(self, count: int) -> None:
-        """Store the first `count` events; retry until it succeeds."""
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._rng)
         batch = self._batch(count)
         while True:
@@ -171,7 +163,6 @@ class AuditWriter:
 
 
 def _name_of(error: Exception) -> str:
-    """Return the name of an error, also of another broker's answer."""
     return str(getattr(error, "code", getattr(error, "name", type(error).__name__)))
 
 
@@ -181,8 +172,6 @@ _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "w
 
 
 class AuditLog:
-    """The audit log of a broker. `start` begins to write; `close` stores waiting events."""
-
     def __init__(
         self,
         broker: Broker,
@@ -193,7 +182,6 @@ class AuditLog:
         count_lost: Callable[[], object] = lambda: None,
         count_written: Callable[[int], object] = lambda _count: None,
     ) -> None:
-        """`clock`: milliseconds since 1970."""
         self._broker = broker
         self._clock = clock
         self._level = _LEVELS[broker.config.audit_log_level]
@@ -209,11 +197,10 @@ class AuditLog:
         return self._writer.waiting
 
     def start(self) -> None:
-        """Write waiting events once a second from now on."""
         self._task = asyncio.create_task(self._run(), name="audit")
 
     async def close(self) -> None:
-        """Report counted decisions and store waiting events, within `CLOSE_S`. May be repeated."""
+        """Report counted decisions and store waiting events; may be repeated."""
         if self._task is None:
             return
         self._task.cancel()
@@ -227,7 +214,6 @@ class AuditLog:
             log.error("audit_lost", topic=str(AUDIT_TOPIC), count=self.waiting)
 
     def on_decision(self, found: Decided) -> None:
-        """Note an allowed or refused operation. Never waits."""
         if not self._book.wants(found.identity, found.operation, found.allowed):
             return
         if found.resource.name.startswith(_OWN) and found.identity.is_node:
@@ -235,7 +221,6 @@ class AuditLog:
         self._note(deed_of(found))
 
     def on_unauthenticated(self, peer: str, call: str, reason: str) -> None:
-        """Note a caller without valid credentials."""
         who, why = ANONYMOUS, reason[:REASON_CHARS]
         self._note(Deed(who.name, who.source, "authenticate", "cluster", peer, False, why, call))
 

@@ -1,12 +1,10 @@
 """One broker: the topics of the cluster, the partitions served here, the owners of the others.
 
-A broker stores nothing itself: ledgers and the metadata store do. Promises: a partition is
-recovered before it is served here; serving stops when the broker's session ends or the partition's
+Promises: a partition is recovered before it is served; serving stops when the session ends or the
 ledger is fenced. Correctness rests on fencing, not on ownership.
 
-Callers use the parts directly: `topics`, `ownership` (which broker serves what), `registry` (the
-live brokers), `bulk_loads`. This module concerns several parts: start and end, background rounds,
-calls among brokers.
+Callers use the parts directly; this module has what concerns several: start and end, background
+rounds, calls among brokers.
 """
 
 from __future__ import annotations
@@ -69,17 +67,16 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RUN_REST_S = 2.0
-"""The pause between runs of a partition's compaction: each run leaves at least one old ledger for
-`compaction_grace_ms`, and a line in the partition's record."""
+"""Each run leaves an old ledger for `compaction_grace_ms`, and a line in the record."""
 _KEPT_UP_AT_ONCE = 8
-"""Partitions that are maintained in one turn of the loop."""
+"""Partitions maintained in one turn of the loop."""
 _QUIET_ROUNDS = 6
 """An unused partition is maintained in one of this many rounds."""
 TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]
 
 
 class Broker:
-    """The broker core of a process. The caller starts and closes `store` and `ledgers`.
+    """The caller starts and closes `store` and `ledgers`.
 
     `schema_engine` works with the schema libraries; None: on the event loop.
     """
@@ -112,21 +109,18 @@ class Broker:
             records, self._deletions, clock, self._spawn,
             lambda name: self.ownership.topic_deleted(name), config.subscriptions_max,
         )  # fmt: skip
-        """Namespaces, topics and subscriptions of the cluster."""
         self.forks = Forks(records, self.topics, self._deletions, self._shared, clock, self._spawn)
-        """Topics that begin with another topic's ledgers."""
         self._leftovers = OrphanLedgers(records, ledgers, config, self._shared)
         self.tell_peer: TellPeer | None = None
-        """Calls `let_go` of another broker; set by the code that connects brokers."""
+        """Calls another broker's `let_go`."""
         self.announce_to_peer: AnnounceToSuccessor | None = None
-        """Makes another broker prepare for a partition; set by the same code."""
+        """Makes another broker prepare for a partition."""
         self.ask_peer: AskSuccessor | None = None
-        """Makes another broker serve a partition; set by the same code."""
+        """Makes another broker serve a partition."""
         self.registry = BrokerRegistry(
             store, ownership, config.balance_after_ms,
             lambda: self.ownership.reconcile(), self._fail, self._spawn,
         )  # fmt: skip
-        """The live brokers."""
         self._timekeeper = Timekeeper(
             ClockStore(store),
             clock,
@@ -134,31 +128,22 @@ class Broker:
             config.clock_beat_ms,
         )
         self.open_batches = OpenBatches(config.opened_bytes_max)
-        """Batches unpacked for readers of single messages."""
         self.letters = DeadLetterRouter(self.topics, lambda: self.ownership, clock)
-        """Publishes for this broker itself."""
         self.schemas = self._new_schemas(store, clock, schema_engine)
-        """Subjects of schemas."""
         self._context = self._new_context(store, records, ledgers, clock)
         loads = self._context.bulk_loads
         self.bulk_loads = BulkLoads(loads, records, ledgers, clock, self.deletion_time)
-        """Commit and abort of bulk loads; any broker may do that."""
         self.ownership = OwnershipManager(
             self._context, config, self.topics, records, ownership, self.registry, self._spawn
         )
-        """The owners of partitions, and the partitions that are open here."""
         self.balance = Balance(
             config, self.registry, self.ownership, self._announce_to_successor, self._ask_successor
         )
-        """Which partitions to hand to which broker."""
         self.inactive = InactiveTopics(
             self.topics, records, self.ownership, self.deletion_time, config.non_durable_expiry_ms
         )
-        """Expiry of unused topics and subscriptions."""
         self.streams = ExpiredStreams(self.topics, self._shared, self._spawn)
-        """Expiry of durable streams."""
         self.background_tasks = BackgroundTasks(config.trim_interval_ms, self._spawn)
-        """Background tasks that run again and again."""
 
     def _new_schemas(
         self, store: MetadataStore, clock: Callable[[], int], engine: Engine | None
@@ -196,16 +181,14 @@ class Broker:
 
     @property
     def broker_id(self) -> str:
-        """Unique in the cluster; known once started."""
         return self.registry.own.broker_id
 
     @property
     def url(self) -> str:
-        """The URL that this broker has registered."""
         return self.registry.own.url
 
     async def start(self, url: str) -> None:
-        """Register with `url` (bind it before) and take part in the cluster."""
+        """Register with `url`, which must be bound, and take part."""
         config = self.config
         broker_id = config.broker_id or url.split("://", 1)[-1].rstrip("/")
         own = BrokerInfo(broker_id, url)
@@ -225,10 +208,9 @@ class Broker:
         ]
 
     async def give_away(self) -> None:
-        """Hand partitions to other brokers one by one, and serve them until then. Call it before
-        `close`.
+        """Hand partitions over one by one, and serve them until then; then call `close`.
 
-        Takes at most `stop_handover_ms`, and never fails: `close` releases the rest.
+        Takes at most `stop_handover_ms`, and never fails.
         """
         if self._leaving:
             return
@@ -274,10 +256,10 @@ class Broker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self) -> None:
-        """Hand all partitions over to other brokers, and take no new ones.
+        """Hand all partitions over, and take no new partitions.
 
-        Returns at once; draining continues until `undrain`, or until this broker restarts.
-        `standing` shows the progress. Raises `NoOtherBroker`, `MetadataUnavailable`.
+        Returns at once; draining lasts until `undrain` or a restart. Raises `NoOtherBroker`,
+        `MetadataUnavailable`.
         """
         self.balance.check_others()
         await self._stand(draining=True)
@@ -285,12 +267,10 @@ class Broker:
         self._rebalance()
 
     async def undrain(self) -> None:
-        """Take partitions again. Raises `MetadataUnavailable`."""
         await self._stand(draining=False)
         _log.info("broker_not_drained", broker=self.broker_id)
 
     def standing(self) -> BrokerStatus:
-        """Return whether this broker is draining, its number of partitions and its load."""
         own = self.registry.statuses.own
         load = round(self.balance.load())
         return own._replace(partitions=self.ownership.held(), load=load)
@@ -303,9 +283,9 @@ class Broker:
         await self._stand(draining=self.registry.is_draining)
 
     async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
-        """Stop serving this incarnation of a topic, which another broker is deleting.
+        """Stop serving a topic that another broker deletes; return its partitions served here.
 
-        Returns the partitions that were served here. Raises `TopicChanged` if the topic exists.
+        Raises `TopicChanged` if the topic exists.
         """
         with contextlib.suppress(TopicNotFound, MetadataUnavailable, SessionExpired):
             if (await self.topics.newest(name)).incarnation == incarnation:
@@ -326,27 +306,20 @@ class Broker:
             self._context.passed_over.evicted,
         )
 
-    # Time
-
     def deletion_time(self) -> DeletionTime | None:
-        """The safe time for deletions by age; None before the metadata store has answered."""
+        """The safe time for deletions by age; None: not known yet."""
         return self._timekeeper.now()
 
     async def confirm_clock(self) -> DeletionTime | None:
-        """Make all brokers use this broker's clock, which an operator says is right.
-
-        Raises `MetadataUnavailable`.
-        """
+        """Make all brokers use this broker's clock, which an operator says is right."""
         await self._timekeeper.confirm()
         return self.deletion_time()
-
-    # In the background
 
     async def _tell_all(
         self, name: TopicName, incarnation: str, claims: frozenset[bytes]
     ) -> frozenset[int]:
-        """Make every live broker that can be reached stop serving the topic; see `let_go`."""
-        # The list of brokers may be outdated, so brokers with claims are asked too.
+        """Make every reachable broker stop serving the topic."""
+        # The list may be outdated, so brokers with claims are asked too.
         found = {one.broker_id: one for one in self.registry.brokers()}
         found |= {one.broker_id: one for one in map(decode_broker, sorted(claims)) if one}
         others = [one for _, one in sorted(found.items()) if one.broker_id != self.broker_id]
@@ -400,10 +373,8 @@ class Broker:
         self.background_tasks.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
 
     async def _keep_up(self) -> None:
-        """Maintain all partitions served here, some at a time: there may be thousands.
-
-        A round is spread over an interval. Partitions that were not used since their last
-        maintenance are skipped in most rounds.
+        """Maintain the partitions served here, spread over an interval; unused partitions in few
+        rounds.
         """
         served, interval_s = self.ownership.open_partitions(), self.config.trim_interval_ms / 1000
         for chore in ("upkeep", "compaction"):
@@ -434,7 +405,7 @@ class Broker:
     async def _sweep_bulk_loads(self) -> None:
         due = await self.bulk_loads.due()
         self.background_tasks.keep_only("bulk_load", self.bulk_loads.known)
-        for one in due:  # a separate task each: it may wait for a slow partition
+        for one in due:
             work = partial(self.bulk_loads.sweep, one, self._served_here)
             self.background_tasks.begin("bulk_load", one, work)
 
@@ -464,13 +435,12 @@ class Broker:
         self.background_tasks.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
-        """Return the partition, claimed if it has no owner and we should be; None if another broker
-        is."""
+        """Return the partition, claimed if need be; None if another broker has it."""
         owner = await self.ownership.owner_of(name)
         return await self.ownership.partition(name) if owner.local else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that `close` cancels if it still runs; its error is logged."""
+        """Start a task that `close` cancels; log its error."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)

@@ -1,8 +1,6 @@
-"""The errors of a broker's core. Each message names what was wrong and what would be right.
+"""The errors of a broker's core; each message names what was wrong and what would be right.
 
-An error is declared once: its code (`name`), the HTTP status, Kafka's code, what the answer shows
-of it, and whether the same call may succeed later. If something catches it by its type, or it has
-attributes, the declaration is a class, else an `ErrorCode`.
+An error that is caught by its type, or has attributes, is a class, else an `ErrorCode`.
 """
 
 from __future__ import annotations
@@ -20,24 +18,19 @@ _STALE_SHOWN = 10
 
 
 class BrokerError(OctavoError):
-    """The base class of the core's errors."""
-
     name = "broker-error"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """The declaration of an error that nothing catches by its type. Call it to make the error."""
-
     name: str
     http_status: int
     kafka: KafkaCode | None = None
     retryable: bool = False
     of: type[BrokerError] = BrokerError
-    """The class by which callers may catch the error."""
 
     def __call__(self, message: str, **members: object) -> BrokerError:
-        """Make the error. Its answer shows `members`."""
+        """Make the error; its answer shows `members`."""
         error = self.of(message)
         error.name, error.http_status, error.kafka = self.name, self.http_status, self.kafka
         error.retryable = self.retryable
@@ -46,35 +39,26 @@ class ErrorCode:
 
 
 INVALID_MESSAGE_ID = ErrorCode("invalid-message-id", 400)
-"""A message id is malformed."""
 
 INVALID_ACK_ID = ErrorCode("invalid-ack-id", 400)
-"""An ack id is malformed."""
 
 
 class NamespaceNotFound(BrokerError):
-    """There is no such namespace."""
-
     name = "namespace-not-found"
     http_status = 404
     kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 NAMESPACE_NOT_EMPTY = ErrorCode("namespace-not-empty", 409)
-"""A namespace with topics cannot be deleted."""
 
 
 class TopicNotFound(BrokerError):
-    """There is no such topic."""
-
     name = "topic-not-found"
     http_status = 404
     kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class TopicDeleting(BrokerError):
-    """The topic is being deleted, in the background. Ask again."""
-
     name = "topic-deleting"
     http_status = 503
     kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -82,7 +66,7 @@ class TopicDeleting(BrokerError):
 
 
 class TopicChanged(BrokerError):
-    """This broker, or the broker that asked it, knew an earlier topic of that name."""
+    """A broker knew an earlier topic of that name."""
 
     name = "topic-changed"
     http_status = 503
@@ -92,18 +76,18 @@ class TopicChanged(BrokerError):
     def __init__(self, message: str, *, looked: bool = False) -> None:
         super().__init__(message)
         self.looked = looked
-        """Whether this broker has read the store: then another look finds the same."""
+        """This broker has read the store: another look finds the same."""
 
 
 class TopicReplaced(BrokerError):
-    """The caller's topic was deleted, and another topic was made under its name."""
+    """The caller's topic was deleted and made again."""
 
     name = "topic-replaced"
     http_status = 409
 
 
 class BrokerIdTaken(BrokerError):
-    """Another live broker has this broker's id; this broker must stop."""
+    """Another live broker has our id; this broker must stop."""
 
     name = "broker-id-taken"
     http_status = 503
@@ -111,38 +95,32 @@ class BrokerIdTaken(BrokerError):
 
 
 BROKER_NOT_FOUND = ErrorCode("broker-not-found", 404)
-"""No live broker has this id."""
 
 
 class NoOtherBroker(BrokerError):
-    """No other broker could serve the partitions of this broker."""
+    """No other broker could serve our partitions."""
 
     name = "no-other-broker"
     http_status = 409
 
 
 BROKER_DRAINING = ErrorCode("broker-draining", 409)
-"""A draining broker takes no partitions."""
 
 
 class PartitionNotFound(BrokerError):
-    """The topic has no partition with this number."""
-
     name = "partition-not-found"
     http_status = 404
     kafka = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class SubscriptionNotFound(BrokerError):
-    """There is no such subscription."""
-
     name = "subscription-not-found"
     http_status = 404
     kafka = KafkaCode.GROUP_ID_NOT_FOUND
 
 
 class SettingsConflict(BrokerError):
-    """The topic or subscription exists with the settings `found` instead of `wanted`."""
+    """It exists with `found` instead of `wanted`."""
 
     name = "settings-conflict"
     http_status = 409
@@ -155,7 +133,7 @@ class SettingsConflict(BrokerError):
 
 
 class StaleProducerEpoch(BrokerError):
-    """A newer instance of the producer has published, so this instance is refused."""
+    """A newer instance of the producer has published."""
 
     name = "stale-producer-epoch"
     http_status = 403
@@ -163,7 +141,7 @@ class StaleProducerEpoch(BrokerError):
 
 
 class SequenceGap(BrokerError):
-    """The sequence is not the next, which is `expected`."""
+    """`expected` is the next sequence."""
 
     name = "sequence-gap"
     http_status = 409
@@ -177,7 +155,7 @@ class SequenceGap(BrokerError):
 
 
 class OffsetMismatch(BrokerError):
-    """Another publish came first: `next_offset` is not the expected offset."""
+    """Another publish came first."""
 
     name = "offset-mismatch"
     http_status = 412
@@ -190,7 +168,7 @@ class OffsetMismatch(BrokerError):
 
 
 class OffsetTrimmed(BrokerError):
-    """Retention has removed the offset; `earliest` is the first offset that is left."""
+    """`earliest` is the first offset left."""
 
     name = "offset-trimmed"
     http_status = 410
@@ -204,7 +182,7 @@ class OffsetTrimmed(BrokerError):
 
 
 class OffsetBeyondEnd(BrokerError):
-    """The offset is not written yet; the next message gets `next_offset`."""
+    """The next message gets `next_offset`."""
 
     name = "offset-beyond-end"
     http_status = 416
@@ -218,40 +196,33 @@ class OffsetBeyondEnd(BrokerError):
 
 
 class MessageNotFound(BrokerError):
-    """No message has this id in this partition."""
-
     name = "message-not-found"
     http_status = 404
 
 
 COMPACTED_VIEW_UNREADABLE = ErrorCode("compacted-view-unreadable", 503, retryable=True)
-"""The ledgers of a compacted view are gone or damaged, although the record names the view.
+"""The record names a view whose ledgers are gone or damaged.
 
-A read must fail: its messages are unknown, and the view must not look empty.
+A read must fail: the view must not look empty.
 """
 
 BATCH_TOO_LONG = ErrorCode("batch-too-long", 413, KafkaCode.MESSAGE_TOO_LARGE)
-"""A batch is too long for an entry."""
 
 
 class UnsupportedBatch(BrokerError):
-    """A record batch uses what this version does not support."""
-
     name = "not-supported-yet"
     http_status = 422
     kafka = KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class InvalidTimestamp(BrokerError):
-    """A record batch has a time outside the calendar."""
-
     name = "invalid-timestamp"
     http_status = 422
     kafka = KafkaCode.INVALID_TIMESTAMP
 
 
 class MessageTooLong(BrokerError):
-    """A message is longer than its topic or this broker allows."""
+    """Longer than its topic or this broker allows."""
 
     name = "message-too-long"
     http_status = 413
@@ -267,7 +238,7 @@ class MessageTooLong(BrokerError):
 
 
 class QuotaExceeded(BrokerError):
-    """A quota, or a rate of a topic, is used up: the caller has to wait."""
+    """The caller has to wait."""
 
     name = "quota-exceeded"
     http_status = 429
@@ -284,7 +255,7 @@ class QuotaExceeded(BrokerError):
 
 
 QUOTA_FULL = ErrorCode("quota-exceeded", 422, KafkaCode.POLICY_VIOLATION)
-"""A quota of lasting things, such as topics, is full: waiting would not help."""
+"""Of lasting things, such as topics: waiting would not help."""
 
 
 class Overloaded(BrokerError):
@@ -297,7 +268,7 @@ class Overloaded(BrokerError):
 
 
 class NotOwner(BrokerError):
-    """Another broker serves the partition now; nothing of the call took effect."""
+    """Another broker serves the partition; nothing took effect."""
 
     name = "not-owner"
     http_status = 503
@@ -307,7 +278,7 @@ class NotOwner(BrokerError):
 
 
 class PartitionMoving(BrokerError):
-    """The partition has no owner at this moment, or its owner is still opening it."""
+    """It has no owner now, or its owner is opening it."""
 
     name = "partition-moving"
     http_status = 503
@@ -316,7 +287,7 @@ class PartitionMoving(BrokerError):
 
 
 class OwnerUnreachable(BrokerError):
-    """The owner did not accept a connection; nothing was sent."""
+    """Nothing was sent."""
 
     name = "owner-unreachable"
     http_status = 503
@@ -331,11 +302,11 @@ OWNER_NOT_REGISTERED = ErrorCode(
     retryable=True,
     of=OwnerUnreachable,
 )
-"""The owner's record names an address at which no live broker is registered."""
+"""The owner's record names an address without a live broker."""
 
 
 class PartitionUnavailable(BrokerError):
-    """The owner cannot write at present; the message says which bookies are up."""
+    """The owner cannot write now; the message says which bookies are up."""
 
     name = "partition-unavailable"
     http_status = 503
@@ -344,10 +315,7 @@ class PartitionUnavailable(BrokerError):
 
 
 class PartitionDamaged(PartitionUnavailable):
-    """All copies of an entry are missing or forged; no message is skipped.
-
-    The message names partition, ledger, entry, and the offsets that were expected and found.
-    """
+    """All copies of an entry are missing or forged; no message is skipped."""
 
     name = "partition-damaged"
     kafka = KafkaCode.UNKNOWN_SERVER_ERROR
@@ -361,17 +329,17 @@ class PartitionDamaged(PartitionUnavailable):
 PARTITION_UNOPENABLE = ErrorCode(
     "too-few-bookies", 503, KafkaCode.INVALID_REPLICATION_FACTOR, of=PartitionUnavailable
 )
-"""Its topic asks for more bookies than the cluster has, up or down."""
+"""Its topic asks for more bookies than the cluster has."""
 
 
 def unavailable(message: str, cause: Exception) -> BrokerError:
-    """Make the error for callers, by whether a retry can help."""
+    """Make the error by whether a retry can help."""
     hopeless = isinstance(cause, TooFewBookies)
     return PARTITION_UNOPENABLE(message) if hopeless else PartitionUnavailable(message)
 
 
 class PublishOutcomeUnknown(BrokerError):
-    """The batch may or may not be stored: repeat it with the same producer sequence."""
+    """It may be stored: repeat it with the same producer sequence."""
 
     name = "outcome-unknown"
     http_status = 504
@@ -380,7 +348,7 @@ class PublishOutcomeUnknown(BrokerError):
 
 
 class AckOutcomeUnknown(BrokerError):
-    """The acks may or may not be durable. Repeating them is harmless."""
+    """The acks may be durable; repeating them is harmless."""
 
     name = "ack-outcome-unknown"
     http_status = 504
@@ -389,7 +357,7 @@ class AckOutcomeUnknown(BrokerError):
 
 
 class SubscriptionBusy(BrokerError):
-    """An exclusive subscription has another live consumer."""
+    """Another live consumer has the exclusive subscription."""
 
     name = "subscription-busy"
     http_status = 409
@@ -397,14 +365,11 @@ class SubscriptionBusy(BrokerError):
 
 
 CUMULATIVE_ACK_NOT_ALLOWED = ErrorCode("cumulative-ack-not-allowed", 422)
-"""On a shared subscription `up_to` would ack other consumers' messages."""
+"""It would ack other consumers' messages."""
 
 
 class StaleLease(BrokerError):
-    """Leases have ended: these messages were or will be delivered again.
-
-    The other acks of the same call are durable; `stale` are the ack ids that are not.
-    """
+    """The leases of `stale` have ended; the call's other acks are durable."""
 
     name = "stale-lease"
     http_status = 409
@@ -416,7 +381,6 @@ class StaleLease(BrokerError):
 
     @classmethod
     def of(cls, stale: Sequence[str]) -> StaleLease:
-        """Make the error that names these ack ids."""
         some = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
         return cls(
             f"{len(stale)} ack ids have no lease any more ({some}): those messages were or "
@@ -427,34 +391,30 @@ class StaleLease(BrokerError):
 
 
 AUDIT_TOPIC_CLOSED = ErrorCode("audit-topic", 403, KafkaCode.TOPIC_AUTHORIZATION_FAILED)
-"""Clients may not write to the audit log."""
 
 
 class TooManyDelayed(BrokerError):
-    """Too many messages wait for their delay: a nack with a delay was refused.
-
-    The rest of the same call took effect, and is durable.
-    """
+    """A nack with a delay was refused; the rest of the call is durable."""
 
     name = "too-many-delayed"
     http_status = 429
 
 
 INVALID_BULK_LOAD = ErrorCode("invalid-bulk-load", 422)
-"""The parts are wrong: an open or foreign ledger, wrong counts, or a ledger twice."""
+"""An open or foreign ledger, wrong counts, or a ledger twice."""
 
 BULK_LOAD_NOT_FOUND = ErrorCode("bulk-load-not-found", 404)
 """No batch, or another batch, was committed under the id."""
 
 BULK_LOAD_ABORTED = ErrorCode("bulk-load-aborted", 409)
-"""Some ledgers of the batch were given up: write the batch again."""
+"""Some ledgers were given up: write the batch again."""
 
 BATCH_BEGUN = ErrorCode("batch-begun", 409)
-"""A batch that its writer publishes itself was not begun, or was begun in another way."""
+"""A batch that its writer publishes was not begun, or otherwise."""
 
 
 class BatchOutOfOrder(BrokerError):
-    """The batch does not follow the newest committed batch; `expected` does."""
+    """`expected` follows the newest committed batch."""
 
     name = "batch-out-of-order"
     http_status = 409
@@ -466,39 +426,33 @@ class BatchOutOfOrder(BrokerError):
 
 
 FOREIGN_BULK_LOAD = ErrorCode("foreign-bulk-load", 403)
-"""The id belongs to a token, which the caller did not send."""
 OTHER_CLUSTER = ErrorCode("other-cluster", 409)
-"""The writer of a bulk load made its token for another cluster."""
 
 
 class LargeNotTaken(BrokerError):
-    """The topic's settings exclude large messages."""
+    """A copy would be stored in clear text."""
 
     name = "large-not-taken"
     http_status = 422
 
 
 NOT_ENCRYPTED = ErrorCode("not-encrypted", 422)
-"""A copy of an encrypted message would be stored in clear text."""
+"""A message would expire before it is due; nothing was stored."""
 
 
 class DueAfterExpiry(BrokerError):
-    """A message would be older than its topic's `ttl` before it is due; none was stored."""
-
     name = "due-after-expiry"
     http_status = 422
     kafka = KafkaCode.INVALID_RECORD
 
 
 class TooManyLedgers(BrokerError):
-    """A partition's record, or a bulk load's, would grow too long."""
-
     name = "too-many-ledgers"
     http_status = 409
 
 
 class TopicExists(BrokerError):
-    """A fork's name is taken by a topic."""
+    """Partitions no longer refer to the ledger, which is being deleted."""
 
     name = "topic-exists"
     http_status = 409
@@ -506,17 +460,15 @@ class TopicExists(BrokerError):
 
 
 LEDGER_GOING = ErrorCode("ledger-going", 409, retryable=True)
-"""The ledger is being deleted, because partitions no longer refer to it."""
 
 TOO_MANY_SUBSCRIPTIONS = ErrorCode("too-many-subscriptions", 409, KafkaCode.POLICY_VIOLATION)
-"""A topic has its maximum of subscriptions."""
 
 TOO_MANY_FORKS = ErrorCode("too-many-forks", 409)
-"""A ledger would be part of too many partitions."""
+"""The topic or fork changed while the fork was made; ask again."""
 
 
 class ForkDisturbed(BrokerError):
-    """The topic, or the fork, changed or was deleted while the fork was being made; ask again."""
+    """The live broker `owner` writes the ledger: a recovery would interrupt a topic."""
 
     name = "fork-disturbed"
     http_status = 503
@@ -524,11 +476,10 @@ class ForkDisturbed(BrokerError):
 
 
 LEDGER_IN_USE = ErrorCode("ledger-in-use", 409)
-"""The live broker `owner` writes the ledger: recovering it would interrupt a topic."""
 
 
 class TooManyRecoveries(BrokerError):
-    """The broker runs its maximum of recoveries for callers: retry in `retry_after_s`."""
+    """Committed, but not visible everywhere: repeat the call to wait."""
 
     name = "too-many-recoveries"
     http_status = 429
@@ -541,14 +492,11 @@ class TooManyRecoveries(BrokerError):
 
 
 BULK_LOAD_UNFINISHED = ErrorCode("bulk-load-unfinished", 503, retryable=True)
-"""Committed, but not yet visible in every partition: repeat the call to wait for it."""
+"""The publish waited in vain; nothing was stored."""
 
 
 class BacklogQuotaExceeded(BrokerError):
-    """A subscription's backlog is over its quota, and the publish waited in vain; not stored.
-
-    The message names the subscription, and the figures.
-    """
+    """The topic's policy is to reject at once."""
 
     name = "backlog-quota-exceeded"
     http_status = 429
@@ -562,7 +510,7 @@ class BacklogQuotaExceeded(BrokerError):
 
 
 class BacklogQuotaRejected(BacklogQuotaExceeded):
-    """A backlog is over its quota, and the topic's policy is to reject at once."""
+    """A member was away, and another member has the partition."""
 
     http_status = 409
     kafka = KafkaCode.POLICY_VIOLATION
@@ -571,7 +519,7 @@ class BacklogQuotaRejected(BacklogQuotaExceeded):
 
 
 class StaleGeneration(BrokerError):
-    """A member of a consumer group was away, and another member has the partition now."""
+    """Members share a subscription; an exclusive subscription has one consumer."""
 
     name = "stale-generation"
     http_status = 409
@@ -584,35 +532,33 @@ class StaleGeneration(BrokerError):
 
 
 GROUP_NOT_ALLOWED = ErrorCode("group-not-allowed", 422, KafkaCode.POLICY_VIOLATION)
-"""Members of a group share a subscription, and an exclusive subscription has one consumer."""
 
 GROUP_FULL = ErrorCode("group-full", 409, KafkaCode.GROUP_MAX_SIZE_REACHED)
-"""A consumer group has its maximum of members or partitions."""
+"""The member belongs to another principal."""
 
 FOREIGN_MEMBER = ErrorCode("foreign-member", 403, KafkaCode.GROUP_AUTHORIZATION_FAILED)
-"""The member of the consumer group belongs to another principal."""
 
 
 class InvalidSchema(BrokerError):
-    """A schema is invalid, or its type or compatibility is unknown."""
-
     name = "invalid-schema"
     http_status = 422
 
 
 class SchemaNotFound(BrokerError):
-    """There is no such subject, or no such version."""
+    """`problems` say why."""
 
     name = "schema-not-found"
     http_status = 404
 
 
 INCOMPATIBLE_SCHEMA = ErrorCode("incompatible-schema", 409)
-"""The schema is incompatible with its subject's versions; `problems` say why."""
 
 
 class SchemaCheckUnavailable(BrokerError):
-    """The process that checks schemas gives no answer now."""
+    """A message does not match the schema; its batch was refused.
+
+    `index`: its number; None if no message can match.
+    """
 
     name = "schema-check-unavailable"
     http_status = 503
@@ -621,10 +567,7 @@ class SchemaCheckUnavailable(BrokerError):
 
 
 class SchemaMismatch(BrokerError):
-    """A message does not match its topic's schema; its whole batch was refused.
-
-    `index` is its number in that batch, None if no message can match.
-    """
+    """Make the error for a caller that may not see the schema."""
 
     name = "schema-mismatch"
     http_status = 422
@@ -636,7 +579,7 @@ class SchemaMismatch(BrokerError):
         self.index = index
 
     def without_reason(self) -> SchemaMismatch:
-        """Make the error for a caller that may not see the schema, which the reason quotes."""
+        """Another producer has exclusive access."""
         which = "the message" if self.index is None else f"message {self.index} of its batch"
         return SchemaMismatch(
             f"{which} was not stored: it does not fit the schema of the topic (callers who may "
@@ -646,15 +589,13 @@ class SchemaMismatch(BrokerError):
 
 
 class ExclusiveProducer(BrokerError):
-    """A producer has exclusive access, and the batch lacks the epoch of that access."""
-
     name = "exclusive-producer"
     http_status = 409
     kafka = KafkaCode.PRODUCER_FENCED
 
 
 class StaleProducerAccess(BrokerError):
-    """The exclusive access of that epoch has ended: the producer was fenced, or gave it up."""
+    """For at most `left_ms` more if the producer is gone."""
 
     name = "stale-producer-access"
     http_status = 403
@@ -662,8 +603,6 @@ class StaleProducerAccess(BrokerError):
 
 
 class ProducerBusy(BrokerError):
-    """Another producer has exclusive access, for at most `left_ms` more if it is gone."""
-
     name = "producer-busy"
     http_status = 409
 
@@ -673,29 +612,26 @@ class ProducerBusy(BrokerError):
 
 
 class StreamNotFound(BrokerError):
-    """There is no such stream."""
-
     name = "stream-not-found"
     http_status = 404
 
 
 TOPIC_IS_NO_STREAM = ErrorCode("topic-is-no-stream", 404, of=StreamNotFound)
-"""The name is a topic that is not a stream."""
 
 
 class StreamGone(BrokerError):
-    """The stream was deleted, and is kept for its forks."""
+    """It exists with other properties."""
 
     name = "stream-gone"
     http_status = 410
 
 
 STREAM_CONFLICT = ErrorCode("stream-conflict", 409)
-"""The stream exists with other properties than requested."""
+"""The stream ended before `next_offset`."""
 
 
 class StreamClosed(BrokerError):
-    """The stream has ended before `next_offset`, and takes no appends."""
+    """It does not sort after the last."""
 
     name = "stream-closed"
     http_status = 409
@@ -706,14 +642,14 @@ class StreamClosed(BrokerError):
 
 
 class StreamSequence(BrokerError):
-    """A `Stream-Seq` does not sort after the last."""
+    """The producer sent `received` in place of `expected`."""
 
     name = "stream-sequence"
     http_status = 409
 
 
 class StreamSequenceGap(SequenceGap):
-    """A stream's producer sent the sequence `received` in place of `expected`."""
+    """A newer instance of the producer, with `epoch`, has appended."""
 
     name = "sequence-gap"
     problem_headers = (
@@ -727,8 +663,6 @@ class StreamSequenceGap(SequenceGap):
 
 
 class StaleStreamEpoch(StaleProducerEpoch):
-    """A newer instance of a stream's producer, with `epoch`, has appended."""
-
     name = "stale-producer-epoch"
     problem_headers = (("Producer-Epoch", "epoch"),)
 
@@ -738,29 +672,23 @@ class StaleStreamEpoch(StaleProducerEpoch):
 
 
 class EpochBegun(BrokerError):
-    """A producer's new epoch does not begin at 0."""
-
     name = "epoch-begins-at-0"
     http_status = 400
 
 
 EMPTY_APPEND = ErrorCode("body-missing", 400)
-"""An append without a body, which does not close the stream."""
+"""An empty array."""
 
 NOTHING_TO_APPEND = ErrorCode("nothing-to-append", 400)
-"""A body of JSON without a message: an empty array."""
 
 CONTENT_TYPE_MISSING = ErrorCode("content-type-missing", 400)
-"""An append that does not say of what kind its data is."""
 
 INVALID_STREAM_JSON = ErrorCode("invalid-json", 400)
-"""The body is not JSON, and the stream is of JSON."""
+"""More than one append may have."""
 
 TOO_MANY_MESSAGES = ErrorCode("too-many-messages", 413)
-"""A body of JSON with more messages or parts than one append may have."""
 
 STREAM_MESSAGE_TOO_LONG = ErrorCode(MessageTooLong.name, 413)
-"""A message of a stream is longer than its topic takes."""
 
 
 class TopicIsStream(BrokerError):

@@ -5,8 +5,7 @@
     produce, create               brokers alone: a client could forge or mute the topic
 
 The gate applies this table to every call (http/gate.py); partitions and the catalogue of topics
-check again (`check_not_internal`). `tests/unit/broker_http/test_internal_topics.py` tries every
-route on each internal topic.
+check again (`check_not_internal`).
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ INTERNAL_NAMESPACES = frozenset(topic.namespace for topic in INTERNAL_TOPICS)
 
 
 class Door(enum.Enum):
-    """Which clients may do an operation to an internal topic, if a rule allows it."""
-
     OPEN = "open"
     ADMINISTRATORS = "administrators"
     SHUT = "shut"
@@ -43,7 +40,7 @@ _CHANGES = (Operation.CREATE, Operation.ALTER, Operation.DELETE)
 
 
 def door_of(operation: Operation, resource: Resource) -> Door:
-    """Return which clients may do that; `OPEN` for a resource that is not internal."""
+    """`OPEN` for a resource that is not internal."""
     if resource.kind is Kind.TOPIC and resource.name in _NAMES:
         return _DOORS.get(operation, Door.SHUT)
     if resource.kind is Kind.NAMESPACE and resource.name in INTERNAL_NAMESPACES:
@@ -52,7 +49,6 @@ def door_of(operation: Operation, resource: Resource) -> Door:
 
 
 def shut(topic: object) -> BrokerError:
-    """Return the error for a client that would make or write an internal topic."""
     return AUDIT_TOPIC_CLOSED(
         f"{topic} is made and written by the brokers alone, so that no client can forge or mute "
         "it; use another topic"
@@ -60,6 +56,5 @@ def shut(topic: object) -> BrokerError:
 
 
 def check_not_internal(name: TopicName) -> None:
-    """Raise `AUDIT_TOPIC_CLOSED` if the topic is internal: a client may not make or write it."""
     if name in INTERNAL_TOPICS:
         raise shut(name)

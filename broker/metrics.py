@@ -1,6 +1,6 @@
-"""The metrics of a broker, for Prometheus. One registry per server, so tests do not mix.
+"""The metrics of a broker, for Prometheus; one registry per server.
 
-Labelled children are looked up once and kept: the lookup costs more than counting.
+Labelled children are kept: a lookup costs more than counting.
 """
 
 from __future__ import annotations
@@ -18,28 +18,24 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.types import PartitionStats
 
 _ROWS_A_TURN = 400
-"""Rows of text made in one turn of the loop: some milliseconds."""
+"""Made in one turn of the loop: some milliseconds."""
 _PARTITIONS_A_TURN = 16
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
 
 class Duties(NamedTuple):
     served: int = 0
-    """Partitions open here."""
     to_move: int = 0
     """Open partitions that other brokers should have."""
     handed_on: int = 0
-    """Partitions handed to other brokers since the start."""
     chore_failures: Mapping[str, int] = {}
-    """Failures by chore, since the start."""
     leftovers_removed: int = 0
-    """Leftover ledgers removed since the start."""
     ledger_ids_taken: int = 0
-    """New ledgers whose ids another process had taken, since the start."""
+    """New ledgers whose ids another process had taken."""
     messages_expired: int = 0
-    """Messages acked by their topic's time to live, since the start."""
+    """Acked by their topic's time to live."""
     messages_evicted: int = 0
-    """Messages acked by a backlog quota, since the start."""
+    """Acked by a backlog quota."""
 
 
 class Described(Protocol):
@@ -47,8 +43,6 @@ class Described(Protocol):
 
 
 class Metrics:
-    """The counters of a broker's HTTP side, and live figures of its partitions."""
-
     def __init__(
         self,
         partitions: Callable[[], Iterable[Described]],
@@ -135,7 +129,7 @@ class Metrics:
         )
 
     async def text(self) -> bytes:
-        """Return all metrics as Prometheus text, made in turns: there may be millions of rows."""
+        """Return Prometheus text, in turns: there may be millions of rows."""
         parts: list[bytes] = []
         for family in self.registry.collect():
             parts.append(_text_of(family))
@@ -150,7 +144,6 @@ class Metrics:
         return b"".join((*parts, figures.text()))
 
     def quota_exceeded(self, quota: str) -> None:
-        """Count a call that was refused because it exceeded this quota."""
         counter = self._exceeded.get(quota)
         if counter is None:
             counter = self._exceeded[quota] = self._quota_exceeded.labels(quota)
@@ -171,11 +164,9 @@ class Metrics:
 
 
 class _PartitionFigures:
-    """Figures of the open partitions as text, some rows at a time."""
-
     def __init__(self) -> None:
         self._texts: dict[str, list[bytes]] = {}
-        """Text parts by family. Only the first part of each has the family's header."""
+        """By family; the first part of each has the header."""
         self._begin()
 
     def _begin(self) -> None:
@@ -214,7 +205,7 @@ class _PartitionFigures:
         self._rows = 0
 
     def add(self, stats: PartitionStats) -> Iterator[None]:
-        """Add a partition's figures; between the iterator's steps other tasks may run."""
+        """Add a partition's figures, in steps between which other tasks run."""
         where = (str(stats.name.topic_name), str(stats.name.partition))
         self._following.add_metric(where, stats.next_offset)
         self._earliest.add_metric(where, stats.earliest_offset)
@@ -237,7 +228,6 @@ class _PartitionFigures:
             yield
 
     def write(self) -> None:
-        """Make text of the figures added so far."""
         for family in (self._following, self._earliest, self._stored, self._pending,
                        self._backlog, self._waiting, self._sent, self._problems):  # fmt: skip
             parts = self._texts.setdefault(family.name, [])
@@ -250,13 +240,10 @@ class _PartitionFigures:
         self._begin()
 
     def text(self) -> bytes:
-        """Return the whole text, family by family."""
         return b"".join(itertools.chain.from_iterable(self._texts.values()))
 
 
 class _Families(Collector):
-    """A collector of given metrics, to make their text."""
-
     def __init__(self, *families: Metric) -> None:
         self._families = families
 
@@ -269,8 +256,6 @@ def _text_of(family: Metric) -> bytes:
 
 
 class _DutiesCollector(Collector):
-    """Collects the figures of background work when they are read."""
-
     def __init__(self, duties: Callable[[], Duties]) -> None:
         self._duties = duties
 

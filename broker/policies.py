@@ -1,18 +1,11 @@
 """Decide by a topic's effective policies: due times, backlogs, ages. Pure.
 
-metadata/topic_settings.py declares the policies, their bounds and their precedence: a topic's own
-value takes precedence over its namespace's.
+`Quota` compares each subscription's backlog with its topic's quota: all bytes from its first
+unacked offset, even acked messages, because their ledgers are kept.
 
-`Quota` compares a subscription's backlog with its topic's quota. All bytes from its first unacked
-offset to the end count, including acked messages in between, because their ledgers are kept too.
-The bytes of a part of a ledger are estimated from its number of messages. A quota applies to each
-subscription separately; errors name the slowest subscription, which is furthest beyond its bound.
-
-`Ages` knows minimal ages of a partition's messages, by marks of offset and time. A mark says that
-every message before its offset was stored by its time. From time to time the owner adds a mark with
-the time for deletions (clock/deletion_clock.py), and keeps the marks in the state ledger. Neither a
-producer's timestamp nor this machine's clock counts. A message between two marks counts as stored
-at the later mark, so if marks are lost or late, messages live longer, never shorter.
+`Ages` knows minimal ages by marks: every message before a mark's offset was stored by its time, by
+the deletion clock, never by a producer's or one machine's. Between two marks the later counts, so
+lost marks make messages live longer, never shorter.
 """
 
 from __future__ import annotations
@@ -25,10 +18,9 @@ from octavo.metadata.topic_settings import Policies
 
 
 def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | None:
-    """Return why a message would expire before it is due; None if it will be delivered.
+    """Return why a message would expire before it is due; None if it is delivered.
 
-    The time to live counts from the storing of a message, due or not. Both times are milliseconds
-    since 1970. A message without a due time is due at once.
+    The time to live counts from the storing, due or not.
     """
     ttl_ms = policies.ttl_ms
     if due_ms is None or ttl_ms is None or due_ms - now_ms < ttl_ms:
@@ -45,7 +37,7 @@ def is_deferred(policies: Policies) -> bool:
 
 
 def has_append_times(policies: Policies) -> bool:
-    """Whether messages get the time at which they are stored instead of their producer's time."""
+    """Return whether messages get the time of storing in place of their producer's."""
     return policies.message_time == "append"
 
 
@@ -54,7 +46,7 @@ def backlog_policy(policies: Policies) -> Literal["hold", "reject", "evict"]:
 
 
 class Stored(NamedTuple):
-    """A ledger's messages from `start` on, before `end`, and their bytes."""
+    """A ledger's messages from `start` up to `end`, and their bytes."""
 
     start: int
     end: int
@@ -62,7 +54,7 @@ class Stored(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """A subscription's backlog in a partition. `age_ms`: the minimal age of its oldest message."""
+    """`age_ms`: the minimal age of its oldest message."""
 
     subscription: str
     unacked_from: int
@@ -71,13 +63,11 @@ class Backlog(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """Bounds of a backlog; None: no bound."""
-
     bytes: int | None
     age_ms: int | None
 
     def excess(self, backlog: Backlog) -> float:
-        """Return the backlog as a multiple of the bound; more than 1.0 exceeds the quota."""
+        """Return the backlog as a multiple of the bound."""
         found = 0.0
         if self.bytes is not None:
             found = backlog.bytes / self.bytes
@@ -86,12 +76,11 @@ class Quota(NamedTuple):
         return found
 
     def slowest(self, backlogs: Iterable[Backlog]) -> Backlog | None:
-        """Return the backlog that is furthest beyond its bound; None if none is."""
+        """Return the backlog furthest beyond its bound."""
         beyond = [one for one in backlogs if self.excess(one) > 1.0]
         return max(beyond, key=lambda one: (self.excess(one), one.subscription), default=None)
 
     def said_of(self, backlog: Backlog) -> str:
-        """Describe a backlog that exceeds the quota: its subscription, its size, and the quota."""
         said = []
         if self.bytes is not None and backlog.bytes > self.bytes:
             said.append(f"{backlog.bytes} bytes are kept for it, and the quota is {self.bytes}")
@@ -107,7 +96,7 @@ class Quota(NamedTuple):
 
 
 def bytes_from(offset: int, stored: Sequence[Stored]) -> int:
-    """Return the bytes stored from `offset` on; `stored` ascends."""
+    """Return the bytes from `offset` on; `stored` ascends."""
     total = 0
     for part in reversed(stored):
         if part.end <= offset:
@@ -118,7 +107,7 @@ def bytes_from(offset: int, stored: Sequence[Stored]) -> int:
 
 
 def room_from(bytes_max: int, stored: Sequence[Stored]) -> int:
-    """Return the first offset from which on at most `bytes_max` bytes are stored."""
+    """Return the first offset with at most `bytes_max` bytes from there on."""
     left = bytes_max
     first = stored[-1].end if stored else 0
     for part in reversed(stored):
@@ -130,19 +119,18 @@ def room_from(bytes_max: int, stored: Sequence[Stored]) -> int:
 
 
 MARKS_MAX = 64
-"""The most marks of a partition. Beyond it, one of the two closest marks is dropped; messages there
-count as younger."""
+"""Beyond it, one of the two closest marks goes; messages there count as younger."""
 
 
 class Mark(NamedTuple):
-    """All messages before `offset` were stored by `time_ms`."""
+    """Messages before `offset` were stored by `time_ms`."""
 
     offset: int
     time_ms: int
 
 
 class Ages:
-    """The marks of a partition, ascending in offset and in time."""
+    """Ascending in offset and time."""
 
     __slots__ = ("_marks",)
 
@@ -156,10 +144,9 @@ class Ages:
         return tuple(self._marks)
 
     def note(self, offset: int, time_ms: int) -> bool:
-        """Note that all messages before `offset` were stored by `time_ms`; False if that is not
-        news.
+        """Note a mark; return False if it is no news.
 
-        If the time was set back, earlier marks with later times are dropped.
+        If the time was set back, later marks are dropped.
         """
         marks = self._marks
         if marks and offset <= marks[-1].offset:
@@ -173,17 +160,17 @@ class Ages:
         return True
 
     def is_due(self, end: int, time_ms: int, span_ms: int) -> bool:
-        """Whether messages came since the last mark, which is at least `span_ms` old."""
+        """Return whether messages came since the last mark, at least `span_ms` ago."""
         last = self._marks[-1] if self._marks else None
         return end > 0 if last is None else end > last.offset and time_ms - last.time_ms >= span_ms
 
     def stored_before(self, time_ms: int) -> int:
-        """Return the offset before which all messages were certainly stored by `time_ms`."""
+        """Return the offset before which all messages were stored by `time_ms`."""
         place = bisect_right(self._marks, time_ms, key=lambda mark: mark.time_ms)
         return self._marks[place - 1].offset if place else 0
 
     def age_of(self, offset: int, now_ms: int) -> int:
-        """Return for how long the message has been stored at least; 0 if unknown."""
+        """Return how long a message is stored at least; 0 if unknown."""
         place = bisect_right(self._marks, offset, key=lambda mark: mark.offset)
         return max(0, now_ms - self._marks[place].time_ms) if place < len(self._marks) else 0
 

@@ -1,8 +1,6 @@
 """Limit the rates of publishing to a topic and of reading from it. Pure.
 
-Each owner of a topic's partitions counts for itself. Each rate that the topic's policies bound has
-a bucket of security/limits.py: a rate may be exceeded for a moment, and use that is known only
-afterwards becomes a bounded debt.
+Each owner counts for itself, by buckets of security/limits.py.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ _Bounds = tuple[int | None, ...]
 
 
 def has_rates(policies: Policies) -> bool:
-    """Whether the policies bound a rate."""
-    # Called for every message, so it is spelled out: a generator would cost nine calls.
+    # Called for every message: a generator would cost nine calls.
     return not (
         policies.publish_bytes is None
         and policies.publish_messages is None
@@ -27,15 +24,14 @@ def has_rates(policies: Policies) -> bool:
 
 
 class Rates:
-    """The buckets of all topics. Times are seconds of a monotonic clock."""
+    """Times are seconds of a monotonic clock."""
 
     def __init__(self, topics_kept: int = SUBJECTS_KEPT) -> None:
         self._kept = topics_kept
         self._topics: dict[str, tuple[_Bounds, dict[str, Bucket]]] = {}
-        """The topics in use, the last used at the end."""
+        """The last used at the end."""
 
     def wait(self, topic: str, policies: Policies, names: tuple[str, ...], now_s: float) -> Wait:
-        """Return the longest wait until these rates have no debt left."""
         found = GO_ON
         for name, bucket in self._of(topic, policies, now_s).items():
             wait_s = bucket.wait_s(0, now_s) if name in names else 0.0
@@ -52,7 +48,6 @@ class Rates:
         messages: int,
         now_s: float,
     ) -> None:
-        """Count published or read messages, and their bytes."""
         buckets = self._of(topic, policies, now_s)
         for name, amount in zip(names, (size, messages), strict=True):
             if amount and (bucket := buckets.get(name)) is not None:

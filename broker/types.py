@@ -1,7 +1,7 @@
-"""The values of the broker's core: names, message ids, ack ids, settings, results of calls.
+"""The values of the broker's core: names, ids, settings, results of calls.
 
-They only parse and print. Offsets count messages of a partition from 0, without gaps. A name that
-parses is safe in a URL path and in a metadata path.
+Offsets count a partition's messages from 0, without gaps. A name that parses is safe in a URL path
+and in a metadata path.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ DELIVERIES_MAX = 1_000
 RETRY_MS_MAX = 24 * 3_600_000
 BACKOFF_FACTOR_MAX = 100
 PRIORITY_MAX = 100
-"""The highest priority number of a consumer; 0 is served first."""
 UNACKED_MAX = 10_000_000
-"""The highest bound of unacked messages that a subscription may set."""
 FILTER_HEADERS_MAX = 16
 FILTER_VALUES_MAX = 64
 FILTER_CHARS_MAX = 256
-"""Characters of a header's name, of a value, and of a key's prefix."""
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 SubscriptionType = Literal["exclusive", "shared", "failover", "key_shared"]
@@ -52,12 +49,10 @@ class TopicName(NamedTuple):
 
     @classmethod
     def of(cls, namespace: str, topic: str) -> TopicName:
-        """Make a checked name. Raises `InvalidName`."""
         return cls(checked_name("namespace", namespace), checked_name("topic", topic))
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """Parse `namespace/topic`, or `topic` in namespace `public`. Raises `InvalidName`."""
         namespace, slash, topic = text.partition("/")
         return cls.of(namespace, topic) if slash else cls.of(DEFAULT_NAMESPACE, text)
 
@@ -66,8 +61,6 @@ class TopicName(NamedTuple):
 
 
 class PartitionName(NamedTuple):
-    """A partition of a topic: `namespace/topic/0`."""
-
     namespace: str
     topic: str
     partition: int
@@ -81,8 +74,6 @@ class PartitionName(NamedTuple):
 
 
 class GroupName(NamedTuple):
-    """A consumer group: `namespace/group`. The group is also the name of its subscriptions."""
-
     namespace: str
     group: str
 
@@ -91,7 +82,7 @@ class GroupName(NamedTuple):
 
 
 class MessageId(NamedTuple):
-    """The place of a message: record number `index` of an entry of a ledger."""
+    """Record number `index` of a ledger's entry."""
 
     ledger_id: int
     entry_id: int
@@ -102,7 +93,6 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """Parse `ledger:entry:index`. Raises `INVALID_MESSAGE_ID`."""
         numbers = [whole(part) for part in text.split(":", 3)]
         found = [number for number in numbers if number is not None]
         if len(numbers) != 3 or len(found) != 3:
@@ -116,9 +106,8 @@ class MessageId(NamedTuple):
 class AckId(NamedTuple):
     """The id of a delivery: `partition-offset-epoch-lease`.
 
-    It names its partition, so that any broker can route it. `epoch` counts the partition's
-    take-overs, and `lease` the dispatched batches of an epoch. So the owner recognises an ack id
-    whose lease has ended, or which an earlier owner gave out.
+    Any broker can route it. `epoch` counts take-overs, and `lease` the dispatched batches of an
+    epoch, so the owner recognises an old id.
     """
 
     partition: int
@@ -131,7 +120,6 @@ class AckId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AckId:
-        """Parse the ack id of a single message. Raises `INVALID_ACK_ID`."""
         try:
             partition, offsets, epoch, lease = parts_of(text)
             start, _ = span_of(offsets)
@@ -143,14 +131,13 @@ class AckId(NamedTuple):
 
     @staticmethod
     def invalid(text: str) -> BrokerError:
-        """Make the error for text that is not an ack id."""
         return INVALID_ACK_ID(
             f"ack id {text[:_NAME_SHOWN_CHARS]!r} is malformed: use an ack id from a receive"
         )
 
 
 class AckRange(NamedTuple):
-    """The messages that an ack id in a call names: offsets from `start` on, before `end`."""
+    """Offsets from `start` up to `end` (excluded)."""
 
     partition: int
     start: int
@@ -160,7 +147,6 @@ class AckRange(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AckRange:
-        """Parse an ack id of a message or a range: protocol/ack_ids.py. Raises `INVALID_ACK_ID`."""
         try:
             partition, offsets, epoch, lease = parts_of(text)
             return cls(int(partition), *span_of(offsets), int(epoch), int(lease))
@@ -169,17 +155,13 @@ class AckRange(NamedTuple):
 
 
 class RetryBackoff(NamedTuple):
-    """The growing wait of an unacked message for its next delivery."""
-
     first_ms: int
-    """The wait after the first delivery."""
     most_ms: int
     """The longest wait."""
     factor: float = 2.0
-    """Each wait is the wait before times this factor."""
 
     def delay_ms(self, deliveries: int) -> int:
-        """Return the wait after this many deliveries (at least one)."""
+        """Return the wait after this many deliveries."""
         try:
             return int(min(self.most_ms, self.first_ms * self.factor ** (deliveries - 1)))
         except OverflowError:
@@ -188,51 +170,45 @@ class RetryBackoff(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionSettings:
-    """Settings of a subscription.
-
-    A message that is not acked within `ack_timeout_ms` is delivered again. `start` is the cursor's
-    first position in each partition.
-    """
+    """`start`: the cursor's first position in each partition."""
 
     type: SubscriptionType = "exclusive"
     start: StartPosition = "earliest"
     ack_timeout_ms: int = setting(30_000, "ack_timeout", Unit.TIME, most=ACK_TIMEOUT_MS_MAX)
     retry_backoff: RetryBackoff | None = None
-    """The wait before a redelivery, unless a nack names a delay; None: no wait."""
+    """The wait before a redelivery, unless a nack names a delay."""
     max_deliveries: int | None = setting(None, "max_deliveries", Unit.NUMBER, most=DELIVERIES_MAX)
-    """After this many deliveries without an ack, a message goes to the dead-letter topic; None:
-    never."""
+    """Then a message goes to the dead-letter topic; None: never."""
     dead_letter_topic: str = ""
-    """`namespace/topic`; created with the subscription, unless it exists."""
+    """`namespace/topic`, created with the subscription."""
     dead_letter_subscription: str = ""
-    """Created on the dead-letter topic, so that retention keeps letters until they are acked."""
+    """Created on that topic, so that retention keeps letters until acked."""
     retry_topic: str = ""
-    """`namespace/topic`, created with the subscription. Unacked messages move there …"""
+    """Unacked messages move there …"""
     retry_deliveries: int | None = setting(
         None, "retry_deliveries", Unit.NUMBER, most=DELIVERIES_MAX
     )
-    """… after this many deliveries here; None: all deliveries are here."""
+    """… after this many deliveries; None: all deliveries are here."""
     retry_subscription: str = ""
-    """A shared subscription, created on the retry topic, for the other deliveries."""
+    """A shared subscription on the retry topic, for the other deliveries."""
     consumer_timeout_ms: int = setting(
         2_000, "consumer_timeout", Unit.TIME, most=ACK_TIMEOUT_MS_MAX
     )
-    """For key-shared and failover subscriptions: how long after its last call a consumer without
-    leased messages keeps its keys, or stays active."""
+    """For key-shared and failover subscriptions: how long a silent consumer without messages keeps
+    its keys or turn.
+    """
     max_unacked: int | None = setting(None, "max_unacked", Unit.NUMBER, most=UNACKED_MAX)
-    """Leased messages in a partition. None: the broker's bound, which always holds too."""
+    """Leased messages in a partition, besides the broker's bound."""
     max_unacked_per_consumer: int | None = setting(
         None, "max_unacked_per_consumer", Unit.NUMBER, most=UNACKED_MAX
     )
     """Leased messages of a partition at a consumer."""
     filter_headers: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The values that a message's headers may have, by name; `*` alone: any. The owner acks other
-    messages without delivering them."""
+    """Header values by name; `*` alone: any. The owner acks other messages undelivered."""
     filter_key_prefix: str | None = None
-    """The beginning of keys. The owner acks messages with other keys, or without a key."""
+    """Messages with other keys, or without a key, are acked undelivered."""
     durable: bool = True
-    """False: the cursor is only in the owner's memory, and begins at `start` with each owner. The
-    subscription is deleted when unused for `non_durable_expiry_ms`."""
+    """False: each owner begins at `start`; deleted when unused for `non_durable_expiry_ms`."""
 
     def __post_init__(self) -> None:
         if self.type not in SUBSCRIPTION_TYPES:
@@ -290,7 +266,6 @@ class SubscriptionSettings:
 
 
 SUBSCRIPTION_SETTINGS = declared(SubscriptionSettings)
-"""The settings of a subscription that have bounds, by field."""
 
 
 def _check_backoff(backoff: RetryBackoff | None) -> None:
@@ -309,42 +284,32 @@ def _check_backoff(backoff: RetryBackoff | None) -> None:
 
 
 class TopicInfo(NamedTuple):
-    """A topic. `created_ms` since 1970; `incarnation` distinguishes topics of the same name."""
+    """`incarnation` distinguishes topics of the same name."""
 
     name: TopicName
     settings: TopicSettings
     created_ms: int
     incarnation: str = ""
     fork: ForkRecord | None = None
-    """If it is a fork: of which topic, and where."""
     for_stream: bool = False
-    """Whether it was created to become a durable stream, which its creator may complete."""
+    """Created to become a durable stream."""
     has_letters: bool = False
-    """Whether it gets dead letters or retries: then no pattern of topics matches it."""
+    """Gets dead letters or retries: no pattern of topics matches it."""
 
 
 class SubscriptionInfo(NamedTuple):
-    """A subscription of a topic. `created_ms` (since 1970) distinguishes it from earlier
-    subscriptions of its name.
-    """
+    """`created_ms` distinguishes it from earlier subscriptions of its name."""
 
     name: str
     settings: SubscriptionSettings
     created_ms: int
     partitions: int = 0
-    """The topic's partitions at its creation. In later partitions even `latest` begins at the
-    first message."""
+    """At its creation: in later partitions even `latest` begins at the first message."""
     has_letters: bool = False
-    """Whether it was created for another subscription's dead letters or retries."""
+    """For another subscription's dead letters or retries."""
 
 
 class Published(NamedTuple):
-    """The place of a batch that is durable on an ack quorum of bookies.
-
-    For a duplicate it is the place of the first copy. If the broker no longer remembers the place,
-    offsets, ledger and entry are -1.
-    """
-
     first_offset: int
     last_offset: int
     ledger_id: int
@@ -354,23 +319,20 @@ class Published(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Messages and bytes published to and read from a partition since it was opened."""
+    """Since the partition was opened."""
 
     messages: int
     payload_bytes: int
 
 
 class Publishing(NamedTuple):
-    """The state of publishing to a partition."""
-
     pending_bytes: int
     pending_bytes_max: int
     producer: str | None
-    """The producer with exclusive access."""
+    """With exclusive access."""
     held_back: tuple[str, ...]
-    """Texts about what holds publishers back."""
     backlog: tuple[str, str] | None = None
-    """A subscription over its quota, and the consequence for publishers."""
+    """A subscription over its quota, and the consequence."""
 
 
 class SlowedBy(NamedTuple):
@@ -379,7 +341,7 @@ class SlowedBy(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """An entry for readers: `data` is the batch with its absolute base offset filled in."""
+    """An entry for readers, with its absolute base offset."""
 
     base_offset: int
     ledger_id: int
@@ -393,7 +355,7 @@ class StoredBatch(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message for a consumer; `delivery_count` is 1 the first time."""
+    """`delivery_count` is 1 the first time."""
 
     ack_id: str
     offset: int
@@ -403,20 +365,14 @@ class Delivery(NamedTuple):
 
 
 class Nack(NamedTuple):
-    """A message to deliver again, no earlier than `delay_ms` from now.
-
-    None: after the wait of the subscription's `retry_backoff`, or at once.
-    """
+    """Deliver again after `delay_ms`; None: after the `retry_backoff`, or at once."""
 
     ack_id: str
     delay_ms: int | None = None
 
 
 class Owner(NamedTuple):
-    """The broker that serves a partition. `local`: whether it is this broker.
-
-    `incarnation`: the topic that the answer is about, among topics of that name.
-    """
+    """`local`: this broker. `incarnation`: of the topic that the answer is about."""
 
     broker_id: str
     url: str
@@ -431,10 +387,10 @@ class BrokerInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A consumer of a subscription that has called or holds leases. `idle_ms` since its last call.
+    """A consumer that has called or holds leases.
 
-    `active`: whether it is the active consumer of a failover subscription. `slots` and
-    `slot_ranges`: in a key-shared subscription, the number of its slots, and which (`0-511,2048`).
+    `active`: in a failover subscription. `slots`, `slot_ranges` (`0-511,2048`): in a key-shared
+    subscription.
     """
 
     name: str
@@ -447,10 +403,10 @@ class ConsumerStats:
 
 
 class DeadLetters(NamedTuple):
-    """A subscription's dead letters, or retries, in a partition.
+    """Dead letters, or retries, in a partition.
 
-    `waiting`: messages whose copy is not stored yet; `sent`: copies stored since the partition was
-    opened here; `problem`: why copies are not stored now, or not in the named topic.
+    `waiting`: copies not stored yet; `sent`: stored since the opening; `problem`: why not now, or
+    not in the named topic.
     """
 
     waiting: int = 0
@@ -463,11 +419,10 @@ NO_DEAD_LETTERS = DeadLetters()
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """A subscription in a partition. `unacked_ranges` counts ranges of unacked messages.
+    """`unacked_ranges` counts ranges.
 
-    `redelivering`: messages that were given back or whose lease ended, ready for delivery;
-    `delayed`: messages that wait for their delay. `held_back`: why a receive gives no messages
-    although there are some.
+    `redelivering`: returned messages, ready; `delayed`: returned messages that wait. `held_back`:
+    why a receive gives nothing.
     """
 
     name: str
@@ -483,12 +438,12 @@ class SubscriptionStats:
     consumers: tuple[ConsumerStats, ...]
     dead_letters: DeadLetters = NO_DEAD_LETTERS
     retries: DeadLetters = NO_DEAD_LETTERS
-    """The same for copies into the retry topic."""
+    """Copies into the retry topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """A partition that is owned here. `ledgers`: (ledger id, base offset), oldest first."""
+    """`ledgers`: (ledger id, base offset), oldest first."""
 
     name: PartitionName
     broker_id: str
@@ -504,17 +459,13 @@ class PartitionStats:
     kept_because: str = ""
     """Why retention keeps the oldest ledger."""
     compacted: tuple[int, int, int] | None = None
-    """Horizon, messages and bytes of its compacted view, if it has one."""
+    """Horizon, messages and bytes of the compacted view."""
     uncompacted: tuple[int, bool] | None = None
-    """If brokers compact the topic: bytes of closed ledgers that are in no view yet, and whether a
-    run is due."""
+    """Bytes of closed ledgers in no view yet, and whether a run is due."""
     stream: bool = False
-    """Whether it is a durable stream."""
 
 
 class PartitionState(enum.Enum):
-    """The states of a partition that is owned here: see broker/partition/partition.py."""
-
     OPEN = "open"
     REOPENING = "reopening"
     CLOSED = "closed"

@@ -1,16 +1,9 @@
-"""The driver of bulk loads: commit, abort, and completing batches that were left unfinished.
+"""The driver of bulk loads: commit, abort, and completing unfinished batches (rules.py).
 
-Any broker may drive any bulk load; the rules are in rules.py. Nothing here is durable: after a
-crash the records say what to do. A commit that returned is visible in every partition; a commit
-that raised a retryable error may be repeated unchanged until it returns.
-
-Every broker completes unfinished batches for its own partitions. So it watches the record of every
-bulk load, and reads again only records that changed: there may be very many, and nearly all of them
-are complete.
-
-A batch's parts are checked before its commit, by reading metadata and bookies. The topics and
-partitions must exist. The ledgers' metadata must say that they are closed and were written for this
-batch and partition, and the ledgers must have the promised content.
+Any broker may drive any bulk load. A commit that returned is visible in every partition; after a
+retryable error it may be repeated unchanged. Every broker watches all records, and completes
+batches for its own partitions. Before a commit, the parts are checked against metadata and bookies:
+closed ledgers, of this batch and partition, with the promised content.
 """
 
 from __future__ import annotations
@@ -58,8 +51,6 @@ _log = structlog.get_logger()
 
 
 class Offer(NamedTuple):
-    """The ledgers that a caller wants to add to a partition."""
-
     name: PartitionName
     ledgers: tuple[PrivateLedger, ...]
 
@@ -70,7 +61,7 @@ class Checks:
         self._ledgers = ledgers
 
     async def topic(self, namespace: str, topic: str) -> TopicRecord | None:
-        """Read the topic from the store: a watched copy may be of a deleted topic of that name."""
+        """Read the topic from the store: a watched copy may be of a deleted topic."""
         try:
             record, _ = await self._records.read_topic(namespace, topic)
         except RecordNotFound:
@@ -78,7 +69,7 @@ class Checks:
         return record if record.stands else None
 
     async def partition_record(self, name: PartitionName) -> PartitionRecord:
-        """Read the partition's record from the store; an empty record if there is none."""
+        """Read the partition's record; an empty record if there is none."""
         try:
             return (await self._records.read_partition(*name))[0]
         except RecordNotFound:
@@ -119,10 +110,7 @@ class Checks:
         return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
 
     async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
-        """Return the topic and the ids of the partition's ledgers.
-
-        The store was synced when the bulk load was read.
-        """
+        """Return the topic and the ids of the partition's ledgers."""
         topic = await self._check_exist(offer.name.topic_name, [offer.name])
         there = {segment.ledger_id for segment in (await self.partition_record(offer.name)).ledgers}
         count = len(there)
@@ -134,7 +122,7 @@ class Checks:
         return topic, there
 
     async def exist(self, names: Iterable[PartitionName]) -> None:
-        """Raise `TopicNotFound` or `PartitionNotFound` if one does not exist."""
+        """Raise `TopicNotFound` or `PartitionNotFound`."""
         by_topic: dict[TopicName, list[PartitionName]] = {}
         for name in names:
             by_topic.setdefault(name.topic_name, []).append(name)
@@ -213,7 +201,7 @@ class Checks:
 
 
 def check_owner(found: LedgerMetadata, bulk_load: str, batch: int) -> None:
-    """Refuse ledgers of other batches: only their own writer may commit or delete them."""
+    """Refuse ledgers of other batches: only their writer may commit or delete them."""
     custom = found.custom
     is_ours = (
         custom.get(rules.KIND_KEY) == rules.KIND
@@ -230,34 +218,29 @@ def check_owner(found: LedgerMetadata, bulk_load: str, batch: int) -> None:
 _CHANGES_TRIED_MAX = 16
 _AT_ONCE = 64
 _SWEEP_AFTER_MS = 10_000
-"""For this long after this broker first saw a batch unfinished, it leaves the batch to its
-committer. Measured by a steady clock: a clock that is set back could make it hours.
-"""
+"""Leaves a batch to its committer this long, by a steady clock."""
 KEPT_MS = 7 * 24 * 3600 * 1000
-"""How long a completed batch is remembered after the last use of its bulk load's id. A later repeat
-counts as new.
+"""How long a completed batch is remembered after the id's last use; a later repeat counts
+as new.
 """
 
 LoadPart = Callable[[PartitionName, str, int], Awaitable[int | None]]
-"""Asks a partition's owner for `Partition.load_part`. Raises `TopicNotFound` when it is deleted."""
+"""Asks the owner for `Partition.load_part`; raises `TopicNotFound` when it is deleted."""
 CheckTaken = Callable[[PartitionName], Awaitable[None]]
-"""Asks a partition's owner whether it takes bulk loads. Raises `TopicIsStream`."""
+"""Asks the owner whether it takes bulk loads; raises `TopicIsStream`."""
 ANYBODY = Caller()
 _LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
 
 
-async def takes_all(_: PartitionName) -> None:
-    """Accept every partition: for callers that know that no partition is a stream."""
+async def takes_all(_: PartitionName) -> None: ...
 
 
 class TakesPart(Protocol):
-    """The methods of a served partition that bulk loads need."""
-
     async def load_part(self, bulk_load: str, batch: int) -> int | None: ...
 
 
 class Committed(NamedTuple):
-    """The batch is complete. `offsets`: first offset of its part by partition, as far as known."""
+    """`offsets`: of each partition's part, as far as known."""
 
     record: BulkLoadRecord
     repeated: bool
@@ -265,7 +248,7 @@ class Committed(NamedTuple):
 
 
 class _Seen:
-    """The last read state of a bulk load's record; its watch marks it as stale."""
+    """A record as last read; its watch marks it as stale."""
 
     __slots__ = ("changed_ms", "complete", "since_s", "stale", "version", "watch")
 
@@ -273,7 +256,7 @@ class _Seen:
         self.stale = self.complete = True
         self.changed_ms = 0
         self.version = ABSENT
-        """The version of a record that was not complete, if any."""
+        """Of an incomplete record."""
         self.since_s = 0.0
         """Since when this broker knows that version."""
         self.watch = watch(self._changed)  # before the first read, so that no change is missed
@@ -300,17 +283,22 @@ class BulkLoads:
         self._list_watch: Watch | None = None
         self._list_stale = True
         self._reads = asyncio.Semaphore(_AT_ONCE)
-        """Bounds concurrent reads of sweeps: after a reconnect all records may have changed."""
+        """After a reconnect all records may have changed."""
         self._cluster = ""
 
     async def cluster(self) -> str:
-        """Return the cluster's unique id."""
+        """Read the record; batch -1 if there is none."""
         if not self._cluster:
             self._cluster = await self._ledgers.records.instance_id()
         return self._cluster
 
     async def newest(self, bulk_load: str) -> BulkLoadRecord:
-        """Read the bulk load's record; batch -1 if there is none."""
+        """Make a batch part of its partitions, all or nothing; return when all is visible.
+
+        `published`: the writer began and published it itself. Raises `BULK_LOAD_UNFINISHED` if it
+        is committed but not visible everywhere: call again. After any other error of its own or of
+        `check_taken`, nothing is committed.
+        """
         return (await self._store.read(bulk_load))[0]
 
     async def commit(
@@ -324,13 +312,9 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> Committed:
-        """Make a batch part of its partitions, all or nothing; return when all parts are visible.
+        """Note that the caller publishes this batch; return False if it is committed.
 
-        `published`: the writer began this batch and has published it itself, without ledgers.
-        Raises `BULK_LOAD_UNFINISHED` if the batch is committed, but not visible everywhere yet: the
-        caller should call again. If `INVALID_BULK_LOAD`, `TopicNotFound`, `PartitionNotFound`,
-        `TooManyLedgers`, `BULK_LOAD_ABORTED`, `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`
-        or an error of `check_taken` is raised, nothing is committed.
+        Raises `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, `BULK_LOAD_UNFINISHED`.
         """
         parts: tuple[BulkLoadPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
@@ -360,12 +344,7 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> bool:
-        """Note that the caller publishes this batch, and its content; False if it is committed
-        already.
-
-        Raises `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, `TopicNotFound`,
-        `PartitionNotFound`, `BULK_LOAD_UNFINISHED`, and errors of `check_taken`.
-        """
+        """A batch that cannot be published would block the id."""
         words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
             record, version, offsets = await self._at_turn(bulk_load, batch, load_part, caller)
@@ -374,7 +353,8 @@ class BulkLoads:
             wanted = rules.beginning(record, batch, words, self._clock(), caller.digest)
             try:
                 if wanted is not None:
-                    # A batch that cannot be published would never finish, and would block the id.
+                    # Complete the batches before; return the record, its version, and a repeat's
+                    # offsets.
                     await self._checks.exist(content)
                     await _check_streams(content, check_taken)
                     await self._store.write(bulk_load, wanted, version)
@@ -386,10 +366,9 @@ class BulkLoads:
     async def _at_turn(
         self, bulk_load: str, batch: int, load_part: LoadPart, caller: Caller
     ) -> tuple[BulkLoadRecord, int, dict[PartitionName, int | None] | None]:
-        """Complete all batches before `batch`; return the record and its version.
+        """Give up private ledgers of this batch, and delete the ledgers that no partition has.
 
-        If `batch` was committed before, also return its offsets, as far as known. Raises
-        `BULK_LOAD_UNFINISHED`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`.
+        Binds no id to a token: other processes may give up orphans.
         """
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
@@ -406,12 +385,6 @@ class BulkLoads:
     async def abort(
         self, bulk_load: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
     ) -> list[int]:
-        """Give up private ledgers of this batch, and delete the ledgers that no partition
-        has.
-
-        Binds no id to a token: other processes may give up orphans. Raises `FOREIGN_BULK_LOAD`,
-        `INVALID_BULK_LOAD`, `BULK_LOAD_ABORTED`.
-        """
         rules.check_caller(await self.newest(bulk_load), caller)
         own = []
         for ledger_id in dict.fromkeys(ledgers):
@@ -433,7 +406,6 @@ class BulkLoads:
         return deleted
 
     def close(self) -> None:
-        """Stop watching; call no `sweep` after this."""
         for bulk_load in tuple(self._seen):
             self._forget(bulk_load)
         if self._list_watch is not None:
@@ -441,15 +413,11 @@ class BulkLoads:
 
     @property
     def known(self) -> Collection[str]:
-        """Return the ids of the remembered bulk loads, as last seen."""
+        """Return the ids whose record changed, is not complete, or is old."""
         return self._seen.keys()
 
     async def due(self) -> list[str]:
-        """Return the ids that `sweep` may have work for: their record changed, is not complete, or
-        is old.
-
-        Raises errors of the metadata store.
-        """
+        """A batch forgotten too early would be stored again."""
         if self._list_watch is None:
             self._list_watch = self._store.watch_list(self._list_changed)
         if self._list_stale:
@@ -484,7 +452,8 @@ class BulkLoads:
             seen.watch.cancel()
 
     def _is_old(self, changed_ms: int) -> bool:
-        # Not by a single clock: if a batch is forgotten too early, its repeat is stored again.
+        # Complete a batch for the partitions served here, or forget an old record. ¶ After an error
+        # of store or partitions: call again.
         time = self._deletion_time()
         return time is not None and time.now_ms - changed_ms > KEPT_MS
 
@@ -514,7 +483,8 @@ class BulkLoads:
             return
         if record.complete:
             if self._is_old(record.changed_ms):
-                with contextlib.suppress(*_LOST_RACE):  # another broker changed the record
+                # Have every missing part inserted; raise `BULK_LOAD_UNFINISHED`.
+                with contextlib.suppress(*_LOST_RACE):
                     await self._store.delete(bulk_load, version)
             return
         now_s = asyncio.get_running_loop().time()
@@ -541,7 +511,7 @@ class BulkLoads:
     async def _finish(
         self, bulk_load: str, record: BulkLoadRecord, load_part: LoadPart
     ) -> dict[PartitionName, int | None]:
-        """Have every missing part inserted. Raises `BULK_LOAD_UNFINISHED`."""
+        """Set the record to `make(record)`, unless that is None; return the record before."""
         if record.complete:
             return {}
         turn = asyncio.Semaphore(_AT_ONCE)
@@ -574,7 +544,9 @@ class BulkLoads:
     async def _change(
         self, bulk_load: str, make: Callable[[BulkLoadRecord], BulkLoadRecord | None]
     ) -> BulkLoadRecord:
-        """Set the record to `make(record)`, unless that is None; return the record before."""
+        """Delete the ledgers of a part whose topic was deleted; raise `error` if the topic
+        exists.
+        """
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
             wanted = make(record)
@@ -587,10 +559,10 @@ class BulkLoads:
         raise _crowded(bulk_load)
 
     async def _drop(self, part: BulkLoadPart, error: OctavoError) -> None:
-        """Delete the part's ledgers, because its topic was deleted after the commit.
+        """Return whether a partition has this ledger, or will get it.
 
-        Raises `error` if the topic exists: then the owner's view was outdated, and the committed
-        ledgers must stay.
+        The abort has refused it before `record` was read: if the record does not name it, no
+        partition will get it.
         """
         await self._store.sync()
         topic = await self._checks.topic(part.namespace, part.topic)
@@ -605,12 +577,7 @@ class BulkLoads:
         return rules.is_loaded(marks, rules.mark_of(bulk_load, record), record.batch)
 
     async def _is_needed(self, record: BulkLoadRecord, ledger: LedgerMetadata) -> bool:
-        """Whether a partition has this ledger, or will get it by a commit.
-
-        The abort has refused the ledger, unless its batch was committed already, and `record` was
-        read after that. So if `record` does not name the ledger as part of a partition, no
-        partition will get it.
-        """
+        """Ask one partition of each topic: a stream has only one."""
         if not record.complete and ledger.ledger_id in rules.ledger_ids(record.parts):
             return True
         namespace, topic, number = ledger.custom[rules.PARTITION_KEY].decode().split("/")

@@ -1,8 +1,7 @@
 """Bulk loads: ledgers written beforehand join many partitions at once. Pure.
 
-A writer (a Spark task) fills *private ledgers*, one or several per partition, directly on the
-bookies, and closes them. A **bulk load** commits batches of them under (id, batch): the id belongs
-to a query, the batch number ascends. A commit writes one record; the partitions follow from it.
+A writer (a Spark task) fills *private ledgers* on the bookies, closes them, and commits batches of
+them under (id, batch): the batch number ascends.
 
     1. check      the ledgers are closed, belong to this batch by their metadata, hold what is said
     2. commit     compare-and-set of the bulk load's record to batch and parts: the decision
@@ -11,50 +10,31 @@ to a query, the batch number ascends. A commit writes one record; the partitions
                       [… open] → [… closed] [private …] [new open],  bulk_loads[mark] = batch
     4. complete   the bulk load's record says so once every owner has answered
 
-**All or nothing.** No part becomes visible before step 2. After step 2 every part will become
-visible, whatever crashes, because the record alone is enough to continue: a repeated commit
-continues, or the commit of the next batch (which must wait), or any broker's sweep
-(`BulkLoads.sweep`). In one partition a part appears at once, whole, at consecutive offsets; a
-take-over finds all of it or none, because there is one compare-and-set. For a while one partition
-shows its part and another does not yet. That does no harm: consumers follow each partition by
-itself, and offsets of two partitions have no order. A reader that wants a consistent cut waits
-until `GET /v1/bulk-loads/<id>` says `complete`; a commit returns only then. If a topic is deleted
-after step 2, its part is lost, and a later topic with the same name does not get it.
+**All or nothing.** No part is visible before step 2; after it every part will be, because the
+record alone is enough to continue: by a repeated commit, the next batch's, or any broker's sweep.
+In one partition a part appears whole, at consecutive offsets; between partitions there is a delay,
+which a reader can wait for (`complete`). A topic deleted after step 2 loses its part.
 
-**Once.** A batch that is not newer than the record's batch is a repeat, and only completes
-unfinished work. An owner inserts only parts that the record names, while the record is not
-complete, and marks the insertion (`bulk_loads[mark]`) in the partition's record for later owners.
-Marks of a complete batch are not needed any more: beyond `MARKS_MAX` they are pruned.
-A mark consists of the id and the time of the id's first use: without the time, a partition might
-take the first batches of a forgotten id that is used again for old batches. Marks are read under
-the partition's turn for roll-overs: another insertion of this batch comes entirely before or after,
-and an insertion by another owner makes our compare-and-set fail.
+**Once.** A batch not newer than the record's is a repeat. An owner inserts only parts that the
+incomplete record names, and marks the insertion in the partition's record. A mark has the id and
+the time of its first use, so that an id used again after it was forgotten counts as new. Marks are
+read under the partition's turn for roll-overs; another owner's insertion makes our compare-and-set
+fail. Complete batches' marks are pruned beyond `MARKS_MAX`.
 
-**Giving up.** A driver may abort after a commit whose answer was lost. The abort must not delete
-ledgers that are part of a partition now, and a commit still under way must not name deleted
-ledgers. So an abort first notes the ledgers in the record as refused, by compare-and-set, and then
-deletes them. A commit that names a refused ledger fails. Ledgers that a partition names, or will
-get by an incomplete commit, are never deleted. Any process may give up orphans of dead tasks this
-way. It waits a grace period first, as a courtesy; safety does not depend on that.
+**Giving up.** An abort first notes ledgers as refused in the record, then deletes them; a commit
+that names a refused ledger fails. Ledgers that a partition names, or will get by an incomplete
+commit, are never deleted. So any process may give up orphans.
 
-**Published by the writer.** A small batch needs no ledgers: its writer may publish it as an
-idempotent producer, one record batch per partition, and keep only the decision here. The writer
-*begins* the batch: the record notes it, and the writer's description of its content by partition.
-The writer publishes, and commits without parts. Such a batch is not all or nothing: each partition
-shows its part once published. But it is stored once: a repeat must begin with the same content
-(otherwise `BATCH_BEGUN`), so equal producer numbers stand for equal messages, and after the commit
-a repeat publishes nothing. While a batch is begun and not committed, no other batch may begin or
-commit, and this batch may not be committed by ledgers: part of it may be visible already.
+**Published by the writer.** A small batch needs no ledgers: its writer *begins* it (the record
+notes its content), publishes it as an idempotent producer, and commits without parts. It is not all
+or nothing, but stored once: a repeat must begin with the same content (`BATCH_BEGUN`). Until then
+no other batch may begin or commit.
 
-**Owner and order.** The answer to a repeat is "done", whatever the repeat contains. So if a caller
-commits under a foreign id, or a number far ahead by mistake, later batches of the id up to that
-number would be dropped in silence. Therefore the first batch that comes with a token binds the id
-to this token, and calls without the token are refused. Batches follow one another by number; a
-writer whose numbers have gaps, or whose id was forgotten, says which batch was its last (`after`).
-Ids of older versions are bound to no token until their writer sends one.
+**Owner and order.** A commit under a foreign id, or far ahead, would drop later batches in silence:
+repeats are answered "done". So the first batch with a token binds the id to it, and batches follow
+one another by number; a writer with gaps names the batch before (`after`).
 
-**Consequences.** Cursors do not change, because offsets stay dense. The producers' table does not
-change: private ledgers have no sequences, so a take-over does not scan them (`bulk_loaded`).
+Cursors and producers do not change: offsets stay dense, and private ledgers have no sequences.
 """
 
 from __future__ import annotations
@@ -77,35 +57,28 @@ from octavo.broker.types import PartitionName, TopicSettings
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
 
 KIND = b"transaction"
-"""`octavo.kind` of a private ledger; the other keys of its custom metadata follow. Stored words
-keep the name that a bulk load had in 0.1, because older ledgers must still be recognised."""
+"""`octavo.kind` of a private ledger; stored words keep a bulk load's name of 0.1."""
 KIND_KEY, PARTITION_KEY = "octavo.kind", "octavo.partition"
 BULK_LOAD_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
 
 MARKS_MAX = 64
-"""With more marks in a partition's record, marks of complete batches are pruned."""
+"""Beyond it, marks of complete batches are pruned."""
 LEDGERS_MAX = 4_000
-"""The most private ledgers of a bulk load, and the most ledgers of a partition that gets some. A
-record is limited to ZooKeeper's 1 MB.
-"""
+"""Of a bulk load, or of a partition that gets some: ZooKeeper limits a record to 1 MB."""
 REFUSED_MAX = 10_000
-"""The most ledgers noted as refused. A commit removes its own batch's ledgers from the note."""
+"""A commit removes its own batch's ledgers."""
 
 
 class Standing(enum.Enum):
-    """How a batch to commit relates to the record."""
-
     REPEATED = "repeated"
-    """This batch, or a newer batch, was committed before."""
+    """This or a newer batch was committed before."""
     WAITS = "waits"
     """An older batch must be completed first."""
     NEW = "new"
 
 
 class Caller(NamedTuple):
-    """The caller. `digest`: of its token. `after`: the batch before this one, if the caller names
-    it.
-    """
+    """`digest`: of its token. `after`: the batch before, if named."""
 
     digest: str = ""
     after: int | None = None
@@ -117,7 +90,6 @@ def digest_of(token: bytes) -> str:
 
 
 def check_caller(record: BulkLoadRecord, caller: Caller) -> None:
-    """Raise `FOREIGN_BULK_LOAD` if the id is bound to another token."""
     if record.token_digest not in ("", caller.digest):
         raise FOREIGN_BULK_LOAD(
             "this id is bound to the token that its first batch came with, and the call has "
@@ -126,7 +98,7 @@ def check_caller(record: BulkLoadRecord, caller: Caller) -> None:
 
 
 def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
-    """Check that `batch` is the next or an earlier one. Raises `BatchOutOfOrder`."""
+    """Check that `batch` is the next or an earlier batch."""
     expected = record.batch + 1
     if batch <= expected or batch == record.begun:
         return
@@ -136,7 +108,7 @@ def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
             f"purpose, send after: {record.batch}, the newest that is committed",
             expected,
         )
-    # A forgotten id looks like a new id; its writer knows its last batch.
+    # A forgotten id looks new; its writer knows its last batch.
     if record.batch not in (after, -1):
         raise BatchOutOfOrder(
             f"batch {batch} should follow batch {after}, but the newest committed batch is "
@@ -146,7 +118,6 @@ def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
 
 
 def standing(record: BulkLoadRecord, batch: int) -> Standing:
-    """How `batch` relates to the newest committed batch."""
     if batch <= record.batch:
         return Standing.REPEATED
     return Standing.NEW if record.complete else Standing.WAITS
@@ -163,11 +134,7 @@ def beginning(
     now_ms: int,
     digest: str = "",
 ) -> BulkLoadRecord | None:
-    """Return the record that notes a new batch which its writer publishes; None if it is noted
-    already.
-
-    Raises `BATCH_BEGUN`.
-    """
+    """Return the record that notes a new batch; None if it is noted already."""
     assert standing(record, batch) is Standing.NEW
     if record.begun <= record.batch:
         return replace(
@@ -201,10 +168,7 @@ def committing(
     published: bool = False,
     digest: str = "",
 ) -> BulkLoadRecord:
-    """Return the record that commits a new batch; `published`: its writer began and published it.
-
-    Raises `BULK_LOAD_ABORTED`, `BATCH_BEGUN`.
-    """
+    """Return the record that commits a new batch; `published`: by its writer."""
     assert standing(record, batch) is Standing.NEW
     if published:
         assert not parts
@@ -241,7 +205,7 @@ def _check_begun(record: BulkLoadRecord, batch: int) -> None:
 
 
 def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
-    """Return the record once all parts of `batch` are inserted; None if it is complete or newer."""
+    """Return the record once all parts are inserted; None if it is complete or newer."""
     if record.batch != batch or record.complete:
         return None
     return replace(record, complete=True)
@@ -250,9 +214,7 @@ def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
 def aborting(
     record: BulkLoadRecord, batch: int, ledgers: Collection[int], now_ms: int
 ) -> BulkLoadRecord | None:
-    """Return the record that refuses these ledgers of an uncommitted batch; None if nothing
-    changes.
-    """
+    """Return the record that refuses these ledgers; None if nothing changes."""
     if batch <= record.batch or set(ledgers) <= record.refused.keys():
         return None
     refused = {**record.refused, **dict.fromkeys(ledgers, batch)}
@@ -267,9 +229,7 @@ def aborting(
 def part_of(
     record: BulkLoadRecord, batch: int, namespace: str, topic: str, partition: int
 ) -> BulkLoadPart | None:
-    """Return the part of `batch` that this partition may still need to insert; None if there is
-    none.
-    """
+    """Return the part that this partition may still need to insert."""
     if record.batch != batch or record.complete:
         return None
     name = (namespace, topic, partition)
@@ -277,10 +237,6 @@ def part_of(
 
 
 def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """Check that a partition with `ledgers` ledgers takes a large message.
-
-    Raises `LargeNotTaken`, `TooManyLedgers`.
-    """
     topic = name.topic_name
     if settings.schema_validate:
         raise LargeNotTaken(
@@ -291,10 +247,7 @@ def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int
 
 
 def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """Check that a partition takes a large dead letter or retry: no schema is applied to these.
-
-    Raises `LargeNotTaken`, `TooManyLedgers`.
-    """
+    """Check that a partition takes a large copy, to which no schema applies."""
     topic = name.topic_name
     if settings.compaction_after_bytes is not None:
         raise LargeNotTaken(
@@ -309,7 +262,7 @@ def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int)
 
 
 def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:
-    """Return the key of a bulk load's newest batch in a partition's record. Ids have no `@`."""
+    """Return the bulk load's key in a partition's record; ids have no `@`."""
     return f"{bulk_load}@{record.since_ms}"
 
 
@@ -318,19 +271,18 @@ def bulk_load_of(mark: str) -> str:
 
 
 def is_loaded(marks: Mapping[str, int], mark: str, batch: int) -> bool:
-    """Whether a partition's record says that the partition has this batch or a newer one."""
+    """Return whether the partition has this batch or a newer batch."""
     return marks.get(mark, -1) >= batch
 
 
 def is_finished(mark: str, batch: int, record: BulkLoadRecord) -> bool:
-    """Whether the mark may go; `record` is the current record of the mark's bulk load."""
+    """Return whether the mark may go, by its bulk load's current record."""
     return mark != mark_of(bulk_load_of(mark), record) or completed(record, batch) is None
 
 
 def marking(
     marks: Mapping[str, int], mark: str, batch: int, finished: Collection[str]
 ) -> dict[str, int]:
-    """Return the marks with the new mark, without the `finished` marks."""
     assert not is_loaded(marks, mark, batch)
     kept = {name: of for name, of in marks.items() if name not in finished}
     return {**kept, mark: batch}

@@ -1,24 +1,17 @@
 """The safe time for deletions by age: from several clocks, none of them trusted alone. Pure.
 
 A clock that is ahead for two seconds could make retention delete everything. So time is counted
-here: from the last known time on, at the speed of a steady clock that cannot be set.
+from the last known time, at the speed of a steady clock:
 
     wall clock  ─┐ the lower  ── the claim ──┐ claim near the count: the claim is taken
     store clock ─┘ of both                   │ claim far off: ignored until it has lasted for a
     last known time + steady clock ─ count ──┘ quarantine (if it is ahead: two clocks must agree)
 
-Deletion uses the lower of claim and count, which keeps more. While the claim is ahead of the count,
-deletion is late by the difference, never early. This ends by itself if the metadata store has a
-clock that agrees with the wall clock. Without a second clock (a single machine with the embedded
-store) a machine that was off for a week looks like a clock that is a week ahead: an operator must
-confirm the time.
+Deletion uses the lower of claim and count, so it is late, never early. Without a second clock, a
+machine that was off for a week looks like a clock a week ahead: an operator must confirm the time.
 
-A ledger gets a date when it is found closed, for messages that do not say how old they are. If the
-date were too early, the ledger's messages would count as old once the clock is right again. So the
-date is the highest time ever counted, and counted on; a clock that stays behind lowers the time for
-deletions, but not the date. An operator's confirmation may lower both.
-
-Safe if the wall clock or the store clock is not ahead, or if time was once counted right.
+A ledger found closed whose messages have no age gets a date: the highest time ever counted, because
+an early date would make it old once the clock is right.
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ class ClockLimits(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The clocks at one moment. `store_ms` is None if the metadata store has no clock."""
+    """`store_ms` is None if the store has no clock."""
 
     steady_ms: int
     wall_ms: int
@@ -42,28 +35,22 @@ class Reading(NamedTuple):
 
 
 class DeletionTime(NamedTuple):
-    """The time for deletions. `doubt` says what is wrong; if it is empty, the time may be written
-    down.
-    """
+    """`doubt` says what is wrong; empty: the time may be written down."""
 
     now_ms: int
     doubt: str
     late_ms: int
-    """How far the time is behind the clocks' claim."""
+    """How far it is behind the claim."""
     date_ms: int
-    """The date for a ledger that is found closed now: never too early, if time was once counted
-    right."""
+    """The date for a ledger found closed now."""
 
 
 _WANDERING = 100
-"""One per cent: a clock that gains more than this on a steady clock is wrong."""
+"""One per cent: a clock that gains more on a steady clock is wrong."""
 
 
 class DeletionClock:
-    """Counts the time. `known_ms`: the last safe time that was written down, if any.
-
-    `highest_ms`: the highest date that ledgers have been given.
-    """
+    """`known_ms`: the last time written down. `highest_ms`: the highest date given."""
 
     def __init__(
         self, limits: ClockLimits, known_ms: int | None = None, highest_ms: int = 0
@@ -73,14 +60,14 @@ class DeletionClock:
         self._counted_ms = known_ms
         self._steady_ms: int | None = None
         self._allowance_ms = float(limits.tolerance_ms)
-        """How much the claim may still gain on the count at once; it grows back slowly."""
+        """How much the claim may still gain at once; grows back slowly."""
         self._claimed_since_ms: int | None = None
         self._claimed_gap_ms = 0
         self._passed_ms = 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a time to count from. The first claim is believed as it is."""
+        """Whether there is a time to count from; the first claim is believed."""
         return self._counted_ms is not None
 
     def confirm(self, now_ms: int) -> None:
@@ -89,11 +76,10 @@ class DeletionClock:
         self._highest_ms = now_ms
 
     def date_from(self, highest_ms: int) -> None:
-        """Take over the highest date of another broker."""
         self._highest_ms = max(self._highest_ms, highest_ms)
 
     def observe(self, reading: Reading) -> DeletionTime:
-        """Read the clocks; call this from time to time, and whenever the time is needed."""
+        """Read the clocks, from time to time and whenever the time is needed."""
         tolerance_ms = self._limits.tolerance_ms
         store_ms = reading.wall_ms if reading.store_ms is None else reading.store_ms
         claimed_ms = min(reading.wall_ms, store_ms)
@@ -124,7 +110,7 @@ class DeletionClock:
         if ahead_ms < 0:
             self._highest_ms = now_ms
         elif not doubt and ahead_ms <= self._limits.tolerance_ms:
-            # The date follows a steady clock's drift, but not a clock that is set back bit by bit.
+            # The date follows drift, but not a clock that is set back bit by bit.
             self._highest_ms -= min(ahead_ms, self._passed_ms // _WANDERING)
         return DeletionTime(now_ms, doubt, late_ms, self._highest_ms)
 
@@ -137,7 +123,7 @@ class DeletionClock:
         self._claimed_since_ms = None
 
     def _outlasts(self, gap_ms: int, steady_ms: int, *, may: bool) -> bool:
-        """Whether an allowed claim has stayed the same for a whole quarantine."""
+        """Return whether an allowed claim has lasted for a quarantine."""
         same = abs(gap_ms - self._claimed_gap_ms) <= self._limits.tolerance_ms
         if not may:
             self._claimed_since_ms = None

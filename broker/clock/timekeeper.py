@@ -1,10 +1,9 @@
 """Drives the deletion clock: reads the clocks, and keeps the known time in the metadata.
 
-Once a minute, while its clocks agree, the broker writes down the time that it counts; the store's
-own timestamp of that write is the second clock (metadata/clock.py). A broker that starts counts on
-from the last written time. When an operator confirms a time, the record's number of confirmations
-rises, and each broker that sees a higher number takes over the record's time. While the store is
-away nothing is written; the broker counts on.
+Once a minute, while its clocks agree, the broker writes down its count; the store's timestamp of
+that write is the second clock. When an operator confirms a time, the record's number of
+confirmations rises, and every broker takes that time over. While the store is away the broker
+counts on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from octavo.metadata.clock import ClockRecord, ClockStore
 
 _log = structlog.get_logger()
 _STALE_BEATS = 3
-"""After this many beats the store's last time is too old to count as a second clock."""
+"""Then the store's last time is too old for a second clock."""
 
 
 class Timekeeper:
@@ -35,19 +34,17 @@ class Timekeeper:
         self._clock: DeletionClock | None = None
         self._confirmed = 0
         self._heard: tuple[int, int] | None = None
-        """The store's time, and the steady clock's time when it came."""
+        """The store's time, and the steady time when it came."""
         self._doubted = False
 
     async def beat(self) -> None:
-        """Write the time down and read the store's clock, once per beat. Raises errors of the
-        store.
-        """
+        """Write the time down and read the store's clock, once per beat."""
         if self._clock is None or not self._clock.has_begun:
             await self._write()  # learn the store's time before ours is written down
         await self._write()
 
     def now(self) -> DeletionTime | None:
-        """Return the time for deletions; None until the store has answered: then delete nothing."""
+        """Return the time for deletions; None: delete nothing."""
         if self._clock is None:
             return None
         reading = self._reading()
@@ -63,7 +60,7 @@ class Timekeeper:
         return found
 
     async def confirm(self) -> None:
-        """Tell all brokers that this broker's wall clock is right. Raises errors of the store."""
+        """Tell all brokers that our wall clock is right."""
         written = await self._store.write(
             lambda known: replace(
                 known,

@@ -1,11 +1,8 @@
 """Keep consumer groups in memory, and decide which broker coordinates which group.
 
-The coordinator of a group is the live broker with the highest weight for the group's name
-(rendezvous hashing), so brokers need not ask each other. If two brokers disagree for a while, both
-keep the group; its generations ensure that no partition is given out twice unnoticed (group.py).
-
-A member's call waits here until its partitions should change. After a crash, members call another
-broker and say what they hold.
+The live broker with the highest weight for the group's name (rendezvous hashing). If two brokers
+disagree for a while, both keep the group; its generations ensure that no partition is given out
+twice unnoticed.
 """
 
 from __future__ import annotations
@@ -21,8 +18,7 @@ from octavo.broker.types import BrokerInfo, GroupName, PartitionName
 
 _SHARE_OF_A_PRINCIPAL = 4
 WAITS_PER_SESSION = 2
-"""Bounds a call's wait to a session timeout divided by this, so that waiting members do not
-expire."""
+"""Divides the session timeout to bound a wait, so that waiting members do not expire."""
 
 
 class Limits(Protocol):
@@ -37,7 +33,6 @@ class Limits(Protocol):
 
 
 def coordinator_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo | None:
-    """Return the live broker that keeps the group; None if no broker is known. Pure."""
     text = "/".join(name)
     return max(
         brokers,
@@ -47,10 +42,8 @@ def coordinator_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo
 
 
 class KeptGroup:
-    """A group, and the calls that wait for it to change."""
-
     def __init__(self, members_max: int, founder: str) -> None:
-        """`founder`: the principal of its first member; empty if unknown."""
+        """`founder`: the principal of its first member."""
         self.group = Group(members_max)
         self.founder = founder
         self._changed = asyncio.Event()
@@ -64,13 +57,12 @@ class KeptGroup:
         self._changed = asyncio.Event()
 
     def go_on(self) -> None:
-        """Continue a long assignment in the background; at its end wake all calls that wait."""
+        """Continue a long assignment in the background, then wake waiting calls."""
         if self.group.is_assigning and self._assigning is None:
             self._assigning = asyncio.ensure_future(self._assign())
             self._assigning.add_done_callback(self._assigned)
 
     def stop(self) -> None:
-        """End an assignment, and wake all calls that wait."""
         if self._assigning is not None:
             self._assigning.cancel()
         self.wake()
@@ -108,14 +100,12 @@ class Groups:
         self._is_stopping = False
 
     def find(self, name: GroupName) -> KeptGroup | None:
-        """Return the group; None when it has no members here."""
         return self._kept.get(name)
 
     def open(self, name: GroupName, founder: str = "") -> KeptGroup:
-        """Return the group; make it if it is new. Raises `GROUP_FULL` if there are too many groups.
+        """Return the group, made if new; raise `GROUP_FULL`.
 
-        `founder`: the principal that would be its first member; empty if unknown. A principal may
-        found at most a quarter of all groups.
+        A principal, the `founder`, may found at most a quarter of all groups.
         """
         found = self._kept.get(name)
         if found is None:
@@ -130,11 +120,9 @@ class Groups:
         return sum(one.founder == principal for one in self._kept.values())
 
     def of_namespace(self, namespace: str) -> int:
-        """Return how many groups of a namespace are kept here."""
         return sum(name.namespace == namespace for name in self._kept)
 
     def stop(self) -> None:
-        """End all waiting calls, because this broker stops."""
         self._is_stopping = True
         for kept in tuple(self._kept.values()):
             kept.stop()
@@ -152,7 +140,7 @@ class Groups:
         wait_ms: int,
         founder: str = "",
     ) -> Membership:
-        """Take a member's call; wait until the member should hold other partitions than it does.
+        """Take a member's call; wait until it should hold other partitions.
 
         Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
         """
@@ -176,13 +164,11 @@ class Groups:
         return Membership(group.generation, given, len(group.members))
 
     def leave(self, name: GroupName, member: str, principal: str) -> None:
-        """Remove the member, if it is there. Raises `FOREIGN_MEMBER`."""
         kept = self._kept.get(name)
         if kept is not None and kept.group.leave(member, principal):
             kept.wake()
 
     def describe_group(self, name: GroupName) -> GroupNow:
-        """Return the group and its members; an empty group if it is not kept here."""
         kept = self._kept.get(name)
         if kept is None:
             return GroupNow(State.EMPTY, 0, [])
@@ -192,7 +178,6 @@ class Groups:
         return kept.group.now(now)
 
     def _no_room(self, founder: str) -> str:
-        """Return why another group is refused; empty if it is allowed."""
         most = self.limits.groups_max
         if len(self._kept) >= most:
             return (

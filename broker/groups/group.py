@@ -1,34 +1,21 @@
 """A consumer group: its members, and the partitions of each. Pure.
 
-One broker, the group's coordinator, keeps it in memory (coordinator.py). Nothing is stored: members
-call again and again (`beat`) and say what they hold, and `assigned` computes the same result from
-the same members.
-
-`TABLE` is the whole rule of the group's states: if it has no row for a state and an event, the
-event cannot happen then.
+`TABLE` is the rule of the group's states: an event without a row cannot happen.
 
     a new group            EMPTY ── JOIN ─▶ RECONCILING ── RECONCILED ─▶ STABLE
     kept elsewhere before  EMPTY ── ADOPT ─▶ GATHERING ── GATHERED ─▶ RECONCILING
     something changes      STABLE ── JOIN, CHANGE, RELEASE, GO ─▶ RECONCILING
     the last member goes   GATHERING, RECONCILING, STABLE ── LAST_GOES ─▶ EMPTY ── FORGET ─▶ DEAD
 
-And each partition:
+A new member gets a partition once the member before has released it, or was silent for a session
+timeout. `generation` grows with every change of members or wishes; a partition's owner refuses
+older generations (subscriptions/member_fence.py). If two brokers keep the group, each learns the
+other's generation from the members, and uses a higher.
 
-    wanted → assigned → held by its member → released by it → held by the next
+`assigned` depends on the wishes alone. With equal wishes, counts differ by at most one; within
+that, rendezvous hashing decides, so that few partitions move.
 
-A partition is given to its new member only once the member before has released it, or has been
-silent for a session timeout. `generation` grows with every change of the members or their wishes.
-The partition's owner refuses a member whose generation is older than the newest generation that
-received there (subscriptions/member_fence.py). This also works when two brokers keep the group for
-a while: each learns the other's generation from the members, and uses a higher one.
-
-Times are milliseconds of any steady clock, passed by the caller.
-
-`assigned` depends on the members' wishes alone, so every broker that knows the same members
-computes the same result. If all members want the same partitions, their counts differ by at most
-one. Within that bound the highest random weight decides (rendezvous hashing), so that few
-partitions move when a member comes or goes. A partition that few members want goes to one of these,
-whatever else they have.
+Times are milliseconds of any steady clock.
 """
 
 from __future__ import annotations
@@ -43,18 +30,17 @@ from octavo.broker.errors import FOREIGN_MEMBER, GROUP_FULL
 from octavo.broker.types import PartitionName
 
 _ODD = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio: spreads numbers that differ in few bits (TAOCP 3, 6.4)."""
+"""2^64 divided by the golden ratio: spreads numbers (TAOCP 3, 6.4)."""
 _64_BITS = 2**64 - 1
 ASSIGNED_AT_ONCE = 3_000
-"""How many pairs of a member and a partition are examined in one turn of the loop: some 3 ms."""
+"""Pairs of member and partition in one turn of the loop: some 3 ms."""
 WISHES_MAX = 65_536
-"""The most partitions in the wishes of a group's members. Equal wishes count once."""
+"""Partitions in a group's wishes; equal wishes count once."""
 HELD_MAX = 65_536
-"""The most partitions that a group's members may say they hold."""
 
 
 def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionName, str]:
-    """Assign each partition to a member. `wants`: the partitions that each member would take."""
+    """Assign each partition to a member by each member's wishes."""
     assigning = Assigning(wants)
     while (found := assigning.step(ASSIGNED_AT_ONCE)) is None:
         pass
@@ -62,7 +48,7 @@ def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionNa
 
 
 class Assigning:
-    """An assignment that is computed in steps: 256 members may want 4,096 partitions each."""
+    """An assignment in steps: 256 members may want 4,096 partitions each."""
 
     def __init__(self, wants: Mapping[str, Collection[PartitionName]]) -> None:
         self._found: dict[PartitionName, str] = {}
@@ -70,8 +56,7 @@ class Assigning:
         self._is_done = False
 
     def step(self, cost: int) -> dict[PartitionName, str] | None:
-        """Examine about `cost` pairs of a member and a partition; return the assignment once
-        complete."""
+        """Examine about `cost` pairs; return the assignment once complete."""
         while cost > 0 and not self._is_done:
             done = next(self._work, None)
             self._is_done = done is None
@@ -82,7 +67,7 @@ class Assigning:
 def _assign(
     wants: Mapping[str, Collection[PartitionName]], found: dict[PartitionName, str]
 ) -> Iterator[int]:
-    """Fill `found`. After each member and each partition, yield how many pairs were examined."""
+    """Fill `found`; yield how many pairs were examined."""
     candidates: dict[PartitionName, list[str]] = defaultdict(list)
     for member in sorted(wants):
         for partition in wants[member]:
@@ -121,19 +106,17 @@ def _weight(member: int, partition: int) -> int:
 
 
 class State(enum.Enum):
-    """The state of a group at its coordinator."""
-
     EMPTY = "empty"
-    """The group has no members."""
     GATHERING = "gathering"
-    """Another broker kept the group before. Members that hold partitions may not have called here
-    yet, so members get no partitions beyond those that they hold."""
+    """Another broker kept it before: members may hold partitions and not have called yet, so no
+    partitions are given out.
+    """
     RECONCILING = "reconciling"
-    """A member holds partitions that are assigned to others, or lacks partitions of its own."""
+    """A member holds others' partitions, or lacks its own."""
     STABLE = "stable"
-    """Each member holds exactly the partitions that are assigned to it."""
+    """Each member holds exactly its partitions."""
     DEAD = "dead"
-    """The coordinator has forgotten the group."""
+    """The coordinator has forgotten it."""
 
 
 class Event(enum.Enum):
@@ -174,11 +157,11 @@ TABLE: Mapping[tuple[State, Event], State] = {
 REASSIGNS = frozenset((E.JOIN, E.ADOPT, E.CHANGE, E.GO, E.LAST_GOES))
 """After these the partitions are assigned again, under a new generation."""
 GIVES = frozenset((S.RECONCILING,))
-"""In these states a member is given partitions that it does not hold."""
+"""In these states a member gets partitions that it does not hold."""
 
 
 def after(state: State, event: Event) -> State:
-    """Return the next state. Raises `AssertionError` if the event cannot happen in this state."""
+    """Raises `AssertionError` if the event cannot happen in this state."""
     try:
         return TABLE[state, event]
     except KeyError:
@@ -190,21 +173,18 @@ class Member:
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
-        """The member's user. Calls of other users for this member are refused."""
+        """Calls of other users for this member are refused."""
         self.wants: frozenset[PartitionName] = frozenset()
         self.holds: frozenset[PartitionName] = frozenset()
-        """The partitions that it said it holds, and those given to it since."""
+        """Said to be held, or given since."""
         self.until_ms = 0
         """When it expires, unless it calls again."""
 
 
 class Membership(NamedTuple):
-    """The partitions of a member from now on."""
-
     generation: int
     partitions: list[PartitionName]
     members: int
-    """How many members the group has, as far as is known now."""
 
 
 class MemberNow(NamedTuple):
@@ -214,8 +194,6 @@ class MemberNow(NamedTuple):
 
 
 class GroupNow(NamedTuple):
-    """A group as its coordinator knows it."""
-
     state: State
     generation: int
     members: list[MemberNow]
@@ -232,7 +210,7 @@ class Group:
         self._holders: dict[PartitionName, str] = {}
         self._assigning: Assigning | None = None
         self._gathered_ms = 0
-        """Until this time members may exist that have not called this broker yet."""
+        """Until then members may not have called this broker yet."""
 
     def beat(
         self,
@@ -245,10 +223,9 @@ class Group:
         session_ms: int,
         now_ms: int,
     ) -> bool:
-        """Take a member's call: the partitions it wants and holds, and the highest generation it
-        knows.
+        """Take a member's call; return whether something changed for the members.
 
-        Return whether something changed for the members. Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
+        Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
         """
         ticked = self.tick(now_ms)
         held = frozenset(holds)
@@ -267,7 +244,7 @@ class Group:
             event = self._arrival(generation, session_ms, now_ms)
             member = Member(principal)
             self.members[name] = member
-            # It was away, or called another broker: it has lost partitions that others hold now.
+            # It was away, or called another broker: others hold its partitions now.
             self._hold(name, [one for one in held if one not in self._holders])
         elif member.principal != principal:
             raise FOREIGN_MEMBER(
@@ -286,10 +263,9 @@ class Group:
         return ticked or event is not None
 
     def given(self, name: str, now_ms: int) -> list[PartitionName]:
-        """Return the partitions that the member has from now on, sorted; it must release all
-        others.
+        """Return the member's partitions from now on; it must release all others.
 
-        Empty for a consumer that is not a member (any more).
+        Empty for a consumer that is no member.
         """
         self.tick(now_ms)
         member = self.members.get(name)
@@ -305,10 +281,7 @@ class Group:
         return sorted(one for one in member.holds if self._targets.get(one) == name)
 
     def leave(self, name: str, principal: str) -> bool:
-        """Remove a member and release its partitions; return whether it was a member.
-
-        Raises `FOREIGN_MEMBER`.
-        """
+        """Remove a member and its partitions; return whether it was there."""
         member = self.members.get(name)
         if member is None:
             return False
@@ -319,8 +292,7 @@ class Group:
         return True
 
     def tick(self, now_ms: int) -> bool:
-        """Expire members that have not called in time, and end gathering; return whether that
-        changed something."""
+        """Expire silent members, end gathering; return whether that changed something."""
         before = self.state, self.generation
         gone = [name for name, one in self.members.items() if one.until_ms <= now_ms]
         for name in gone:
@@ -332,7 +304,6 @@ class Group:
         return before != (self.state, self.generation)
 
     def forget(self) -> None:
-        """End a group that has no members."""
         self._happens(Event.FORGET)
 
     def now(self, now_ms: int) -> GroupNow:
@@ -343,7 +314,7 @@ class Group:
         return GroupNow(self.state, self.generation, members)
 
     def next_event_ms(self) -> int | None:
-        """When time alone changes something; None: never."""
+        """Return when time alone changes something; None: never."""
         times = [one.until_ms for one in self.members.values()]
         if self.state is State.GATHERING:
             times.append(self._gathered_ms)
@@ -354,7 +325,7 @@ class Group:
         if self.members:
             return Event.JOIN
         if generation > self.generation:
-            # The group lived at another broker: members that hold partitions will call soon.
+            # The group lived elsewhere: members that hold partitions will call soon.
             self._gathered_ms = now_ms + session_ms
         return Event.ADOPT if now_ms < self._gathered_ms else Event.JOIN
 
@@ -370,9 +341,9 @@ class Group:
             self.assign()
 
     def assign(self) -> bool:
-        """Compute the next part of the assignment; return whether there is more to compute.
+        """Compute the next part of the assignment; return whether there is more.
 
-        Until it is complete, each member keeps the partitions that it holds, and gets no others.
+        Until then, members keep what they hold and get nothing else.
         """
         if self._assigning is None:
             return False
@@ -387,11 +358,11 @@ class Group:
 
     @property
     def is_assigning(self) -> bool:
-        """Whether an assignment is under way: call `assign` until it is over."""
+        """Call `assign` until it is over."""
         return self._assigning is not None
 
     def _shared(self, name: str, wanted: frozenset[PartitionName]) -> frozenset[PartitionName]:
-        """Return the equal wish of another member, if there is one, to store it once.
+        """Return another member's equal wish, to store it once.
 
         Raises `GROUP_FULL` if the wishes have too many partitions.
         """

@@ -1,7 +1,4 @@
-"""How connections between brokers begin: `Door` takes them over from HTTP.
-
-See broker/operations/upgrade.py.
-"""
+"""Take connections of other brokers over from HTTP (broker/operations/upgrade.py)."""
 
 from __future__ import annotations
 
@@ -47,8 +44,6 @@ def new_remote(
     tls: Certificates | None,
     count: Callable[[], object],
 ) -> Remote:
-    """Make the connections of a broker to all others."""
-
     async def dial(place: Place, protocol: Callable[[], asyncio.Protocol]) -> object:
         context = None
         if place.is_tls:
@@ -61,11 +56,8 @@ def new_remote(
 
 
 class _Switched(web.StreamResponse):
-    """The answer to a request whose connection is no longer HTTP: it was sent already."""
-
     @property
     def prepared(self) -> bool:
-        """Always true: the head was sent by hand."""
         return True
 
     async def prepare(self, request: web.BaseRequest) -> None: ...
@@ -74,21 +66,16 @@ class _Switched(web.StreamResponse):
 
 
 class _Accepted(AnsweringLink):
-    """The answering side, on a connection that aiohttp has accepted."""
-
     http: asyncio.Protocol
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell HTTP, too, that the connection has ended."""
         super().connection_lost(exc)
         self.http.connection_lost(exc)
 
 
 class Door:
-    """Accepts the connections that other brokers open to this broker.
-
-    A crash loses the nonces that were used: then a recorded request may begin a connection once
-    more, on which no operation can be asked for.
+    """A crash loses the used nonces: then a recorded request may begin a connection, but no
+    operation.
     """
 
     def __init__(self, broker_id: str, call_key: bytes, draw_nonce: Callable[[], str]) -> None:
@@ -100,10 +87,10 @@ class Door:
         self._open: dict[_Accepted, None] = {}
 
     def check(self, headers: Mapping[str, str]) -> Identity:
-        """Return the identity of the broker that asks for a connection with these headers.
+        """Return the identity of the broker that asks for a connection.
 
-        Raises a 403 without a valid proof, a 426 to a broker of another version, and `NotOwner` if
-        the broker means another one.
+        Raises a 403 without a proof, a 426 for another version, `NotOwner` if it means another
+        broker.
         """
         return node_identity(self._checked(headers).asking)
 
@@ -127,14 +114,12 @@ class Door:
         return upgrade
 
     def close(self) -> None:
-        """End all connections, without answers."""
         for link in tuple(self._open):
             link.end("this broker stops")
         if self._serving is not None:
             self._serving.close()
 
     async def accept(self, call: Call) -> web.StreamResponse:
-        """Answer the upgrade of another broker, and serve its operations until it ends."""
         services, upgrade = call.services, self._checked(call.request.headers)
         if not self._nonces.is_new(upgrade.nonce):
             raise _brokers_only("it came before, so it was recorded")

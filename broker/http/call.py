@@ -1,7 +1,7 @@
 """A single HTTP request: its names, its parameters, its body, and their limits.
 
 A handler reads a request only through this class. A malformed, too long, too slow or unknown
-request raises a `Problem`, so that a handler never sees a wrong value.
+request raises a `Problem`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,19 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 CURL_DATA = "application/x-www-form-urlencoded"
-"""The content type that `curl -d` sends by default; taken as JSON where only JSON is possible."""
+"""What `curl -d` sends by default; taken as JSON where only JSON is possible."""
 OWNER_HEADER = "Octavo-Owner"
 INCARNATION_HEADER = "Octavo-Incarnation"
-"""The incarnation of the topic: in answers, and in calls that mean only that incarnation."""
+"""The topic's incarnation: in answers, and in calls that mean only that."""
 NEXT_OFFSET_HEADER = "Next-Offset"
 JSON_BYTES_MAX = 64 * 1024
-"""The most bytes of a JSON body, unless a call allows more."""
 
 _DURATION = re.compile(rf"({AMOUNT})(ms|s|m|h|d)?")
 _UNKNOWN_FIELD = re.compile(
     r"Object contains unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL
 )
 _STEP = re.compile(r"\.(\w+)|\[[^]]*\]")
-"""A step of the path to a field: a field's name, or an element of a list."""
+"""A step of a field's path: a name, or an element of a list."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)[Tt ](?P<minute>\d\d:\d\d)"
@@ -60,18 +59,16 @@ _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
 PARTITION_HIGHEST = 10**9 - 1
 PRESSED_STALL_S = 2.0
-"""A body that pauses for this long, while memory for bodies is scarce, loses its place …"""
+"""A body that pauses this long, while memory is scarce, loses its place …"""
 PACED_FROM_BYTES = 32 * 1024
-"""Smaller bodies may be slow, as a stream with an occasional line is."""
+"""… as does a body that is too slow, but not a smaller body than this …"""
 PACE_OVER_S = 4.0
-"""… and so does a body that is too slow, measured over this much waiting time."""
+"""… measured over this much waiting time."""
 
 Body = TypeVar("Body")
 
 
 class Call:
-    """A request whose route is known, for a single handler."""
-
     __slots__ = (
         "_body",
         "_came_bytes",
@@ -105,56 +102,47 @@ class Call:
     ) -> None:
         self.request = request
         self.grant: Grant | None = None
-        """The caller's identity and admission, once the gate has let the call in."""
         self.ends_with: Problem | None = None
-        """Why this broker ends an answer without end."""
+        """Why this broker ends an endless answer."""
         self.headers: Mapping[str, str] = request.headers
         self.route = route
         self.variables = variables
         self.services = services
         self.owner_url = services.url
         self.incarnation = request.headers.get(INCARNATION_HEADER)
-        """The incarnation of the topic that the caller means; None: any."""
+        """The incarnation that the caller means; None: any."""
         self.served_incarnation = ""
-        """The incarnation of the topic that the answer is about."""
         self.query = _parse_query(query_text, route) if query_text else {}
         self.body_is_spent = False
-        """Whether part of the body was read as a stream: then the call cannot be repeated."""
+        """Part of the body was read as a stream: the call cannot be repeated."""
         self.is_streaming = False
-        """Whether the head of an endless answer was sent: then no other answer is possible."""
+        """The head of an endless answer was sent: no other answer is possible."""
         self.unpaid = False
-        """Whether the body is charged as it arrives, because its announced length is missing or
-        unused."""
+        """The body is charged as it arrives: its length is unknown or unused."""
         self.messages = 0
-        """How many messages were stored or are in the answer, as far as known."""
+        """Messages stored or in the answer, as far as known."""
         self._body: bytes | None = None
         self._held_bytes = 0
         self._held_as: tuple[str, ...] = ()
-        """The principal whose share of the memory counts the held bytes."""
+        """The principal whose share counts the held bytes."""
         self._came_bytes = 0
         self._waited_s = 0.0
-        """Waiting time for these bytes; both counts restart every `PACE_OVER_S`."""
-
-    # Names
+        """Restarts every `PACE_OVER_S`."""
 
     @property
     def topic(self) -> TopicName:
-        """The topic in the path. Raises `InvalidName`."""
         return TopicName.of(self.variables["namespace"], self.variables["topic"])
 
     @property
     def namespace(self) -> str:
-        """The namespace in the path. Raises `InvalidName`."""
         return checked_name("namespace", self.variables["namespace"])
 
     @property
     def subscription(self) -> str:
-        """The subscription in the path. Raises `InvalidName`."""
         return checked_name("subscription", self.variables["subscription"])
 
     @property
     def partition(self) -> PartitionName | None:
-        """The partition in the path; `None` when the path names the whole topic."""
         text = self.variables.get("partition")
         if text is None:
             return None
@@ -170,29 +158,23 @@ class Call:
         """Whether the client says which incarnation it means."""
         return INCARNATION_HEADER in self.request.headers
 
-    # The caller
-
     @property
     def identity(self) -> Identity:
         assert self.grant is not None, "the gate has let it in"
         return self.grant.identity
 
     def check(self, operation: Operation, resource: Resource) -> None:
-        """Check a right on a resource of the body. Raises `Forbidden`, `Unauthenticated`."""
         self.services.gate.check(self.identity, operation, resource, self.peer)
 
     def may_see(self, kind: Kind, *names: str) -> bool:
-        """Whether the caller may know that this resource exists."""
         gate = self.services.gate
         if not gate.secured:
             return True
         return gate.may(self.identity, Operation.DESCRIBE, Resource(kind, "/".join(names)))
 
     def told(self, error: BaseException) -> Problem:
-        """Return the problem as this caller may see it.
-
-        If a message does not fit a schema that the caller may not see, the problem must not quote
-        the schema.
+        """Return the problem for this caller: it must not quote a schema that the caller may not
+        see.
         """
         problem = problem_of(error)
         if problem.code != SchemaMismatch.name:
@@ -204,12 +186,11 @@ class Call:
         return problem
 
     def may_see_some(self, kind: Kind, *names: str) -> bool:
-        """Whether the caller may know of some resource below this one."""
         gate = self.services.gate
         return gate.may_some(self.identity, Resource(kind, "/".join([*names, ""])))
 
     async def ask_again(self) -> None:
-        """Check that the call would still be admitted. Raises a `Problem` if not."""
+        """Check that the call would still be admitted, or raise a `Problem`."""
         gate = self.services.gate
         assert self.grant is not None
         if gate.holds(self.grant):
@@ -224,14 +205,10 @@ class Call:
                 raise
             raise problem from error
 
-    # Parameters
-
     def text(self, name: str, default: str = "") -> str:
-        """Return a query parameter as it was sent."""
         return self.query.get(name, default)
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a whole number from the query. Raises a 400."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -241,7 +218,7 @@ class Call:
         return found
 
     def duration_ms(self, name: str, default_ms: int, most_ms: int) -> int:
-        """Return a time span in ms from the query: seconds, or with a unit as in `500ms`, `2m`."""
+        """Return a time span from the query: seconds, or with a unit as in `500ms`."""
         text = self.query.get(name)
         if text is None:
             return default_ms
@@ -253,17 +230,13 @@ class Call:
         return found
 
     def choice(self, name: str, default: str, *options: str) -> str:
-        """Return a query parameter that must be one of the `options`. Raises a 400."""
         text = self.query.get(name, default)
         if text not in options:
             raise bad_parameter(name, text, "one of " + ", ".join(options))
         return text
 
-    # The body
-
     @property
     def content_type(self) -> str:
-        """The media type of the body without parameters, in lower case; empty when not given."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     @property
@@ -272,10 +245,7 @@ class Call:
         return self._body is not None
 
     async def read_body(self, bytes_max: int | None = None) -> bytes:
-        """Read the whole body, once. Raises a 413 if it is too long, a 408 if it is too slow.
-
-        `bytes_max`: a lower limit than usual.
-        """
+        """Read the whole body, once; raise a 413 or, if too slow, a 408."""
         if self._body is not None:
             return self._body
         config = self.services.config
@@ -284,7 +254,7 @@ class Call:
         if announced is not None and announced > bound:
             raise too_long(announced, bound)
         content = self.request.content
-        if content.is_eof() and not self._encoding:  # the body came with the head, as usual
+        if content.is_eof() and not self._encoding:
             body = content.read_nowait()
             if len(body) > bound:
                 raise too_long(len(body), bound)
@@ -298,18 +268,16 @@ class Call:
         return body
 
     def take_body(self, body: bytes) -> None:
-        """Replace the body that was read."""
         assert self._body is not None
         self._body = body
 
     @property
     def is_packed(self) -> bool:
-        """Whether the body is compressed. Raises a 415 for an unknown encoding."""
+        """Whether the body is compressed; raises a 415 for an unknown encoding."""
         return bool(self._encoding)
 
     @property
     def _encoding(self) -> str:
-        """The encoding of the body; empty when it has none. Raises a 415 if it is unknown."""
         found = self.headers.get("Content-Encoding", "").strip().lower()
         if found in ("", "identity"):
             return ""
@@ -352,7 +320,7 @@ class Call:
         return parts
 
     async def hold(self, size: int) -> None:
-        """Count `size` bytes of this body as held in memory from now on. Raises `Overloaded`."""
+        """Count `size` bytes of this body as held in memory from now on."""
         more = size - self._held_bytes
         if not self._held_bytes and self.grant is not None:
             self._held_as = self.services.quotas.sharers(
@@ -365,7 +333,6 @@ class Call:
         self._held_bytes = size
 
     def release(self) -> None:
-        """Stop counting the body: the request is over."""
         if self._held_bytes:
             self.services.held.give_back(self.peer, self._held_bytes, *self._held_as)
             self._held_bytes = 0
@@ -375,10 +342,9 @@ class Call:
         return self.request.remote or "unknown"
 
     async def _arrived(self, patience_ms: int) -> bytes:
-        """Return the bytes of the body that have arrived since the last call; empty at its end.
+        """Return the bytes that have arrived; empty at the body's end.
 
-        Raises `TimeoutError` when nothing arrives for `patience_ms`; while memory for bodies is
-        scarce and this body holds some, also when it pauses briefly or is too slow.
+        Raises `TimeoutError` when nothing comes for `patience_ms`, or the body loses its place.
         """
         content = self.request.content
         waited_s, patience_s = 0.0, patience_ms / 1000
@@ -400,7 +366,6 @@ class Call:
                 return came
 
     def _check_pace(self, came_bytes: int, waited_s: float) -> None:
-        """Raise `TimeoutError` if the body is too slow to keep its place in memory."""
         self._came_bytes += came_bytes
         self._waited_s += waited_s
         if self._waited_s < PACE_OVER_S:
@@ -411,9 +376,9 @@ class Call:
             raise TimeoutError
 
     async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the body in pieces as they arrive. Raises a 408 when it stalls.
+        """Yield the body in pieces; raise a 408 when it stalls.
 
-        With `idle_ms`: yields an empty piece, once, when nothing has come for that time.
+        With `idle_ms`: yields an empty piece, once, when nothing came for that time.
         """
         if self._body is not None:  # the body was read for an unreachable owner
             yield self._body
@@ -450,7 +415,7 @@ class Call:
             await self.services.quotas.came(self, len(chunk))
 
     async def continue_if_asked(self) -> None:
-        """Send `100 Continue` to a client that waits for it (curl, for larger bodies)."""
+        """Send `100 Continue` to a client that waits for it (curl)."""
         if self.headers.get("Expect", "").lower() == "100-continue":
             writer = self.request.writer
             await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -459,9 +424,9 @@ class Call:
     async def read_json(
         self, kind: type[Body], *, required: bool = True, bytes_max: int = JSON_BYTES_MAX
     ) -> Body:
-        """Decode the body as a JSON object of the given type. Raises 400, 413, 415, 422.
+        """Decode the body as a JSON object, in one turn of the loop.
 
-        `bytes_max`: for calls with longer bodies than usual. Decoding takes one turn of the loop.
+        `bytes_max`: for calls with longer bodies than usual.
         """
         body = await self.read_body(bytes_max)
         if not body.strip():
@@ -477,8 +442,6 @@ class Call:
             )
         return decode_json(body, kind)
 
-    # Answers
-
     @property
     def client_is_gone(self) -> bool:
         transport = self.request.transport
@@ -487,7 +450,6 @@ class Call:
     def reply(
         self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.Response:
-        """Make a JSON answer."""
         return web.Response(
             status=status,
             body=msgspec.json.encode(value) + b"\n",
@@ -497,7 +459,7 @@ class Call:
 
 
 def decode_json(body: bytes, kind: type[Body]) -> Body:
-    """Decode `body` as `kind`. Raises a 400 if it is not JSON, a 422 if it has another shape."""
+    """Decode `body`; raise a 400 if it is not JSON, a 422 if it has another shape."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -510,7 +472,6 @@ def decode_json(body: bytes, kind: type[Body]) -> Body:
 
 
 def _known_fields(kind: type, error: str) -> str:
-    """Return the allowed fields, if the error is about an unknown field; else empty."""
     found = _UNKNOWN_FIELD.fullmatch(error)
     if found is None:
         return ""
@@ -533,16 +494,16 @@ def _known_fields(kind: type, error: str) -> str:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Convert `10s`, `500ms`, `2m`, `1.5h`, `7d`, or `10` (seconds) to ms; None for other texts."""
+    """Convert `10s`, `500ms`, `2m`, `1.5h`, `7d`, or `10` (seconds) to ms."""
     found = _DURATION.fullmatch(text)
     return int(float(found[1]) * _UNIT_MS[found[2]]) if found else None
 
 
 def parse_time_ms(text: str) -> int | None:
-    """Convert an RFC 3339 time to milliseconds since the epoch; `None` when it is malformed.
+    """Convert an RFC 3339 time to milliseconds since the epoch; None if malformed.
 
-    Fractions below a millisecond are cut off. A leap second becomes the following second. A space
-    in place of the zone's `+` is accepted, because a query string turns `+` into a space.
+    A leap second becomes the following second. A space in place of the zone's `+` is accepted:
+    query strings make it so.
     """
     found = _TIME.fullmatch(text)
     if found is None or found["zone"] is None:
@@ -563,7 +524,6 @@ def parse_time_ms(text: str) -> int | None:
 
 
 def time_hint(text: str) -> str:
-    """Return a hint for an error about a text that is almost a time; else empty."""
     found = _TIME.fullmatch(text)
     if found is not None and found["zone"] is None:
         return " (a time needs a zone: add Z, or +hh:mm)"
@@ -575,7 +535,6 @@ def time_hint(text: str) -> str:
 
 
 def whole_hint(least: int, most: int) -> str:
-    """Describe the allowed whole numbers, for errors."""
     return f"a whole number from {least} to {most}, in plain digits without a zero in front"
 
 
@@ -588,7 +547,6 @@ def too_long(
     bound: int,
     helps: str = f"split it, stream messages as {NDJSON}, or send one long message to …/large",
 ) -> Problem:
-    """Return the 413 for a body, with the limit and how to stay below it."""
     has = "is longer than that" if size is None else f"has {size}"
     return Problem(
         413,

@@ -1,4 +1,4 @@
-"""Every limit of a broker's HTTP server, with its unit and its reason. A frozen value."""
+"""Every limit of a broker's HTTP server."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from octavo.protocol.bounds import beyond_bounds
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
-"""An origin as a browser sends it (RFC 6454); `null` stands for every sandboxed page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """The limits of a broker's HTTP server. The defaults suit a small machine."""
-
     body_bytes_max: int = 8 * MIB
-    """A body that is held in memory as a whole: raw, JSON, record batches, settings."""
+    """A body that is held in memory as a whole."""
     bodies_bytes_max: int = 256 * MIB
-    """All such bodies of all connections together; beyond that, callers get a 429 with
-    `Retry-After`."""
+    """All such bodies together; beyond, callers get a 429 with `Retry-After`."""
     line_bytes_max: int = MESSAGE_BYTES_MAX
-    """A message in any form, such as a line of NDJSON: it must fit into an entry together with its
-    batch."""
+    """A single message, such as a line of NDJSON: with its batch it must fit an entry."""
     large_message_bytes_max: int = 128 * MIB
-    """A large message: its pieces are stored as they arrive, and it is never in memory as a whole.
-    A topic's `message_bytes_max`, if set, limits it as well."""
+    """A large message, which is never in memory as a whole. A topic's `message_bytes_max` limits it
+    as well.
+    """
     header_bytes_max: int = 16 * KIB
     """One header field, and the request line."""
     headers_max: int = 128
@@ -38,9 +34,9 @@ class HttpConfig:
     batch_target_bytes: int = 64 * KIB
     """… and about this many bytes of keys and values."""
     inflight_bytes_max: int = 4 * MIB
-    """Bytes of a request on their way to the partitions: limits the memory of a stream."""
+    """Bytes of a request on their way to the partitions."""
     inflight_batches_max: int = 8
-    """Batches of a request in flight to the same partition of this broker."""
+    """Batches of a request in flight to a partition of this broker."""
     results_max: int = 100_000
     """Messages in a request with `results=all`, which keeps a result for each."""
 
@@ -49,54 +45,52 @@ class HttpConfig:
     read_bytes_max: int = 8 * MIB
     """… and the largest `max_bytes`."""
     read_messages: int = 1000
-    """Messages in a read's or a receive's answer when no limit is given."""
+    """Messages in an answer when no limit is given."""
     read_messages_max: int = 10_000
     """The most messages that may be asked for at once."""
     wait_ms_max: int = 60_000
     """The longest long-poll."""
     stream_poll_ms: int = 20_000
-    """A long-poll of a durable stream is answered after this time, even if nothing has come …"""
+    """A long-poll of a durable stream is answered after this time …"""
     stream_events_ms: int = 60_000
-    """… and its event stream ends after this time, and the client reconnects: so caches can let
-    many readers share a connection."""
+    """… and its event stream ends, so that caches can let readers share connections."""
     streams_max: int = 2_000
-    """Streams of partitions or subscriptions; at worst each needs its own page in memory."""
+    """Streams of partitions or subscriptions; each may hold a page."""
 
     body_timeout_ms: int = 60_000
-    """A body that is held in memory must have come within this time."""
+    """A body held in memory must have come by then."""
     stream_idle_ms: int = 50
-    """When a stream of messages pauses for this long, the messages so far are published."""
+    """When a stream of messages pauses this long, its messages are published."""
     stall_timeout_ms: int = 30_000
-    """A stream or an answer that moves no byte for this long is cut off."""
+    """A stream or answer that moves no byte for this long is cut off."""
     keepalive_timeout_ms: int = 75_000
-    """An idle connection is closed after this, as is a connection that sends no whole request."""
+    """Closes an idle connection, also while a request is incomplete."""
     moving_wait_ms: int = 8_000
-    """How long a request waits for a partition without a reachable owner before it gets a 503."""
+    """How long a request waits for a reachable owner before it gets a 503."""
     peer_connect_timeout_ms: int = 2_000
     """How long another broker may take to accept a connection."""
     peer_answer_timeout_ms: int = 40_000
-    """How long another broker may take to begin its answer, in addition to the requested wait."""
+    """How long another broker may take to answer, besides the requested wait."""
     connections_max: int = 10_000
     """Open connections; a further connection gets a 503 and is closed …"""
     connections_reserved: int = 128
-    """… except this many reserved connections, for health checks and other brokers only."""
+    """… except these, for health checks and other brokers."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names of this broker, besides IP addresses, names without a dot (localhost) and its
-    advertised name. A `Host` header with any other name is refused, since a browser may have been
-    misled (DNS rebinding)."""
+    """Names of this broker, besides addresses, names without a dot and its advertised name. Other
+    `Host` headers are refused: a browser may have been misled (DNS rebinding).
+    """
     allowed_origins: tuple[str, ...] = ()
-    """Sites whose pages may make every call and see its answer (CORS), such as
-    `https://console.example.com`; there is no `*`. Pages of other sites may neither change anything
-    nor see answers."""
+    """Sites whose pages may make every call (CORS), such as `https://console.example.com`; there is
+    no `*`.
+    """
     groups_max: int = 1_000
-    """Consumer groups whose members this broker keeps …"""
+    """Consumer groups of this broker …"""
     group_members_max: int = 256
     """… members of each …"""
     group_partitions_max: int = 4_096
-    """… and partitions of all its topics. When a member comes or goes, their assignment is computed
-    again, within half a second."""
+    """… and partitions of its topics, which are assigned again within half a second."""
     stop_timeout_ms: int = 10_000
-    """A graceful stop waits at most this long for requests that are being answered."""
+    """A graceful stop waits this long for requests under way."""
 
     def __post_init__(self) -> None:
         if wrong := beyond_bounds(self):

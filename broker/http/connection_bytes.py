@@ -1,16 +1,11 @@
 """Follow the bytes of a connection: WebSocket frames, and the edges of plain requests. Pure.
 
-`Masks` follows a client's WebSocket frames from head to head: each must be masked (RFC 6455, 5.1).
-A page can choose the bytes of a frame, but the mask keeps it from choosing the bytes on the wire,
-which a proxy might take for a separate request. So a server must end a connection whose client does
-not mask, and aiohttp does not check that.
+`Masks` checks that a client masks its frames (RFC 6455, 5.1), which aiohttp does not: else a page
+could choose bytes that a proxy takes for a request. It passes frames on in steps, because aiohttp
+handles any number at once: 256 KiB can hold 40,000 pings.
 
-aiohttp also handles any number of frames at once: a chunk of 256 KiB can hold 40,000 pings. So
-frames are passed on in steps, and a message may have a limited number of fragments.
-
-`RequestEdges` finds where plain requests begin and end, for the fast publish path. It reads only
-the head, and only clear cases: one `Content-Length` or none, and no other framing. After an unclear
-request it follows the connection no further. In any case the parser gets all bytes and decides.
+`RequestEdges` finds plain requests for the fast publish path, only in clear cases: one
+`Content-Length` or none. The parser gets all bytes in any case.
 """
 
 from __future__ import annotations
@@ -19,10 +14,10 @@ import re
 from functools import lru_cache
 
 REFUSED_HEAD = b"\xf0\x80"
-"""A frame head that every reader refuses: its reserved bits are set."""
+"""Every reader refuses it: its reserved bits are set."""
 FRAMES_A_STEP = 100
 FRAGMENTS_MAX = 1_000
-"""The most fragments of a message, which has at most 1 MiB; empty fragments count."""
+"""Of a message of at most 1 MiB; empty fragments count."""
 _MASK = 0x80
 _OP = 0x0F
 _DATA_OP_MAX = 2
@@ -30,27 +25,20 @@ _LENGTH_BYTES = {126: 2, 127: 8}
 
 
 class Masks:
-    """Checks that a client's frames are masked. After `failed`, `feed` returns no more bytes.
+    """After `failed`, `feed` returns no more bytes.
 
-    While `held` is not empty, call `feed` again, without more data, in a later turn of the loop.
+    While `held` is not empty, call `feed` again in a later turn of the loop.
     """
 
     def __init__(self) -> None:
         self.failed = False
         self.held = b""
-        """Bytes that follow the frames of this step."""
         self._fragments = 0
-        """How many fragments of the current message have come."""
         self._head = b""
-        """The part of the next frame's head that has come."""
         self._left = 0
-        """Bytes of the current payload that are still missing."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes of a step's masked frames.
-
-        Holds back an unmasked frame, a fragment beyond the limit, and everything after these.
-        """
+        """Return a step's masked frames; hold back what is not allowed, and all after it."""
         if self.failed:
             return b""
         data, self._head, self.held = self._head + self.held + data, b"", b""
@@ -78,14 +66,14 @@ class Masks:
         return data
 
     def _counts(self, first: int) -> bool:
-        """Count the frame with this first byte; False for a fragment beyond the limit."""
+        """Count a frame; return False for a fragment beyond the limit."""
         if first & _OP <= _DATA_OP_MAX:
             self._fragments = self._fragments + 1 if not first & _OP else 1
         return self._fragments <= FRAGMENTS_MAX
 
 
 def _head_bytes(data: bytes, at: int) -> int:
-    """Return the length of the head at `at`, as far as known; −1 when it has no mask."""
+    """Return the length of the head at `at`; −1 when it has no mask."""
     if len(data) - at < 2:
         return 2
     second = data[at + 1]
@@ -101,7 +89,7 @@ def _payload_bytes(data: bytes, at: int) -> int:
 
 
 HEAD_BYTES_KEPT = 2048
-"""A longer head is unlikely to be repeated, so it is not remembered."""
+"""A longer head is unlikely to be repeated."""
 _HEADS_KEPT = 1024
 _LOST = -1
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*(?=\r\n)")
@@ -109,16 +97,13 @@ _OTHER_FRAMING = re.compile(rb"\r\n(transfer-encoding|upgrade|expect|content-len
 
 
 class RequestEdges:
-    """Follows the requests of a connection; `follow` gets all its bytes, in order."""
-
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
         self._left = 0
-        """Bytes of the current request that are still missing."""
 
     def follow(self, data: bytes) -> bytes:
-        """Return the head if `data` is exactly one whole request; else empty bytes."""
+        """Return the head if `data` is exactly one whole request, else nothing."""
         if self._left:
             if self._left != _LOST:
                 self._left = max(self._left - len(data), _LOST)
@@ -134,7 +119,7 @@ class RequestEdges:
 
 
 def _body_bytes_of(head: bytes) -> int:
-    """Return the body's length by this head, which ends in an empty line; −1 if it is unclear."""
+    """Return the body's length by this head; −1 if it is unclear."""
     lower = head.lower()
     lengths = _LENGTH.findall(lower)
     if len(lengths) > 1 or _OTHER_FRAMING.search(lower):

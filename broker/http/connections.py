@@ -1,14 +1,9 @@
 """Limit the connections of a broker's HTTP server, and reserve some for brokers and health checks.
 
-    0 … connections_max                       every caller, for every call
-    … + connections_reserved                  for health checks and for calls of other brokers
-    beyond                                    closes the oldest idle reserved connection, or the
-                                              oldest of all if none is idle
-
-The purpose of a connection is known only when its first request has come. So each connection above
-`connections_max` is accepted on trial. If its call may not use a reserved place, the answer is 503
-and the connection is closed. If no call comes, it is closed when the next connection needs its
-place. So a flood of connections cannot shut out health checks and brokers that forward calls.
+A connection above `connections_max` is accepted on trial, because its purpose is known with its
+first request. If its call may not use a reserved place, it gets a 503. Beyond the reserve, the
+oldest idle reserved connection is closed, or the oldest. So a flood of connections cannot shut out
+health checks and brokers.
 """
 
 from __future__ import annotations
@@ -26,9 +21,9 @@ from octavo.broker.http.problems import Problem
 from octavo.protocol.log_limiter import LogLimiter
 
 _TLS_BEGINS = "\\x16\\x03"
-"""The first bytes of a TLS handshake, as aiohttp shows bytes that are not a request."""
+"""How a TLS handshake begins, as aiohttp shows it."""
 _QUOTED = re.compile(r"[\s:]*b?['\"\n].*", re.DOTALL)
-"""The part of aiohttp's message that quotes unreadable bytes, which may contain a token."""
+"""The quoted bytes in aiohttp's message may contain a token."""
 _TLS_HERE = (
     "this is TLS, and this port speaks none: use http://, or give the broker certificates "
     "(tls.certificate)"
@@ -38,10 +33,7 @@ log = structlog.get_logger()
 
 
 class _MaskedFrames:
-    """Passes masked frames to aiohttp's reader, some in each turn of the loop.
-
-    An unmasked frame ends the connection. While frames are held, the socket is not read.
-    """
+    """An unmasked frame ends the connection. While frames are held, the socket is not read."""
 
     def __init__(self, parser: Any, connection: Connection) -> None:
         self._parser = parser
@@ -51,11 +43,9 @@ class _MaskedFrames:
 
     @property
     def holds(self) -> bool:
-        """Whether some frames have not been passed to the reader yet."""
         return bool(self._masks.held)
 
     def go_on(self) -> None:
-        """Pass the next frames in the next turn of the loop."""
         if self._soon is None:
             self._soon = asyncio.get_running_loop().call_soon(self._step)
 
@@ -65,7 +55,6 @@ class _MaskedFrames:
             self.feed_data(b"")
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """See aiohttp's `WebSocketReader`."""
         found = self._masks.feed(bytes(data))
         self._connection.hold_frames(self if self.holds else None)
         if self._masks.failed:  # the reader then ends the connection: 1002, a protocol error
@@ -78,16 +67,10 @@ class _MaskedFrames:
 
 
 TakeFastPublish = Callable[[bytes, bytes, "Connection"], bool]
-"""Whether a request, given as head and body, is answered without aiohttp (api/fast_publish.py)."""
+"""Returns whether it answers a request without aiohttp (api/fast_publish.py)."""
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's connection; bytes that are not HTTP get a problem and one log line.
-
-    A whole request that arrives while the connection is idle is offered to the fast publish path.
-    If that does not take it, aiohttp gets it, with no other effect.
-    """
-
     __slots__ = (
         "_certificate", "_edges", "_end", "_frames", "_later", "_lost", "_short_way", "_taken",
         "counted_as", "head", "peer", "reserved", "verdict",
@@ -96,39 +79,34 @@ class Connection(web.RequestHandler):
     def __init__(self, manager: web.Server, short_way: TakeFastPublish, **options: Any) -> None:
         super().__init__(manager, **options)
         self.reserved = False
-        """Whether the connection came when all ordinary places were taken."""
+        """It came when all ordinary places were taken."""
         self.counted_as = ""
-        """The principal for which its place is counted; empty before its first call."""
+        """The principal that its place counts for; empty before its first call."""
         self.peer = "unknown"
-        """The client's address."""
         self.head = b""
-        """The head of the request that aiohttp handles now, if it is plain."""
+        """Of the plain request that aiohttp handles now."""
         self.verdict: BaseException | None = None
-        """The result of that request, if the fast publish path has found it already."""
+        """The fast publish path's result for it."""
         self._frames: _MaskedFrames | None = None
-        """Frames of a WebSocket that wait for their turn, and keep the socket from being read."""
         self._lost: Callable[[], None] | None = None
         self._end: asyncio.Future[None] | None = None
         self._certificate: bytes | None = None
         self._short_way = short_way
         self._edges = RequestEdges()
         self._taken = b""
-        """The request that the fast publish path is answering."""
+        """The request that the fast publish path is answering …"""
         self._later: list[bytes] = []
-        """Bytes that have arrived since then."""
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        """Turn the connection into a WebSocket, whose frames `parser` takes."""
+        """Turn the connection into a WebSocket."""
         in_front: Any = _MaskedFrames(parser, self)
         super().set_parser(in_front, data_received_cb)
 
     @property
     def waits_for_reader(self) -> bool:
-        """Whether aiohttp's reader is full."""
         return self._reading_paused
 
     def hold_frames(self, frames: _MaskedFrames | None) -> None:
-        """Stop reading the socket until these frames are passed on; None: none are left."""
         before, self._frames = self._frames, frames
         if frames is not None:
             self._pause_transport_reading()
@@ -141,19 +119,16 @@ class Connection(web.RequestHandler):
             super()._resume_transport_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Pass on more frames, because the reader has room again."""
         super().resume_reading(resume_parser)
         if self._frames is not None:
             self._frames.go_on()
 
     @property
     def idle(self) -> bool:
-        """Whether the connection is answering no request."""
         return self._current_request is None and not self._taken
 
     @property
     def certificate(self) -> bytes | None:
-        """The client's certificate, checked in the handshake (DER); None if it has shown none."""
         if self._certificate is None and self.transport is not None:
             tls = self.transport.get_extra_info("ssl_object")
             self._certificate = (tls and tls.getpeercert(True)) or b""
@@ -169,7 +144,6 @@ class Connection(web.RequestHandler):
 
     @property
     def end(self) -> asyncio.Future[None]:
-        """A future that is done when the connection has ended."""
         if self._end is None:
             self._end = asyncio.get_running_loop().create_future()
             if self.transport is None:
@@ -177,7 +151,6 @@ class Connection(web.RequestHandler):
         return self._end
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Tell the waiting tasks that the connection has ended."""
         super().connection_lost(exc)
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
@@ -186,7 +159,6 @@ class Connection(web.RequestHandler):
             self._lost = None
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of requests, in order; one request is answered after another."""
         if not data:  # aiohttp continues its parser so
             super().data_received(data)
             return
@@ -204,7 +176,6 @@ class Connection(web.RequestHandler):
             super().data_received(data)
 
     def answer(self, answer: bytes) -> None:
-        """Send the fast path's answer; the next request may follow."""
         self._taken = b""
         if self.transport is None or self.transport.is_closing():
             return
@@ -220,7 +191,6 @@ class Connection(web.RequestHandler):
         self._go_on()
 
     def take_long_way(self, verdict: BaseException | None) -> None:
-        """Give a request that the fast path has taken to aiohttp, from its first byte."""
         taken, self._taken = self._taken, b""
         if self.transport is not None:
             self.verdict = verdict
@@ -228,13 +198,12 @@ class Connection(web.RequestHandler):
             self._go_on()
 
     def take_verdict(self) -> BaseException:
-        """Return the verdict, which applies to a single request, and forget it."""
+        """Return the verdict, for a single request, and forget it."""
         verdict, self.verdict = self.verdict, None
         assert verdict is not None
         return verdict
 
     def cut(self) -> None:
-        """Close the connection: the outcome of the fast path's request is unknown."""
         self._taken = b""
         self._later.clear()
         self.force_close()
@@ -259,7 +228,6 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that could not be parsed."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         found = str(message or "")
@@ -271,8 +239,6 @@ class Connection(web.RequestHandler):
 
 
 class ConnectionServer(web.Server):
-    """aiohttp's low-level server with our connection class; no application, no middleware."""
-
     def __init__(
         self,
         answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
@@ -289,14 +255,12 @@ class ConnectionServer(web.Server):
         self._on_refused = on_refused
         self._short_way = short_way
         self._reserved: dict[Connection, None] = {}
-        """Reserved connections in the order in which they came."""
         self._refusals = LogLimiter()
 
     def __call__(self) -> web.RequestHandler:
         return Connection(self, self._short_way, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Count the connection; above the limit it gets a reserved place."""
         super().connection_made(handler, transport)
         if len(self._connections) - len(self._reserved) <= self._connections_max:
             return
@@ -314,7 +278,6 @@ class ConnectionServer(web.Server):
         super().connection_lost(handler, exc)
 
     def refused(self) -> Problem:
-        """Return the answer to a call that may not use a reserved place; count and log it."""
         self._count_refused()
         return Problem(
             503,

@@ -1,14 +1,12 @@
 """Decide which requests browsers may make, so that a foreign page cannot use its reader's access.
 
-A browser sends the origin of a request (`Origin`, `Sec-Fetch-Site`), which a page cannot change. A
-call that changes something is refused when it comes from another site; programs send neither header
-and are not affected. A foreign name can be made to point to this address (DNS rebinding), so `Host`
-must be a name that a foreign page cannot have. Pure; modelled on Go's `CrossOriginProtection`.
+A browser sends a request's origin (`Origin`, `Sec-Fetch-Site`), which a page cannot change: a
+change from another site is refused. A foreign name can point to this address (DNS rebinding), so
+`Host` must be ours. Pure; modelled on Go's `CrossOriginProtection`.
 
-A page of another site sees no answers, unless the site is listed in `allowed_origins`. Then it may
-make every call, by CORS, with credentials that the page sends (`Authorization`). Credentials that
-the browser adds (a certificate, a remembered password) are never requested: no answer has
-`Access-Control-Allow-Credentials`. No cookie is set.
+Pages of `allowed_origins` may make every call, with credentials that they send themselves.
+Credentials that the browser adds are never used: no answer has `Access-Control-Allow-Credentials`,
+and no cookie is set.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from octavo.protocol.host_names import is_address, is_own, name_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _BROWSERS = "mozilla/"
-"""How the `User-Agent` of every browser begins; a page cannot change it without a preflight."""
+"""Every browser's `User-Agent`; a page cannot change it without a preflight."""
 _LEASED_TYPES = frozenset(
     ("*/*", "application/*", "application/json", "application/x-ndjson", "text/event-stream")
 )
@@ -33,9 +31,9 @@ _OWN_SITES = frozenset(("same-origin", "none"))
 """`none`: a person typed the address."""
 
 HSTS_S = 30 * 24 * 3600
-"""For this long, a browser that has loaded the page by TLS uses only TLS for that name."""
+"""A browser that loaded the page by TLS uses only TLS this long."""
 PREFLIGHT_S = 600
-"""For this long, a browser need not repeat the preflight for a listed site."""
+"""How long a browser need not repeat a preflight."""
 
 PAGE_HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
@@ -48,11 +46,11 @@ PAGE_HEADERS: Mapping[str, str] = {
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-"""For pages that a browser may show: only their own style sheet, no scripts, nothing fetched."""
+"""Their own style sheet, no scripts, nothing fetched."""
 
 
 SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""For all other answers: no origin, no scripts, no frames."""
+"""Other answers: no origin, no scripts, no frames."""
 PASSIVE_TYPES = frozenset(
     (
         "application/json",
@@ -69,13 +67,11 @@ PASSIVE_TYPES = frozenset(
         "image/webp",
     )
 )
-"""Types that a browser shows without running anything; other types are downloaded."""
+"""A browser shows these without running anything; others are downloaded."""
 _PASSIVE_KINDS = ("audio/", "video/", "font/")
 
 
 class Asked(Protocol):
-    """The parts of a request that `protect` needs."""
-
     @property
     def method(self) -> str: ...
 
@@ -83,19 +79,13 @@ class Asked(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
     @property
-    def secure(self) -> bool:
-        """Whether it came by TLS."""
-        ...
+    def secure(self) -> bool: ...
 
 
 def check_browser(
     method: str, headers: Mapping[str, str], hosts: Collection[str], origins: Collection[str]
 ) -> None:
-    """Raise a 421 for a foreign `Host`, and a 403 for a change that a foreign page requests.
-
-    `hosts`: more names of this broker. `origins`: sites such as `https://console.example.com` whose
-    pages may call.
-    """
+    """Raise a 421 for a foreign `Host`, a 403 for a change by a foreign page."""
     host = headers.get("Host")
     if host is not None and not is_own(host, hosts):
         raise Problem(
@@ -109,7 +99,6 @@ def check_browser(
 
 
 def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
-    """Raise a 403 for a request from a page of another site that is not listed."""
     host = headers.get("Host")
     origin = headers.get("Origin")
     if origin is not None and origin in origins:
@@ -130,12 +119,10 @@ def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
 
 
 def check_lease(headers: Mapping[str, str], origins: Collection[str]) -> None:
-    """Raise a 403 when a browser makes a GET that leases messages, unless it comes from our own
-    page.
+    """Raise a 403 when a browser makes a GET that leases messages, unless from our own page.
 
-    If a page was loaded without TLS, requests for its pictures and scripts carry neither `Origin`
-    nor `Sec-Fetch-Site`. So a browser must show that its page is ours, or send a header that such
-    requests cannot have (`Authorization`).
+    A page without TLS loads pictures without `Origin` or `Sec-Fetch-Site`. So a browser must show
+    that its page is ours, or send `Authorization`.
     """
     check_origin(headers, origins)
     if "Origin" in headers or "Sec-Fetch-Site" in headers or "Authorization" in headers:
@@ -163,10 +150,7 @@ def check_lease(headers: Mapping[str, str], origins: Collection[str]) -> None:
 def preflight(
     method: str, headers: Mapping[str, str], origins: Collection[str]
 ) -> Mapping[str, str] | None:
-    """Answer a CORS preflight for a listed site: it may make every call.
-
-    Returns None when the request is not a preflight, or the site is not listed.
-    """
+    """Answer a CORS preflight for a listed site; else return None."""
     origin = headers.get("Origin")
     if (
         method != "OPTIONS"
@@ -190,7 +174,6 @@ def protect(
     request: Asked,
     origins: Collection[str],
 ) -> None:
-    """Set the headers of an answer that a browser obeys."""
     headers = request.headers
     answer["X-Content-Type-Options"] = "nosniff"
     is_safe = request.method in SAFE_METHODS
@@ -213,7 +196,7 @@ def protect(
 
 
 def _disarm(answer: MutableMapping[str, str]) -> None:
-    """Keep a browser from running stored content as a page of this site, whatever its type."""
+    """Keep a browser from running stored content as a page of this site."""
     if "Content-Security-Policy" in answer:  # the status page
         return
     answer["Content-Security-Policy"] = SANDBOX
@@ -230,9 +213,6 @@ def _site_of(origin: str) -> str:
 
 
 def _is_of_dns(host: str) -> bool:
-    """Whether TLS may be required for a host: not for addresses, nor for names of this machine.
-
-    Other servers on the same machine have other ports.
-    """
+    """Return whether TLS may be required for a host: not for addresses or this machine's names."""
     name = name_of(host)
     return "." in name.strip(".") and not name.endswith(".localhost") and not is_address(name)

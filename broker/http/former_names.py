@@ -1,9 +1,7 @@
 """The former names of calls of 0.1, understood until 0.3. All code that knows them is here.
 
-A bulk load was called a transaction, which means something else in Kafka and Pulsar. A call at a
-former path does what today's call does; the answer has the former words, and `Deprecation: true`.
-The answer to a call with a former header has today's words, and `Deprecation: true`. Once a minute
-the log says how many such calls there were (`former_name_used`). None of this is in /openapi.json.
+A bulk load was called a transaction. A call at a former path does what today's call does; the
+answer has the former words, and `Deprecation: true`. None of this is in /openapi.json.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from octavo.protocol.log_limiter import LogLimiter
 PATHS = {"/v1/bulk-loads/": "/v1/transactions/"}
 HEADERS = {"Bulk-Load-Token": "Transaction-Token"}
 FIELDS = {"bulk_load": "transaction"}
-"""Renamed fields of bodies and of answers, on the outermost level."""
 CODES = {
     "invalid-bulk-load": "invalid-transaction",
     "bulk-load-not-found": "transaction-not-found",
@@ -40,13 +37,10 @@ log = structlog.get_logger()
 
 
 class FormerNames:
-    """Makes routes that understand former names, for one server."""
-
     def __init__(self) -> None:
         self._calls = LogLimiter()
 
     def routes(self, routes: Iterable[Route]) -> tuple[Route, ...]:
-        """Return these routes, and for each renamed route a route at its former path."""
         found: list[Route] = []
         for route in routes:
             if any(one.name in HEADERS for one in route.parameters):
@@ -69,8 +63,6 @@ class FormerNames:
         return answer
 
     def _in_words(self, handler: Handler) -> Handler:
-        """Wrap `handler` for callers that use the former words."""
-
         async def answer(call: Call) -> web.StreamResponse:
             self._tell(call)
             _rename_headers(call)
@@ -93,7 +85,7 @@ class FormerNames:
 
 
 async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web.StreamResponse:
-    """Run `handler`; mark its answer or problem as deprecated. A problem gets its former code."""
+    """Run `handler`; mark its answer as deprecated, with former error codes."""
     try:
         response = await handler(call)
     except ConnectionError:
@@ -110,7 +102,7 @@ async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web
 
 
 def _rename_headers(call: Call) -> bool:
-    """Rename former headers; return whether there were any. Today's name wins over a former one."""
+    """Rename former headers; today's name wins."""
     given = [(now, was) for now, was in HEADERS.items() if was in call.headers]
     if given:
         headers = CIMultiDict(call.headers)
@@ -121,7 +113,6 @@ def _rename_headers(call: Call) -> bool:
 
 
 def _renamed(body: bytes, names: Mapping[str, str]) -> bytes:
-    """Rename the fields of a JSON object; leave other bodies to the handler."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

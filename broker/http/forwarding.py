@@ -1,8 +1,7 @@
-"""Answer any call at any broker: find the partition's owner, do the work there, return the answer.
+"""Answer any call at any broker: run it at the partition's owner, return the answer.
 
-`with_owner` waits during a take-over (broker/operations/routing.py). Another owner gets the work as
-operations (broker/operations), not as HTTP. An operation that was sent and not answered is not
-repeated if it changes something: the client gets a 504, outcome unknown, and decides.
+Another owner gets operations (broker/operations), not HTTP. An unanswered operation that changes
+something is not repeated: the client gets a 504, outcome unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from octavo.broker.types import Owner, PartitionName, TopicInfo
 from octavo.security.principal import Identity
 
 ASKED_AT_ONCE = 64
-"""The most partitions that are asked at the same time for a call on a topic."""
 
 Result = TypeVar("Result")
 
@@ -50,10 +48,7 @@ async def with_owner(
     *,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """Return what `here` returns if this broker owns the partition, else what `there` returns.
-
-    See `octavo.broker.operations.routing.with_owner`. Raises the owner's `Problem`.
-    """
+    """Return the result of `here` or `there`, depending on the owner; raise its `Problem`."""
     services = call.services
     try:
         return await routing.with_owner(
@@ -71,9 +66,9 @@ async def with_owner(
 
 
 async def topic_of(call: Call) -> TopicInfo:
-    """Return the topic in the path; the rest of the call is about this incarnation only.
+    """Return the topic in the path; the call is about this incarnation only.
 
-    Raises `TopicNotFound`, and `TopicReplaced` when the caller means an earlier incarnation.
+    Raises `TopicReplaced` when the caller means an earlier incarnation.
     """
     try:
         info = await call.services.broker.topics.get(call.topic, call.incarnation)
@@ -90,8 +85,7 @@ Ship = Callable[[Owner], Awaitable[web.StreamResponse]]
 
 
 async def at_owner(call: Call, name: PartitionName, here: Handle, ship: Ship) -> web.StreamResponse:
-    """Answer the call at the partition's owner: by `here`, by `ship` at another broker, or by a
-    307."""
+    """Answer by `here`, by `ship` at another broker, or by a 307."""
 
     async def there(owner: Owner) -> web.StreamResponse:
         if _prefers_redirect(call):
@@ -104,10 +98,7 @@ async def at_owner(call: Call, name: PartitionName, here: Handle, ship: Ship) ->
 async def redirected(
     call: Call, name: PartitionName, path: str | None = None
 ) -> web.StreamResponse | None:
-    """Return a 307 to the partition's owner, if that is another broker and the caller wants it.
-
-    `path`: where the owner takes the call, if not at the call's own path.
-    """
+    """Return a 307 to another owner if the caller wants it; `path`: if it differs there."""
     if not _prefers_redirect(call):
         return None
 
@@ -121,7 +112,7 @@ async def redirected(
 
 
 async def note_owner(call: Call, name: PartitionName) -> None:
-    """Find the partition's owner for the answer's head, for calls that did nothing at the owner."""
+    """Find the owner for the answer's head."""
 
     async def nothing(_: object) -> None:
         return None
@@ -144,11 +135,9 @@ async def operate(
     identity: Identity | None = None,
     at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
-    """Run an operation at the partition's owner, here or at another broker; return its answer.
+    """Run an operation at the partition's owner; return its answer.
 
-    `is_part`: the call is about several partitions, so it has no single owner. `identity`: for
-    whom, if not for the caller. `at_hand` runs the operation at this broker with data that the call
-    has already. Raises what the operation raises here, or the other broker's problem.
+    `is_part`: the call has no single owner. `at_hand` runs it here with the call's data.
     """
     services, name = call.services, operation.name
     before = call.owner_url
@@ -175,10 +164,6 @@ async def operate(
 
 
 async def upload(call: Call, asked: Upload, pieces: Callable[[], Pieces]) -> LargeStored:
-    """Store a large message at its partition's owner; `pieces` gives its body as it arrives.
-
-    Raises what storing raises here, or the other broker's problem.
-    """
     services = call.services
     try:
         return await services.operations.upload(
@@ -195,10 +180,6 @@ async def upload(call: Call, asked: Upload, pieces: Callable[[], Pieces]) -> Lar
 
 
 async def operate_group(call: Call, operation: GroupOperation, kind: type[Result]) -> Result:
-    """Run a group member's call at the group's coordinator; return its answer.
-
-    Raises what the operation raises here, or the other broker's problem.
-    """
     try:
         found = await call.services.operations.at_coordinator(call, call.identity, operation)
     except Refused as error:
@@ -208,10 +189,9 @@ async def operate_group(call: Call, operation: GroupOperation, kind: type[Result
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:
-    """Await many calls, at most `ASKED_AT_ONCE` at a time; return their results in order.
+    """Await many calls, some at a time; return their results in order.
 
-    At most one begins in each turn of the loop, because work at this broker takes about a
-    millisecond.
+    One begins in each turn of the loop: work here takes about a millisecond.
     """
     beginning = asyncio.Lock()
     left = iter(enumerate(asked))
@@ -238,7 +218,6 @@ async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result |
 
 
 def all_or_raise(found: Sequence[Result | BaseException]) -> list[Result]:
-    """Return the results, or raise the first failure among them."""
     results: list[Result] = []
     for one in found:
         if isinstance(one, BaseException):
@@ -248,7 +227,6 @@ def all_or_raise(found: Sequence[Result | BaseException]) -> list[Result]:
 
 
 def _prefers_redirect(call: Call) -> bool:
-    """Whether the caller prefers a redirect to the owner."""
     return any(
         wish.strip().lower() == "redirect"
         for value in call.request.headers.getall("Prefer", ())

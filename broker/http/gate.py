@@ -1,14 +1,8 @@
 """Admit calls: identify the caller and check its rights, before a body is read or work is done.
 
-    the proof is missing or wrong, and one is needed           401, says how to prove it
-    the caller is known, and no rule allows the call           403, says who, what and to what
-    the cluster is not secured                                 every caller may make every call,
-                                                               except calls between brokers
-    a broker wants a connection for operations                 403 without a broker's proof
-
-operations/authorizer.py decides what a caller may do, for all protocols. A long call is checked
-again: a `Grant` is valid for one generation of the policy, and as long as the caller's proof. A
-handler that keeps a call open checks the grant (`holds`) and is woken for that (`Wakes`).
+A missing or wrong proof gets a 401, a call without a right a 403. Without security every caller may
+make every call, except calls between brokers. A `Grant` holds for one generation of the policy, and
+as long as the proof; a long call checks it again (`holds`) when woken (`Wakes`).
 """
 
 from __future__ import annotations
@@ -41,32 +35,24 @@ if TYPE_CHECKING:
 
 
 OnUnauthenticated = Callable[[str, str, str], None]
-"""Called for a wrong proof, with the address, the call and the reason."""
+"""Called with address, call and reason."""
 CheckBroker = Callable[[Mapping[str, str]], Identity]
-"""Returns the broker that calls with these headers. Raises the refusal of every other caller."""
+"""Returns the calling broker, or raises the refusal of another caller."""
 
 
 class HasCertificate(Protocol):
-    """A connection that may have a client certificate."""
-
     @property
-    def certificate(self) -> bytes | None:
-        """The client's certificate (DER), if it has shown one."""
+    def certificate(self) -> bytes | None: ...
 
 
 class Grant(NamedTuple):
-    """A call was admitted, and for whom."""
-
     identity: Identity
     generation: int
-    """The generation of the policy that allowed it."""
     shown: Shown | None = None
-    """The proof of the identity, if the caller showed it to this broker."""
+    """The proof that the caller showed to this broker."""
 
 
 class Wakes:
-    """Wakes all waiting tasks at once."""
-
     def __init__(self) -> None:
         self._sleepers: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
@@ -75,7 +61,6 @@ class Wakes:
 
     @contextmanager
     def next(self) -> Iterator[asyncio.Future[None]]:
-        """Yield a future that is done at the next `wake`."""
         sleeper = asyncio.get_running_loop().create_future()
         self._sleepers[sleeper] = None
         try:
@@ -84,15 +69,12 @@ class Wakes:
             del self._sleepers[sleeper]
 
     def wake(self) -> None:
-        """Wake all tasks that wait."""
         for sleeper in self._sleepers:
             if not sleeper.done():
                 sleeper.set_result(None)
 
 
 class Gate(Authorizer):
-    """Admits or refuses the calls that reach this broker."""
-
     def __init__(
         self,
         authority: Authority | None,
@@ -103,8 +85,9 @@ class Gate(Authorizer):
         *,
         required: bool = False,
     ) -> None:
-        """Without `authority` every call is allowed. `clock`: milliseconds since 1970. `required`:
-        refuse to serve a cluster that is not secured. Without `check_broker` no caller is a broker.
+        """Without `authority` every call is allowed; without `check_broker` no caller is a broker.
+
+        `required`: do not serve an unsecured cluster.
         """
         super().__init__(authority, clock, count_denied)
         self.on_unauthenticated: OnUnauthenticated | None = None
@@ -122,11 +105,6 @@ class Gate(Authorizer):
         route: Route,
         variables: Mapping[str, str],
     ) -> Grant:
-        """Admit a call.
-
-        Raises `Unauthenticated`, `Forbidden`, `InvalidName`, and the refusal of `check_broker` for
-        a call that only brokers may make.
-        """
         needs, generation = route.needs, self.generation
         peer = request.remote or "unknown"
         if needs.is_inner:
@@ -156,7 +134,6 @@ class Gate(Authorizer):
         return Grant(identity, generation, shown)
 
     def holds(self, grant: Grant) -> bool:
-        """Whether an admitted call may continue without a new check."""
         if grant.generation != self.generation or self._is_over(grant.identity):
             return False
         if grant.shown is None or self._authenticator is None:
@@ -164,14 +141,12 @@ class Gate(Authorizer):
         return self._authenticator.at_hand(grant.shown) == grant.identity
 
     def holds_for(self, grant: Grant, connection: HasCertificate) -> bool:
-        """Whether `grant` still holds for a call with the same headers on `connection`."""
+        """Return whether the grant holds for a call with the same headers on this connection."""
         if self.secured:
             certificate = None if grant.shown is None else grant.shown.certificate
             if connection.certificate != certificate:
                 return False
         return self.holds(grant)
-
-    # The caller
 
     def _broker_of(self, headers: Mapping[str, str]) -> Identity:
         if self._check_broker is None:
@@ -179,7 +154,6 @@ class Gate(Authorizer):
         return self._check_broker(headers)
 
     def _check_secured(self) -> None:
-        """Raise a 503 if this broker may only serve secured clusters, and its cluster is not."""
         if self._required and not self.secured:
             raise Problem(
                 503,
@@ -189,7 +163,6 @@ class Gate(Authorizer):
             )
 
     def _shown(self, request: web.BaseRequest, peer: str) -> Shown | None:
-        """Return the caller's proof; None if there is none. Raises `Unauthenticated`."""
         headers = request.headers.getall("Authorization", ())
         if len(headers) > 1:
             raise Unauthenticated("there are several Authorization headers; there may be one")
@@ -216,8 +189,6 @@ class Gate(Authorizer):
                 self.on_unauthenticated(shown.peer, route.name, str(error))
             raise
 
-    # Rights
-
     def _may(self, identity: Identity, right: Right, found: Mapping[Right, Resource]) -> bool:
         resource = found[right]
         if right.some:
@@ -231,10 +202,7 @@ class Gate(Authorizer):
     def _check_internal(
         self, identity: Identity, route: Route, variables: Mapping[str, str], peer: str
     ) -> None:
-        """Refuse calls that change the brokers' own topics.
-
-        Raises `AUDIT_TOPIC_CLOSED` or `Forbidden`.
-        """
+        """Refuse calls that change the brokers' own topics."""
         if variables.get("namespace") not in INTERNAL_NAMESPACES:
             return
         for right in route.needs.rights:

@@ -1,15 +1,11 @@
-"""Limit the request bodies in memory, by shares of addresses, principals and namespaces.
+"""Limit the bodies in memory, by shares of addresses, principals and namespaces.
 
-Bytes that readers have not taken yet count as well: long answers, and messages that subscriptions'
-streams hold. They may use up to half of the limit.
+Answers that readers have not taken may use half of the limit. An address may hold three quarters, a
+known principal half, with its forwarded calls: so others have room. A quota of `memory` may allow
+less. Bytes count when they arrive. A body without room waits a moment, then is refused.
 
-Bytes count when they have arrived, not when they are announced. An address may hold three quarters
-of the limit, and a known principal half, including its calls that other brokers forward, so that
-other clients always have room. A quota of `memory` may allow a principal less, and bounds all
-bodies for a namespace. A body that finds no room waits a moment, and is then refused.
-
-While more than half is taken, slow bodies lose their places, the slowest first: the more is taken,
-the faster a body must arrive to keep its place (`pace_least`).
+While more than half is taken, slow bodies lose their places: the more is taken, the faster a body
+must arrive (`pace_least`).
 """
 
 from __future__ import annotations
@@ -21,15 +17,14 @@ from collections.abc import Callable
 from octavo.broker.errors import Overloaded
 
 ROOM_WAIT_S = 2.0
-"""How long a body waits for room before it is refused."""
+"""How long a body waits for room."""
 NAMESPACE = "namespace:"
-"""The prefix of a quota's subject that is a namespace."""
 PACE_FULL_BYTES_S = 64 * 1024
-"""The speed that a body needs when all room is taken; when half is taken, none is needed."""
+"""Needed when all room is taken, down to none when half is."""
 
 
 def pace_least(held: int, bytes_max: int) -> float:
-    """Return the bytes per second that a body must bring to keep its place; 0: no minimum."""
+    """Return the bytes per second that a body needs to keep its place."""
     half = bytes_max // 2
     return 0.0 if held <= half else PACE_FULL_BYTES_S * (held - half) / (bytes_max - half)
 
@@ -43,9 +38,9 @@ class HeldBytes:
         self._principal_bytes_max = bytes_max // 2
         self._by_peer: Counter[str] = Counter()
         self._by_subject: Counter[str] = Counter()
-        """Bytes of each principal, and of each namespace, as `namespace:payments`."""
+        """By principal, and by namespace as `namespace:payments`."""
         self.quota_of: Callable[[str], int | None] = lambda _: None
-        """Returns how many bytes a subject's quota allows; None: no quota."""
+        """None: no quota."""
         self._waiting: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
     def describe(self) -> dict[str, int]:
@@ -63,47 +58,44 @@ class HeldBytes:
 
     @property
     def pressed(self) -> bool:
-        """Whether memory is scarce, so that idle bodies should lose their places."""
+        """Whether memory is scarce, so that idle bodies lose their places."""
         return self._held > self._bytes_max // 2
 
     @property
     def pace_least(self) -> float:
-        """The bytes per second that a body must bring now to keep its place."""
         return pace_least(self._held, self._bytes_max)
 
     async def take(self, peer: str, size: int, *subjects: str) -> None:
-        """Count `size` more bytes; wait a moment for room. Raises `Overloaded`.
+        """Count `size` more bytes; wait a moment for room.
 
-        `subjects`: the principal and the namespace in whose shares the bytes count, if any.
+        `subjects`: principal and namespace, in whose shares they count.
         """
         if not self.try_take(peer, size, *subjects):
             await self._wait_for_room(peer, size, subjects)
             self._count(peer, size, subjects)
 
     def try_take(self, peer: str, size: int, *subjects: str) -> bool:
-        """Count the bytes if there is room, without waiting; return whether there was."""
         if not self._has_room(peer, size, subjects):
             return False
         self._count(peer, size, subjects)
         return True
 
     def part(self, size: int) -> int:
-        """Return `size`, or the largest size that always finds room, if that is less."""
+        """Return `size`, or less if only less always finds room."""
         return min(size, self._bytes_max // 8)
 
     def has_room_to_send(self, size: int) -> bool:
-        """Whether these bytes may be sent: half of the limit is reserved for bodies."""
+        """Return whether these bytes may be sent: half of the limit is for bodies."""
         return (
             self._going_out + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
         )
 
     async def room_to_send(self, size: int) -> None:
-        """Wait until these bytes may be sent."""
         while not self.has_room_to_send(size):
             await self._given_back()
 
     def count_going_out(self, peer: str, size: int) -> None:
-        """Count bytes that will be sent, even without room; a negative `size` counts fewer."""
+        """Count bytes to send, even without room; negative: fewer."""
         self._going_out += size
         if size > 0:
             self._count(peer, size)
@@ -111,11 +103,7 @@ class HeldBytes:
             self.give_back(peer, -size)
 
     def check_answer(self, peer: str, size: int) -> None:
-        """Check that an answer of `size` bytes, which is in memory already, may be sent. Never
-        waits.
-
-        One answer at a time is always allowed. Raises `Overloaded`.
-        """
+        """Check that an answer in memory may be sent, without waiting; one always may."""
         peer_max = self._bytes_max // 2 - self._bytes_max // 8
         if self._going_out and not (
             self.has_room_to_send(size) and self._by_peer[peer] + size <= peer_max
@@ -128,7 +116,6 @@ class HeldBytes:
             )
 
     def give_back(self, peer: str, size: int, *subjects: str) -> None:
-        """Stop counting these bytes, and wake calls that wait for room."""
         self._held -= size
         assert self._held >= 0
         _less(self._by_peer, peer, size)
@@ -177,7 +164,6 @@ class HeldBytes:
             raise Overloaded(self._no_room(peer, size, subjects)) from None
 
     def _no_room(self, peer: str, size: int, subjects: tuple[str, ...]) -> str:
-        """Say which limits these bytes would exceed."""
         over = [subject for subject in subjects if self._is_over(subject, size)]
         told = [
             f"{self._by_subject[subject]} of {subject}, whose "

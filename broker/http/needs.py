@@ -1,17 +1,10 @@
-"""The rights that a call needs: operations on resources that its path names. Pure.
+"""The rights that a call needs, on resources of its path. Pure.
 
-Every route states them (`Route.needs`), and gate.py checks them before any work is done:
+Every route states them (`Route.needs`); gate.py checks them first.
 
-    of_topic(PRODUCE)  `produce` on the topic of the path
-    OPEN               no identity is needed: health, the API's description
-    INNER              other brokers, by their proof
-    in_body            the handler checks more, for topics that only the body names
-
-Consuming needs `consume` on the subscription and on its topic, as Kafka needs READ on group and
-topic: the right to a subscription's name does not give access to a topic, and a reader of a topic
-cannot move other clients' cursors. Creating a subscription gives access to messages, so it needs
-`consume` on the topic besides `create`. A ledger may have entries of any topic, so reading entries
-needs `admin` on the cluster.
+Consuming needs `consume` on the subscription and on its topic, as Kafka's READ on group and topic:
+so a reader cannot move other clients' cursors. Creating a subscription also needs `consume` on the
+topic. A ledger may have entries of any topic, so reading entries needs `admin` on the cluster.
 """
 
 from __future__ import annotations
@@ -23,27 +16,23 @@ from octavo.broker.types import checked_name
 from octavo.security.rules import Kind, Operation, Resource
 
 _WORDS = {"bulk_load": "bulk load"}
-"""Names of the path's variables in errors, if they differ."""
 
 
 class Right(NamedTuple):
-    """An operation on the resource that variables of the path name."""
-
     operation: Operation
     kind: Kind
     names: tuple[str, ...] = ()
     """Variables of the path, in the order of the resource's name."""
     some: bool = False
-    """A right on any resource below is enough; lists show only what the caller may see."""
+    """A right on any resource below is enough."""
     instead: Right | None = None
-    """Another right that is enough instead."""
+    """Another right that is enough."""
 
     def __str__(self) -> str:
         names = [f"{{{name}}}" for name in self.names] + (["…"] if self.some else [])
         return f"{self.operation} {Resource(self.kind, '/'.join(names))}"
 
     def resource(self, variables: Mapping[str, str]) -> Resource:
-        """Return the resource of the path, or its beginning for `some`. Raises `InvalidName`."""
         named = [checked_name(_WORDS.get(one, one), variables[one]) for one in self.names]
         if self.some:
             named.append("")
@@ -53,11 +42,11 @@ class Right(NamedTuple):
 class Needs(NamedTuple):
     rights: tuple[Right, ...] = ()
     is_open: bool = False
-    """Whether no identity is needed."""
+    """No identity is needed."""
     is_inner: bool = False
-    """Whether only brokers may call."""
+    """Only brokers may call."""
     in_body: bool = False
-    """Whether the handler checks rights on topics that the body names, before it does any work."""
+    """The handler first checks topics that the body names."""
 
 
 OPEN = Needs(is_open=True)
@@ -70,12 +59,10 @@ _SOME_TOPIC = Right(Operation.DESCRIBE, Kind.TOPIC, ("namespace",), some=True)
 
 
 def of_topic(operation: Operation) -> Needs:
-    """Need this operation on the topic in the path."""
     return Needs((Right(operation, Kind.TOPIC, _TOPIC),))
 
 
 def of_namespace(operation: Operation) -> Needs:
-    """Need this operation on the namespace in the path."""
     return Needs((Right(operation, Kind.NAMESPACE, ("namespace",)),))
 
 
@@ -84,12 +71,12 @@ def of_cluster(operation: Operation) -> Needs:
 
 
 def of_subscription(operation: Operation) -> Needs:
-    """Need this operation on the subscription in the path, and `consume` on its topic."""
+    """Also needs `consume` on the topic."""
     return Needs((Right(operation, Kind.SUBSCRIPTION, _SUBSCRIPTION), _CONSUME_TOPIC))
 
 
 def of_bulk_load(operation: Operation, *, in_body: bool = False) -> Needs:
-    """Need this operation on the bulk load in the path; with `in_body`, `produce` on the topics."""
+    """With `in_body`, also needs `produce` on the topics."""
     return Needs((Right(operation, Kind.TRANSACTION, ("bulk_load",)),), in_body=in_body)
 
 
@@ -99,18 +86,18 @@ UNLOAD = Needs(
 
 
 def of_schemas(operation: Operation) -> Needs:
-    """Need this operation on the topic that has the name of the subject in the path."""
+    """The topic that has the subject's name."""
     return Needs((Right(operation, Kind.TOPIC, ("namespace", "schema_subject")),))
 
 
 IN_GROUP = Needs(
     (Right(Operation.CONSUME, Kind.SUBSCRIPTION, ("namespace", "group")),), in_body=True
 )
-"""A member needs `consume` on the group, which is a subscription of several topics, and on each
-topic that the body names and its subscription. If the body has a pattern, the member gets only
-topics that it may consume."""
+"""A member also needs `consume` on each named topic and its subscription; of a pattern it gets only
+topics that it may consume.
+"""
 FORK_TOPIC = Needs((_CONSUME_TOPIC,), in_body=True)
-"""The topic that the body names also needs `create`, like any new topic."""
+"""The topic that the body names needs `create`."""
 SEE_SUBSCRIPTION = Needs((Right(Operation.DESCRIBE, Kind.SUBSCRIPTION, _SUBSCRIPTION),))
 CREATE_TOPIC = Needs(
     (

@@ -50,11 +50,10 @@ _REASONS = {
 
 
 _RECORDS = 200
-"""Cost of sending 300 kB, in messages of work, so that a hundred callers at once take turns."""
+"""Sending 300 kB, in messages of work: callers take turns."""
 
 
 async def openapi(call: Call) -> web.StreamResponse:
-    """`GET /openapi.json`: this API, from the table that routes it."""
     await call.services.broker.open_batches.turns.take(_RECORDS)
     return web.Response(body=call.services.openapi, content_type=JSON)
 
@@ -126,7 +125,6 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _needs(needs: Needs) -> list[str]:
-    """Return all needed rights, in the words of `octavo acl`."""
     if needs.is_inner:
         return ["a broker of the cluster"]
     found = [
@@ -170,7 +168,6 @@ def _contents(contents: tuple[Content, ...]) -> dict[str, Any]:
 
 
 def _described(schema: Any) -> Any:
-    """Return the schema with a reference in place of each struct."""
     if isinstance(schema, type):
         return ref(schema)
     if isinstance(schema, Mapping):

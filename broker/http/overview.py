@@ -1,9 +1,7 @@
-"""The cluster as this broker last saw it: bookies and topics, kept in memory by watches.
+"""The cluster as this broker last saw it, kept in memory by watches.
 
-An operator asks for this first in an emergency, so the answer comes within `ANSWER_WITHIN_S` even
-if the metadata store is dead: the state in memory, and since when it may be out of date.
-
-The page at `/` shows this to people: plain HTML without external content.
+Needed in an emergency, so it answers within `ANSWER_WITHIN_S` even if the metadata store is dead,
+and says since when it may be outdated. The page at `/` is plain HTML.
 """
 
 from __future__ import annotations
@@ -31,19 +29,19 @@ from octavo.metadata.topics import NAMESPACES_ROOT, TOPICS_ROOT
 
 Value = TypeVar("Value")
 ANSWER_WITHIN_S = 0.08
-"""A healthy store answers within milliseconds; a caller of the overview waits at most 100 ms."""
+"""A healthy store answers in milliseconds."""
 OUT_OF_REACH_WAIT_S = 0.5
-"""A call that needs the store waits this long, once the store is known to be unreachable."""
+"""For a store that is known to be unreachable."""
 
 
 class Down(NamedTuple):
-    """A bookie that is not registered, but has a cookie or was seen before."""
+    """A bookie that is not registered, but has a cookie or was seen."""
 
     bookie_id: str
     info: BookieInfo | None
-    """The last registration that this broker saw; None: it saw none."""
+    """The last registration seen; None: none was."""
     since_ms: int
-    """When this broker first found the bookie missing, by the wall clock."""
+    """When this broker first missed it, by the wall clock."""
 
 
 class _Bookies(NamedTuple):
@@ -52,18 +50,15 @@ class _Bookies(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The known state of the cluster."""
-
     bookies: dict[str, BookieInfo] | None
-    """The registered bookies; None: not read since this broker started."""
+    """None: not read since this broker started."""
     down: list[Down] | None
-    """The other bookies, by id; None: not read since this broker started."""
+    """The other bookies, by id."""
     topics: list[str] | None
-    """`namespace/topic`, sorted."""
     stale: list[str]
     """Which of `bookies`, `brokers` and `topics` may be out of date."""
     stale_since_ms: int
-    """Since when, by the wall clock; 0 when nothing is stale."""
+    """By the wall clock; 0: nothing is."""
 
 
 class Overview:
@@ -81,14 +76,13 @@ class Overview:
         self._lost_ms = 0
         self._alarm_ms = {"bookies": 0, "topics": 0}
         self._infos: dict[str, BookieInfo] = {}
-        """The last registration of each bookie of the cluster, as far as this broker saw it."""
         self._missing_ms: dict[str, int] = {}
         self._watches: list[Watch] = []
         self._watched: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to watch and to read at once, since the store may be gone when a caller asks."""
+        """Begin to watch and read at once: later the store may be gone."""
         self._bookies = WatchedRecord(self._read_bookies, self._spawn)
         self._topics = WatchedRecord(self._read_topics, self._spawn)
         self._store.on_session(lambda _: self._note_contact())
@@ -110,7 +104,7 @@ class Overview:
 
     @property
     def out_of_reach_since_ms(self) -> int:
-        """Since when the metadata store is unreachable, by the wall clock; 0 if reachable."""
+        """Since when the store is unreachable, by the wall clock; 0 if reachable."""
         self._note_contact()
         return self._lost_ms
 
@@ -129,11 +123,10 @@ class Overview:
         return Seen(registered, down, self._topics.last, stale, since_ms)
 
     async def bookies_of_the_cluster(self) -> set[str]:
-        """Read the ids of all bookies from the store, including bookies that are down."""
         return await self._registry.known()
 
     async def prompt(self, asked: Awaitable[Value]) -> Value:
-        """Await the store's answer. Raises `MetadataUnavailable` soon when it is unreachable."""
+        """Await the store; raise `MetadataUnavailable` soon when it is unreachable."""
         since_ms = self.out_of_reach_since_ms
         if not since_ms:
             return await asked
@@ -214,7 +207,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 """Browsers accept only this style sheet (csrf.py)."""
 
 ROWS_SHOWN_MAX = 500
-"""The most topics and partitions that are shown; the page says how many more there are."""
+"""The page says how many more there are."""
 _NAMED_MAX = 10
 _UNKNOWN = "Unknown: the metadata store has not answered since this broker started."
 
@@ -226,10 +219,7 @@ def page(
     url: str,
     now_ms: int,
 ) -> str:
-    """Return the whole page, which reloads itself every five seconds.
-
-    `more`: how many partitions are not among `partitions`.
-    """
+    """Return the page, which reloads itself; `more`: partitions not shown."""
     session = figures["metadata"]["session"]
     mark = "" if session == "connected" else ' class="bad"'
     return "".join(
@@ -299,7 +289,6 @@ def _stale_line(stale: dict[str, Any] | None, now_ms: int) -> str:
 
 
 def _bookies_line(bookies: Sequence[dict[str, Any]], down: Sequence[dict[str, Any]]) -> str:
-    """Return a warning if bookies are missing, or take no adds."""
     lines = []
     if down:
         lines.append(
@@ -314,7 +303,6 @@ def _bookies_line(bookies: Sequence[dict[str, Any]], down: Sequence[dict[str, An
 
 
 def _brokers_line(gone: Sequence[dict[str, Any]]) -> str:
-    """Return a warning if brokers were live a while ago and are gone now."""
     if not gone:
         return ""
     return (
@@ -398,7 +386,7 @@ def _link(target: str, text: str | None = None) -> str:
 
 
 def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], nothing: str) -> str:
-    """Return a table; a column whose head begins with `#` has numbers."""
+    """Return a table; columns with a `#` head have numbers."""
     rows = list(rows)
     if not rows:
         return f"<h2>{title}</h2><p class=sub>{escape(nothing)}</p>"

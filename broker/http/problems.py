@@ -1,9 +1,7 @@
 """Answer errors as RFC 9457 `application/problem+json`, as their classes declare.
 
-Every answer outside 2xx and 3xx is made here. A problem has the standard members (`type`, `title`,
-`status`, `detail`, `instance`) and two more: `code`, a stable word for programs, and `retryable`,
-whether the same call may succeed later. `detail` names the cause and what would help. An exception
-without a status is a bug: the answer is a 500, and its trace goes to the log, not to the caller.
+Two members are ours: `code`, a stable word for programs, and `retryable`. `detail` names the cause
+and what would help. An exception without a status is a bug: a 500, with its trace in the log only.
 """
 
 from __future__ import annotations
@@ -26,16 +24,13 @@ from octavo.security.identity.failed_logins import LoginsPaused
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""Seconds a caller should wait after a 429 or 503: take-overs end within about a second."""
+"""After a 429 or 503: take-overs end within about a second."""
 WAYS_TO_PROVE = 'Bearer realm="octavo", Basic realm="octavo", charset="UTF-8"'
-"""Ways to prove an identity, besides a certificate."""
 
 log = structlog.get_logger()
 
 
 class Problem(OctavoError):
-    """An error answer, raised where the error is found."""
-
     name = "problem"
 
     def __init__(
@@ -71,7 +66,7 @@ class Problem(OctavoError):
         return members
 
     def response(self, instance: str | None = None) -> web.Response:
-        """Make the answer. A 429 or 503 says when to come back."""
+        """Make the answer; a 429 or 503 says when to come back."""
         answer = web.Response(
             status=self.status,
             body=msgspec.json.encode(self.body(instance)) + b"\n",
@@ -84,12 +79,12 @@ class Problem(OctavoError):
 
 
 def readable(text: str) -> str:
-    """Return `text` with bytes that are not UTF-8 spelled out, so that JSON can hold it."""
+    """Spell out bytes that are not UTF-8, so that JSON can hold the text."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return the problem for an exception. Logs the trace if the exception is a bug."""
+    """Return an exception's problem; log a bug's trace."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, kinds.Refused):
@@ -115,13 +110,11 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def problem_from(refusal: kinds.Refusal) -> Problem:
-    """Convert a refusal back to a problem, for the caller of the first broker."""
     status, code, detail, retryable, headers, extra = msgspec.structs.astuple(refusal)
     return Problem(status, code, detail, retryable=retryable, headers=headers, extra=extra)
 
 
 def refusal_of(error: BaseException) -> kinds.Refusal:
-    """Return the problem of an exception in the form that another broker understands."""
     problem = problem_of(error)
     extra = msgspec.to_builtins(problem.extra)
     return kinds.Refusal(
@@ -130,7 +123,6 @@ def refusal_of(error: BaseException) -> kinds.Refusal:
 
 
 def _plain(value: Any) -> Any:
-    """Return a tuple as the list that JSON has for it."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -1,15 +1,8 @@
 """Charge quotas for calls, and refuse or delay calls that exceed them (security/limits.py).
 
-    a call            429 `quota-exceeded` with `Retry-After`, before its body is read
-    a stream          waits before it sends more; it is not ended
-    a connection      its first call gets that 429, and it is closed
-    too many topics   422 `quota-exceeded`, since waiting would not help; the same for
-                      subscriptions and groups
-    processor time    429 as well: the work of a call is measured step by step, and charged to its
-                      principal and its namespace at each broker that works
-    a topic's rates   429 as well: they are policies (policies.py), counted by the owner
-
-This module charges what only HTTP knows: announced lengths, bodies, streams, connections.
+A call gets a 429 with `Retry-After` before its body is read, a connection at its first call; a
+stream waits; a surplus topic gets a 422. Processor time is measured step by step, at each broker.
+This module charges what only HTTP knows: lengths, bodies, streams, connections;
 operations/quotas.py charges operations.
 """
 
@@ -39,32 +32,24 @@ if TYPE_CHECKING:
     from octavo.metadata.store import MetadataStore
 
 _STREAMED = "application/x-ndjson"
-"""A content type whose bodies have no length limit: charged as they arrive."""
+"""Bodies without a length limit, charged as they arrive."""
 _BRINGS = (Charge.PUBLISHES, Charge.UPLOADS)
 
 
 class Counted(Protocol):
-    """A connection that tells when it ends."""
-
     counted_as: str
-    """The principal for which its place is counted; empty before its first call."""
 
     def when_lost(self, call: Callable[[], None]) -> None: ...
 
 
 class HttpQuotas(OperationQuotas):
-    """Charges calls, bodies, streams and connections to their principals."""
-
     def __init__(
         self, store: MetadataStore, broker: Broker, config: HttpConfig, metrics: Metrics
     ) -> None:
         super().__init__(store, broker, metrics)
         self._config = config
 
-    # Quotas of the principal, at the broker that it calls
-
     def admit(self, call: Call, connection: Counted) -> None:
-        """Charge a call with what is known before its body is read. Raises a 429."""
         if not self.on:
             return
         charge = call.route.charge
@@ -90,7 +75,6 @@ class HttpQuotas(OperationQuotas):
         self._refuse(found)
 
     def measured(self, call: Call) -> Awaitable[web.StreamResponse]:
-        """Run a call's handler; charge its processor time to the principal and the namespace."""
         work: Awaitable[web.StreamResponse] = call.route.handler(call)
         if not self.on or call.route.charge is Charge.FREE:
             return work
@@ -99,10 +83,7 @@ class HttpQuotas(OperationQuotas):
     def at_hand(
         self, connection: Counted, principal: str, topic: TopicName, size: int, *, owned: bool
     ) -> Wait | None:
-        """Charge a message on the fast publish path; return the wait; None: use the normal path.
-
-        Charges what `admit` and `owned` charge. If not `owned`, another broker will store it.
-        """
+        """Charge a message on the fast publish path; return the wait; None: use the normal path."""
         now_s = self.now_s()
         if self.on and any(
             self._limits.bounds(one, "processor_ms", now_s)
@@ -122,7 +103,6 @@ class HttpQuotas(OperationQuotas):
         return found
 
     def answered(self, call: Call, response: web.StreamResponse) -> None:
-        """Charge what the answer shows: its size, and how many messages there were."""
         if not self.on or call.is_streaming:
             return
         charge, now_s = call.route.charge, self.now_s()
@@ -136,25 +116,22 @@ class HttpQuotas(OperationQuotas):
             )
 
     def gave_piece(self, call: Call, size: int) -> None:
-        """Charge a piece of a long answer, so that a client that breaks off pays for what it
-        got."""
+        """Charge a piece of a long answer: a client that breaks off pays for its part."""
         if self.on and not call.is_streaming and call.route.charge is Charge.TAKES:
             self._limits.charge(call.identity.name, bytes_out=size, now_s=self.now_s())
 
     def paid(self, call: Call, size: int) -> None:
-        """Charge the length of a body that was read, less what was announced."""
         if self.on:
             more = size - (0 if call.unpaid else call.request.content_length or 0)
             self._limits.charge(call.identity.name, bytes_in=max(0, more), now_s=self.now_s())
 
     async def came(self, call: Call, size: int) -> None:
-        """Charge a piece of a body of unannounced length; wait until the debt is paid."""
+        """Charge a piece of a body of unknown length; wait until the debt is paid."""
         if self.on and call.unpaid:
             self.paid(call, size)
             await self._until_paid(call.identity.name, bytes_in=0, messages_in=0)
 
     async def sent(self, call: Call, size: int, messages: int) -> None:
-        """Charge a piece of a stream; wait until the debt is paid."""
         if self.on:
             principal, now_s = call.identity.name, self.now_s()
             self._limits.charge(principal, bytes_out=size, messages_out=messages, now_s=now_s)
@@ -162,7 +139,6 @@ class HttpQuotas(OperationQuotas):
 
     @contextmanager
     def stream(self, call: Call) -> Iterator[None]:
-        """Count an open stream for as long as the block lasts. Raises a 429."""
         principal = call.identity.name
         self._refuse(self._limits.hold(principal, "streams"))
         try:
@@ -171,7 +147,6 @@ class HttpQuotas(OperationQuotas):
             self._limits.let_go(principal, "streams")
 
     def _count_connection(self, connection: Counted, principal: str) -> None:
-        """Count a connection for its current principal; behind a proxy the principal may change."""
         before = connection.counted_as
         if before == principal:
             return
@@ -187,14 +162,9 @@ class HttpQuotas(OperationQuotas):
     def _lost(self, connection: Counted) -> None:
         self._limits.let_go(connection.counted_as, "connections")
 
-    # Quotas of the namespace, at the owner of the partition
-
     def owned(self, call: Call, namespace: str) -> None:
-        """Charge a call to the namespace of a partition that is open here. Raises a 429."""
         if not call.is_streaming:
             self.owned_here(namespace)
-
-    # Waits
 
     async def _until_paid(
         self,
@@ -206,7 +176,6 @@ class HttpQuotas(OperationQuotas):
         messages_out: int | None = None,
         processor_ms: float | None = None,
     ) -> None:
-        """Wait until the debts of all given kinds are paid."""
         while True:
             found = self._limits.take(
                 principal,
@@ -224,7 +193,7 @@ class HttpQuotas(OperationQuotas):
 
 
 def wait_of(error: BaseException) -> float:
-    """Return how many seconds a quota makes a refused call wait; 0 for other errors."""
+    """Return a refused call's wait in seconds; 0 for other errors."""
     if isinstance(error, QuotaExceeded):
         return error.wait_s
     if isinstance(error, Problem) and error.code == QuotaExceeded.name and error.can_retry:
@@ -233,7 +202,6 @@ def wait_of(error: BaseException) -> float:
 
 
 def _size_of(response: web.StreamResponse) -> int:
-    """Return the size of an answer's body, unless it was charged piece by piece."""
     if isinstance(response, web.Response) and isinstance(response.body, bytes):
         return len(response.body)
     return 0

@@ -1,11 +1,9 @@
 """Decompress request bodies, and say in plain words why JSON does not fit. Pure.
 
-A body with a Content-Encoding is decompressed in bounded steps and to its end. A body that breaks
-off within its encoding is an error, not a shorter message. A body that grows too much is refused: a
-body that is cheap to send must not be expensive to receive.
+Decompression takes bounded steps. A body that breaks off is an error, and a body that grows too
+much is refused: it must not be expensive to receive.
 
-The decoder's errors name Python's types and a JSON path, which people at a command line do not
-know. So `in_words` says: `retention must be an object, not text`.
+The decoder's errors name Python's types; `in_words` says `retention must be an object, not text`.
 """
 
 from __future__ import annotations
@@ -18,17 +16,15 @@ from octavo.broker.http.problems import Problem
 
 ENCODINGS = frozenset(("gzip", "x-gzip", "deflate"))
 PIECE_BYTES = 256 * 1024
-"""Bytes decompressed in one step: a millisecond or less."""
+"""In one step: a millisecond or less."""
 GROWTH_MAX = 100
-"""How many times its size a body may grow; logs and JSON grow by 10 to 40. Short bodies may grow by
-1,000 …"""
+"""Growth of a body; logs and JSON grow by 10 to 40. Short bodies may grow by 1,000 …"""
 GROWTH_FREE_BYTES = 1024 * 1024
-"""… and every body may grow to this size."""
+"""… and every body to this size."""
 MEMBERS_FREE = 64
-"""How many gzip members any body may have. Parallel tools make one per 64 kB or more …"""
+"""Any body may have this many gzip members (parallel tools make many) …"""
 MEMBER_BYTES_MIN = 1024
-"""… and a longer body may have one for each of this many compressed bytes. An empty member has 20
-bytes, and 4 MB of them took 11 s to decompress."""
+"""… and a longer body a member per this many bytes: 4 MB of empty members took 11 s."""
 _GZIP_BITS = 31
 _ZLIB_BITS = 15
 _RAW_BITS = -15
@@ -36,7 +32,7 @@ _DEFLATE_METHOD = 8
 
 
 class Decompressor:
-    """Decompresses a body: `feed` it as it arrives, then `finish`. Both raise a `Problem`."""
+    """`feed` a body as it arrives, then `finish`; both raise a `Problem`."""
 
     def __init__(self, encoding: str) -> None:
         assert encoding in ENCODINGS
@@ -47,7 +43,6 @@ class Decompressor:
         self._members = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decompressed data in pieces of at most `PIECE_BYTES`."""
         self._fed += len(data)
         while data:
             if self._unpacker is None or self._unpacker.eof:  # gzip: one member may follow another
@@ -77,14 +72,13 @@ class Decompressor:
                 yield piece
 
     def finish(self) -> None:
-        """Check that the encoding is complete after the last `feed`. Raises a 400."""
         if self._unpacker is not None and not self._unpacker.eof:
             raise self._broken(f"it breaks off after {self._fed} bytes")
 
     def _new_unpacker(self, first: int) -> zlib._Decompress:
         if self._encoding != "deflate":
             return zlib.decompressobj(_GZIP_BITS)
-        # HTTP's deflate is zlib's format, but some clients send the raw format.
+        # HTTP's deflate is zlib's format, but some clients send raw deflate.
         return zlib.decompressobj(_ZLIB_BITS if first & 15 == _DEFLATE_METHOD else _RAW_BITS)
 
     def _broken(self, why: str) -> Problem:
@@ -114,7 +108,7 @@ _KINDS = {
 
 
 def in_words(error: str) -> str:
-    """Return the decoder's error in plain words; unchanged if its form is unknown."""
+    """Return a decoder's error in plain words, if its form is known."""
     if found := _EXPECTED.fullmatch(error):
         wanted = " or ".join(_kind(one) for one in found["wanted"].split(" | "))
         bound = found["bound"].strip().replace("of length", "of a length")
@@ -132,6 +126,5 @@ def _kind(name: str) -> str:
 
 
 def _place(path: str | None) -> str:
-    """Return `retention.time` for `$.retention.time`; `the body` without a path."""
     inner = (path or "").removeprefix("$").removeprefix(".")
     return inner or "the body"

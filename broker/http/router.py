@@ -1,7 +1,7 @@
 """Define calls (`Route`) and find the route of a request (`Router`). The calls: `routes.py`.
 
 A path is split at its slashes, and each step is decoded separately. So an encoded slash stays
-inside its step, and is refused as part of a name; it never looks like another path.
+inside its step, and is refused as part of a name.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import Problem
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
-"""Takes a `Call` (call.py), which imports this module, so this module cannot name it."""
+"""Takes a `Call` (call.py), which imports this module."""
 Json = Mapping[str, Any]
 Struct = type[msgspec.Struct]
 PATH_BYTES_MAX = 4096
 _OF_NAMESPACES = ("topics", "durable-streams", "explain")
-"""Words that a namespace follows in paths."""
 NO_SUCH_CALL = "no-such-call"
-"""The code of the answer to an unknown call, also of older brokers."""
+"""Also of older brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a call. `schema` and `example` are as in JSON Schema and OpenAPI."""
-
     name: str
     place: Literal["path", "query", "header"]
     description: str
@@ -43,11 +40,6 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body in a media type: its schema, and a working example.
-
-    In a schema, structs stand for their schemas; openapi.py describes them.
-    """
-
     media_type: str
     schema: Json | Struct
     example: Any = None
@@ -55,8 +47,6 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of a call that is not a problem."""
-
     status: int
     description: str
     contents: tuple[Content, ...] = ()
@@ -65,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A call. `waits`: it may take long on request, and ends when its client goes away."""
+    """`waits`: may take long, and ends when its client goes away."""
 
     method: str
     path: str
@@ -74,9 +64,8 @@ class Route:
     tag: str
     summary: str
     needs: Needs
-    """The rights that its caller needs. No default, so that a new call cannot forget them."""
+    """Without a default, so that a new call cannot forget them."""
     charge: Charge
-    """Which quota it is charged to. No default, for the same reason."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: tuple[Content, ...] = ()
@@ -85,12 +74,11 @@ class Route:
     problems: tuple[int, ...] = ()
     waits: bool = False
     any_query: bool = False
-    """Ignore unknown query parameters, which Durable Streams clients may send."""
+    """Durable Streams clients may send unknown query parameters."""
     query_names: frozenset[str] = field(init=False)
 
     @property
     def inner(self) -> bool:
-        """Whether only brokers may call it; other callers get a 403."""
         return self.needs.is_inner
 
     def __post_init__(self) -> None:
@@ -102,7 +90,6 @@ class Route:
 
 
 def path_names(path: str) -> list[str]:
-    """Return the names of the variable steps of a path template."""
     return [step[1:-1] for step in path.split("/") if step.startswith("{")]
 
 
@@ -116,7 +103,7 @@ class _Step:
 
 
 class Router:
-    """Finds the route of a request. A fixed step wins over a variable step."""
+    """A fixed step wins over a variable step."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Step()
@@ -132,7 +119,7 @@ class Router:
             step.routes[route.method] = (route, tuple(path_names(route.path)))
 
     def _hint(self, method: str, path: str) -> str:
-        """Return a hint if adding the namespace `public` would make it a call; else empty."""
+        """Return a hint if adding the namespace `public` would make it a call."""
         head, version, kind, *rest = [*path.split("/"), "", "", ""][:3] + path.split("/")[3:]
         if head or version != "v1" or kind not in _OF_NAMESPACES or not rest or rest[0] == "public":
             return ""
@@ -144,7 +131,7 @@ class Router:
         return f"; was the namespace forgotten? {method} {whole[:200]} is possible"
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """Return the route and the decoded variable steps. Raises a `Problem`: 400, 404, 405."""
+        """Return the route and the decoded variable steps; raise a 400, 404, 405."""
         return self._find(method, path, tells=True)
 
     def _find(self, method: str, path: str, *, tells: bool) -> tuple[Route, dict[str, str]]:

@@ -1,7 +1,7 @@
 """The table of calls, from which the router and /openapi.json are both made, so that they agree.
 
 Calls on messages, offsets and subscriptions exist twice: for a whole topic, and for a partition
-under `…/partitions/{partition}`. `_both` makes the pair.
+under `…/partitions/{partition}`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ def _header(name: str, description: str, example: Any = None) -> Parameter:
 
 
 def _json(struct: Struct | None, example: Any = None) -> tuple[Content, ...]:
-    """Describe a JSON body: the struct that it is read into or made from, or None for any."""
     return (Content(JSON, struct or ANY, example),)
 
 
@@ -155,7 +154,6 @@ def _get(
     needs: Needs,
     charge: Charge,
 ) -> Route:
-    """Make a plain GET route, whose only parameters are in its path."""
     names = tuple(step[1:-1] for step in path.split("/") if step.startswith("{"))
     return Route(
         method="GET",
@@ -173,7 +171,6 @@ def _get(
 
 
 def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
-    """Return the route of a call on a topic, and of the same call on one of its partitions."""
     changes = {
         "path": route.path.replace(_TOPIC, _TOPIC + "/partitions/{partition}"),
         "name": route.name + "_of_partition",

@@ -1,9 +1,7 @@
 """OpenAPI's `components`, made from the structs of bodies and answers.
 
-So the documentation says what the broker reads and writes. Routes name the structs; `schema_name`
-is a struct's name in documents, if it differs. This module adds only what a struct cannot express.
-The examples are in http/routes.py, for a topic `public/flights` with four partitions and a
-subscription `reports`; tests/unit/broker_http/test_openapi.py publishes, reads and acks with them.
+So documents say what the broker reads and writes; this module adds only what a struct cannot
+express. The examples in http/routes.py are run by tests.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ OFFSET = msgspec.json.schema(answers.Offset)
 
 _REF = "#/components/schemas/"
 ANY = {"$ref": _REF + "Any"}
-"""Refers to the schema of an object that no struct describes."""
 _MORE: dict[str, dict[str, Any]] = {
     "MessageIn": {
         "anyOf": [{"required": [name]} for name in ("value", "value_text", "value_base64")]
@@ -31,17 +28,14 @@ _MORE: dict[str, dict[str, Any]] = {
 
 
 def public_name(struct: Struct) -> str:
-    """Return a struct's name in documents and generated clients: `schema_name`, or its own."""
     return str(vars(struct).get("schema_name", struct.__name__))
 
 
 def ref(struct: Struct) -> dict[str, Any]:
-    """Return a reference to the schema of a struct."""
     return {"$ref": _REF + public_name(struct)}
 
 
 def components(structs: Iterable[Struct]) -> dict[str, Any]:
-    """Return the schemas of these structs, and of all that they contain, by public name."""
     roots = set(structs)
     _, made = msgspec.json.schema_components(roots, ref_template=_REF + "{name}")
     names = {struct.__name__: public_name(struct) for struct in _with_parts(roots)}
@@ -55,7 +49,6 @@ def components(structs: Iterable[Struct]) -> dict[str, Any]:
 
 
 def _with_parts(structs: Iterable[Struct]) -> set[Struct]:
-    """Return these structs, and the structs of their fields."""
     found: set[Struct] = set()
     types: list[Any] = list(structs)
     while types:

@@ -2,8 +2,7 @@
 
 `start` binds first, so that the broker registers an address that it really has. `stop` hands
 partitions to other brokers, closes the listener, waits for requests under way, releases the
-remaining partitions, and only then closes connections. The server keeps no state: if the process
-dies, clients repeat requests that were not answered.
+remaining partitions, and only then closes connections.
 """
 
 from __future__ import annotations
@@ -58,23 +57,21 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024
 WATCHED_BYTES = 64 * 1024
-"""A longer answer may not fit into the socket, if its client is slow or gone."""
+"""A longer answer may not fit into the socket."""
 READ_BUFFER_BYTES = 128 * 1024
-"""Reading from a connection pauses when its handler is behind by twice this."""
+"""Reading pauses when a handler is behind by twice this."""
 GONE_CHECK_S = 1.0
-"""How often a waiting call checks that its client is still connected."""
+"""How often a waiting call checks that its client is there."""
 CLIENT_GONE = 499
-"""Status for the metrics only; it is never sent."""
+"""For the metrics only; never sent."""
 UNKNOWN_CALL = "unknown"
 STREAM_CALLS = {"read": "follow", "read_of_partition": "follow"}
-"""Names under which endless answers to these calls are counted."""
+"""Endless answers are counted under these names."""
 
 log = structlog.get_logger()
 
 
 class CannotListen(BrokerError):
-    """The address is not available to listen on. The message names it and what would help."""
-
     name = "cannot-listen"
     scope = Scope.PROCESS
 
@@ -94,10 +91,9 @@ class BrokerServer:
         authenticator: Authenticates | None = None,
         security: SecurityConfig | None = None,
     ) -> None:
-        """`call_key`: shared by the brokers of the cluster, see operations/upgrade.py. `tls`:
-        certificates to show and to trust; None: plain connections. `authority`: decides who may do
-        what, already started; None: every caller may do everything. `authenticator`: identifies
-        callers; None: every caller is anonymous."""
+        """`authority`, already started, decides who may do what; None: everything is allowed.
+        `authenticator`: None: callers are anonymous.
+        """
         self._broker = broker
         self._config = http or HttpConfig()
         self._tls = tls if tls and tls.config.serves else None
@@ -168,16 +164,14 @@ class BrokerServer:
 
     @property
     def operations(self) -> Operations:
-        """Runs operations for clients of other protocols."""
         return self._services.operations
 
     @property
     def url(self) -> str:
-        """This broker's address, once started: `http://host:port`, or `https://…`."""
         return self._services.url
 
     async def start(self) -> None:
-        """Listen, register, take part. Raises `CannotListen`, and what `Broker.start` raises."""
+        """Listen, register, take part."""
         config = self._config
         host, port = self._broker.config.host, self._broker.config.port
         self._http = ConnectionServer(
@@ -215,7 +209,6 @@ class BrokerServer:
         log.info("broker_ready", broker_id=self._broker.broker_id, url=self.url)
 
     async def _listen(self, http: ConnectionServer, host: str, port: int) -> int:
-        """Listen, and return the port. Raises `OSError`."""
         if self._tls is not None:
             self._listener = listener = await TlsListener.bind(host, port, self._tls)
             await listener.serve(http, plain_http(self._tls, http))
@@ -225,10 +218,7 @@ class BrokerServer:
         return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Hand partitions over, stop listening, finish requests under way, close.
-
-        May be called twice.
-        """
+        """Hand partitions over, stop listening, finish requests, close; may be called twice."""
         if self._http is None or self._services.leaving:
             return
         self._services.leaving = True
@@ -262,10 +252,7 @@ class BrokerServer:
         if self._http is not None:
             await self._http.shutdown(timeout=1.0)
 
-    # A request
-
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request; every request and every answer passes here."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         call: Call | None = None
@@ -364,10 +351,9 @@ class BrokerServer:
         return await self._run_while_wanted(call, connection)
 
     async def _run_while_wanted(self, call: Call, connection: Connection) -> web.StreamResponse:
-        """Run a call that may wait long; end it early if it is not wanted any more.
+        """Run a call that may wait long; end it early if it is no longer wanted.
 
-        It ends early when its client goes away, this broker stops, or its caller loses the right to
-        it.
+        When its client goes, this broker stops, or its caller loses the right.
         """
         services = self._services
         task = asyncio.ensure_future(services.quotas.measured(call))
@@ -415,13 +401,11 @@ def _draw_nonce() -> str:
 
 
 def _watched_bytes(response: web.StreamResponse) -> int:
-    """Return the size of an answer that may not fit into the socket; else 0."""
     body = response.body if isinstance(response, web.Response) else None
     return len(body) if isinstance(body, bytes) and len(body) > WATCHED_BYTES else 0
 
 
 async def _denied(call: Call) -> Problem | None:
-    """Return why a call would not be admitted any more; None if it would."""
     try:
         await call.ask_again()
     except Problem as problem:
@@ -430,7 +414,7 @@ async def _denied(call: Call) -> Problem | None:
 
 
 def _cut(request: web.BaseRequest) -> web.Response:
-    """Close a connection whose client has gone, or whose answer broke off after its head."""
+    """Close a connection whose client has gone, or whose answer broke off."""
     if request.transport is not None:
         request.transport.close()
     return web.Response(status=CLIENT_GONE)

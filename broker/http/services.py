@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """Counts from 0. `now` shows the number that `next` will return."""
+    """Counts from 0; `now` shows what `next` will return."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -42,17 +42,12 @@ class Turn:
 
 
 class TakesBrokers(Protocol):
-    """See `octavo.broker.http.broker_connections.Door`."""
-
-    async def accept(self, call: Call) -> web.StreamResponse:
-        """Serve the operations of the broker that makes this call."""
+    async def accept(self, call: Call) -> web.StreamResponse: ...
 
     def close(self) -> None: ...
 
 
 class InHand:
-    """Counts the requests that are being answered, and tells when there are none."""
-
     def __init__(self) -> None:
         self.count = 0
         self.idle = asyncio.Event()
@@ -66,7 +61,6 @@ class InHand:
         self.idle.clear()
 
     def leave(self) -> None:
-        """Stop counting a request, which was answered or dropped."""
         self.count -= 1
         if not self.count:
             self.idle.set()
@@ -74,8 +68,6 @@ class InHand:
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """The parts that handlers work with, made by the server and shared by all calls."""
-
     broker: Broker
     ledgers: LedgerClient
     store: MetadataStore
@@ -89,34 +81,27 @@ class Services:
     streams: StreamPlaces
     pages: Pages = field(default_factory=Pages)
     remote: Remote
-    """Sends operations to the owners of partitions."""
     door: TakesBrokers
-    """Accepts the connections of other brokers for operations."""
     run_id: str
     """Unique to this run of the broker."""
     rules: BrokerRules
-    """The rules for operations, wherever these come from."""
     operations: Operations
-    """Runs operations at whichever broker owns the partition."""
     gate: Gate
     clock: Callable[[], int]
     openapi: bytes
-    """The answer of `/openapi.json`."""
     url: str = ""
     ready: bool = False
     leaving: bool = False
-    """Whether the broker is stopping: it hands partitions over, and answers until that is done."""
+    """The broker stops: it hands partitions over, and answers until then."""
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turn: Turn = field(default_factory=Turn)
-    """Spreads messages without a key, and rotates the partition where receives begin."""
+    """Spreads messages without a key, and the partitions where receives begin."""
 
     @property
     def own_identity(self) -> Identity:
-        """This broker's identity, for calls to others on its own behalf."""
         return node_identity(self.broker.broker_id)
 
 
 def node_identity(broker_id: str) -> Identity:
-    """Return the identity with which a broker asks others on its own behalf."""
     return Identity(f"node:{broker_id}", source="node")

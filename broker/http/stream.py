@@ -1,8 +1,8 @@
 """Answers without end, written piece by piece, with a last word at their end.
 
-A stream of batches as stored has no last word. A reader that takes nothing for `stall_timeout_ms`
-is cut off. Longer pieces count as held bytes until they are in the socket. A broker that stops says
-so in the last word, and the reader can continue at another broker.
+A stream of batches as stored has no last word. Longer pieces count as held bytes until they are in
+the socket. A broker that stops says so in the last word, and the reader can continue at another
+broker.
 
 Readers that follow a partition share its pages: each is fetched once, and written once per format.
 """
@@ -31,16 +31,16 @@ from octavo.security.principal import Identity
 
 EVENTS = "text/event-stream"
 Place = tuple[PartitionName, str, int, bool, Identity]
-"""Partition, incarnation of its topic, offset, whether batches are wanted as stored, and the
-reader: the owner may refuse one reader a page that it gives to another."""
+"""Partition, its topic's incarnation, offset, whether as stored, and the reader: the owner may
+refuse a page to one reader.
+"""
 
 
 class Page:
-    """Consecutive messages, or the batches in which they are stored.
+    """Consecutive messages, or their batches.
 
-    `next_offset` follows the last message; `owner_url` is the broker that served them.
-    `append_time`: how to read the batches' append times, "" if they have none. `entries`: ledger
-    and entry of each batch; empty if an older broker did not send them.
+    `append_time`: of the batches, "" without. `entries`: ledger and entry of each; empty from an
+    older broker.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Page:
 
     @property
     def placed(self) -> bytes:
-        """The batches, each after its ledger and its entry; made once for all readers."""
+        """The batches, each after its ledger and entry; made once for all readers."""
         if not self._placed:
             parts: list[bytes] = []
             start = 0
@@ -107,8 +107,6 @@ class Page:
 
 
 class Pages:
-    """Fetches pages for all streams of a broker, each page once at a time."""
-
     def __init__(self) -> None:
         self._fetching: dict[Place, asyncio.Task[Page]] = {}
 
@@ -116,12 +114,11 @@ class Pages:
         return {"fetching": len(self._fetching)}
 
     def close(self) -> None:
-        """Fetch no more pages, because the broker stops."""
         for task in tuple(self._fetching.values()):
             task.cancel()
 
     async def at(self, place: Place, fetch: Callable[[], Awaitable[Page]]) -> Page:
-        """Return the page at this place, by `fetch` or by a fetch that is under way."""
+        """Return the page at this place, sharing a fetch that is under way."""
         task = self._fetching.get(place)
         if task is None:
             task = asyncio.ensure_future(fetch())
@@ -136,14 +133,13 @@ class Pages:
 
 
 LIVES_S = 15.0
-"""After this time without a message, an event stream gets a comment, so that proxies and the reader
-know that the stream is alive."""
+"""After this time an event stream gets a comment, as a sign of life."""
 COUNTED_FROM_BYTES = 16 * 1024
-"""Longer pieces count among the bytes that this broker holds."""
+"""Longer pieces count among the held bytes."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 LAST_WORD_S = 1.0
-"""A stopping broker tries to send its last word for this long."""
+"""For a stopping broker's last word."""
 
 Result = TypeVar("Result")
 
@@ -161,7 +157,7 @@ class StreamPlaces:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Take a place for as long as the block lasts. Raises a 503 when all are taken."""
+        """Take a place while the block lasts; raise a 503 when all are taken."""
         if self.taken >= self._most:
             raise Problem(
                 503,
@@ -182,8 +178,6 @@ class StreamPlaces:
 
 
 class Stream:
-    """A stream to a reader: of server-sent events, of lines, or of batches as stored."""
-
     def __init__(self, call: Call, kind: str) -> None:
         self.kind = kind
         self._call = call
@@ -191,20 +185,18 @@ class Stream:
 
     @property
     def is_head_only(self) -> bool:
-        """Whether only the head may be sent, because the request is a HEAD."""
         return self._call.request.method == "HEAD"
 
     async def begin(self) -> None:
-        """Send the head; after this no other answer is possible."""
+        """Send the head; then no other answer is possible."""
         self.response.content_type = self.kind
         write_head(self._call, self.response)
         await self.response.prepare(self._call.request)
 
     async def send(self, data: bytes, messages: int = 0, *, is_counted: bool = False) -> None:
-        """Send a piece. Raises `TimeoutError` if the reader takes nothing of it, `ConnectionError`.
+        """Send a piece; raise `TimeoutError` if the reader takes nothing.
 
-        `messages`: how many the piece has; if they exceed the caller's quota, wait before
-        returning. `is_counted`: the caller of this method counts the bytes as held.
+        Waits if `messages` exceed the caller's quota. `is_counted`: the bytes are counted as held.
         """
         if not is_counted:
             await count(self._call, len(data))
@@ -216,7 +208,7 @@ class Stream:
 
     @asynccontextmanager
     async def lasting(self) -> AsyncIterator[None]:
-        """Run a block that sends; however it ends, tell the reader if possible."""
+        """Run a block that sends; tell the reader how it ended, if possible."""
         try:
             yield
         except TimeoutError:
@@ -246,7 +238,6 @@ class Stream:
 
 
 def write_head(call: Call, response: web.StreamResponse) -> None:
-    """Set the headers of an answer without end."""
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"  # nginx would buffer 4 KiB
     response.headers[OWNER_HEADER] = call.owner_url
@@ -258,7 +249,6 @@ def write_head(call: Call, response: web.StreamResponse) -> None:
 
 
 async def count(call: Call, size: int) -> None:
-    """Count bytes that a reader has not taken, and wait for room."""
     if size <= COUNTED_FROM_BYTES:
         return None
     pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
@@ -270,7 +260,7 @@ async def count(call: Call, size: int) -> None:
 
 
 class Holding:
-    """Counts all bytes that a stream holds; `count` then counts only a single piece."""
+    """Counts all bytes that a stream holds; `count` then counts a single piece."""
 
     def __init__(self, call: Call) -> None:
         self._held = call.services.held
@@ -278,14 +268,14 @@ class Holding:
         self._bytes = 0
 
     async def more(self, size: int) -> int:
-        """Count up to `size` more bytes, once there is room; return how many were counted."""
+        """Count up to `size` bytes, once there is room; return how many."""
         size = self._held.part(size)
         await self._held.room_to_send(size)
         self.add(size)
         return size
 
     def add(self, size: int) -> None:
-        """Count bytes that are held already; a negative `size` counts fewer."""
+        """Count held bytes; negative: fewer."""
         self._bytes += size
         self._held.count_going_out(self._peer, size)
 
@@ -298,9 +288,9 @@ def stopping() -> Problem:
 
 
 async def through_moves(ask: Callable[[], Awaitable[Result]], final: str = "") -> Result:
-    """Return what `ask` returns; ask again while partitions move, without a limit.
+    """Return what `ask` returns; ask again while partitions move.
 
-    Raises lasting errors, and a problem with the code `final` even if it may be temporary.
+    A problem with the code `final` is raised, even if temporary.
     """
     pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
     while True:

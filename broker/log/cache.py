@@ -1,9 +1,7 @@
 """The newest batches of all partitions in memory, so that a tailing reader never asks a bookie.
 
-The bound in bytes is shared by all partitions; the oldest batch of any partition is evicted first.
-The cache has all of a partition's batches from some offset up to the newest confirmed batch, so a
-later offset than that start is in the cache or not written yet. An evicted batch is read from the
-ledger.
+All partitions share the bound; the oldest batch of any is evicted first. A partition's batches are
+here from some offset up to the newest confirmed batch.
 """
 
 from __future__ import annotations
@@ -15,15 +13,12 @@ from octavo.broker.types import StoredBatch
 from octavo.protocol.batch import BatchHeader, with_base_offset
 
 _OVERHEAD_BYTES = 512
-"""About what a small batch costs in addition to its bytes."""
+"""What a small batch costs besides its bytes."""
 _COMPACT_AFTER = 1024
 
 
 class CachedBatch:
-    """A batch as stored; `served` makes, once, the form that readers get.
-
-    `header` has the append time, in topics that have append times (protocol/append_time.py).
-    """
+    """`header` has the append time, if any (protocol/append_time.py)."""
 
     __slots__ = ("_served", "base_offset", "entry_id", "header", "ledger_id", "stored")
 
@@ -39,11 +34,9 @@ class CachedBatch:
 
     @property
     def cost_bytes(self) -> int:
-        """The bytes that count towards the bound."""
         return len(self.stored) + _OVERHEAD_BYTES
 
     def served(self) -> StoredBatch:
-        """Return the batch with its absolute base offset."""
         if self._served is None:
             header = self.header._replace(base_offset=self.base_offset)
             data = with_base_offset(self.stored, self.base_offset, header.partition_leader_epoch)
@@ -62,7 +55,7 @@ class PartitionTail:
         self._bases: list[int] = []
         self._batches: list[CachedBatch | None] = []
         self._start = 0
-        """Index of the oldest batch that is still here; earlier batches were evicted."""
+        """Index of the oldest batch that is still here."""
         self._gone = False
 
     def __len__(self) -> int:
@@ -77,7 +70,6 @@ class PartitionTail:
         return self._bases[self._start] if self._start < len(self._bases) else None
 
     def append(self, batch: CachedBatch) -> None:
-        """Add the batch that follows the newest one."""
         if self._gone:
             return
         self._bases.append(batch.base_offset)
@@ -85,8 +77,7 @@ class PartitionTail:
         self._cache.added(self, batch.cost_bytes)
 
     def read(self, offset: int, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Return batches from the one that contains `offset` on, at least one; [] if it is not
-        cached."""
+        """Return batches from the batch that contains `offset`; [] if not cached."""
         first = self.first_offset
         if first is None or offset < first:
             return []
@@ -107,7 +98,6 @@ class PartitionTail:
         return found
 
     def find(self, ledger_id: int, entry_id: int) -> StoredBatch | None:
-        """Return the batch stored in this entry, if it is cached."""
         for batch in reversed(self._batches):
             if batch is None:
                 break
@@ -116,7 +106,7 @@ class PartitionTail:
         return None
 
     def clear(self) -> None:
-        """Free the memory, because the partition is closed; from now on keep nothing."""
+        """Free the memory of a closed partition, and keep nothing more."""
         self._gone = True
         left = [batch.cost_bytes for batch in self._batches[self._start :] if batch]
         self._cache.removed(sum(left), len(left))
@@ -139,8 +129,6 @@ class PartitionTail:
 
 
 class TailCache:
-    """Bounds the tails of all partitions."""
-
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._order: deque[PartitionTail] = deque()
@@ -152,7 +140,6 @@ class TailCache:
         return PartitionTail(self)
 
     def added(self, tail: PartitionTail, cost_bytes: int) -> None:
-        """Note that a tail has grown; evict the oldest batches if needed."""
         self._order.append(tail)
         self.cached_bytes += cost_bytes
         while self.cached_bytes > self._bytes_max and self._order:
@@ -161,7 +148,7 @@ class TailCache:
             self.cached_bytes -= oldest.evict_oldest()
 
     def removed(self, cost_bytes: int, batches: int) -> None:
-        """Note a cleared tail; drop such tails from the order once they are half of it."""
+        """Note a cleared tail; drop such tails once they are half of the order."""
         self.cached_bytes -= cost_bytes
         self._cleared += batches
         if 2 * self._cleared > len(self._order):

@@ -1,27 +1,19 @@
-"""Which messages a broker's own compaction of a partition keeps, and when a run is due. Pure.
+"""Which messages a broker's own compaction keeps, and when a run is due. Pure.
 
     view before:   [ keys' newest below horizon 90 ]      new: 90 … 200, closed ledgers
     first pass     over the new part only: the newest offset of each key, in bounded memory
     second pass    the old view without keys that have a newer message, then the new part with
                 each key's newest message; all in the order of offsets
 
-The first pass reads only keys, and the second unpacks only messages that stay: in a topic that
-needs compaction nearly all messages go. A key is identified by 128 bits of its BLAKE2b, or by
-itself if it is shorter, so a key of a megabyte costs as much memory as a key of sixteen bytes. When
-a run reaches its limit of keys, it ends there, and the next run continues (like Kafka's cleaner).
-Passes over ranges of keys would instead read everything again for each range. A run also ends after
-a few times as many messages as the view has, because the topic shrinks only when a run ends.
+A key longer than 128 bits counts by its BLAKE2b. A run ends at its limit of keys, and the next
+continues (like Kafka's cleaner), or after a few times as many messages as the view has: the topic
+shrinks only when a run ends.
 
-Each key's newest message stays. A tombstone (a key without a value) also stays, in at least one
-view and until its timestamp is older than the topic's delay. A message without a key always stays.
+A tombstone stays in at least one view, and until it is older than the topic's delay; a message
+without a key always stays.
 
-Readers see a compacted view: its ledgers, and where a reader's next page begins.
-
-    horizon 90:   [ 3 … 17 ]   [ 40 … 88 ]   |  from 90 on the log, every message
-                   ledger 21    ledger 22
-
-Each ledger holds messages with their original offsets, with gaps, in ascending order. A view that
-is not in order is refused (`COMPACTED_VIEW_UNREADABLE`), and never skipped.
+A view's ledgers hold messages at their original offsets, ascending, with gaps; a view out of order
+is refused, never skipped.
 """
 
 from __future__ import annotations
@@ -41,22 +33,22 @@ from octavo.protocol.entry import Entry
 from octavo.protocol.records import Record
 
 RUN_PREFIX = "broker-"
-"""The prefix of a broker's runs; other runs belong to an operator's job."""
+"""Other runs belong to an operator's job."""
 _RETIRED_MAX = 5_000
 """With more ledgers of earlier views, some 50 bytes each in the record, no run starts."""
 _LEDGERS_MAX = 1_000
-"""About the most ledgers of a view: each takes some 130 bytes of the partition's record."""
+"""About the most ledgers of a view, some 130 bytes each in the record."""
 _KEY_BYTES = 16
 _SETTLED_AT_ONCE = 5_000
 _RUN_MESSAGES_MIN = 1_000_000
 _RUN_MESSAGES_MAX = 16_000_000
 """A run takes a byte of memory for each new message."""
 _RUN_TIMES_VIEW = 4
-"""A run reads at most this many times as many new messages as the view has."""
+"""Bounds a run's new messages, as a multiple of the view's."""
 
 
 class CompactionPolicy(NamedTuple):
-    """When a run is due, and how long tombstones stay (milliseconds)."""
+    """When a run is due, and how long tombstones stay (ms)."""
 
     after_bytes: int
     dirty_ratio: float
@@ -64,24 +56,21 @@ class CompactionPolicy(NamedTuple):
 
 
 class Dirt(NamedTuple):
-    """The work of a run: closed ledgers with the offsets from `start` to `end` (excluded), not
-    compacted yet."""
+    """The closed, uncompacted ledgers, from `start` to `end` (excluded)."""
 
     start: int
     end: int
     bytes: int
     kept: int
-    """The number of messages in the old view."""
 
     @property
     def ratio(self) -> float:
-        """The share of new messages among all messages that a run would read."""
+        """The share of new messages in what a run would read."""
         new = self.end - self.start
         return new / (new + self.kept) if new else 0.0
 
 
 def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
-    """Measure the closed ledgers beyond the view's horizon."""
     horizon = 0 if view is None else view.horizon
     start = max(horizon, ledgers.earliest_offset)
     end, size = start, 0
@@ -95,12 +84,12 @@ def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
 
 
 def run_messages_max(dirt: Dirt) -> int:
-    """After how many new messages a run publishes its view and ends."""
+    """Return after how many new messages a run ends."""
     return min(max(_RUN_MESSAGES_MIN, _RUN_TIMES_VIEW * dirt.kept), _RUN_MESSAGES_MAX)
 
 
 def urgency(dirt: Dirt, policy: CompactionPolicy) -> float:
-    """How many times the work exceeds the work that makes a run due; at least 1."""
+    """Return the work as a multiple of the work that makes a run due; at least 1."""
     times = dirt.bytes / policy.after_bytes
     if policy.dirty_ratio and dirt.kept and policy.dirty_ratio < 1:
         enough = dirt.kept * policy.dirty_ratio / (1 - policy.dirty_ratio)
@@ -111,22 +100,22 @@ def urgency(dirt: Dirt, policy: CompactionPolicy) -> float:
 def is_due(
     dirt: Dirt, view: CompactionRecord | None, policy: CompactionPolicy, now_ms: int | None
 ) -> bool:
-    """Whether a run is due. `now_ms`: None while no message may expire."""
+    """Return whether a run is due; `now_ms` is None while no message may expire."""
     if view is not None and len(view.retired) > _RETIRED_MAX:
         return False
     if dirt.end > dirt.start and dirt.bytes >= policy.after_bytes:
         return dirt.ratio >= policy.dirty_ratio
     if view is None or now_ms is None or now_ms - view.published_ms < policy.tombstones_ms:
-        return False  # rewrite a view for its tombstones alone at most once in their delay
+        return False  # a view is rewritten for its tombstones alone at most once in their delay
     return any(
         one.tombstones and now_ms - one.tombstone_ms >= policy.tombstones_ms for one in view.ledgers
     )
 
 
 def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) -> bool:
-    """Whether no job compacts the partition. A broker may restart a broker's run, but not a job's.
+    """Return whether no job compacts: a broker may restart a broker's run, but not a job's.
 
-    A job's run that began more than `yield_ms` ago counts as dead.
+    A job that began more than `yield_ms` ago counts as dead.
     """
     if view is None or view.run is None or view.run.startswith(RUN_PREFIX):
         return True
@@ -134,30 +123,25 @@ def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) 
 
 
 def ledger_bytes(dirt: Dirt, before: CompactionRecord, rollover_bytes: int) -> int:
-    """Return the length at which the new view begins its next ledger.
-
-    Usually the topic's roll-over length; more if the view would otherwise have too many ledgers.
+    """Return the length of the new view's ledgers: the roll-over length, or more to keep
+    them few.
     """
     total = dirt.bytes + sum(one.bytes for one in before.ledgers)
     return max(rollover_bytes, -(-total // _LEDGERS_MAX))
 
 
 def compacted_figures(view: CompactionRecord | None) -> tuple[int, int, int] | None:
-    """Horizon, messages and bytes of a published view; None without one."""
     if view is None or not view.horizon:
         return None
     return view.horizon, sum(one.count for one in view.ledgers), sum(o.bytes for o in view.ledgers)
 
 
 def covered_to(record: PartitionRecord) -> int:
-    """Return the horizon: below it the compacted view has the newest message of each key."""
     return 0 if record.compaction is None else record.compaction.horizon
 
 
 class NewestOffsets:
-    """The result of a first pass: which messages from offset `start` on stay.
-
-    Keeps the newest offset of each key, and for each message a byte that says whether it stays.
+    """Keeps the newest offset of each key, and for each message a byte that says whether it stays.
     Filled by `note`, then by `settling`. `is_full` with `keys_max` keys or `messages_max` messages.
     """
 
@@ -173,12 +157,11 @@ class NewestOffsets:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further batch may be added. Checked between batches, where a horizon must
-        lie."""
+        """Checked between batches, where a horizon must lie."""
         return len(self._newest) >= self._keys_max or len(self._stays) >= self._messages_max
 
     def note(self, first: int, keys: Sequence[bytes | None]) -> None:
-        """Note the keys of messages from offset `first` on. Call it in the order of offsets."""
+        """Note the keys of messages from `first` on, in the order of offsets."""
         before = max(0, self._start - first)
         first, keys = first + before, keys[before:]
         at = first - self._start
@@ -193,7 +176,7 @@ class NewestOffsets:
         self._newest.update(zip(named, offsets, strict=True))
 
     def settling(self) -> Iterator[None]:
-        """Mark the newest message of each key, after the last `note`. Yields regularly."""
+        """Mark each key's newest message, after the last `note`; yields regularly."""
         for number, offset in enumerate(self._newest.values(), 1):
             self._stays[offset - self._start] = 1
             if not number % _SETTLED_AT_ONCE:
@@ -203,7 +186,6 @@ class NewestOffsets:
         return _short(key) in self._newest
 
     def staying(self, first: int, count: int) -> bytes:
-        """Return, for each of `count` messages from offset `first` on, 1 if it stays, else 0."""
         at = first - self._start
         return bytes(min(count, max(0, -at))) + self._stays[max(0, at) : max(0, at + count)]
 
@@ -214,19 +196,17 @@ def _short(key: bytes) -> bytes:
 
 
 class Choice:
-    """Which messages of the old view a run keeps; `NewestOffsets` has the newer messages."""
-
     def __init__(self, newest: NewestOffsets, tombstones_ms: int, now_ms: int | None) -> None:
         self._newest = newest
         self._gone_before_ms = None if now_ms is None else now_ms - tombstones_ms
 
     def keeps(self, record: Record) -> bool:
-        """Whether to keep this message of the old view, which has each key once."""
+        """Return whether to keep a message of the old view, which has each key once."""
         if record.key is None:
             return True
         if self._newest.has(record.key):
             return False
-        # A tombstone must have been in a view before it goes, so that readers could see it.
+        # A tombstone goes after a view that had it, so that readers saw it.
         if record.value is not None or self._gone_before_ms is None:
             return True
         return record.timestamp_ms > self._gone_before_ms
@@ -236,7 +216,7 @@ _HINTS_MAX = 64
 
 
 class CompactedBatch(StoredBatch):
-    """An entry of a view: its records have their original offsets, with gaps."""
+    """An entry of a view; its offsets have gaps."""
 
     __slots__ = ()
 
@@ -246,7 +226,7 @@ class CompactedBatch(StoredBatch):
 
 
 class View:
-    """The ledgers of a view. Without a view `horizon` is 0, so no offset lies below it."""
+    """Without a view `horizon` is 0."""
 
     __slots__ = ("_lasts", "horizon", "ledgers")
 
@@ -265,8 +245,7 @@ class View:
             before = one.last_offset
 
     def number_at(self, offset: int) -> int:
-        """Return the index of the first ledger with a message at or after `offset`; past the end if
-        there is none."""
+        """Return the index of the first ledger with a message at or after `offset`."""
         return bisect_left(self._lasts, offset)
 
     def ledger(self, ledger_id: int) -> CompactedLedger | None:
@@ -274,7 +253,7 @@ class View:
 
 
 def batch_of(ledger: CompactedLedger, entry: Entry) -> CompactedBatch:
-    """Give an entry absolute offsets. Raises `COMPACTED_VIEW_UNREADABLE` for impossible offsets."""
+    """Give an entry absolute offsets; raise `COMPACTED_VIEW_UNREADABLE` for impossible offsets."""
     try:
         header = read_header(entry.payload)
     except InvalidBatch as error:
@@ -295,8 +274,6 @@ def batch_of(ledger: CompactedLedger, entry: Entry) -> CompactedBatch:
 
 
 class Room(NamedTuple):
-    """How many bytes of batches and how many messages a page may still take."""
-
     bytes: int
     messages: int
 
@@ -305,7 +282,7 @@ class Room(NamedTuple):
         return self.bytes > 0 and self.messages > 0
 
     def entries(self, ledger: CompactedLedger, entries: int) -> int:
-        """Estimate how many of the ledger's `entries` fill the page; at least one."""
+        """Estimate how many of the ledger's `entries` fill the page."""
         by_bytes = self.bytes * entries // max(1, ledger.bytes)
         by_messages = self.messages * entries // ledger.count
         return 1 + min(by_bytes, by_messages)
@@ -315,31 +292,30 @@ class Room(NamedTuple):
 
 
 class Hints:
-    """The entries at which recent pages ended, so that a reader that continues need not search."""
+    """Where recent pages ended, so that continuing readers need not search."""
 
     def __init__(self) -> None:
         self._ranges: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
 
     def note(self, batch: StoredBatch, *, is_last: bool) -> None:
-        """Note that a page ended with or within this batch. `is_last`: the ledger's last batch."""
+        """Note that a page ended with or within this batch, perhaps the ledger's last."""
         following = batch.next_offset
         self._put(batch.ledger_id, batch.entry_id, batch.base_offset, following)
         if not is_last:
             self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)
 
     def entry_of(self, ledger_id: int, offset: int) -> int | None:
-        """Return the first entry of this ledger with a message at or after `offset`, if known."""
+        """Return the first entry with a message at or after `offset`, if known."""
         for (ledger, entry), (first, end) in reversed(self._ranges.items()):
             if ledger == ledger_id and first <= offset < end:
                 return entry
         return None
 
     def clear(self) -> None:
-        """Forget all hints: the view was replaced."""
         self._ranges.clear()
 
     def _put(self, ledger_id: int, entry_id: int, first: int, end: int) -> None:
-        # A known range may begin earlier, in the gap before the entry, or end later.
+        # A known range may begin earlier, in the gap, or end later.
         known = self._ranges.pop((ledger_id, entry_id), (first, end))
         self._ranges[ledger_id, entry_id] = min(first, known[0]), max(end, known[1])
         if len(self._ranges) > _HINTS_MAX:

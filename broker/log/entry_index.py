@@ -1,9 +1,7 @@
 """A sparse index in memory from offsets to entries of a ledger, filled by writes and reads.
 
-It has some points per ledger (relative offset of an entry's first message, entry id), ascending. A
-lookup gives the range of entries that can hold the offset; the reader narrows it by batch headers
-and notes the result. Losing the index costs a few more reads. The number of ledgers, and of points
-per ledger, is bounded.
+A lookup gives the range of entries that can hold the offset; the reader narrows it by batch
+headers. The points are bounded in number; losing them costs some reads.
 """
 
 from __future__ import annotations
@@ -17,14 +15,15 @@ _LEDGERS_MAX = 256
 
 
 class Bounds(NamedTuple):
-    """`entry_low` starts at or before the offset; the entry that holds the offset is at most
-    `entry_high`."""
+    """`entry_low` starts at or before the offset; the entry that holds it is at most
+    `entry_high`.
+    """
 
     entry_low: int
     offset_low: int
     entry_high: int
     offset_high: int | None
-    """The first offset of entry `entry_high + 1`, if known."""
+    """The first offset of entry `entry_high + 1`."""
 
 
 class _Points:
@@ -48,23 +47,20 @@ class _Points:
             self.offsets.insert(at, offset)
             self.entries.insert(at, entry_id)
         if len(self.entries) > _POINTS_MAX:
-            # Drop every second point: the index becomes coarser as the ledger becomes longer.
+            # The index becomes coarser as the ledger grows.
             del self.offsets[1::2], self.entries[1::2]
             self.stride *= 2
 
 
 class EntryIndex:
-    """The points of a partition's recently written or read ledgers."""
-
     def __init__(self) -> None:
         self._ledgers: OrderedDict[int, _Points] = OrderedDict()
 
     def note(self, ledger_id: int, offset: int, entry_id: int) -> None:
-        """Note that the first message of `entry_id` has this offset, relative to the ledger."""
+        """Note an entry's first offset, relative to the ledger."""
         self._points(ledger_id).note(offset, entry_id)
 
     def bounds(self, ledger_id: int, offset: int, last_entry: int) -> Bounds:
-        """Return the range of entries, up to `last_entry`, that holds `offset`."""
         points = self._points(ledger_id)
         at = bisect_right(points.offsets, offset)
         assert at > 0

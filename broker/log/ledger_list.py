@@ -1,16 +1,12 @@
 """A partition as a list of ledgers: base offsets, roll-over, offset to ledger. Pure.
 
-    offset   0          1000        1000+n
-             |  ledger 7  |  ledger 9  |  ledger 12 (open) …
+All segments but the last are closed, so their counts are known, and each starts where the ledger
+before it ends. Entries store offsets relative to their ledger's base, so a closed ledger can be
+inserted unchanged. A list is a value: a change takes effect by compare-and-set of the partition's
+record.
 
-A segment is a ledger with its place in the partition. All but the last are closed, so their counts
-are known and each starts where the ledger before it ends: offsets have no gaps. Entries store
-offsets relative to their ledger's base; only the list knows absolute offsets, so a closed ledger
-can be inserted into a partition unchanged. A list is a value: each change returns a new list, which
-takes effect by compare-and-set of the partition's record.
-
-A large message has a separate ledger: its pieces, then the message (protocol/large.py). Pieces have
-offsets, so that there are no gaps, but they are hidden: no reader gets a piece as a message.
+A large message has its own ledger: its pieces, then the message. Pieces have offsets, so that there
+are no gaps, but no reader gets them as messages.
 """
 
 from __future__ import annotations
@@ -26,29 +22,28 @@ from octavo.metadata.topics import PartitionLedger
 from octavo.protocol.batch import BatchHeader
 
 Range = tuple[int, int]
-"""Offsets from the first (included) to the second (excluded)."""
+"""From the first (included) to the second (excluded)."""
 
 
 def end_offset(segment: PartitionLedger) -> int:
-    """One past the last offset of a closed ledger."""
     assert segment.count is not None, f"ledger {segment.ledger_id} is open"
     return segment.base_offset + segment.count
 
 
 def is_written(segments: Sequence[PartitionLedger]) -> bool:
-    """Whether the newest ledger is open: an owner writes it, or did when the owner died."""
+    """Return whether the newest ledger is open."""
     return bool(segments) and segments[-1].count is None
 
 
 class RolloverPolicy(NamedTuple):
-    """A ledger that reaches any of these bounds is closed."""
+    """A ledger that reaches any bound is closed."""
 
     bytes_max: int
     entries_max: int
     age_ms_max: int
 
     def due(self, payload_bytes: int, entries: int, age_ms: int) -> bool:
-        """Whether the ledger must be closed. An empty ledger is never rolled over."""
+        """Return whether the ledger must be closed; an empty ledger never rolls."""
         return entries > 0 and (
             payload_bytes >= self.bytes_max
             or entries >= self.entries_max
@@ -57,10 +52,9 @@ class RolloverPolicy(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The measures of a ledger: messages, payload bytes, oldest and newest timestamp (-1: none).
+    """A ledger's totals; timestamps (-1: none) as readers see them.
 
-    `disorder_ms`: as in `PartitionLedger`. Timestamps are those that readers see: the producer's,
-    or append times.
+    `disorder_ms`: as in `PartitionLedger`.
     """
 
     messages: int = 0
@@ -83,10 +77,9 @@ class Contents(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A fork's part of the ledger in which it was forked: up to `last_entry`, perhaps not all of
-    that.
+    """A fork's part of a ledger, up to `last_entry`, perhaps not all of that.
 
-    `payload_bytes` is an estimate; `some_ms` is the timestamp of some message in it, −1 if none.
+    `payload_bytes` is an estimate; `some_ms` is the timestamp of a message in it, or −1.
     """
 
     ledger_id: int
@@ -96,18 +89,11 @@ class Cut(NamedTuple):
 
 
 class ForkPoint(NamedTuple):
-    """A partition is forked before `offset`. `cut`: the part of the ledger with the message before
-    it.
-
-    `cut` is None when that ledger ends there, or if there is no such message.
-    """
-
     offset: int
     cut: Cut | None = None
 
 
 def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
-    """Return the segment with the timestamps that were measured in its ledger."""
     return replace(
         segment,
         first_ms=contents.first_ms,
@@ -117,15 +103,14 @@ def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
 
 
 def is_measured(segment: PartitionLedger) -> bool:
-    """Whether the segment's timestamps come from every batch of the closed ledger."""
+    """Return whether every batch of the closed ledger was measured."""
     return segment.disorder_ms >= 0
 
 
 class LedgerList:
-    """The segments in order. Immutable.
+    """Segments in order; immutable.
 
-    `trimmed_to`: all earlier offsets are gone. It may lie within a segment, because truncation
-    takes any offset.
+    Offsets before `trimmed_to` are gone; it may lie within a segment.
     """
 
     __slots__ = ("_bases", "hidden", "segments", "trimmed_to")
@@ -141,10 +126,9 @@ class LedgerList:
             )
         self._bases = [segment.base_offset for segment in self.segments]
         self.hidden = _hidden(self.segments)
-        """The offset ranges of pieces, ascending; between any two ranges there are messages."""
+        """Offset ranges of pieces, ascending, with messages between."""
 
     def shown_from(self, offset: int) -> int:
-        """Return the first offset at or after `offset` that is not a piece."""
         place = bisect_right(self.hidden, offset, key=_start) - 1
         return offset if place < 0 else max(offset, self.hidden[place][1])
 
@@ -162,13 +146,12 @@ class LedgerList:
 
     @property
     def end_offset(self) -> int:
-        """One past the last offset. Only if the newest ledger is closed."""
+        """One past the last offset; only if the newest ledger is closed."""
         last_end = end_offset(self.segments[-1]) if self.segments else None
         return partition_end(last_end, self.trimmed_to)
 
     @property
     def closed(self) -> tuple[PartitionLedger, ...]:
-        """All segments except the open one, if there is one."""
         return self.segments[:-1] if is_written(self.segments) else self.segments
 
     @property
@@ -176,13 +159,11 @@ class LedgerList:
         return sum(segment.bytes for segment in self.segments)
 
     def find(self, offset: int) -> PartitionLedger:
-        """Return the ledger that covers `offset`: the newest that starts at or before it."""
         assert self.segments
         assert offset >= self.earliest_offset
         return self.segments[bisect_right(self._bases, offset) - 1]
 
     def segment_of(self, ledger_id: int) -> PartitionLedger | None:
-        """Return the segment of a ledger; None if the list does not have it (any more)."""
         return next((segment for segment in self.segments if segment.ledger_id == ledger_id), None)
 
     def after(self, ledger_id: int) -> PartitionLedger | None:
@@ -192,10 +173,7 @@ class LedgerList:
         return None
 
     def closing_last(self, ledger_id: int, contents: Contents, closed_ms: int) -> LedgerList:
-        """Close the newest ledger, which must be `ledger_id`, with these contents.
-
-        A ledger without messages leaves the list.
-        """
+        """Close the newest ledger with these contents; an empty ledger leaves the list."""
         last = self.segments[-1]
         assert last.ledger_id == ledger_id, f"ledger {last.ledger_id} is the newest"
         assert last.count is None
@@ -212,20 +190,14 @@ class LedgerList:
 
     @property
     def newest_append_ms(self) -> int:
-        """The last append time of a message in a closed ledger; −1: none.
-
-        Append times never go back, so no later message gets an earlier time.
-        """
+        """The last append time in a closed ledger, or −1; later messages get no earlier time."""
         for segment in reversed(self.segments):
             if segment.appended_ms is not None:
                 return max(segment.appended_ms, segment.last_ms)
         return -1
 
     def appending(self, ledger_id: int, appended_ms: int | None = None) -> LedgerList:
-        """Add a new open ledger, which starts where the last one ends.
-
-        `appended_ms`: its messages have append times, from this time on.
-        """
+        """Add an open ledger; `appended_ms`: its messages have append times, from then on."""
         assert self.segment_of(ledger_id) is None
         new = PartitionLedger(ledger_id, self.end_offset, appended_ms=appended_ms)
         return LedgerList((*self.segments, new), self.trimmed_to)
@@ -237,11 +209,9 @@ class LedgerList:
         upload: str | None = None,
         appended_ms: int | None = None,
     ) -> LedgerList:
-        """Insert closed ledgers that were written beforehand, at the end of the list.
+        """Insert closed ledgers at the end of the list, whose newest ledger must be closed.
 
-        The newest ledger must be closed: publishers continue in a ledger after the inserted ones.
-        `upload`: the upload id of a large message's ledger. `appended_ms`: the append time of all
-        inserted messages, if they have one.
+        `upload`: of a large message. `appended_ms`: the append time of all messages, if any.
         """
         segments = list(self.segments)
         base = self.end_offset
@@ -265,9 +235,9 @@ class LedgerList:
         return LedgerList(segments, self.trimmed_to)
 
     def truncating(self, before: int) -> LedgerList:
-        """Remove all offsets before `before`, which is not beyond the end. Never goes back.
+        """Remove offsets before `before`; never go back.
 
-        An open ledger always stays, and so does the ledger in which `before` lies.
+        An open ledger stays, and so does the ledger of `before`.
         """
         keep = 0
         for segment in self.closed:
@@ -277,10 +247,7 @@ class LedgerList:
         return LedgerList(self.segments[keep:], max(before, self.earliest_offset))
 
     def dating(self, now_ms: int) -> LedgerList:
-        """Date the closed ledgers whose messages do not say how old they are.
-
-        `now_ms` must be a trusted time: from then on these messages age by it.
-        """
+        """Date the closed ledgers of unknown age by a trusted time, from which they age."""
         segments = tuple(
             replace(segment, aging_since_ms=now_ms)
             if segment.count is not None
@@ -292,7 +259,6 @@ class LedgerList:
         return self if segments == self.segments else LedgerList(segments, self.trimmed_to)
 
     def measuring(self, ledger_id: int, contents: Contents) -> LedgerList:
-        """Set the timestamps of a closed ledger, if the list still has it."""
         return LedgerList(
             (
                 one if one.ledger_id != ledger_id else measured(one, contents)
@@ -302,9 +268,8 @@ class LedgerList:
         )
 
     def forked(self, point: ForkPoint, now_ms: int) -> LedgerList:
-        """Return the ledgers of a fork: the same ledgers at the same offsets, all closed for it.
-
-        Raises `ValueError` when the list does not have the cut ledger (any more).
+        """Return a fork's ledgers, all closed for it; raise `ValueError` if the cut ledger
+        is gone.
         """
         at = point.offset
         if at < self.earliest_offset:
@@ -337,7 +302,6 @@ class LedgerList:
         return LedgerList(found, self.earliest_offset)
 
     def dropped_in(self, newer: LedgerList) -> list[int]:
-        """Return the ledgers of this list that `newer` does not have."""
         kept = {segment.ledger_id for segment in newer.segments}
         return [segment.ledger_id for segment in self.segments if segment.ledger_id not in kept]
 

@@ -1,8 +1,8 @@
 """Drive the reference counts of ledgers that several partitions name (rules: orphan_ledgers.py).
 
-Every ledger that leaves a partition's record must be released here: deleting it directly might
-delete a ledger that a fork reads. A crash leaves outdated referrers, or a record without referrers
-whose ledger is not deleted yet; the sweep finds both.
+Release here every ledger that leaves a partition's record: deleting it directly might delete a
+fork's ledger. A crash leaves outdated referrers, or an undeleted ledger without referrers; the
+sweep finds both.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _AT_ONCE = 16
 _LOOKED_AT_MAX = 2_000
-"""The most shared ledgers that a sweep examines."""
 _CHANGED = (RecordExists, RecordNotFound, VersionConflict)
 """Another process changed the record first: read it again."""
 
 
 def referrer_of(name: PartitionName, incarnation: str) -> Referrer:
-    """Return a partition as a shared ledger's record names it."""
     return Referrer(name.namespace, name.topic, name.partition, incarnation)
 
 
 class SharedLedgers:
-    """Adds and removes referrers. `released` counts the referrers that the sweep removed."""
+    """`released` counts the referrers that sweeps removed."""
 
     def __init__(
         self, shares: ShareStore, topics: TopicStore, ledgers: LedgerClient, shares_max: int
@@ -51,9 +49,9 @@ class SharedLedgers:
         self.released = 0
 
     async def refer(self, ledger_id: int, referrers: Iterable[Referrer]) -> None:
-        """Return when these partitions are stored as referrers of the ledger.
+        """Return when these partitions are stored as referrers.
 
-        Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, `MetadataUnavailable` (then they may be stored).
+        Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, `MetadataUnavailable` (they may be stored).
         """
         wanted = tuple(referrers)
         while True:
@@ -66,19 +64,18 @@ class SharedLedgers:
                 return
 
     async def referrers(self, ledger_id: int) -> tuple[Referrer, ...]:
-        """Return the partitions that refer to the ledger, or did; empty if it was never shared."""
+        """Return the ledger's referrers, some perhaps outdated; empty if never shared."""
         record, _ = await self._shares.read(ledger_id)
         return () if record is None else record.referrers
 
     async def is_shared(self, ledger_id: int) -> bool:
-        """Whether other partitions than the first may name the ledger."""
+        """Return whether several partitions may name the ledger."""
         return (await self._shares.read(ledger_id))[1] != ABSENT
 
     async def release(self, ledger_id: int, referrer: Referrer) -> bool:
-        """Remove a partition whose record no longer names the ledger; delete the ledger after the
-        last.
+        """Remove a partition whose record dropped the ledger; after the last, delete the ledger.
 
-        True when the ledger is deleted. May be repeated. Raises errors of the metadata store.
+        Returns whether it is deleted; may be repeated.
         """
         while True:
             record, version = await self._shares.read(ledger_id)
@@ -95,14 +92,13 @@ class SharedLedgers:
                 return True
 
     async def release_quietly(self, ledger_id: int, referrer: Referrer) -> None:
-        """Release the ledger, and only log a failure: it costs space, not safety."""
+        """Release the ledger and only log a failure: it costs space, not safety."""
         try:
             await self.release(ledger_id, referrer)
         except OctavoError as error:
             _log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
 
     async def _end(self, ledger_id: int, version: int) -> None:
-        """Delete a ledger without referrers, then its record of referrers."""
         await self._delete(ledger_id)
         with contextlib.suppress(RecordNotFound):
             await self._shares.delete(ledger_id, version)
@@ -112,10 +108,7 @@ class SharedLedgers:
             await self._ledgers.delete(ledger_id)
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Remove outdated referrers whose topics are `mine`.
-
-        Raises errors of the metadata store.
-        """
+        """Remove outdated referrers whose topics are `mine`."""
         if not self._to_look_at:
             self._to_look_at = await self._shares.list()
         turn = self._to_look_at[:_LOOKED_AT_MAX]
@@ -133,7 +126,7 @@ class SharedLedgers:
             with contextlib.suppress(VersionConflict):
                 await self._end(ledger_id, version)
             return
-        # Sync, so that the topics and records read next are at least as new as the referrers.
+        # Topics and records read next are at least as new as the referrers.
         await self._topics.sync()
         for referrer in record.referrers:
             if mine(TopicName(referrer.namespace, referrer.topic)) and await self._is_gone(

@@ -1,10 +1,8 @@
 """Batches unpacked for readers of single messages, with bounds on memory and time.
 
-The newest few stay unpacked, up to a bound in bytes over all partitions, because consumers take a
-batch in parts. Only unpacked bytes and marks are kept; record objects are made for each reader,
-some at a time (protocol/windows.py). Large batches are unpacked and used one after another, so
-beyond the bound at most one of them is in memory (`RECORDS_BYTES_MAX`). Readers of other batches do
-not wait: the event loop gets control every millisecond.
+The newest few stay unpacked, because consumers take a batch in parts; record objects are made some
+at a time. Large batches are unpacked one after another, so at most one is in memory beyond the
+bound. The event loop gets control every millisecond.
 """
 
 from __future__ import annotations
@@ -25,26 +23,23 @@ from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS, BatchWindows
 
 OVERHEAD_BYTES = 1024
-"""About what a kept small batch costs in addition to its bytes."""
+"""What a kept small batch costs besides its bytes."""
 RECORDS_A_TURN = 500
-"""After this many records, over all calls, the event loop turns: two or three milliseconds."""
+"""Then the event loop turns: two or three milliseconds, over all calls."""
 _Key = tuple[int, int, int]
-"""Ledger, entry and checksum: if a fork has only a part of a batch, that is a different batch."""
+"""With the checksum: a fork's part of a batch is a different batch."""
 
 
 class Turns:
-    """Bounds the work on single messages in each turn of the event loop, over all calls.
+    """Bounds the work on single messages in each turn of the loop, over all calls.
 
-    Taking a message out of its batch and encoding it as JSON takes microseconds, and a call may ask
-    for thousands. If each call only yielded now and then, sixty such calls would share the next
-    turn, and a publish would wait for all sixty. So all reads and receives of a broker are counted
-    together, and calls beyond a turn's share continue one after another.
+    If calls only yielded now and then, sixty calls would share the next turn, and a publish would
+    wait for them all.
     """
 
     def __init__(self) -> None:
         self._line = asyncio.Lock()
         self._records = 0
-        """Records processed since the loop turned."""
 
     async def take(self, records: int) -> None:
         """Return when `records` more may be processed without yielding."""
@@ -62,13 +57,12 @@ class OpenBatches:
         self.kept_bytes = 0
         self._turn = asyncio.Lock()
         self.turns = Turns()
-        """Shared by all callers that process single messages of these batches."""
 
     @asynccontextmanager
     async def opened(self, batch: StoredBatch) -> AsyncGenerator[BatchWindows]:
-        """Unpack the batch for the duration of the block, which should await only `turns`.
+        """Unpack the batch during the block, which should await only `turns`.
 
-        Raises `InvalidBatch` when it cannot be unpacked, `UnsupportedCompression`.
+        Raises `InvalidBatch`, `UnsupportedCompression`.
         """
         key = (batch.ledger_id, batch.entry_id, batch.header.crc)
         if not is_large(batch.header):
@@ -79,7 +73,6 @@ class OpenBatches:
 
     @asynccontextmanager
     async def opening(self, batch: Buffer) -> AsyncGenerator[BatchWindows]:
-        """Unpack a batch that is needed only once, without keeping it."""
         if not is_large(read_header(batch)):
             yield await open_batch(batch)
             return
@@ -88,7 +81,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def readable(self, batch: StoredBatch) -> AsyncGenerator[ReadableBatch]:
-        """Unpack the batch for a subscription, which must get past damaged batches too."""
+        """Unpack the batch for a subscription, which must get past damaged batches."""
         async with AsyncExitStack() as stack:
             windows: BatchWindows | _Damaged
             try:
@@ -121,8 +114,6 @@ class OpenBatches:
 
 
 class ReadableBatch:
-    """The messages of a batch, by their index in the batch."""
-
     def __init__(self, windows: BatchWindows | _Damaged, turns: Turns) -> None:
         self._windows = windows
         self._turns = turns
@@ -130,14 +121,14 @@ class ReadableBatch:
         self._records: list[Record] = []
 
     def holds(self, index: int) -> bool:
-        """Whether this message is available; if not, call `turn_to`."""
+        """Return whether this message is available; if not, call `turn_to`."""
         return 0 <= index - self._first < len(self._records)
 
     async def turn_to(self, index: int) -> None:
-        """Unpack this message and its neighbours, when it is this call's turn.
+        """Unpack this message and its neighbours, at this call's turn.
 
-        A damaged message becomes an empty message with a header that says why: a subscription must
-        not stop there. (The batch's checksum is right, so its producer made the damage.)
+        A damaged message becomes an empty message whose header says why: a subscription must not
+        stop there. (The checksum is right: its producer made the damage.)
         """
         span = self._windows.span(index)
         await self._turns.take(len(span))
@@ -151,8 +142,6 @@ class ReadableBatch:
 
 
 class _Damaged:
-    """Stands in for the windows of a batch that cannot be unpacked."""
-
     def __init__(self, record_count: int, why: Exception) -> None:
         self._record_count = record_count
         self._why = why
@@ -161,7 +150,6 @@ class _Damaged:
         return range(index, min(index + WINDOW_RECORDS, self._record_count))
 
     def readable_window(self, index: int) -> tuple[int, list[Record]]:
-        """See `BatchWindows.readable_window`."""
         return index, _empty(self.span(index), self._why)
 
 

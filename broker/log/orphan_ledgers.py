@@ -1,58 +1,35 @@
 """Orphan ledgers: which ledgers no record names or ever will, so that they may go. Pure.
 
-A partition's record says which ledgers make it up. A failed opening, a roll-over with an unknown
-outcome, a crash between making a ledger and naming it, an incomplete deletion: each leaves a ledger
-that no record names. That alone proves nothing, because an owner may be about to name it. So every
-ledger made for a partition is labelled, in its custom metadata, with the topic's incarnation and
-the epoch e that the partition's record had when the ledger was made. Only a change of a record of
-that incarnation, at epoch e, may name it:
+A crash or failure between making a ledger and naming it leaves a ledger that no record names, but
+so does an owner that is about to name it. So each ledger's custom metadata has a label: the topic's
+incarnation, and the epoch e of the partition's record when it was made. Only a change of a record
+of that incarnation at epoch e may name it:
 
-    opening                  made after the record was read at e, named by the change from e to
-    (partition/opening.py)   e + 1; if another owner has made it e + 1 first, the change fails
-    roll-over and insertion  made and named by one task of an owner at e, which ends before the
-    (partition/rollover.py)  owner opens the partition again; if another owner opens it, the
-                             change fails. Inserted ledgers belong to a bulk load, without a
-                             label, or to a large message
-    large message            made by an upload at e, named by an insertion of the pipeline that
-    (partition/large.py)     was open when the upload began; the pipeline ends before the epoch
-                             changes
-    state ledger             made at e. If its owner has reopened the partition meanwhile, the
-    (state/log.py)           owner does not name it at e + 1, but makes another ledger
+    opening                  named by the change from e to e + 1
+    roll-over and insertion  made and named by one task, which ends before the epoch changes
+    large message            named by the pipeline in which the upload began, likewise
+    state ledger             after a reopening, its owner makes another ledger
     jobs, deletions          name no ledger with such a label
 
-A change is a compare-and-set of the whole record, so a late or repeated change of epoch e fails
-once the epoch is above e. Epochs never fall within an incarnation, incarnations never come back,
+A change is a compare-and-set of the whole record, epochs never fall, incarnations never come back,
 and a ledger that left a record is not named again. So if a record that was read *after* the ledger
-was listed does not name the ledger, the ledger may go when that record's epoch is above e, or the
-topic has another incarnation, or is gone. Ledgers of a topic that is being deleted are left to the
-deletion, until it is done.
+was listed does not name it, the ledger may go when that record's epoch is above e, or the topic has
+another incarnation, or is gone. A topic's deletion removes its own ledgers. A compaction's ledger
+is labelled with its run instead: only a record with that run can name it. Ledgers without labels
+are not judged.
 
-An unnamed ledger of the record's current epoch stays until the next opening raises the epoch. A
-broker's compaction ledger is labelled with its run instead of the epoch, and was made while the
-record had that run. Only a record that still has the run can name the ledger, and a run that left
-the record never comes back (metadata/compactions.py). A ledger that forks share (below) is not
-judged by its label, which names only the first partition. Nor are ledgers without these labels
-(older versions, private ledgers of bulk loads, views that jobs made, other users of the bookies):
-`octavo pipeline gc` handles bulk loads and views.
+Reference counts say which partitions share a ledger with forks: a record for each shared ledger has
+its referrers. Three rules need no lock:
 
-Reference counts say which partitions share a ledger, and when it may be deleted. A fork's
-partitions begin with ledgers of the forked topic. Each shared ledger has a separate record with its
-referrers: all partitions whose records name it. A ledger that only one partition names has no such
-record. Three rules make this safe without a lock:
-
-    joining         before the new partition's record exists, add the new partition, and the
-                    partition whose ledger it shares, as referrers; then check that this
-                    partition's record still names the ledger
-    leaving         remove the ledger from the partition's record; only then read the referrers
-                    and remove the partition from them
+    joining         before the new partition's record exists, add it and the partition whose
+                    ledger it shares as referrers; then check that the latter still names it
+    leaving         remove the ledger from the partition's record; only then the referrer
     the last one    leaves a record without referrers, which no partition may join; deletes the
                     ledger; and then deletes that record
 
-So if a partition joins while another leaves, at least one of them sees the other: the leaving one
-finds the newcomer among the referrers, or the newcomer finds that the record no longer names the
-ledger, and gives up. Once a partition's record has dropped a ledger, it never names it again. So
-any broker may remove a referrer whose record does not name the ledger, unless its topic is still
-being made. A crash leaves too many referrers, never too few, and a sweep removes them by `is_gone`.
+So of a joining and a leaving partition, at least one sees the other, and the joining partition
+gives up if the ledger is gone. A crash leaves too many referrers, never too few; a sweep removes
+them by `is_gone`.
 """
 
 from __future__ import annotations
@@ -75,11 +52,11 @@ class Label(NamedTuple):
     incarnation: str
     epoch: int
     run: str = ""
-    """The compaction run that made the ledger; then there is no epoch."""
+    """The compaction run that made it, in place of an epoch."""
 
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
-    """Return the custom metadata of a ledger of this `kind`, made while `record` is current."""
+    """Return the metadata of a ledger made while `record` is current."""
     assert kind.encode() in _KINDS, kind
     return {
         _PARTITION: str(name).encode(),
@@ -90,7 +67,6 @@ def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[s
 
 
 def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dict[str, bytes]:
-    """Return the custom metadata of a ledger that this compaction run makes for its view."""
     return {
         _PARTITION: str(name).encode(),
         _KIND: KIND,
@@ -100,7 +76,7 @@ def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dic
 
 
 def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
-    """Return the partition for which a broker made the ledger; None for all other ledgers."""
+    """Return the partition for which a broker made the ledger, if any."""
     if custom.get(_KIND) not in _KINDS:
         return None
     return _named_partition(custom)
@@ -117,7 +93,6 @@ def _named_partition(custom: Mapping[str, bytes]) -> PartitionName | None:
 
 
 def label_of(custom: Mapping[str, bytes]) -> Label | None:
-    """Return the label in a ledger's custom metadata; None without a valid label."""
     compacted = custom.get(_KIND) == KIND
     partition = _named_partition(custom) if compacted else partition_of(custom)
     try:
@@ -132,7 +107,7 @@ def label_of(custom: Mapping[str, bytes]) -> Label | None:
 
 
 def _number(text: str) -> int:
-    """Parse a number. Raises `ValueError` for text that `str` of a number would not give."""
+    """Parse a number in the form that `str` gives; else raise `ValueError`."""
     number = int(text)
     if str(number) != text or number < 0:
         raise ValueError(text)
@@ -142,10 +117,9 @@ def _number(text: str) -> int:
 def may_go(
     ledger_id: int, label: Label, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """Whether no record names the ledger or ever will.
+    """Return whether no record names the ledger or ever will.
 
-    `topic` and `record` belong to the label's partition, None if missing; both were read after the
-    ledger had been listed.
+    `topic` and `record`, None if missing, were read after the ledger was listed.
     """
     if record is not None and ledger_id in named_ledgers(record):
         return False
@@ -166,10 +140,8 @@ def named_ledgers(record: PartitionRecord) -> set[int]:
 
 
 class Suspects:
-    """Ledgers that may go by one check; they are deleted only after a second check.
-
-    By the rule above one check is enough; the second protects against errors in the rule's
-    assumptions. Times are seconds of a steady clock.
+    """Ledgers that may go by one check, deleted after a second: against errors in the rule. Times
+    are steady seconds.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -181,24 +153,22 @@ class Suspects:
         return sorted(self._since_s)
 
     def judged(self, ledger_id: int, now_s: float, *, goes: bool) -> bool:
-        """Note a check at `now_s`; True if the ledger may go by two checks at least a grace
-        apart."""
+        """Note a check; return whether two checks, a grace apart, let the ledger go."""
         if not goes:
             self.acquitted(ledger_id)
             return False
         return now_s - self._since_s.setdefault(ledger_id, now_s) >= self._grace_s
 
     def acquitted(self, ledger_id: int) -> None:
-        """Forget a suspect, because it is named, or deleted."""
         self._since_s.pop(ledger_id, None)
 
 
 def joined(
     ledger_id: int, record: ShareRecord | None, referrers: Iterable[Referrer], most: int
 ) -> ShareRecord:
-    """Add these referrers. `record`: None if the ledger was never shared.
+    """Add referrers to a share record, None if the ledger was never shared.
 
-    Raises `LEDGER_GOING` when it is being deleted, `TOO_MANY_FORKS` beyond `most` referrers.
+    Raises `LEDGER_GOING`, `TOO_MANY_FORKS` beyond `most`.
     """
     if record is None:
         record = ShareRecord()
@@ -215,17 +185,16 @@ def joined(
 
 
 def left(record: ShareRecord, referrer: Referrer) -> ShareRecord:
-    """Remove this referrer. If none is left, no partition may join: delete the ledger."""
+    """Remove this referrer; without referrers, delete the ledger."""
     return ShareRecord(tuple(one for one in record.referrers if one != referrer), record.extra)
 
 
 def is_gone(
     ledger_id: int, referrer: Referrer, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """Whether the referrer's record does not name the ledger and never will.
+    """Return whether the referrer's record will never name the ledger.
 
-    `topic` and `record` are the referrer's, None if missing; both were read after the ledger's
-    referrers.
+    `topic` and `record`, None if missing, were read after the referrers.
     """
     if record is not None and ledger_id in {one.ledger_id for one in record.ledgers}:
         mine = record.incarnation == referrer.incarnation

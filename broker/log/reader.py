@@ -1,10 +1,9 @@
 """Read batches of a partition from its ledgers: by offset, by time, by message id.
 
-Batches that are no longer in the tail cache are read from bookies, or from an offloaded object if
-the bookies do not have them. To find an offset, the list of ledgers gives the ledger, the sparse
-index a range of entries, and the headers of single batches the entry. A reader that continues where
-it stopped finds the next chunk read ahead. Memory is bounded: readers per partition, streams read
-ahead, and bytes read ahead over all partitions.
+From bookies, or from an offloaded object if they no longer have them. To find an offset, the ledger
+list gives the ledger, the sparse index a range of entries, and batch headers the entry. A
+continuing reader finds the next chunk read ahead. Memory is bounded: readers per partition, and
+bytes read ahead over all partitions.
 """
 
 from __future__ import annotations
@@ -51,9 +50,7 @@ from octavo.security.keys.errors import KeyMissing
 T = TypeVar("T")
 AnyReader = LedgerReader | OffloadedReader
 Headers = Sequence[tuple[str, bytes | None]]
-"""The headers of a record."""
 CHUNK_BYTES = 1024 * 1024
-"""How many bytes are read ahead at a time."""
 _CHUNK_ENTRIES_MAX = 1_000
 _READERS_MAX = 16
 _STREAMS_MAX = 8
@@ -71,28 +68,24 @@ _Reader = TypeVar("_Reader", bound=_Closes)
 
 
 class OpenReaders(Generic[_Reader]):
-    """Readers of ledgers that stay open while in use, at most `readers_max`.
-
-    Beyond that the least recently used reader is closed.
-    """
+    """Open readers of ledgers; the least recently used is closed beyond `readers_max`."""
 
     def __init__(self, readers_max: int) -> None:
         self._readers_max = readers_max
         self._open: OrderedDict[int, _Reader] = OrderedDict()
 
     def get(self, ledger_id: int) -> _Reader | None:
-        """Return the open reader of this ledger, if any."""
         return self._open.get(ledger_id)
 
     async def get_or_open(
         self, ledger_id: int, opened_by: Callable[[], Awaitable[_Reader]]
     ) -> _Reader:
-        """Return the open reader of this ledger, or a new one. Raises the errors of opening."""
+        """Return the ledger's reader, opened if needed."""
         reader = self._open.get(ledger_id)
         if reader is None:
             opened = await opened_by()
             reader = self._open.setdefault(ledger_id, opened)
-            # Before the first await: other calls may drop it, or open more readers, meanwhile.
+            # Before the first await: other calls may drop it meanwhile.
             self._open.move_to_end(ledger_id)
             if reader is not opened:  # another call opened one first
                 await opened.close()
@@ -103,33 +96,30 @@ class OpenReaders(Generic[_Reader]):
         return reader
 
     async def drop(self, ledger_id: int, reader: _Reader) -> None:
-        """Close the reader; the next caller opens a new one."""
         if self._open.get(ledger_id) is reader:
             del self._open[ledger_id]
         await reader.close()
 
     async def close(self) -> None:
-        """Close all readers; a reader that is being opened now is closed when it is open."""
+        """Close all readers, also those still being opened."""
         self._readers_max = 0
         while self._open:
             await self._open.popitem()[1].close()
 
 
 class ReadAheadBudget:
-    """Bounds the bytes read ahead over all partitions. Pure."""
+    """Bounds the bytes read ahead over all partitions; pure."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
 
     def take(self, amount: int) -> bool:
-        """Reserve `amount` bytes; False if there is no room."""
         if amount > self._left:
             return False
         self._left -= amount
         return True
 
     def give_back(self, amount: int) -> None:
-        """Return bytes that `take` has reserved."""
         self._left += amount
 
 
@@ -157,11 +147,9 @@ class LogReader:
         self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
 
     def follow(self, last_entry: Callable[[int], int]) -> None:
-        """Set the function that returns an open ledger's last confirmed entry."""
         self._last_entry = last_entry
 
     async def close(self) -> None:
-        """Close the readers and drop everything read ahead."""
         while self._ahead:
             self._drop_stream(next(iter(self._ahead)))
         await self._readers.close()
@@ -169,9 +157,9 @@ class LogReader:
     async def read(
         self, offset: int, end: int, bytes_max: int, count_max: int
     ) -> list[StoredBatch]:
-        """Read batches from the batch that contains `offset` on, at least one; `offset` < `end`.
+        """Read batches from the batch that contains `offset`, at least one; `offset` < `end`.
 
-        Raises `OffsetTrimmed` when retention removes the ledger during the call.
+        Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
         """
         assert offset < end
         if offset < self._record.ledgers.earliest_offset:
@@ -195,7 +183,6 @@ class LogReader:
         return taken
 
     async def batch_of(self, message_id: MessageId) -> StoredBatch:
-        """Read the batch that a message id names. Raises `MessageNotFound`."""
         segment = self._record.ledgers.segment_of(message_id.ledger_id)
         if segment is not None and message_id.entry_id <= await self._last_entry_of(segment):
             entry_id = message_id.entry_id
@@ -207,10 +194,7 @@ class LogReader:
         raise MessageNotFound(f"{self._name} has no message {message_id}")
 
     async def piece(self, segment: PartitionLedger, index: int) -> StoredBatch:
-        """Read the batch with a piece of this ledger's large message.
-
-        Raises `OffsetTrimmed` when it was removed.
-        """
+        """Read the batch with a piece of a large message; raise `OffsetTrimmed`."""
         starts = segment.base_offset + index
         try:
             found = await self._undamaged(
@@ -221,8 +205,7 @@ class LogReader:
         return found[0]
 
     async def offset_at(self, time_ms: int, segment: PartitionLedger, least: int = 0) -> int | None:
-        """Find the ledger's first offset from `least` on with a message as new as `time_ms`, if
-        any.
+        """Find the first offset from `least` with a message as new as `time_ms`.
 
         For the cost see `EntrySource.as_new_as`.
         """
@@ -252,9 +235,9 @@ class LogReader:
         return segment.base_offset + found
 
     async def contents_of(self, segment: PartitionLedger) -> Contents:
-        """Measure a closed ledger by the headers of all its batches: this reads all of it.
+        """Measure a closed ledger, which reads all of its headers.
 
-        In a ledger that was cut, the last batch counts with all its messages.
+        A batch at a fork's cut counts with all its messages.
         """
         last = await self._last_entry_of(segment)
 
@@ -270,9 +253,9 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """Return an entry's header, as readers see it; its base offset is relative to the ledger.
+        """Return an entry's header; its base offset is relative to the ledger.
 
-        For callers that do not know yet how many messages the ledger holds.
+        For callers that do not know how many messages the ledger holds.
         """
 
         async def read(reader: AnyReader) -> BatchHeader:
@@ -283,14 +266,14 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header_at(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """Return the header of a confirmed entry, as readers see it, relative to the ledger."""
+        """Return a confirmed entry's header, relative to the ledger."""
         found = await self._undamaged(segment, lambda: self._one_header(segment, entry_id))
         return shown(found, segment.appended)
 
     async def headers_from(
         self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, BatchHeader]]:
-        """Return entry id and header of every batch from `first_entry` on, to rebuild producers."""
+        """Return entry id and header of each batch from `first_entry`."""
         last = await self._last_entry_of(segment)
         if first_entry > last:
             return []
@@ -308,10 +291,9 @@ class LogReader:
     async def heads_from(
         self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, Headers]]:
-        """Return the end of every batch from `first_entry` on, and the headers of its first record.
+        """Return each batch's end, relative to the ledger, and its first record's headers.
 
-        Offsets are relative to the ledger. Rebuilds the writers of a durable stream; compressed
-        batches are left out, because appends to durable streams are never compressed.
+        For writers of durable streams, whose appends are never compressed.
         """
         last = await self._last_entry_of(segment)
         if first_entry > last:
@@ -333,7 +315,6 @@ class LogReader:
         return await self._undamaged(segment, attempt)
 
     async def entry_of(self, segment: PartitionLedger, offset: int) -> int:
-        """Find the entry of this ledger that contains the absolute `offset`."""
         hint = self._hints.get(offset)
         if hint is not None and hint[0] == segment.ledger_id:
             return hint[1]
@@ -368,7 +349,6 @@ class LogReader:
         return low
 
     def forget(self, ledger_id: int) -> None:
-        """Drop everything that was cached about a ledger that left the partition."""
         self._index.forget(ledger_id)
         for offset, (hinted, _) in list(self._hints.items()):
             if hinted == ledger_id:
@@ -410,7 +390,6 @@ class LogReader:
         self._budget.give_back(CHUNK_BYTES)
 
     async def _load(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
-        """Read about `bytes_wanted` of a ledger, from the batch that contains `offset` on."""
         if offset < self._record.ledgers.earliest_offset:  # trimmed since the call began
             raise self._trimmed(offset)
         segment = self._record.ledgers.find(offset)
@@ -429,8 +408,8 @@ class LogReader:
         try:
             return await self._undamaged(segment, lambda: self._run(segment, offset, bytes_wanted))
         except PartitionDamaged as error:
-            # Entries before the damage are good, except the last: too high a count shows only at
-            # the entry behind it.
+            # Entries before the damage are good, except the last: too high a count shows at the
+            # entry behind.
             with contextlib.suppress(LedgerDamaged):
                 front = await self._run(segment, offset, bytes_wanted, error.entry_id - 1)
                 if front:
@@ -470,16 +449,16 @@ class LogReader:
             self._hints.popitem(last=False)
 
     async def _one_header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """Return an unchecked header, for a search: a read of the entries checks the continuity."""
+        """Return an unchecked header for a search; reading the entries checks continuity."""
         (entry,) = await self._read(segment, entry_id, entry_id)
         return Continuity(segment.ledger_id).checked(entry)
 
     async def _entries(
         self, segment: PartitionLedger, first: int, last: int, starts: int | None = None
     ) -> list[StoredBatch]:
-        """Read batches and check that they follow one another. Raises `LedgerDamaged`.
+        """Read batches; raise `LedgerDamaged` unless they follow one another.
 
-        `starts`: the offset of the first batch, if known; else the entry before it is read as well.
+        `starts`: the first batch's offset; None: the entry before is read as well.
         """
         known = starts is not None or first == 0
         entries = await self._read(segment, first if known else first - 1, last)
@@ -501,8 +480,7 @@ class LogReader:
     async def _cut(
         self, segment: PartitionLedger, entry: Entry, header: BatchHeader
     ) -> tuple[BatchHeader, bytes]:
-        """Return the last batch before a cut, shortened if the cut lies in it. Raises
-        `LedgerDamaged`."""
+        """Return the last batch before a fork's cut, shortened if needed."""
         assert segment.count is not None
         kept = segment.count - header.base_offset
         if not 0 < kept <= header.record_count:
@@ -544,7 +522,7 @@ class LogReader:
         )
 
     async def _undamaged(self, segment: PartitionLedger, read: Callable[[], Awaitable[T]]) -> T:
-        """Call `read`; if entries do not follow one another, retry with another copy.
+        """Call `read`; if entries do not follow one another, try another copy.
 
         Raises `PartitionDamaged` when every copy is damaged.
         """
@@ -568,12 +546,11 @@ class LogReader:
     async def _where_it_lies(
         self, segment: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]
     ) -> T:
-        """Call `read`; if the bookies no longer have the ledger, retry with its offloaded copy."""
+        """Call `read`; if the bookies no longer have the ledger, use its offloaded copy."""
         try:
             return await read(reader)
         except KeyMissing:
-            # The data key of an offloaded copy is in the partition's record, and may have been
-            # wrapped again.
+            # An offloaded copy's data key, in the record, may have been wrapped again.
             if not isinstance(reader, OffloadedReader) or not await self._is_rewrapped(segment):
                 raise
             return await read(await self._reader(segment))
@@ -595,7 +572,7 @@ class LogReader:
         return True
 
     async def _catch_up(self, reader: AnyReader, entry_id: int) -> None:
-        """Wait until the bookies know the owner's last confirmed entry, which takes moments."""
+        """Wait until the bookies know the owner's last confirmed entry."""
         try:
             async with asyncio.timeout(_CONFIRM_WAIT_S):
                 while await reader.refresh() < entry_id:
@@ -622,7 +599,7 @@ class LogReader:
         return await open_offloaded(segment.ledger_id, segment.offload, self._ledgers.keys)
 
     async def _moved(self, segment: PartitionLedger) -> PartitionLedger | None:
-        """Return the ledger's segment if only an offloaded copy is left; else None."""
+        """Return the segment if only an offloaded copy is left."""
         await self._record.look()
         moved = self._record.ledgers.segment_of(segment.ledger_id)
         if moved is None or not is_only_copy(moved.offload):
@@ -646,7 +623,7 @@ class LogReader:
         reader = await self._reader(segment)
         if reader.is_closed or segment.cut >= 0:
             return reader
-        # The reader was opened while the ledger was growing: its end may be outdated.
+        # Opened while the ledger was growing: its end may be outdated.
         await self._readers.drop(segment.ledger_id, reader)
         return await self._reader(segment)
 
@@ -657,12 +634,9 @@ class LogReader:
 
 
 class LedgerTimes:
-    """Measures the times of closed ledgers whose segments do not have them.
+    """Measures closed ledgers with an unknown `disorder_ms`, as recovery leaves them.
 
-    If a ledger was closed by recovery, or by a version that read only its first and last batch, its
-    segment has an unknown `disorder_ms`: its newest message may be newer than `last_ms`. When a
-    caller needs to know, the whole ledger is read once; the result is kept while the partition is
-    open here. One ledger is read at a time; the result takes some numbers per ledger.
+    Reads one ledger at a time, whole, and keeps the result while the partition is open here.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -671,7 +645,6 @@ class LedgerTimes:
         self._turn = asyncio.Lock()
 
     async def of(self, segment: PartitionLedger) -> Contents:
-        """Measure a closed ledger. Raises the errors of reading it."""
         async with self._turn:  # concurrent callers for the same ledger read it only once
             contents = self._known.get(segment.ledger_id)
             if contents is None:
@@ -687,6 +660,5 @@ async def _ready(batches: list[StoredBatch]) -> list[StoredBatch]:
 
 
 def _look_at_error(task: asyncio.Task[list[StoredBatch]]) -> None:
-    """Mark a failed read-ahead as retrieved: a reader that needs the chunk reads it again."""
     if not task.cancelled():
         task.exception()

@@ -1,15 +1,13 @@
 """A partition's record as its owner last wrote it, changed by compare-and-set, one at a time.
 
-The record says which ledgers make up the partition, so a change decides what is part of the log.
-Promise: a change takes effect on exactly the record that this owner knew, or raises `OwnershipLost`
-because another process has changed the record. After a lost reply the record is read again, and
-tells whether the write was ours: an epoch has one owner, and ledger ids never repeat. A take-over
-that names no new ledger might be another broker's, so it counts as lost and starts again. Besides
-the owner, jobs may change where closed ledgers lie, and the compacted view (metadata/offloads.py).
+Promise: a change takes effect on exactly the record that this owner knew, or raises
+`OwnershipLost`. After a lost reply the record is read again, and tells whether the write was ours:
+an epoch has one owner, and ledger ids never repeat. A take-over that names no new ledger might be
+another broker's, so it counts as lost. Besides the owner, jobs may change where closed ledgers lie,
+and the compacted view.
 
-The record belongs to one incarnation of the topic. A deletion marks the topic first, then its
-partitions' records, then waits until no owner has a claim. A newer claim finds the mark, or a later
-topic, when it reads here, and is given up.
+The record belongs to one incarnation. A deletion marks the topic, then the records, then waits for
+claims to end; so a newer claim finds the mark.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def with_ledgers(record: PartitionRecord, ledger_list: LedgerList) -> PartitionR
 
 
 def _is_nobody_elses(wanted: PartitionRecord, known: PartitionRecord) -> bool:
-    """Whether only the owner that knew `known` can have written `wanted`."""
+    """Return whether only the owner that knew `known` can have written `wanted`."""
     return wanted.epoch == known.epoch or not _named(wanted) <= _named(known)
 
 
@@ -45,7 +43,7 @@ def _named(record: PartitionRecord) -> set[int | None]:
 
 
 class OwnershipLost(BrokerError):
-    """Another owner has changed the partition's record: our view is outdated."""
+    """Another owner changed the record: our view is outdated."""
 
     name = "ownership-lost"
     scope = Scope.LEDGER
@@ -53,7 +51,7 @@ class OwnershipLost(BrokerError):
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
-        """Whether our change certainly never took effect, so its new ledgers may be deleted."""
+        """Our change certainly never took effect: its new ledgers may be deleted."""
 
 
 def was_refused(error: BaseException) -> bool:
@@ -61,7 +59,7 @@ def was_refused(error: BaseException) -> bool:
 
 
 class PartitionRecordKeeper:
-    """`value`: the record as last read or written; `ledgers`: its ledgers. `change` sets both."""
+    """`value` and `ledgers`, as last read or written."""
 
     def __init__(
         self, topics: TopicStore, name: PartitionName, timeout_ms: int, incarnation: str
@@ -77,9 +75,9 @@ class PartitionRecordKeeper:
         self.ledgers = LedgerList()
 
     async def read(self) -> PartitionRecord:
-        """Read the record; the first owner creates it. Call this only with the owner's claim.
+        """Read the record, with the owner's claim; the first owner creates it.
 
-        Raises `TopicNotFound` when this incarnation of the topic is gone.
+        Raises `TopicNotFound` when this incarnation is gone.
         """
         self._guard = await self.check_topic()
         while True:
@@ -93,8 +91,8 @@ class PartitionRecordKeeper:
                 continue
             if value.incarnation == self._incarnation:
                 break
-            # No incarnation: an older version wrote the record. Another incarnation: that topic is
-            # deleted, because ours exists, and a late opening recreated the record.
+            # Without an incarnation: of an older version. With another: a late opening recreated a
+            # deleted topic's record.
             mine = PartitionRecord() if value.incarnation else value
             with contextlib.suppress(VersionConflict):
                 mine = replace(mine, incarnation=self._incarnation)
@@ -107,7 +105,7 @@ class PartitionRecordKeeper:
         return value
 
     async def check_topic(self) -> str | None:
-        """Return the guard of the topic's records. Raises `TopicNotFound` as `read` does."""
+        """Return the guard of the topic's records."""
         topic = self._name.topic_name
         try:
             record, _ = await self._topics.read_topic(*topic)
@@ -123,8 +121,8 @@ class PartitionRecordKeeper:
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
         """Set the record to `make(value)`.
 
-        Raises `OwnershipLost`, and `MetadataUnavailable` when the store does not answer in time:
-        then the outcome is unknown, and the partition must be opened again.
+        Raises `OwnershipLost`, or `MetadataUnavailable`: the outcome is unknown, and the partition
+        must be opened again.
         """
         try:
             async with self._turn, asyncio.timeout(self._timeout_s):
@@ -137,10 +135,9 @@ class PartitionRecordKeeper:
             ) from error
 
     async def look(self, *, newest: bool = False) -> None:
-        """Learn where closed ledgers are now. Raises `MetadataUnavailable`.
+        """Learn where closed ledgers are now; `newest`: see all earlier writes.
 
-        `newest`: see everything written before this call; else the view may be a moment old. A
-        change by another owner is ignored here: the next write fails.
+        Ignores another owner's change: the next write fails.
         """
         with contextlib.suppress(RecordNotFound):
             async with self._turn:
@@ -156,7 +153,6 @@ class PartitionRecordKeeper:
         self.ledgers = LedgerList(value.ledgers, value.trimmed_offset)
 
     async def _put(self, wanted: PartitionRecord) -> tuple[PartitionRecord, int]:
-        """Write the record; return it with its version."""
         known, version = self.value, self._version
         unsure = False
         while True:

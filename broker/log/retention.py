@@ -12,8 +12,8 @@ from octavo.metadata.topics import PartitionLedger
 class RetentionPolicy(NamedTuple):
     """Which messages may be trimmed; None: no limit.
 
-    `covered_to`: in a compacted topic, the horizon of its view; ledgers that reach beyond it stay.
-    `covered_goes`: ledgers below the horizon go without any other reason.
+    `covered_to`: the horizon of the view; ledgers beyond it stay. `covered_goes`: ledgers below it
+    go.
     """
 
     age_ms: int | None
@@ -22,7 +22,7 @@ class RetentionPolicy(NamedTuple):
     covered_goes: bool = False
 
     def is_uncovered(self, segment: PartitionLedger) -> bool:
-        """Whether the segment has messages that are in no compacted view yet."""
+        """Return whether the segment has messages that are in no view yet."""
         return self.covered_to is not None and end_offset(segment) > self.covered_to
 
     def trimming(
@@ -30,9 +30,8 @@ class RetentionPolicy(NamedTuple):
     ) -> LedgerList:
         """Remove the oldest closed ledgers that this policy does not keep.
 
-        By time, a ledger goes when its newest message is known to be too old; by size, while the
-        remaining ledgers still hold at least the bytes to keep. An open ledger always stays, and so
-        does every offset from `limit` on: a subscription has not acked these.
+        By time, when the newest message is known to be too old; by size, while the rest holds the
+        bytes to keep. Offsets from `limit` on stay: a subscription has not acked them.
         """
         keep = self._kept_from(ledgers, now_ms, open_bytes, limit)
         if not keep:
@@ -43,7 +42,7 @@ class RetentionPolicy(NamedTuple):
     def to_measure(
         self, ledgers: LedgerList, now_ms: int, open_bytes: int = 0, limit: int | None = None
     ) -> PartitionLedger | None:
-        """Return the ledger that `trimming` keeps only because its newest message is not known."""
+        """Return the ledger that stays only because its newest message is unknown."""
         place, closed = self._kept_from(ledgers, now_ms, open_bytes, limit), ledgers.closed
         if place == len(closed) or self.age_ms is None:
             return None
@@ -59,7 +58,6 @@ class RetentionPolicy(NamedTuple):
     def _kept_from(
         self, ledgers: LedgerList, now_ms: int, open_bytes: int, limit: int | None
     ) -> int:
-        """Return the index of the first segment that stays."""
         total, closed = ledgers.closed_bytes + open_bytes, ledgers.closed
         for number, segment in enumerate(closed):
             old = self.age_ms is not None and is_older(segment, self.age_ms, now_ms)
@@ -80,7 +78,7 @@ class RetentionPolicy(NamedTuple):
         open_bytes: int = 0,
         unacked: Mapping[str, int] | None = None,
     ) -> str:
-        """Say why the oldest ledger stays. `unacked`: each subscription's first unacked offset."""
+        """Say why the oldest ledger stays; `unacked`: by subscription."""
         oldest = ledgers.segments[0] if ledgers.segments else None
         if oldest is None or oldest.count is None:
             return "it is the ledger that is being written"
@@ -105,12 +103,11 @@ class RetentionPolicy(NamedTuple):
 
 
 def is_older(segment: PartitionLedger, age_ms: int, now_ms: int) -> bool:
-    """Whether all messages of a closed ledger are known to be older than `age_ms`.
+    """Return whether all messages of a closed ledger are known to be older than `age_ms`.
 
-    A message's age comes from its timestamp. A timestamp in the future (which must not keep all
-    later messages) or no timestamp (-1) says nothing: then the date counts at which the ledger was
-    found closed. If the clock was behind at that date, every message looked as if from the future.
-    So a timestamp that is later than the date and not in the future counts, too.
+    A timestamp in the future, or none (-1), says nothing: then the date counts at which the ledger
+    was found closed. If the clock was behind at that date, a later timestamp that is not in the
+    future counts, too.
     """
     if segment.aging_since_ms is not None:
         stamped_ms = segment.last_ms if segment.last_ms <= now_ms else -1

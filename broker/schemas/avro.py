@@ -1,12 +1,10 @@
-"""Which Avro schema reads values of another one, and which values cost too much. Pure.
+"""Which Avro schema reads values of another, and which values cost too much. Pure.
 
-The rules are those of Avro 1.11, "Schema Resolution". Schemas are JSON values that the library has
-parsed, so they are valid, and their names are full names. Each problem is reported with its path.
+The rules are those of Avro 1.11, "Schema Resolution"; the library has parsed the schemas.
 
-Avro values can be far larger than their bytes: deeply nested, or with empty elements. The library
-reads nested values by recursion in C: some thousand levels crash the process. A list of nulls has
-as many elements as it says, in three bytes. So schemas whose values may have any number of parts
-without bytes are refused, and values of a recursive schema are first scanned here, without
+Avro values can be far larger than their bytes: a list of nulls has any length in three bytes, and
+some thousand nested levels crash the library's recursion in C. So schemas whose values may have
+endless parts without bytes are refused, and values of recursive schemas are scanned first, without
 recursion.
 """
 
@@ -27,16 +25,15 @@ PROMOTIONS: Mapping[str, tuple[str, ...]] = {
 """By the written type: the types that read it as well."""
 _NAMED = ("record", "error", "enum", "fixed")
 PAIRS_MAX = 50_000
-"""The most pairs of types to compare: about half a second. Two unions of 200 types have 40,000."""
+"""About half a second; two unions of 200 types have 40,000."""
 _TOLD_MAX = 50
 _SHOWN_MAX = 10
 
 
 def mistake(given: Avro) -> str | None:
-    """Find an error that the library accepts in a schema as it was given; None if there is none.
+    """Find an error that the library accepts, in a schema as given.
 
-    Such errors are a record without fields, two fields with the same name, and a type twice in a
-    union.
+    No fields, two fields with the same name, or a type twice in a union.
     """
     if isinstance(given, list):
         kinds = [one.get("type") if isinstance(one, Mapping) else one for one in given]
@@ -74,31 +71,28 @@ def _first(found: Iterable[str | None]) -> str | None:
 
 
 class TooManyPairs(ValueError):
-    """Two schemas have more pairs of types to compare than `PAIRS_MAX`."""
-
     def __init__(self) -> None:
         super().__init__(f"the two schemas have more than {PAIRS_MAX} pairs of types to compare")
 
 
 def unreadable(reader: Avro, writer: Avro) -> list[str]:
-    """Return why `reader` does not read values of `writer`; empty if it does. Raises
-    `TooManyPairs`."""
+    """Return why `reader` does not read values of `writer`; raise `TooManyPairs`."""
     return _Pairs(names_of(reader), names_of(writer)).problems(reader, writer)
 
 
 class _Pair:
-    """A type of the reader with a type of the writer, and the pairs that it depends on."""
+    """A reader's type with a writer's, and the pairs that it depends on."""
 
     __slots__ = ("all_of", "any_of", "fits", "left", "needed_by", "problems", "reader", "writer")
 
     def __init__(self, reader: Avro, writer: Avro) -> None:
         self.reader, self.writer = reader, writer
         self.problems: list[tuple[str, str]] = []
-        """Problems of this pair itself: the rest of the path, and what is wrong."""
+        """Of this pair itself: the rest of the path, and what is wrong."""
         self.all_of: list[tuple[str, _Pair]] = []
-        """All of these must fit: the rest of the path, and the pair."""
+        """All must fit: the rest of the path, and the pair."""
         self.any_of: list[_Pair] | None = None
-        """At least one of these must fit."""
+        """At least one must fit."""
         self.left = 0
         """How many of `any_of` may still fit."""
         self.needed_by: list[_Pair] = []
@@ -106,10 +100,10 @@ class _Pair:
 
 
 class _Pairs:
-    """All pairs of types in a comparison, each compared once.
+    """All pairs, each compared once.
 
-    A type may contain itself, so a pair may depend on itself: every pair counts as fitting until
-    the opposite is shown, and a misfit is passed on to the pairs that need it.
+    A type may contain itself: a pair fits until the opposite is shown, and a misfit is passed on to
+    the pairs that need it.
     """
 
     def __init__(self, readers: Mapping[str, Avro], writers: Mapping[str, Avro]) -> None:
@@ -196,7 +190,7 @@ class _Pairs:
                     pair.problems.append((at, "was not written, and has no default"))
 
     def _told(self, top: _Pair) -> list[str]:
-        """Return the problems with their paths: each pair once, at most `_TOLD_MAX`."""
+        """Return the problems with their paths, at most `_TOLD_MAX`."""
         found: list[str] = []
         seen: set[int] = set()
         left: list[tuple[str, _Pair]] = [("", top)]
@@ -214,7 +208,6 @@ class _Pairs:
 
 
 def _resolved(schema: Avro, names: Mapping[str, Avro]) -> Avro:
-    """Return the type that a name stands for, without wrappers like `{"type": {…}}`."""
     while True:
         if isinstance(schema, str) and schema in names:
             schema = names[schema]
@@ -260,31 +253,27 @@ def names_of(schema: Avro) -> dict[str, Avro]:
 
 
 DEPTH_MAX = 200
-"""The most records, lists and maps nested in one another."""
 _EMPTY_MAX = 32
-"""The most parts of a type whose values take no byte."""
+"""Parts of a type whose values take no byte."""
 _LONG_BYTES_MAX = 10
 _BYTES_OF = {"boolean": 1, "float": 4, "double": 8}
 PARTS_A_BYTE_MAX = 64
-"""Bounds the parts of a value for each of its bytes. 16 KB of records with a boolean and 2,000
-nulls took 15 s and 879 MB."""
+"""16 KB of records with a boolean and 2,000 nulls took 15 s and 879 MB."""
 BASE_PARTS_MAX = 100_000
-"""Bounds the parts of a value beside its lists. 30 nested records, each with the record before it
-twice, have 2 to the 30th parts."""
+"""30 nested records, each with the record before it twice, have 2 to the 30th parts."""
 _PARTS_MAX = 1 << 30
 
 
 class _Blocks(NamedTuple):
-    """The following elements of a list or a map, in blocks with a count each."""
+    """The next elements of a list or map, in counted blocks."""
 
     item: Avro
 
 
 class Shape:
-    """Bounds on the values of a schema, as far as they matter for reading them safely."""
+    """Bounds on a schema's values, for reading them safely."""
 
     def __init__(self, schema: Avro) -> None:
-        """`schema`: as the Avro library has parsed it."""
         self._schema = schema
         self._names = names_of(schema)
         self._empty: dict[str, int | None] = {}
@@ -294,7 +283,7 @@ class Shape:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def mistake(self) -> str | None:
-        """Return why short values of this schema may have endless parts; None if they cannot."""
+        """Return why short values may have endless parts, if so."""
         try:
             for name in self._names:
                 parts = self._empty_parts(name, ())
@@ -320,7 +309,7 @@ class Shape:
         return None
 
     def misfit(self, value: bytes) -> str | None:
-        """Return why a value nests too deeply, or is invalid; None if the library may read it."""
+        """Return why a value is invalid or nests too deeply, if so."""
         if not self.nests:
             return None
         try:
@@ -331,10 +320,7 @@ class Shape:
             return str(error)
 
     def _circles(self) -> frozenset[str]:
-        """Return the named types at which a path through the schema returns to itself.
-
-        Every cycle contains one of them. Computed without recursion: types may nest deeply.
-        """
+        """Return types that every cycle of the schema passes through, without recursion."""
         named: set[str] = set()
         open_, done = set[str](), set[str]()
         for first in self._names:
@@ -369,10 +355,10 @@ class Shape:
         return found
 
     def cost(self) -> tuple[int, int]:
-        """Bound the parts of a value: (a base, and more for each of its bytes).
+        """Bound the parts of a value: (a base, and more per byte).
 
-        The content of lists, maps and recursive types is paid for by its own bytes. Call this only
-        if `mistake` has found nothing.
+        Lists, maps and recursive types pay by their bytes. Call this only if `mistake` found
+        nothing.
         """
         base, _ = self._size(self._schema)
         per_byte = 0
@@ -390,10 +376,10 @@ class Shape:
         return base, per_byte
 
     def _size(self, schema: Avro) -> tuple[int, int]:
-        """Return the most parts that a value has, and its fewest bytes.
+        """Return the most parts of a value, and its fewest bytes.
 
-        Does not count elements of lists and maps, nor records that contain themselves: each has at
-        least a byte in the value, so `per_byte` bounds them.
+        Not the elements of lists and maps, nor recursive records: each has a byte, so `per_byte`
+        bounds them.
         """
         schema = self._resolved(schema)
         if isinstance(schema, list):
@@ -421,10 +407,7 @@ class Shape:
         return min(parts, _PARTS_MAX), min(sum(least for _, least in sizes), _PARTS_MAX)
 
     def _empty_parts(self, schema: Avro, inside: tuple[str, ...]) -> int | None:
-        """Return how many parts a value has if it never has a byte; None if it has bytes.
-
-        Raises `_Endless`.
-        """
+        """Return the parts of a value that never has a byte; None if it has bytes."""
         schema = self._resolved(schema)
         if schema == "null":
             return 1
@@ -460,7 +443,7 @@ class Shape:
     def _walk(self, value: bytes) -> str | None:
         at = 0
         todo: list[tuple[Avro, int, int]] = [(self._schema, 0, 1)]
-        """The types to read next, with their depth and count."""
+        """Types to read next, with depth and count."""
         while todo:
             schema, depth, count = todo.pop()
             if count > 1:
@@ -502,7 +485,7 @@ def _element(schema: Avro, kind: str) -> Avro:
 
 
 def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
-    """Return where a simple value ends. Raises `IndexError`, `ValueError`."""
+    """Return where a simple value ends; raise `IndexError`, `ValueError`."""
     if kind in ("int", "long", "enum"):
         return _long(value, at)[1]
     if kind in ("bytes", "string"):
@@ -517,7 +500,7 @@ def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
 
 
 def _long(value: bytes, at: int) -> tuple[int, int]:
-    """Read a number; return it and where it ends. Raises `IndexError`, `ValueError`."""
+    """Read a number; return it and where it ends."""
     found = shift = 0
     for place in range(at, at + _LONG_BYTES_MAX):
         byte = value[place]

@@ -2,7 +2,7 @@
 
 BACKWARD: the new schema reads values of the newest version, so upgrade consumers first. FORWARD:
 the newest version reads values of the new schema, so upgrade producers first. FULL: both.
-…_TRANSITIVE: compare with all versions, not only the newest. NONE: compare with nothing.
+…_TRANSITIVE: compare with all versions, not only the newest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def problems_of(
     versions: Sequence[tuple[int, Schema]],
     unreadable: Callable[[Schema, Schema], Sequence[str]],
 ) -> list[str]:
-    """Return why `new` may not follow these versions, oldest first; empty if it may.
+    """Return why `new` may not follow these versions, oldest first.
 
     `unreadable(reader, writer)`: why `reader` does not read values of `writer`.
     """

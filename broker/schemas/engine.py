@@ -1,8 +1,7 @@
-"""A broker's questions about schemas, in a form that can be sent to another process.
+"""A broker's questions about schemas, in a form for another process.
 
-`Answering` does the work with the libraries, which may take any time and memory. A broker gets an
-`Engine`: a driver of worker processes (octavo/process/schema_workers.py), or `InProcess` for tests
-and the simulator, whose schemas are trusted.
+`Answering` uses the libraries, without bounds. Brokers have an `Engine`: worker processes
+(octavo/process/schema_workers.py), or `InProcess` for trusted schemas.
 """
 
 from __future__ import annotations
@@ -18,32 +17,24 @@ from octavo.broker.schemas.compatibility import problems_of
 from octavo.broker.schemas.kinds import Schema, parsed
 
 COMPILED_KEPT = 64
-"""Compiled schemas kept between questions."""
 PROBLEMS_TOLD = 100
-"""The most problems reported for a comparison."""
 
 
 class Read(msgspec.Struct, tag="read", frozen=True):
-    """Is this a schema, and what is its normalised text?"""
-
     kind: str
     given: bytes
     """JSON: the schema, or a string with its text."""
 
 
 class Compare(msgspec.Struct, tag="compare", frozen=True):
-    """May this schema follow these versions?"""
-
     kind: str
     text: str
     mode: str
     versions: list[tuple[int, str]]
-    """Number and text, oldest first; all of the same kind."""
+    """Number and text, oldest first; all of one kind."""
 
 
 class Check(msgspec.Struct, tag="check", frozen=True):
-    """Do these values of messages fit this schema?"""
-
     kind: str
     text: str
     values: list[bytes]
@@ -54,26 +45,26 @@ class Text(msgspec.Struct, tag="text", frozen=True):
 
 
 class Problems(msgspec.Struct, tag="problems", frozen=True):
-    """The answer to `Compare`: the problems; empty if the schema may follow."""
+    """Empty if the schema may follow."""
 
     problems: list[str]
 
 
 class Misfit(msgspec.Struct, tag="misfit", frozen=True):
-    """The answer to `Check`: the first value that does not fit; `why` is empty if all fit."""
+    """The first value that does not fit; empty `why`: all fit."""
 
     index: int = 0
     why: str = ""
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
-    """The schema is invalid, and why. May answer any question."""
+    """The schema is invalid; may answer any question."""
 
     why: str
 
 
 class TooCostly(msgspec.Struct, tag="too-costly", frozen=True):
-    """The work would exceed the time or memory limit. May answer any question."""
+    """Beyond a time or memory limit; may answer any question."""
 
     why: str
 
@@ -83,25 +74,22 @@ Answer = Text | Problems | Misfit | Refused | TooCostly
 
 
 class Engine(Protocol):
-    """Answers questions in bounded time, without blocking the event loop."""
+    """Answers in bounded time, without blocking the event loop."""
 
     async def ask(self, key: Hashable, question: Question) -> Answer:
-        """Answer a question. `key` names the caller or the subject; keys take turns.
+        """Answer a question; `key`s (callers or subjects) take turns.
 
-        Raises `SchemaCheckUnavailable` when there is no answer now.
+        Raises `SchemaCheckUnavailable`.
         """
 
     async def aclose(self) -> None: ...
 
 
 class Answering:
-    """Answers questions one after another with the libraries, and keeps compiled schemas."""
-
     def __init__(self) -> None:
         self._compiled: OrderedDict[tuple[str, str], Schema] = OrderedDict()
 
     def answer(self, question: Question) -> Answer:
-        """Answer the question, whatever the libraries raise."""
         try:
             return self._answer(question)
         except InvalidSchema as error:
@@ -149,7 +137,6 @@ class InProcess:
         self._answering = Answering()
 
     async def ask(self, key: Hashable, question: Question) -> Answer:
-        """Answer at once, however long it takes."""
         del key
         return self._answering.answer(question)
 

@@ -1,9 +1,8 @@
 """Bound the cost of checking a value by a JSON Schema, computed from the schema alone. Pure.
 
-Each part of a value is compared with each part of a schema at most once, where references count as
-their targets. So (parts of the schema, with references filled in) × (parts of the value) bounds the
-steps. This holds for the keywords listed here, if no reference leads back to itself. For any other
-schema the cost is unknown, and values are checked in a process with limits on time and memory.
+Each part of a value is compared with each part of the schema, references filled in, at most once.
+This holds for the keywords listed here, if no reference leads back to itself; by any other schema,
+values are checked in a process with limits.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 PARTS_MAX = 1_000_000
-"""The most parts with references filled in. 60 levels of two references each have 2 to the 60th."""
+"""60 levels of two references each have 2 to the 60th."""
 _DEPTH_MAX = 80
-"""The most nested keywords and references; Python makes six nested calls for each."""
+"""Nested keywords and references; Python makes six nested calls for each."""
 _SCHEMA = frozenset(
     ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
      "propertyNames", "then")
 )  # fmt: skip
-"""Keywords whose value is a schema, or in earlier drafts a list of schemas."""
+"""Keywords whose value is a schema, or in earlier drafts a list."""
 _SCHEMAS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _BY_NAME = frozenset(("dependentSchemas", "properties"))
 _ASIDE = frozenset(("$defs", "definitions"))
-"""Definitions: used only where a reference names them."""
+"""Used only where a reference names them."""
 _WORDS = frozenset(
     ("$comment", "default", "deprecated", "description", "examples", "readOnly", "title",
      "writeOnly")
@@ -35,16 +34,16 @@ _VALUES = frozenset(
 )  # fmt: skip
 _AT_THE_TOP = frozenset(("$id", "$schema"))
 _FORMATS = frozenset(("date", "date-time", "ipv4", "ipv6", "time", "uuid"))
-"""Formats that are read once from left to right. Others may be patterns, which cost more."""
+"""Read once from left to right; others may be patterns, which cost more."""
 
 
 class JsonCost(NamedTuple):
-    """How many parts of a schema a part of a value may be compared with."""
+    """How many parts of a schema a part of a value may meet."""
 
     parts: int
-    """With all references filled in; counted up to `PARTS_MAX` + 1."""
+    """References filled in; counted up to `PARTS_MAX` + 1."""
     known: bool
-    """Whether the parts of the schema times the parts of the value bound the steps."""
+    """Whether parts of the schema times parts of the value bound the steps."""
 
 
 def cost_of(schema: Any) -> JsonCost:
@@ -61,7 +60,6 @@ class _Walk:
         self._open: set[int] = set()
 
     def weigh(self, schema: Any, depth: int) -> int:
-        """Count the parts of a schema in the document."""
         if not isinstance(schema, Mapping):
             return self._other(schema, depth)
         key = id(schema)
@@ -124,7 +122,6 @@ class _Walk:
 
 
 def _parts_of(value: Any) -> int:
-    """Count the parts of a JSON value with which values are compared."""
     parts = 0
     left = [value]
     while left:

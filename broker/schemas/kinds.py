@@ -1,10 +1,8 @@
 """JSON Schema and Avro by their libraries: read a schema, check messages, compare schemas.
 
-The libraries are optional (`octavo[schemas]`) and loaded at first use. A reference to another
-document is refused, never fetched; patterns use a matcher that takes linear time.
-
-Calls of the libraries are unbounded in time and memory, and hold the interpreter lock. So this runs
-in separate processes (engine.py), except `quick`: messages whose check is known to be short.
+The libraries are optional (`octavo[schemas]`). A reference to another document is refused, never
+fetched; patterns take linear time. Other calls are unbounded and hold the interpreter lock, so they
+run in separate processes (engine.py), except `quick`.
 """
 
 from __future__ import annotations
@@ -28,12 +26,11 @@ SCHEMA_BYTES_MAX = 64 * 1024
 SHOWN_CHARS = 300
 QUICK_CHARS = 16 * 1024
 QUICK_PARTS = 2_000
-"""A schema with more parts is compiled in a worker process. Compiling this many takes two
-milliseconds."""
+"""A larger schema is compiled in a worker; this many takes two milliseconds."""
 STEP_NS = 26
-"""About how long comparing a part of a value with a part of a schema takes."""
+"""Comparing a part of a value with a part of a schema takes about this."""
 _AVRO_STEPS = 40
-"""Steps per part of an Avro value, for which the library makes an object: about 1 µs."""
+"""Per part of an Avro value, for which the library makes an object: about 1 µs."""
 
 
 class Schema(Protocol):
@@ -41,16 +38,13 @@ class Schema(Protocol):
     def text(self) -> str: ...
 
     def misfit(self, value: bytes) -> str | None:
-        """Return why a message's value does not fit, with the path in the value; None if it
-        fits."""
+        """Return why a value does not fit, with the path."""
 
     def unreadable(self, writer: Any) -> Sequence[str]:
-        """Return why this schema does not read values of `writer`, of the same type; empty if it
-        does."""
+        """Return why this schema does not read values of `writer`."""
 
 
 def parsed(kind: str, given: Any) -> Schema:
-    """Read a schema from JSON values or text. Raises `InvalidSchema`."""
     if kind not in TYPES:
         raise InvalidSchema(f"type is {kind[:40]!r}; it must be {' or '.join(TYPES)}")
     if isinstance(given, str):
@@ -73,21 +67,19 @@ def parsed(kind: str, given: Any) -> Schema:
 
 
 def id_of(kind: str, text: str) -> str:
-    """Return an id that depends only on the schema, wherever it is registered."""
+    """Return an id that depends only on the schema."""
     return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:16]
 
 
 class Quick(Protocol):
-    """Checks messages whose cost is bounded by their size."""
-
     def steps(self, size: int) -> int:
-        """Return the most steps for a value of `size` bytes; see `STEP_NS`."""
+        """Return the most steps for a value of `size` bytes."""
 
     def fits(self, value: bytes) -> bool: ...
 
 
 def quick(kind: str, text: str) -> Quick | None:
-    """Return a checker for the event loop; None if the schema's checks have no known bound."""
+    """Return a checker for the event loop; None without a known bound."""
     if len(text) > QUICK_CHARS:
         return None
     try:
@@ -189,7 +181,7 @@ class _JsonSchema:
 
     @property
     def canonical(self) -> Any:
-        """The form in which schemas are compared. Raises `ValueError`."""
+        """The form in which schemas are compared; raises `ValueError`."""
         if self._canonical is None:
             import jsonschema_rs
 
@@ -217,7 +209,7 @@ class _AvroSchema:
         self._read = fastavro.schemaless_reader
         try:
             self._schema = fastavro.parse_schema(given)
-            # Decimals are read as plain bytes: making a number of them would cost much.
+            # Decimals are read as plain bytes: making numbers would cost much.
             self._as_read = fastavro.parse_schema(_without_decimals(given))
         except Exception as error:  # the library raises many kinds for invalid schemas
             what = f"{error} is missing" if isinstance(error, KeyError) else _short(error)

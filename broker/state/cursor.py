@@ -1,9 +1,8 @@
 """A subscription's cursor: the first unacked offset, and the acks beyond it. Pure.
 
-Acks are per message and come in any order; the number of holes is not limited. Acks beyond the
-committed offset are a sparse bitmap of 4,096-bit chunks, so a million holes take some hundred
-kilobytes, and every ack costs the same (Pulsar silently keeps only 10,000 ranges durable: #25540).
-Promise: an acked offset stays acked until `reset`.
+Acks come in any order, with any number of holes: a sparse bitmap of 4,096-bit chunks holds a
+million in some hundred kilobytes (Pulsar keeps only 10,000 ranges durable: #25540). An acked offset
+stays acked until `reset`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ _CHUNK = 1 << _CHUNK_SHIFT
 _LOW = _CHUNK - 1
 
 Range = tuple[int, int]
-"""Offsets from the first (included) to the second (excluded)."""
+"""From the first (included) to the second (excluded)."""
 
 
 class Cursor:
-    """`committed_offset` is the first unacked offset: all before it are acked."""
-
     __slots__ = ("_beyond", "_chunks", "_floor")
 
     def __init__(self, committed_offset: int = 0) -> None:
@@ -35,11 +32,10 @@ class Cursor:
 
     @property
     def acked_beyond(self) -> int:
-        """How many offsets beyond the committed offset are acked."""
         return self._beyond
 
     def reset(self, committed_offset: int) -> None:
-        """Seek: all offsets before `committed_offset` are acked, all others unacked."""
+        """Seek: ack all offsets before, none after."""
         assert committed_offset >= 0
         self._floor = committed_offset
         self._chunks.clear()
@@ -51,8 +47,7 @@ class Cursor:
         return bool(self._chunks.get(offset >> _CHUNK_SHIFT, 0) >> (offset & _LOW) & 1)
 
     def ack(self, start: int, end: int) -> int:
-        """Ack the offsets from `start` up to `end` (excluded); return how many were not acked
-        before."""
+        """Ack from `start` up to `end` (excluded); return how many were not acked before."""
         start = max(start, self._floor)
         if start >= end:
             return 0
@@ -74,7 +69,6 @@ class Cursor:
         return max(0, end - self._floor - self._beyond)
 
     def next_unacked(self, offset: int) -> int:
-        """Return the first unacked offset at or after `offset`."""
         offset = max(offset, self._floor)
         while (bits := self._chunks.get(offset >> _CHUNK_SHIFT, 0) >> (offset & _LOW)) & 1:
             run = _trailing_ones(bits)
@@ -95,8 +89,7 @@ class Cursor:
         return found
 
     def after_unacked(self, count: int, end: int) -> int:
-        """Return the offset after the `count`-th unacked offset; `end` if fewer are before
-        `end`."""
+        """Return the offset after the `count`-th unacked offset, at most `end`."""
         at = self._floor
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT
@@ -119,7 +112,7 @@ class Cursor:
         return min(at + count, end)
 
     def next_acked(self, offset: int, limit: int) -> int:
-        """Return the first acked offset from `offset` on; `limit` if none is before `limit`."""
+        """Return the first acked offset from `offset` on, at most `limit`."""
         if offset < self._floor:
             return min(offset, limit)
         while offset < limit:
@@ -129,7 +122,7 @@ class Cursor:
         return limit
 
     def ranges(self) -> Iterator[Range]:
-        """Yield the acked ranges after the committed offset, ascending, with gaps between them."""
+        """Yield the acked ranges after the committed offset, ascending."""
         start = end = -1
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT
@@ -149,7 +142,7 @@ class Cursor:
             yield start, end
 
     def hole_count(self) -> int:
-        """How many unacked ranges lie before the highest acked offset."""
+        """Count the unacked ranges before the highest acked offset."""
         count = 0
         carried = (-1, 0)
         for index in sorted(self._chunks):
@@ -167,7 +160,6 @@ class Cursor:
         ]
 
     def load(self, chunks: Iterable[tuple[int, bytes]]) -> None:
-        """Add the acks of a `dump`, or of a part of it."""
         for index, raw in chunks:
             bits = int.from_bytes(raw, "little")
             base = index << _CHUNK_SHIFT
@@ -240,7 +232,7 @@ def ranges_of(offsets: Iterable[int]) -> list[Range]:
 
 
 def pack_ranges(ranges: Iterable[Range]) -> list[int]:
-    """Encode ascending ranges as gap, length, gap, length …; the first gap counts from 0."""
+    """Encode ascending ranges as gap, length, …; the first gap counts from 0."""
     packed: list[int] = []
     before = 0
     for start, end in ranges:
@@ -251,7 +243,7 @@ def pack_ranges(ranges: Iterable[Range]) -> list[int]:
 
 
 def unpack_ranges(packed: list[int]) -> list[Range]:
-    """Decode `pack_ranges`. Raises ValueError when the numbers cannot be ranges."""
+    """Decode `pack_ranges`; raise ValueError for impossible numbers."""
     if len(packed) % 2 or any(gap < 0 for gap in packed) or any(n < 1 for n in packed[1::2]):
         raise ValueError("acked ranges are not pairs of a gap and a length")
     found: list[Range] = []

@@ -1,25 +1,8 @@
 """The content of a partition's state ledger: cursors and producers as small operations. Pure.
 
 Each entry is a msgpack array of operations, each an array that begins with its kind
-(docs/formats/state_ledger.md):
-
-    ["v", 1]                                             format version, first of every ledger
-    ["c", name, created_ms, committed_offset]            a cursor is made, or set by a seek
-    ["b", name, [[chunk number, bits], …]]               acks beyond the committed offset (snapshot)
-    ["a", name, [gap, length, gap, length, …]]           acked ranges
-    ["d", name]                                          a cursor is deleted
-    ["p", offset, [[id, epoch, [first, last, offset]…]…]]  producers as of every batch before offset
-    [50, offset, time_ms]                                messages before offset were stored by then
-    [70, epoch, producer, session_ms]                    the exclusive producer; "": none
-    [80, name, time_ms]                                  last use of a subscription; 0: unknown
-    [20, name, [gap, deliveries, gap, deliveries, …]]    how often messages were delivered
-    [21, name, created_ms, committed_offset, seeks]      a cursor is set by a seek, which is counted
-    [52, revision, offset, …]                            a durable stream as of offset (stream.py)
-    [22, name, created_ms, epoch, …]                     leases that an owner left at a planned end
-                [23, name, kind, time_ms, …]                         and their messages (leases.py)
-
-A ledger begins with a complete snapshot; replaying its entries in order gives the state. Between
-two "c" operations acks are only added, so replaying an operation twice does no harm.
+(docs/formats/state_ledger.md). A ledger begins with a complete snapshot. Between two "c" operations
+acks are only added, so replaying an operation twice does no harm.
 """
 
 from __future__ import annotations
@@ -40,10 +23,9 @@ from octavo.protocol.codes import OctavoError, Scope
 
 FORMAT_VERSION = 1
 SNAPSHOT_ENTRY_BYTES = 256 * 1024
-"""A snapshot is split into entries of about this size, so that a million holes fit."""
+"""Snapshots are split, so that a million holes fit."""
 
 COUNTS_OF_ONE_OP = 10_000
-"""The most delivery counts in one operation of a snapshot."""
 
 Op = list[Any]
 
@@ -57,22 +39,23 @@ class BadStateLedger(OctavoError):
 
 @dataclass(slots=True)
 class CursorState:
-    """A cursor and its subscription. `created_ms` tells the subscription from others of its name.
+    """`created_ms` tells the subscription from others of its name.
 
-    `deliveries`: the delivery counts that consumers were told, for unacked messages that were
-    delivered more than once. After a replay it also has acked messages, until `forget_acked`.
+    `deliveries`: of unacked messages delivered more than once; after a replay also of acked
+    messages, until `forget_acked`.
     """
 
     created_ms: int
     cursor: Cursor
     deliveries: dict[int, int] = field(default_factory=dict)
     seeks: int = 0
-    """Counted if there are dead letters: if a message is spent again after a seek, it becomes
-    another dead letter."""
+    """Counted if there are dead letters: a message spent again after a seek is another dead
+    letter.
+    """
     used_ms: int = 0
-    """The last use that was written down; 0: unknown (subscriptions/last_used.py)."""
+    """The last use written down; 0: unknown."""
     left: LeftLeases | None = None
-    """The leases of the previous owner, until the subscription is first used here."""
+    """The previous owner's leases, until the first use here."""
 
     def forget_acked(self) -> None:
         acked = [offset for offset in self.deliveries if self.cursor.is_acked(offset)]
@@ -82,8 +65,7 @@ class CursorState:
 
 @dataclass(slots=True)
 class State:
-    """The content of a state ledger. `producers_upto`: batches from this offset on are not
-    included."""
+    """Without batches from `producers_upto` on."""
 
     cursors: dict[str, CursorState] = field(default_factory=dict)
     producers: dict[int, ProducerState] = field(default_factory=dict)
@@ -93,22 +75,21 @@ class State:
     stream: StreamState | None = None
 
     def keep_leases_of(self, epoch: int) -> None:
-        """Drop leases of other epochs: the owner at this epoch left none, and older leases are
-        outdated."""
+        """Drop leases of other epochs, which are outdated."""
         for held in self.cursors.values():
             if held.left is not None and held.left.epoch != epoch:
                 held.left = None
 
     @classmethod
     def told_by(cls, entries: Iterable[bytes]) -> State:
-        """Replay these entries. Raises `BadStateLedger`."""
+        """Replay these entries; raise `BadStateLedger`."""
         state = cls()
         for entry in entries:
             state.apply(entry)
         return state
 
     def apply(self, entry: bytes) -> None:
-        """Replay an entry. Raises `BadStateLedger`."""
+        """Replay an entry; raise `BadStateLedger`."""
         try:
             for op in msgpack.unpackb(entry, strict_map_key=False):
                 self._apply(op)
@@ -130,16 +111,15 @@ class State:
                 self.cursors[name].cursor.load((index, bits) for index, bits in chunks)
             case ["a", str(name), list(packed)]:
                 ranges = unpack_ranges(packed)
-                # The cursor may be missing: a snapshot that was written while an ack and then the
-                # deletion were queued does not have the cursor, but the ack follows it.
+                # A snapshot written while an ack and the deletion were queued lacks the cursor, but
+                # the ack follows it.
                 if (held := self.cursors.get(name)) is not None:
                     for start, end in ranges:
                         held.cursor.ack(start, end)
             case ["d", str(name)]:
                 self.cursors.pop(name, None)
             case ["p", int(upto), list(producers)]:
-                # Ignore older states: an operation queued before a snapshot may follow it, and no
-                # later operation would set the producer forward again.
+                # An operation queued before a snapshot may follow it: ignore older states.
                 self.producers_upto = max(self.producers_upto, upto)
                 for producer_id, epoch, *batches in producers:
                     told = tuple(Remembered(*batch) for batch in batches)
@@ -176,8 +156,7 @@ class State:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
     def _used_ms(self, name: str, created_ms: int) -> int:
-        """Return the last use of a subscription whose cursor is set again: a seek does not change
-        it."""
+        """Return the last use of a subscription, which a seek does not change."""
         held = self.cursors.get(name)
         return held.used_ms if held is not None and held.created_ms == created_ms else 0
 
@@ -188,7 +167,6 @@ def encode(ops: Iterable[Op]) -> bytes:
 
 
 def cursor_op(name: str, created_ms: int, committed_offset: int) -> Op:
-    """Make or reset a cursor; acks beyond the committed offset are forgotten."""
     return ["c", name, created_ms, committed_offset]
 
 
@@ -210,7 +188,6 @@ def deliveries_op(name: str, counts: Mapping[int, int]) -> Op:
 
 
 def sought_op(name: str, created_ms: int, committed_offset: int, seeks: int) -> Op:
-    """Set a cursor by the `seeks`-th seek."""
     return [21, name, created_ms, committed_offset, seeks]
 
 
@@ -224,7 +201,7 @@ def _unpack_counts(packed: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def producers_op(upto: int, states: Iterable[ProducerState]) -> Op:
-    """Set changed producers; with earlier operations they cover every batch before `upto`."""
+    """Set changed producers; with earlier operations they cover batches before `upto`."""
     return ["p", upto, [[s.producer_id, s.epoch, *map(list, s.batches)] for s in states]]
 
 
@@ -233,12 +210,10 @@ def access_op(state: AccessState) -> Op:
 
 
 def used_op(name: str, time_ms: int) -> Op:
-    """Set the last use of a subscription; 0: unknown from now on."""
     return [80, name, time_ms]
 
 
 def ages_op(mark: Mark) -> Op:
-    """Note that every message before the mark's offset was stored by its time."""
     return [50, mark.offset, mark.time_ms]
 
 
@@ -254,10 +229,9 @@ def snapshot(
     used_ms: Mapping[str, int] | None = None,
     leases: Iterable[Op] = (),
 ) -> Iterator[bytes]:
-    """Encode the whole state as entries, none much longer than `SNAPSHOT_ENTRY_BYTES`.
+    """Encode the whole state as entries of about `SNAPSHOT_ENTRY_BYTES`.
 
-    `leases`: only if the owner leaves them at a planned end. The producers, also the stream's,
-    cover the batches before `producers_upto`.
+    `leases`: only at a planned end. The producers cover batches before `producers_upto`.
     """
     ops: list[Op] = [["v", FORMAT_VERSION]]
     if access.epoch:
@@ -285,7 +259,7 @@ def _snapshot_ops(
     producers_upto: int,
     seeks: Mapping[str, int],
 ) -> Iterator[tuple[Op, int]]:
-    """Yield small operations with their approximate sizes in bytes."""
+    """Yield operations with their approximate sizes in bytes."""
     for name, created_ms, cursor in cursors:
         offset, sought = cursor.committed_offset, seeks.get(name)
         op = cursor_op(name, created_ms, offset)

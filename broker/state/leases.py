@@ -1,12 +1,8 @@
 """A subscription's leases, as an owner leaves them to its successor. Pure.
 
-At a planned end the owner writes them last into the state ledger, or passes them to a successor
-with the cursors (docs/formats/state_ledger.md, operations 22 and 23). They are valid for the next
-opening only: each names the epoch of the partition's record at which it was written, and every
-opening raises that epoch. After a crash there are none.
-
-For leased messages they have the lease, the consumer and the time left; for messages that wait for
-redelivery, how long they still wait; for both, how often they were delivered before.
+At a planned end the owner writes them last into the state ledger, or passes them on. They name the
+epoch of the partition's record, and every opening raises that: so they are valid for the next
+opening only. After a crash there are none.
 """
 
 from __future__ import annotations
@@ -20,34 +16,30 @@ import msgpack
 from octavo.broker.state.cursor import pack_ranges, ranges_of, unpack_ranges
 
 LEASES_BYTES_MAX = 512 * 1024
-"""The most bytes of a partition's leases. A subscription whose leases do not fit passes no
-leases on."""
+"""If a subscription's leases do not fit, it passes none on."""
 _OF_ONE_OP = 10_000
-"""The most messages in an operation."""
 _MESSAGES_MAX = 1_000_000
-"""The most messages read for a subscription: a few bytes could encode any number of offsets."""
+"""A few bytes could encode any number of offsets."""
 
 OUT, ASLEEP, BACK, SPENT = range(4)
-"""OUT: leased for `time_ms`. ASLEEP: waits for `time_ms`. BACK: may be delivered at once.
-SPENT: will be copied to another topic, at the wall-clock time `time_ms`, or at once if it is -1."""
+"""OUT: leased for `time_ms`. ASLEEP: waits for `time_ms`. BACK: ready. SPENT: copied to another
+topic at wall-clock `time_ms`, -1: at once.
+"""
 
 
 class LeftMessages(NamedTuple):
-    """Messages of a subscription that are in the same state."""
-
     kind: int
     time_ms: int
     number: int
-    """The lease number; 0 if the messages are not leased."""
+    """0 if not leased."""
     consumer: str
     offsets: list[int]
     attempts: list[int]
-    """How often each message was delivered without an ack."""
+    """Deliveries without an ack."""
     keys: list[int | None]
-    """The hash of each message's key in a key-shared subscription; else empty."""
+    """Hashes of the keys, if key-shared."""
 
     def parts(self) -> Iterator[LeftMessages]:
-        """Split into parts that each fit into one operation."""
         for at in range(0, len(self.offsets), _OF_ONE_OP):
             end = at + _OF_ONE_OP
             yield self._replace(
@@ -58,7 +50,7 @@ class LeftMessages(NamedTuple):
 
 
 class LeftConsumer(NamedTuple):
-    """A consumer that holds messages, or is the active consumer. Times are ages in milliseconds."""
+    """Times are ages in milliseconds."""
 
     name: str
     priority: int
@@ -67,7 +59,7 @@ class LeftConsumer(NamedTuple):
 
 
 class LeftAnswer(NamedTuple):
-    """The answer to a consumer's last numbered call: messages of a lease."""
+    """The answer to a consumer's last numbered call."""
 
     consumer: str
     request: str
@@ -76,7 +68,7 @@ class LeftAnswer(NamedTuple):
 
 
 class LeftHold(NamedTuple):
-    """The consumer that has the partition for another `left_ms`."""
+    """The consumer has the partition for another `left_ms`."""
 
     name: str
     left_ms: int
@@ -85,24 +77,20 @@ class LeftHold(NamedTuple):
 
 @dataclass(slots=True)
 class LeftLeases:
-    """All leases that a subscription leaves in a partition."""
-
     epoch: int
-    """The epoch of the partition's record when this was written."""
+    """The epoch of the record when this was written."""
     era: int
-    """The epoch in the ack ids of these leases, which the successor continues to use."""
+    """The epoch in the ack ids, which the successor continues to use."""
     numbers: int
-    """The highest lease number so far."""
+    """The highest so far."""
     active: str = ""
-    """The active consumer of a failover subscription."""
     holder: LeftHold | None = None
     """The holder of an exclusive subscription."""
     group: LeftHold | None = None
     consumers: list[LeftConsumer] = field(default_factory=list)
     answers: list[LeftAnswer] = field(default_factory=list)
     newest: tuple[str, int, bool] | None = None
-    """The highest numbered call of the only receiving consumer, and whether its answer was
-    empty."""
+    """The highest numbered call of the only consumer, and whether its answer was empty."""
     messages: list[LeftMessages] = field(default_factory=list)
 
     @property
@@ -111,8 +99,7 @@ class LeftLeases:
         return bool(self.messages or self.holder or self.group or self.active)
 
     def later(self, passed_ms: int) -> LeftLeases:
-        """Return these leases as they are `passed_ms` later, if the subscription is not used
-        meanwhile."""
+        """Return these leases as of `passed_ms` later, without use."""
         if passed_ms <= 0:
             return self
         return replace(
@@ -168,7 +155,7 @@ def left_ops(name: str, created_ms: int, left: LeftLeases) -> list[list[Any]]:
 
 
 def left_told(op: Sequence[Any]) -> LeftLeases:
-    """Decode operation 22, without messages. Raises ValueError and TypeError."""
+    """Decode operation 22; raise ValueError or TypeError."""
     epoch, era, numbers, active, holder, group, consumers, answers, newest = op[3:]
     return LeftLeases(
         _whole(epoch),
@@ -192,7 +179,7 @@ def left_told(op: Sequence[Any]) -> LeftLeases:
 
 
 def messages_told(left: LeftLeases, op: Sequence[Any]) -> None:
-    """Add the messages of operation 23. Raises ValueError and TypeError."""
+    """Add the messages of operation 23; raise ValueError or TypeError."""
     kind, time_ms, number, consumer, ranges, attempts, keys = op[2:]
     if kind not in (OUT, ASLEEP, BACK, SPENT):
         raise ValueError(f"messages were left in an unknown state {kind!r:.20}")
@@ -215,11 +202,6 @@ def messages_told(left: LeftLeases, op: Sequence[Any]) -> None:
 
 
 def bounded(found: Iterable[list[list[Any]]]) -> list[list[Any]]:
-    """Choose the operations of as many whole subscriptions as fit, shortest first.
-
-    Never leave half of a subscription's leases: messages without a lease would overtake messages
-    with a lease.
-    """
     sized = [(sum(len(msgpack.packb(op)) for op in ops), ops) for ops in found]
     room, kept = LEASES_BYTES_MAX, list[list[Any]]()
     for size, ops in sorted(sized, key=lambda one: one[0]):
@@ -246,7 +228,6 @@ def _hold_told(told: Sequence[Any] | None) -> LeftHold | None:
 
 
 def _runs(counts: Sequence[int]) -> list[int]:
-    """Return each count and how many consecutive messages have it; empty if all counts are 0."""
     if not any(counts):
         return []
     packed: list[int] = []

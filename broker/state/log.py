@@ -1,11 +1,10 @@
 """The driver of a partition's state ledger: group commit of cursor and producer changes.
 
-Promises: `append` returns when the operation is durable on an ack quorum, so a restart loses no
-answered ack. Callers apply an operation to the state in memory before they append it. So every
-later snapshot contains it, and a ledger that fails or has become long is replaced by a snapshot in
-a new ledger. The ledger is created when first needed. After a crash the next owner recovers the
-ledger and replays it (format.py). A process that takes over or deletes the partition fences this
-ledger too, so a successful append proves that the partition was still ours (`prove`).
+Promises: `append` returns when the operation is durable, so a restart loses no answered ack.
+Callers apply an operation to the state in memory first: so each later snapshot contains it, and a
+failed or long ledger is replaced by a snapshot in a new ledger. After a crash the next owner
+recovers and replays the ledger. A take-over or deletion fences this ledger too, so a successful
+append proves ownership (`prove`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _WAITING_MAX = 100_000
-"""The most operations that wait to be written; more are refused."""
+"""Operations that wait to be written; more are refused."""
 
 
 async def create_ledger(
@@ -42,11 +41,10 @@ async def create_ledger(
     kind: str,
     record: PartitionRecord,
 ) -> LedgerWriter:
-    """Create a ledger by the topic's settings, labelled with its owner (log/orphan_ledgers.py).
+    """Create a ledger by the topic's settings, labelled with its owner.
 
-    Only a change of a partition's record at the epoch of `record` may name it. In encrypted topics
-    data ledgers are encrypted; state ledgers are not, because they hold only offsets and names of
-    subscriptions and producers. State ledgers never defer their syncs.
+    Only a change of the record at the epoch of `record` may name it. State ledgers are never
+    encrypted (they hold only offsets and names), and never defer syncs.
     """
     return await ledgers.create(
         ensemble_size=settings.ensemble_size,
@@ -59,7 +57,7 @@ async def create_ledger(
 
 
 async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
-    """Delete a ledger that nothing refers to any more. A failure costs space, not safety."""
+    """Delete a ledger that nothing refers to; a failure costs space, not safety."""
     try:
         await ledgers.delete(ledger_id)
     except OctavoError as error:
@@ -69,14 +67,14 @@ async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
 def let_go(writer: LedgerWriter) -> None:
     """Stop writing this ledger here; if it is open, its recovery closes it.
 
-    Every writer, even a closed one, must end with this call, or with `LedgerClient.discard` if no
-    record can name its ledger. Otherwise it listens to its bookies for ever.
+    Every writer, even if closed, ends with this call or `LedgerClient.discard`: else it listens to
+    its bookies for ever.
     """
     writer.abandon(LedgerClosed(f"ledger {writer.ledger_id} is no longer written here"))
 
 
 async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
-    # Add all entries before the first await, so that the snapshot shows a single moment.
+    # Before the first await, so that the snapshot shows a single moment.
     await asyncio.gather(*[writer.append(payload) for payload in entries])
 
 
@@ -94,17 +92,15 @@ async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
 
 
 _Waiting = tuple[list[Op], asyncio.Future[None]]
-"""The operations to write, and the future of their caller."""
 
 
 def _seen(done: asyncio.Future[None]) -> None:
-    """Mark an error as retrieved: no caller waits, and the writing task has logged it."""
     if not done.cancelled():
         done.exception()
 
 
 class _OpenedAnew(Exception):
-    """The partition was opened again: its record no longer has the new ledger's epoch."""
+    """The record no longer has the new ledger's epoch."""
 
 
 class StateLog:
@@ -131,14 +127,12 @@ class StateLog:
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
         self._behind = False
-        """Whether an operation was refused whose change is in memory: only a snapshot will contain
-        it."""
+        """A refused operation's change is in memory: only a snapshot will contain it."""
 
     def describe(self) -> dict[str, int]:
         return {"waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed; empty if nothing is."""
         waits = self._waiting and self._writing is None
         return "changes of state wait, and no task writes them" if waits else ""
 
@@ -148,30 +142,28 @@ class StateLog:
 
     @property
     def is_written(self) -> bool:
-        """Whether this owner has a state ledger open."""
         return self._writer is not None
 
     async def append(self, op: Op) -> None:
-        """Return when `op` is durable. The state in memory must already contain it.
+        """Return when `op`, which the state in memory contains, is durable.
 
         Raises `AckOutcomeUnknown`, `Overloaded`, `NotOwner`.
         """
         await self._written([op])
 
     def note(self, *ops: Op) -> None:
-        """Queue `ops` to be written in order, without waiting.
+        """Queue `ops` in order, without waiting.
 
-        If the write fails, the next snapshot contains the change, because it is in memory.
+        If the write fails, the next snapshot has the change.
         """
         with contextlib.suppress(OctavoError):
             self._queue(list(ops)).add_done_callback(_seen)
 
     async def prove(self) -> None:
-        """Return when it is certain that this broker owned the partition at the time of the call.
+        """Return when it is certain that this broker owned the partition at the call.
 
-        For answers that write nothing to a ledger. An owner whose session has expired, and whose
-        ledgers are fenced, may not know; only an append tells. So this appends an empty entry.
-        Raises `PartitionUnavailable`, `Overloaded`, `NotOwner`.
+        A fenced owner without a session may not know; only an append tells. Raises
+        `PartitionUnavailable`, `Overloaded`, `NotOwner`.
         """
         try:
             async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
@@ -198,23 +190,21 @@ class StateLog:
         return done
 
     def look(self) -> None:
-        """Begin a new state ledger if a bookie waits for this ledger to close. Call this regularly.
+        """Begin a new state ledger if a bookie waits for this ledger to close; call regularly.
 
-        A bookie whose disk was replaced is complete only once this ledger is closed. An unused
-        partition would otherwise keep it waiting until recovery takes the state ledger away.
+        A bookie whose disk was replaced is complete only then.
         """
         idle = not self._closed and self._writing is None
         if idle and self._writer is not None and self._is_waited_for(self._writer):
             self.note()
 
     async def drain(self) -> None:
-        """Refuse new operations, and return when all waiting operations are written or failed."""
         self._closed = True
         if self._writing is not None:
             await asyncio.wait((self._writing,))
 
     async def close(self, *, drain: bool) -> None:
-        """Stop. `drain` first writes waiting operations; otherwise they fail with `NotOwner`."""
+        """Stop; `drain` first writes waiting operations, which else fail with `NotOwner`."""
         self._closed = True
         if (task := self._writing) is not None:
             if not drain:
@@ -230,8 +220,7 @@ class StateLog:
             let_go(self._writer)
 
     async def _write_groups(self) -> None:
-        # While a group is being written, the next one gathers: acks that come together share an
-        # entry and a sync on each bookie.
+        # While a group is written, the next gathers: acks share an entry and a sync.
         group: list[_Waiting] = []
         try:
             while self._waiting:
@@ -289,8 +278,7 @@ class StateLog:
         return self._ledgers.has_unsure_bookie(writer.metadata)
 
     async def _roll(self) -> None:
-        """Replace the ledger by a snapshot in a new ledger; the snapshot contains the operations to
-        write."""
+        """Replace the ledger by a snapshot, which contains the operations to write."""
         old, old_id = self._writer, self._record.value.state_ledger
         self._writer = None
         try:
@@ -306,7 +294,7 @@ class StateLog:
             await delete_quietly(self._ledgers, old_id)
 
     async def _renew(self) -> bool:
-        """Create a state ledger; False if the partition was opened again (orphan_ledgers.py)."""
+        """Create a state ledger; False if the partition was opened again."""
         before = self._record.value
         new = await create_ledger(self._ledgers, self._settings(), self._name, "state", before)
 

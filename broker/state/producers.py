@@ -1,25 +1,16 @@
 """Idempotent producers: which batches are new, repeated, early, or of an old epoch. Pure.
 
-As in Kafka a producer numbers its messages without gaps per partition, `int32`, wrapping from
-2³¹−1 to 0; a new epoch starts at 0 and shuts out the older epoch. The last five batches of each
-producer are remembered with their offsets, so that a repeat is answered with the *old* offsets.
-Unlike in Kafka, a repeat may have other batch boundaries; a repeat of an older batch is known to be
-stored, but not where; and an unknown producer must begin at 0 (in Kafka: anywhere).
+As in Kafka, sequences are `int32` without gaps per partition, wrapping to 0; a new epoch starts at
+0 and shuts out the older. A repeat of the last five batches is answered with the *old* offsets.
+Unlike in Kafka, a repeat may have other batch boundaries, and an unknown producer must begin at 0.
 
-At most `producers_max` are remembered. The producer that was silent for longest is forgotten first;
-if it returns, it counts as new and gets a gap error. This stores nothing twice unless the forgotten
-producer repeats sequence 0.
+Of more than `producers_max`, the producer silent for longest is forgotten; if it returns, it gets a
+gap error. Nothing is stored twice unless it repeats sequence 0.
 
-`Access` is the exclusive producer of a partition, with the epoch that fences earlier producers.
-
-    open → held(producer, epoch) → open
-
-Every change raises the epoch by one and is durable in the state ledger before a client learns of
-it. A publish names its epoch, which is checked where batches get their offsets
-(partition/publisher.py). So all batches of an epoch lie before all batches of later epochs. A
-holder that is silent for its session timeout may be replaced; until another producer replaces it,
-it keeps the access. Each owner of the partition counts the silence from the owner's start. Times
-are milliseconds of any steady clock, passed by the caller.
+`Access` is the exclusive producer. Every change raises the epoch, durably, before a client learns
+of it; a publish's epoch is checked where batches get offsets, so all batches of an epoch lie before
+later epochs' batches. A silent holder may be replaced after its session timeout, which each owner
+counts from its start. Times are steady milliseconds.
 """
 
 from __future__ import annotations
@@ -42,7 +33,7 @@ BATCHES_REMEMBERED = 5
 
 
 class Remembered(NamedTuple):
-    """A stored batch: sequences `first` to `last` (wrapping), at offsets from `first_offset` on."""
+    """A stored batch: sequences `first` to `last` (wrapping)."""
 
     first_sequence: int
     last_sequence: int
@@ -54,17 +45,15 @@ class Remembered(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """All that is remembered of a producer, also in a snapshot."""
-
     producer_id: int
     epoch: int
     batches: tuple[Remembered, ...]
 
 
 class Duplicate(NamedTuple):
-    """Where a repeated batch was stored; offsets are -1 if they are no longer remembered.
+    """Where a repeated batch was stored; -1: no longer known.
 
-    `stored_from` is an offset whose confirmation proves that the batch is durable.
+    Once `stored_from` is confirmed, the batch is durable.
     """
 
     first_offset: int
@@ -73,12 +62,11 @@ class Duplicate(NamedTuple):
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """Return the sequence `count` messages after `sequence`."""
     return (sequence + count) % SEQUENCE_MODULUS
 
 
 class ProducerTable:
-    """The producers of a partition, least recently active first."""
+    """Least recently active first."""
 
     __slots__ = ("_changed", "_producers", "_producers_max")
 
@@ -92,9 +80,9 @@ class ProducerTable:
         return len(self._producers)
 
     def check(self, producer_id: int, epoch: int, first: int, count: int) -> Duplicate | None:
-        """Return None if the batch is its producer's next; else the place of the duplicate.
+        """Return None for the producer's next batch, else the duplicate's place; change nothing.
 
-        Raises `StaleProducerEpoch`, `SequenceGap`. Changes nothing.
+        Raises `StaleProducerEpoch`, `SequenceGap`.
         """
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
@@ -124,7 +112,7 @@ class ProducerTable:
     def accept(
         self, producer_id: int, epoch: int, first: int, count: int, first_offset: int
     ) -> None:
-        """Remember a new batch, which has passed `check` or was found by a scan of a ledger."""
+        """Remember a new batch, after `check` or a ledger's scan."""
         batch = Remembered(first, next_sequence(first, count - 1), first_offset)
         known = self._producers.get(producer_id)
         kept: tuple[Remembered, ...] = ()
@@ -135,7 +123,7 @@ class ProducerTable:
         self._put(ProducerState(producer_id, epoch, (*kept, batch)))
 
     def restore(self, state: ProducerState) -> None:
-        """Add a producer from a snapshot, as the most recently active so far."""
+        """Add a snapshot's producer, as the most recently active."""
         assert state.batches
         self._put(state)
 
@@ -143,7 +131,7 @@ class ProducerTable:
         return iter(self._producers.values())
 
     def take_changed(self) -> list[ProducerState]:
-        """Return the producers that changed since the last call, in order of activity."""
+        """Return the producers changed since the last call, in order of activity."""
         changed, self._changed = self._changed, set()
         if len(changed) * 4 < len(self._producers):
             states = [self._producers[i] for i in changed if i in self._producers]
@@ -160,7 +148,7 @@ class ProducerTable:
 
 
 def _place(batches: tuple[Remembered, ...], behind: int, count: int) -> Duplicate:
-    """Find the messages that begin `behind` messages before the next sequence."""
+    """Find messages that begin `behind` messages before the next sequence."""
     first_offset = last_offset = -1
     position = 0  # how far before the next sequence this batch ends
     for batch in reversed(batches):
@@ -177,25 +165,22 @@ def _place(batches: tuple[Remembered, ...], behind: int, count: int) -> Duplicat
 
 
 BROKERS = -1
-"""In place of an epoch: brokers may write their own topics and copies of messages, even while a
-client has the access."""
+"""In place of an epoch: for brokers' own topics and copies, whoever has the access."""
 
 
 class AccessState(NamedTuple):
-    """The durable part of the access. `producer` is empty when no producer has it."""
+    """The durable part; `producer` is empty when no producer has the access."""
 
     epoch: int = 0
     producer: str = ""
     session_ms: int = 0
-    """How long its holder may be silent."""
+    """How long the holder may be silent."""
 
 
 NOBODY = AccessState()
 
 
 class Access:
-    """The access to a partition, as its owner keeps it."""
-
     __slots__ = ("_heard_ms", "state")
 
     def __init__(self, state: AccessState) -> None:
@@ -203,10 +188,9 @@ class Access:
         self._heard_ms: int | None = None
 
     def acquire(self, producer: str, now_ms: int, *, session_ms: int, fencing: bool) -> AccessState:
-        """Give `producer` the access under a new epoch, even if it had the access before.
+        """Give `producer` the access under a new epoch, even if it has it.
 
-        With `fencing` the current holder loses it. Raises `ProducerBusy` while another producer has
-        it.
+        `fencing` takes it from the holder; else `ProducerBusy`.
         """
         epoch, holder, _ = self.state
         if holder not in ("", producer) and not fencing:
@@ -222,9 +206,9 @@ class Access:
         return self.state
 
     def release(self, epoch: int) -> AccessState | None:
-        """Let any producer publish; None if an earlier copy of this call did that already.
+        """Let any producer publish; None if a copy of this call did.
 
-        Raises `StaleProducerAccess` if the epoch is not the holder's.
+        Raises `StaleProducerAccess` for another epoch than the holder's.
         """
         if not self.state.producer and epoch == self.state.epoch - 1:
             return None
@@ -234,8 +218,7 @@ class Access:
         return self.state
 
     def check(self, epoch: int | None, now_ms: int) -> None:
-        """Check a batch's epoch. None: the batch names none. `BROKERS`: a broker publishes for
-        itself.
+        """Check a batch's epoch, `BROKERS`, or None.
 
         Raises `ExclusiveProducer`, `StaleProducerAccess`.
         """
@@ -253,7 +236,7 @@ class Access:
             self._heard_ms = now_ms
 
     def left_ms(self, now_ms: int) -> int:
-        """How long the holder's session lasts if the holder stays silent."""
+        """Return how long a silent holder's session lasts."""
         if self._heard_ms is None:  # the previous owner granted the access: the time starts now
             self._heard_ms = now_ms
         return self._heard_ms + self.state.session_ms - now_ms

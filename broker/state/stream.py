@@ -2,17 +2,11 @@
 
     not there → open → closed           `is_gone`: deleted, but kept while forks of it exist
 
-A `StreamState` is the state after all batches before some offset. Besides the log, an append
-changes its producer's sequence, the writers' `Stream-Seq` and the end of the stream. These changes
-are stored in the append's batch, as a header of the first record (`marker_of`). So the data and the
-changes are stored together or not at all, and a take-over finds the changes when it scans the
-batches since the last written state. Changes without a batch (a stream is made, closed or deleted)
-are written separately, and raise `revision` by one.
-
-An append is checked and accepted where batches get their offsets (partition/publisher.py), so
-appends are stored in the order in which they were accepted. The newest sequence of each producer is
-remembered, counted per append, not per message. At most `producers_max` producers are remembered;
-the producer that was silent for longest is forgotten first. The protocol: docs/durable_streams.md.
+A `StreamState` is as of all batches before some offset. An append's changes (producer,
+`Stream-Seq`, end) are in a header of its batch's first record (`marker_of`): so they are stored
+with the data or not at all. Changes without a batch are written separately, and raise `revision` by
+one. Appends are checked where batches get offsets. The newest sequence of each producer is
+remembered, per append, for at most `producers_max`. The protocol: docs/durable_streams.md.
 """
 
 from __future__ import annotations
@@ -33,42 +27,36 @@ from octavo.broker.errors import (
 )
 
 MARKER = "octavo-stream"
-"""The header of a batch's first record that holds the append's state changes."""
+"""The header of a batch's first record with the append's changes."""
 PRODUCERS_OF_ONE_OP = 1_000
-"""The most producers in one operation of a snapshot."""
 
 Tuple3 = tuple[str, int, int]
-"""A producer, its epoch and its sequence."""
 
 
 class StreamConfig(NamedTuple):
-    """The properties that a stream is created with; they never change."""
+    """The properties at creation; they never change."""
 
     content_type: str = "application/octet-stream"
     ttl_s: int | None = None
-    """The stream expires when it was not read or written for this long …"""
+    """The stream expires when unused for this long …"""
     expires_at: str | None = None
-    """… or at this time, as the client gave it, RFC 3339."""
+    """… or at this time, RFC 3339, as given."""
     expires_at_ms: int | None = None
     forked_from: str | None = None
-    """The topic from which the stream was forked, `namespace/topic`."""
     fork_offset: int | None = None
     fork_sub_offset: int = 0
-    """How far beyond the fork's offset the stream begins: in messages, or bytes of a message."""
+    """How far beyond the fork's offset: in messages, or bytes of a message."""
 
     @property
     def media_type(self) -> str:
-        """The content type without its parameters, in lower case."""
         return media_type(self.content_type)
 
     @property
     def is_json(self) -> bool:
-        """Whether its messages are JSON values, returned as arrays."""
         return self.media_type == "application/json"
 
 
 def media_type(content_type: str) -> str:
-    """Drop the parameters of a content type, and use lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 
@@ -79,19 +67,19 @@ class Append(NamedTuple):
     epoch: int = 0
     sequence: int = 0
     stream_seq: str | None = None
-    """Must be higher than the last `Stream-Seq`, compared as text."""
+    """Must be higher than the last, as text."""
     closes: bool = False
     is_first: bool = False
-    """Whether this is the stream's initial data, which is stored even if the stream is closed."""
+    """The stream's initial data, stored even if it is closed."""
 
     @property
     def at(self) -> Tuple3 | None:
-        """The producer, epoch and sequence; None without a producer."""
+        """Producer, epoch and sequence; None without a producer."""
         return None if self.producer is None else (self.producer, self.epoch, self.sequence)
 
 
 class Written(NamedTuple):
-    """A producer's newest append, and the offset where it ends."""
+    """A producer's newest append, and its end."""
 
     epoch: int
     sequence: int
@@ -100,17 +88,13 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class StreamState:
-    """A stream's state after all batches before `upto`."""
-
     config: StreamConfig
     revision: int = 1
     upto: int = 0
     base: int = 0
-    """The stream's first offset. Earlier batches were there before the stream, or belong to the
-    forked stream."""
+    """The stream's first offset: earlier batches were there before, or belong to the source."""
     whole_at: int = 0
-    """If the log ends below this offset, the stream's creation was interrupted: it does not exist
-    yet."""
+    """If the log ends below, the creation was interrupted: the stream does not exist yet."""
     closed: bool = False
     closed_by: Tuple3 | None = None
     stream_seq: str | None = None
@@ -118,7 +102,7 @@ class StreamState:
     producers: OrderedDict[str, Written] = field(default_factory=OrderedDict)
     producers_max: int = 10_000
     changed: dict[str, None] = field(default_factory=dict)
-    """Producers that changed since the last operation was made."""
+    """Producers changed since the last operation was made."""
 
     def copy(self) -> StreamState:
         found = StreamState(*(getattr(self, name) for name in self.__slots__))
@@ -126,11 +110,10 @@ class StreamState:
         return found
 
     def check(self, append: Append, end: int) -> int | None:
-        """Return None if the append is new; for a repeat, the offset before which the append was
-        stored.
+        """Return None for a new append; for a repeat, the offset before which it was stored.
 
-        `end`: the stream's end, for error answers. Raises `StaleStreamEpoch`, `EpochBegun`,
-        `StreamClosed`, `StreamSequenceGap`, `StreamSequence`. Changes nothing.
+        Changes nothing. Raises `StaleStreamEpoch`, `EpochBegun`, `StreamClosed`,
+        `StreamSequenceGap`, `StreamSequence`.
         """
         known = None if append.producer is None else self.producers.get(append.producer)
         if known is not None:
@@ -167,7 +150,6 @@ class StreamState:
         return None
 
     def accept(self, append: Append, end: int) -> None:
-        """Note an append that is stored before `end`."""
         if append.producer is not None:
             self._put(append.producer, Written(append.epoch, append.sequence, end))
         if append.stream_seq is not None:
@@ -183,21 +165,19 @@ class StreamState:
             self.producers.popitem(last=False)
 
     def replay(self, append: Append, end: int) -> None:
-        """Note the append of a stored batch that ends at `end`."""
         if end > self.upto:
             self.accept(append, end)
             self.upto = end
 
     def told(self, upto: int) -> Iterator[list[Any]]:
-        """Encode the whole state as operations, valid once all batches before `upto` are stored."""
+        """Encode the state as operations, valid once batches before `upto` are stored."""
         self.changed = {}
         producers = [[name, *written] for name, written in self.producers.items()]
         for at in range(0, max(1, len(producers)), PRODUCERS_OF_ONE_OP):
             yield self._op(upto, producers[at : at + PRODUCERS_OF_ONE_OP])
 
     def change(self, upto: int) -> list[Any]:
-        """Encode the changes since the last operation, valid once all batches before `upto` are
-        stored."""
+        """Encode the changes since the last operation, valid likewise."""
         changed, self.changed = self.changed, {}
         return self._op(
             upto, [[name, *self.producers[name]] for name in changed if name in self.producers]
@@ -212,8 +192,7 @@ class StreamState:
 
 
 def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
-    """Apply an operation. If it was queued before a snapshot that the state contains, keep newer
-    values.
+    """Apply an operation; keep values newer than it.
 
     Raises ValueError or TypeError if it cannot be read.
     """
@@ -235,7 +214,7 @@ def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
 
 
 def marker_of(append: Append) -> bytes | None:
-    """Return the value of the header `MARKER`; None when the append changes only the log."""
+    """Return the value of `MARKER`; None when only the log changes."""
     if append.producer is None and append.stream_seq is None and not append.closes:
         return None
     packed: bytes = msgpack.packb(list(append[:5]))
@@ -243,7 +222,7 @@ def marker_of(append: Append) -> bytes | None:
 
 
 def append_of(headers: Sequence[tuple[str, bytes | None]]) -> Append | None:
-    """Read an append from the headers of a batch's first record. Raises ValueError if damaged."""
+    """Read an append from a first record's headers; raise ValueError if damaged."""
     for name, value in headers:
         if name == MARKER:
             try:

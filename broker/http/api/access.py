@@ -53,7 +53,6 @@ class AccessShown(msgspec.Struct):
 
 
 async def acquire(call: Call) -> web.StreamResponse:
-    """`POST …/producer-access`."""
     wait_ms = call.duration_ms("wait", 0, call.services.config.wait_ms_max)
     name = _partition(call)
     body = await call.read_json(AccessBody)
@@ -71,7 +70,6 @@ async def acquire(call: Call) -> web.StreamResponse:
 
 
 async def release(call: Call) -> web.StreamResponse:
-    """`DELETE …/producer-access?epoch=`."""
     epoch = call.integer("epoch", -1, 0, LAST_EPOCH)
     if epoch < 0:
         raise Problem(400, "invalid-parameter", "epoch must be given: the epoch of the access")
@@ -84,12 +82,10 @@ async def release(call: Call) -> web.StreamResponse:
 
 
 async def show(call: Call) -> web.StreamResponse:
-    """`GET …/producer-access`."""
     return await _now(call, DescribeAccess(_partition(call)))
 
 
 async def _now(call: Call, operation: AcquireAccess | DescribeAccess) -> web.StreamResponse:
-    """Answer with the access as it is after the operation."""
     name = operation.name
     if (elsewhere := await redirected(call, name)) is not None:
         return elsewhere

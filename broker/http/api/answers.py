@@ -1,7 +1,6 @@
-"""The structs of answers, which handlers return and /openapi.json describes (http/schemas.py).
+"""The structs of answers, which /openapi.json describes (http/schemas.py).
 
-A member that is `UNSET` is left out. Limits and descriptions of numbers and texts are for readers
-only: they are not checked when an answer is written.
+`UNSET` members are left out. Limits and descriptions are for readers: they are not checked.
 """
 
 from __future__ import annotations

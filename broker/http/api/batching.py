@@ -1,13 +1,12 @@
 """Send a publish request to partitions: build batches, keep order, report what was stored.
 
-Single messages are grouped into record batches per partition. Where a batch ends depends on the
-messages alone, never on timing, so that a repeated request has equal batches, and each is
-recognised as a duplicate. Partitions work in parallel. Within a partition batches take effect in
-order, and after a failed batch no other is sent. A batch whose partition moved is sent again only
-if no later batch was stored.
+Where a batch ends depends on the messages alone, never on timing, so that a repeated request has
+equal batches and is recognised. Partitions work in parallel; within a partition batches take effect
+in order, and none is sent after a failed batch. A batch whose partition moved is sent again only if
+no later batch was stored.
 
-In memory at once: `inflight_bytes_max` under way and as much in unfinished batches, however long
-the request is and however many partitions the topic has.
+Memory: `inflight_bytes_max` under way and as much in unfinished batches, whatever the request and
+topic.
 """
 
 from __future__ import annotations
@@ -38,22 +37,17 @@ from octavo.protocol.records import (
 
 ACCESS_HEADER = "Producer-Access-Epoch"
 SENT_TOGETHER_BYTES = 512 * 1024
-"""Batches for another broker are sent together up to this size."""
 SEQUENCE_MASK = 0x7FFF_FFFF
 _MOVED = (NotOwner, PartitionMoving, OwnerUnreachable)
 
 
 class Producer(NamedTuple):
-    """The producer, for recognising repeats. `sequence` is the next message's number."""
-
     producer_id: int
     epoch: int
     sequence: int
 
 
 class Piece:
-    """A batch of a request, and its result."""
-
     __slots__ = (
         "batch", "count", "error", "expected", "first", "index", "last", "partition", "published",
     )  # fmt: skip
@@ -61,20 +55,17 @@ class Piece:
     def __init__(self, partition: int, first: int) -> None:
         self.partition = partition
         self.first = first
-        """The number of its first message in the request, from 0 …"""
+        """The number of its first message in the request, from 0."""
         self.last = first
-        """… and the number of its last."""
         self.count = 0
         self.index = 0
-        """The number of its first message in the batch, which may also have messages of other
-        requests."""
+        """The number of its first message in a batch shared with other requests."""
         self.batch = b""
         self.expected: int | None = None
         self.published: Published | None = None
         self.error: Problem | None = None
 
     def place(self, index: int) -> Place:
-        """Return the place of the `index`-th message of this stored piece."""
         assert self.published is not None
         first, _, ledger_id, entry_id, _, _ = self.published
         if first < 0:
@@ -84,8 +75,6 @@ class Piece:
 
 
 class _PartitionQueue:
-    """The part of a request for a partition: an open batch, and batches that wait to be sent."""
-
     __slots__ = ("bytes", "open", "partition", "pieces", "records", "task")
 
     def __init__(self, partition: int) -> None:
@@ -98,8 +87,6 @@ class _PartitionQueue:
 
 
 class Publishing:
-    """A publish request: `add` messages or `add_batch`es, call `room` in between, then `finish`."""
-
     def __init__(
         self,
         call: Call,
@@ -122,8 +109,8 @@ class Publishing:
         self._config = call.services.config
         self._bytes_max = call.services.rules.single_bytes_max(topic)
         self._queues: dict[int, _PartitionQueue] = {}
-        # A request for a given partition does not advance the turn: otherwise single messages would
-        # use only every second partition.
+        # A given partition does not advance the turn: else single messages would use every second
+        # partition only.
         self._turn = next(call.services.turn) % partitions if only is None else 0
         self._open_bytes = 0
         self._in_flight = 0
@@ -133,20 +120,18 @@ class Publishing:
         self.pieces: list[Piece] = []
         self.places: list[tuple[Piece, int]] | None = [] if keep_places else None
         self.count = 0
-        """How many messages were taken so far."""
         self.failed = False
-        """Whether something was not stored, so that it is useless to read on."""
+        """Something was not stored: it is useless to read on."""
 
     def describe(self) -> dict[str, int]:
         return {"open_bytes": self._open_bytes, "in_flight": self._in_flight}
 
     @property
     def held_bytes(self) -> int:
-        """The bytes in memory: of unfinished batches, and of batches under way."""
         return self._open_bytes + self._in_flight
 
     def size_of(self, record: Record) -> int:
-        """Return the bytes of a message in a batch. Raises a 413 `Problem` when it is too long."""
+        """Return a message's bytes in a batch; raise a 413 when it is too long."""
         return size_of(record, self._bytes_max)
 
     def add(self, record: Record) -> None:
@@ -182,7 +167,6 @@ class Publishing:
             self._close_batches()  # a topic with very many partitions
 
     def add_batch(self, batch: bytes, count: int) -> None:
-        """Take a whole, checked batch; the request must be for a single partition."""
         assert self._only is not None
         queue = self._queues.setdefault(self._only, _PartitionQueue(self._only))
         piece = Piece(self._only, self.count)
@@ -195,19 +179,16 @@ class Publishing:
         self._submit(queue, piece, batch, count)
 
     def flush(self) -> None:
-        """Send unfinished batches, because the input pauses.
-
-        Does nothing for a producer, whose batches must not depend on timing.
+        """Send unfinished batches while the input pauses, but not a producer's: these must not
+        depend on timing.
         """
         if self._producer is None and not self.failed:
             self._close_batches()
 
     async def room(self) -> None:
-        """Wait until fewer bytes are in flight than the limit."""
         await self._has_room.wait()
 
     async def finish(self) -> None:
-        """Send the rest, and wait for the result of every piece."""
         if not self.failed:
             self._close_batches()
         await self._wait_for_queues()
@@ -216,7 +197,6 @@ class Publishing:
                 piece.error = NOT_SENT
 
     async def abandon(self) -> None:
-        """Send nothing more, and wait for batches under way, because the request ends early."""
         self.failed = True
         await self._wait_for_queues()
 
@@ -224,8 +204,6 @@ class Publishing:
         tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         if tasks:
             await asyncio.gather(*tasks)
-
-    # Batches
 
     def _close_batches(self) -> None:
         for queue in self._queues.values():
@@ -268,10 +246,7 @@ class Publishing:
         if queue.task is None or queue.task.done():
             queue.task = asyncio.ensure_future(self._drain(queue))
 
-    # The work of a partition
-
     async def _drain(self, queue: _PartitionQueue) -> None:
-        """Publish the queue in order, until it is empty or a batch fails."""
         name = self._topic.partition(queue.partition)
 
         async def here(partition: Partition) -> None:
@@ -288,11 +263,11 @@ class Publishing:
                 if not queue.pieces:
                     raise
                 if self._stored_some and (wait_s := wait_of(error)):
-                    await asyncio.sleep(wait_s)  # a request that has begun is slowed, not refused
+                    await asyncio.sleep(wait_s)
                     continue
                 if queue.pieces[0] is first or not isinstance(error, _MOVED):
                     self._fail(queue.pieces[0], error)
-                # otherwise it moved after some were stored: wait for its new owner
+                # it moved after some were stored: wait for its new owner
         for piece in queue.pieces:
             self._settled(piece)
         queue.pieces.clear()
@@ -322,7 +297,6 @@ class Publishing:
         flight: list[Piece],
         results: Sequence[Published | BaseException],
     ) -> None:
-        """Note the results. Raises `NotOwner` if all of the rest may be sent again."""
         for at, (piece, result) in enumerate(zip(flight, results, strict=True)):
             if isinstance(result, Published):
                 self._stored(queue, piece, result)
@@ -358,8 +332,6 @@ class Publishing:
             )
             self._take_results(queue, flight, [_result(fate) for fate in answer.fates])
 
-    # Results
-
     def _stored(self, queue: _PartitionQueue, piece: Piece, published: Published) -> None:
         piece.published = published
         self._stored_some = True
@@ -385,7 +357,6 @@ class Publishing:
 
 
 def size_of(record: Record, bytes_max: int) -> int:
-    """Return the bytes of a message in a batch. Raises a 413 `Problem` when it is too long."""
     size = record_bytes(record[0], record[1], record[2])
     if size > bytes_max:
         raise problem_of(MessageTooLong(size, bytes_max))
@@ -393,7 +364,6 @@ def size_of(record: Record, bytes_max: int) -> int:
 
 
 def _result(fate: Fate) -> Published | BaseException:
-    """Return the fate of a batch at another broker as publishing it here would give it."""
     if fate.refusal is None:
         assert fate.published is not None
         return fate.published
@@ -413,4 +383,4 @@ def _too_many_results(results_max: int) -> Problem:
 NOT_SENT = Problem(
     503, "not-sent", "not sent: something before it in this request failed", retryable=True
 )
-"""The error of messages that were not tried, because others of the request had failed."""
+"""For messages after others that failed."""

@@ -42,17 +42,15 @@ CLUSTER_HEADER = "Bulk-Load-Cluster"
 TOKEN_BYTES_MAX = 200
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
-"""The most partitions in a batch that its writer publishes: ZooKeeper limits records to 1 MB."""
+"""ZooKeeper limits records to 1 MB."""
 ABORTED_LEDGERS_MAX = 10_000
-"""The most ledgers that a call gives up; a writer with more calls again."""
+"""A writer with more ledgers calls again."""
 LEDGERS_MAX = 4_000
-"""The most ledgers in a part, and of a partition that gets bulk loads."""
+"""Also bounds a partition that gets bulk loads."""
 PARTS_MAX = 4_000
-"""The most partitions in a committed batch; each has at least one ledger."""
+"""Each partition has at least one ledger."""
 _RECORDS_OF_A_PART = 3
-"""Cost of checking a part, in messages of work."""
 COMMIT_BYTES_MAX, BEGIN_BYTES_MAX, ABORT_BYTES_MAX = 2 * MIB, MIB, MIB // 2
-"""Limits of the bodies of these calls."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX, extra_json_schema={"format": "int64"})]
 After = Annotated[
     int,
@@ -68,7 +66,6 @@ _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFo
 
 
 def _target(text: str) -> TopicName:
-    """Read a topic's name. Raises `InvalidName`, `AUDIT_TOPIC_CLOSED`."""
     name = TopicName.parse(text)
     check_not_internal(name)
     return name
@@ -97,7 +94,6 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
     def ledger(self) -> PrivateLedger:
-        """Return the ledger in the form that the record stores."""
         return PrivateLedger(
             self.id, self.messages, self.bytes, self.first_ms, self.last_ms, self.disorder_ms,
             self.pieces,
@@ -114,15 +110,13 @@ class PartBody(msgspec.Struct, forbid_unknown_fields=True):
     ledgers: Annotated[list[LedgerBody], msgspec.Meta(max_length=LEDGERS_MAX)]
 
     def offer(self) -> Offer:
-        """Return the part in the form that the driver takes. Raises `InvalidName`."""
         name = _target(self.topic).partition(self.partition)
         return Offer(name, tuple(one.ledger() for one in self.ledgers))
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a commit. `published`: the writer has begun and published the batch itself.
-
-    `after`: the previous batch, if numbers have gaps or the id may be forgotten.
+    """`published`: the writer has published the batch. `after`: the batch before, if numbers have
+    gaps.
     """
 
     schema_name: ClassVar = "BulkLoadParts"
@@ -167,7 +161,6 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def get_bulk_load(call: Call) -> web.StreamResponse:
-    """`GET /v1/bulk-loads/{bulk_load}`."""
     name = _bulk_load(call)
     record = await call.services.broker.bulk_loads.newest(name)
     if record.batch < 0:
@@ -176,7 +169,6 @@ async def get_bulk_load(call: Call) -> web.StreamResponse:
 
 
 async def commit(call: Call) -> web.StreamResponse:
-    """`POST …/batches/{batch}/commit`."""
     name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(CommitBody, bytes_max=COMMIT_BYTES_MAX)
     if body.published and body.parts:
@@ -207,7 +199,6 @@ async def commit(call: Call) -> web.StreamResponse:
 
 
 async def begin(call: Call) -> web.StreamResponse:
-    """`POST …/batches/{batch}/begin`."""
     name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(BeginBody, bytes_max=BEGIN_BYTES_MAX)
     content = {_target(one.topic).partition(one.partition): one.content for one in body.parts}
@@ -222,7 +213,6 @@ async def begin(call: Call) -> web.StreamResponse:
 
 
 async def _check(call: Call, names: Iterable[PartitionName]) -> None:
-    """Check that the caller may publish to each topic. Raises `Forbidden`, `Unauthenticated`."""
     turns = call.services.broker.open_batches.turns
     for topic in dict.fromkeys(name.topic_name for name in names):
         await turns.take(_RECORDS_OF_A_PART)
@@ -260,7 +250,6 @@ def _loading(call: Call) -> driver.LoadPart:
 
 
 async def abort(call: Call) -> web.StreamResponse:
-    """`POST …/batches/{batch}/abort`."""
     name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(AbortBody, bytes_max=ABORT_BYTES_MAX)
     deleted = await call.services.broker.bulk_loads.abort(
@@ -282,8 +271,6 @@ def _batch(call: Call) -> int:
 
 
 async def _caller(call: Call, batch: int, after: int | None) -> Caller:
-    """Return the caller's token and order. Raises a `Problem` if either is invalid, or if the token
-    was made for another cluster."""
     if cluster := call.headers.get(CLUSTER_HEADER):
         ours = await call.services.broker.bulk_loads.cluster()
         if cluster != ours:
@@ -306,14 +293,12 @@ async def _caller(call: Call, batch: int, after: int | None) -> Caller:
 
 
 def committed(name: str, done: Committed) -> BulkLoad:
-    """Return the answer of a commit, after which every partition has its part."""
     shown = show(name, done.record, done.offsets)
     shown.complete, shown.repeated = True, done.repeated
     return shown
 
 
 def show(name: str, record: BulkLoadRecord, offsets: dict[PartitionName, int | None]) -> BulkLoad:
-    """Describe the record; `offsets`: where each partition's part begins, as far as known."""
     return BulkLoad(
         name,
         record.batch,

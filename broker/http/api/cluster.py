@@ -1,8 +1,5 @@
 """The cluster seen from one broker: ledgers, bookies, brokers, health, metrics, the API itself.
 
-The answers come from what this broker last saw (http/overview.py), the metadata store, the bookies
-(an entry, a ledger's recovery) and this process, without a partition's owner.
-
 Calls that move partitions are here too: a drain goes to the broker that it names, an unload to the
 partition's owner.
 """
@@ -50,11 +47,8 @@ OCTETS = "application/octet-stream"
 LEDGERS_SHOWN_MAX = 10_000
 _WAY_OUT = f"To do it all the same: ?force=true, once in {FORCED_EVERY_S:g} s"
 
-# Ledgers
-
 
 async def list_ledgers(call: Call) -> web.StreamResponse:
-    """`GET /v1/ledgers`: ids, ascending."""
     after = call.integer("after", -1, -1, OFFSET_MAX)
     limit = call.integer("limit", 1000, 1, LEDGERS_SHOWN_MAX)
     listed = await call.services.overview.prompt(call.services.ledgers.list())
@@ -64,14 +58,12 @@ async def list_ledgers(call: Call) -> web.StreamResponse:
 
 
 async def get_ledger(call: Call) -> web.StreamResponse:
-    """`GET /v1/ledgers/{ledger}`."""
     ledger_id = _number(call, "ledger")
     asked = call.services.ledgers.metadata(ledger_id)
     return call.reply(show_ledger(await call.services.overview.prompt(asked)))
 
 
 async def get_entry(call: Call) -> web.StreamResponse:
-    """`GET /v1/ledgers/{ledger}/entries/{entry}`: the payload, or JSON with it and its batch."""
     ledger_id, entry_id = _number(call, "ledger"), _number(call, "entry")
     wants_octets = OCTETS in call.headers.get("Accept", "").lower()
     reader = await call.services.ledgers.open(ledger_id)
@@ -117,7 +109,6 @@ async def get_entry(call: Call) -> web.StreamResponse:
 
 
 async def recover_ledger(call: Call) -> web.StreamResponse:
-    """`POST /v1/ledgers/{ledger}/recover`: fence it, find its end, close it."""
     ledger_id = _number(call, "ledger")
     is_forced = call.choice("force", "false", "false", "true") == "true"
     ledgers, door = call.services.ledgers, call.services.recoveries
@@ -141,7 +132,6 @@ async def recover_ledger(call: Call) -> web.StreamResponse:
 def show_ledger(
     metadata: LedgerMetadata, steps: list[dict[str, Any]] | UnsetType = UNSET
 ) -> Ledger:
-    """Return a ledger's metadata, and the steps of its recovery, without its password."""
     closed = metadata.state is LedgerState.CLOSED
     return Ledger(
         id=metadata.ledger_id,
@@ -183,11 +173,7 @@ def _number(call: Call, name: str) -> int:
     return found
 
 
-# Nodes
-
-
 async def list_bookies(call: Call) -> web.StreamResponse:
-    """`GET /v1/bookies`."""
     seen = await call.services.overview.look()
     if seen.bookies is None:
         raise MetadataUnavailable("the bookies have not been read yet since this broker started")
@@ -196,7 +182,7 @@ async def list_bookies(call: Call) -> web.StreamResponse:
 
 
 def _stale(seen: Seen, *shown: str) -> dict[str, Any] | None:
-    """Return which of the `shown` parts may be out of date, and since when."""
+    """Return which `shown` parts may be out of date, and since when."""
     names = [name for name in seen.stale if name in shown]
     return {"what": names, "since": seen.stale_since_ms} if names else None
 
@@ -227,7 +213,6 @@ def _down(found: list[Down] | None) -> list[dict[str, Any]]:
 
 
 def standing_of(call: Call, broker_id: str) -> dict[str, Any]:
-    """Return a broker's status, and how many seconds ago this broker read it."""
     broker = call.services.broker
     age_s: float | None = 0.0
     if broker_id == broker.broker_id:
@@ -269,29 +254,25 @@ def _gone(call: Call) -> list[dict[str, Any]]:
 
 
 async def list_brokers(call: Call) -> web.StreamResponse:
-    """`GET /v1/brokers`."""
     return call.reply({"brokers": _brokers(call), "brokers_gone": _gone(call)})
 
 
 async def get_cluster(call: Call) -> web.StreamResponse:
-    """`GET /v1/cluster`: nodes, topics, and what this broker serves; from memory if need be."""
     return call.reply(await cluster_figures(call))
 
 
 async def confirm_clock(call: Call) -> web.StreamResponse:
-    """`POST /v1/cluster/clock`: an operator confirms that this broker's clock is right."""
     return call.reply(show_clock(await call.services.broker.confirm_clock()))
 
 
 def show_clock(time: DeletionTime | None) -> dict[str, Any]:
-    """Return this broker's time for deletions; every broker counts for itself."""
+    """Return this broker's time for deletions."""
     if time is None:
         return {"deletion_time": None, "late_ms": 0, "doubt": "the metadata store has not answered"}
     return {"deletion_time": time.now_ms, "late_ms": time.late_ms, "doubt": time.doubt or None}
 
 
 async def cluster_figures(call: Call) -> dict[str, Any]:
-    """Return the figures of `/v1/cluster` and the status page, for topics the caller may see."""
     services = call.services
     broker = services.broker
     seen = await services.overview.look()
@@ -326,16 +307,11 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
     }
 
 
-# Health, metrics, documents
-
-
 async def healthz(call: Call) -> web.StreamResponse:
-    """`GET /healthz`: the process answers."""
     return call.reply({"status": "ok", "broker_id": call.services.broker.broker_id})
 
 
 async def readyz(call: Call) -> web.StreamResponse:
-    """`GET /readyz`: this broker takes part; 503 with the reason when it does not."""
     services = call.services
     reasons = []
     if services.leaving:
@@ -343,8 +319,7 @@ async def readyz(call: Call) -> web.StreamResponse:
     elif not services.ready:
         reasons.append("it is starting")
     if since_ms := services.overview.out_of_reach_since_ms:
-        # In a secured cluster, anonymous callers need not know the metadata's address; the log has
-        # it.
+        # Anonymous callers of a secured cluster do not get the metadata's address; the log has it.
         where = "" if services.gate.secured else f" at {services.store.url}"
         reasons.append(
             f"the metadata store{where} is out of reach "
@@ -359,13 +334,10 @@ async def readyz(call: Call) -> web.StreamResponse:
 
 
 _RECORDS_OF_METRICS = 200
-"""Cost of making some of the text, in messages of work."""
 _RECORDS_OF_A_ROW = 5
-"""Cost of making a row of the page, in messages of work."""
 
 
 async def metrics(call: Call) -> web.StreamResponse:
-    """`GET /metrics`: Prometheus text."""
     await call.services.broker.open_batches.turns.take(_RECORDS_OF_METRICS)
     return web.Response(
         body=await call.services.metrics.text(),
@@ -374,7 +346,6 @@ async def metrics(call: Call) -> web.StreamResponse:
 
 
 async def status_page(call: Call) -> web.StreamResponse:
-    """`GET /`: the cluster on one readable page."""
     figures = await cluster_figures(call)
     partitions: list[PartitionStats] = []
     more = 0
@@ -393,16 +364,11 @@ async def status_page(call: Call) -> web.StreamResponse:
     )
 
 
-# Drain and unload
-
-
 async def drain_broker(call: Call) -> web.StreamResponse:
-    """`POST /v1/brokers/{broker}/drain`."""
     return await _at_broker(call, draining=True)
 
 
 async def undrain_broker(call: Call) -> web.StreamResponse:
-    """`DELETE /v1/brokers/{broker}/drain`."""
     return await _at_broker(call, draining=False)
 
 
@@ -419,7 +385,6 @@ async def _at_broker(call: Call, *, draining: bool) -> web.StreamResponse:
 
 
 async def unload_topic(call: Call) -> web.StreamResponse:
-    """`POST /v1/topics/{namespace}/{topic}/unload`: all partitions, some at a time."""
     info = await topic_of(call)
     to = call.text("to")
     _check_live(call, to)
@@ -437,7 +402,6 @@ async def unload_topic(call: Call) -> web.StreamResponse:
 
 
 async def unload_partition(call: Call) -> web.StreamResponse:
-    """`POST /v1/topics/{namespace}/{topic}/partitions/{partition}/unload`."""
     name = call.partition
     assert name is not None
     to = call.text("to")
@@ -461,9 +425,5 @@ def _check_live(call: Call, to: str) -> None:
         raise registry.no_such_broker(to)
 
 
-# Connections of other brokers
-
-
 async def connect(call: Call) -> web.StreamResponse:
-    """`GET /v1/operations`: an upgrade, by another broker."""
     return await call.services.door.accept(call)

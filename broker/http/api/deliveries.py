@@ -1,12 +1,9 @@
 """Receive from a subscription; acknowledge messages, give them back, or extend their leases.
 
-A receive on a topic asks all partitions, each for its share. If none has messages, it waits for the
-first partition that gets some. Receiving needs no session: a lease ends by ack, by nack or by time.
-Messages that could not be delivered, because the caller left or asked for fewer, are given back at
-once.
-
-An ack id names its partition and its lease. So an ack on a topic is split, and each owner gets its
-share. The answer comes when all acks are durable.
+A receive on a topic asks all partitions for shares, and waits for the first messages. Messages that
+could not be delivered are given back at once; else leases end by ack, nack or time. An ack id names
+partition and lease, so an ack on a topic is split among the owners, and answered when all is
+durable.
 """
 
 from __future__ import annotations
@@ -46,11 +43,10 @@ from octavo.protocol.numbers import whole
 
 ACK_IDS_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
-"""The longest body: 100,000 nacks, each with its delay."""
+"""100,000 nacks, each with its delay."""
 ACK_PARTS_MAX = 3 * ACK_IDS_MAX + 100
-"""The most commas, brackets and braces in a body: a nack with its delay has three."""
+"""Commas, brackets and braces in a body: a nack with its delay has three."""
 _RECORDS_OF_A_PROBLEM = 3
-"""Cost of making a partition's problem, in messages of work."""
 NACK_DELAY_MS_MAX = 24 * 3_600_000
 
 
@@ -83,7 +79,6 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def acknowledge(call: Call) -> web.StreamResponse:
-    """`POST …/subscriptions/{subscription}/ack`."""
     name = call.subscription
     topic = call.topic
     if has_more_parts(await call.read_body(ACK_BYTES_MAX), ACK_PARTS_MAX):
@@ -119,7 +114,7 @@ async def acknowledge(call: Call) -> web.StreamResponse:
 
 
 def _acked(settled: Settled) -> int:
-    """Return how many messages were acked. Raises the error for the refused part."""
+    """Return how many messages were acked; raise the refused part's error."""
     if (problem := settled.problem) is not None:
         raise problem
     return settled.acked
@@ -128,8 +123,7 @@ def _acked(settled: Settled) -> int:
 async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, Share]) -> int:
     """Apply each share at its owner; return how many messages became acked.
 
-    If some owners fail, raises the worst problem, which says how many were acked; the other owners'
-    work is done.
+    If owners fail, raises the worst problem, with that number.
     """
     answers = await ask_all(
         [_apply(call, topic.partition(number), name, share) for number, share in shares.items()]
@@ -151,7 +145,6 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
 
 
 async def _apply(call: Call, partition: PartitionName, name: str, share: Share) -> int:
-    """Apply a partition's share of an ack call, at its owner."""
     return _acked(await operate(call, share.operation(partition, name), Settled, is_part=True))
 
 
@@ -164,9 +157,9 @@ async def give_back(
     release: Sequence[str] = (),
     unread: Sequence[str] = (),
 ) -> None:
-    """Give back messages that were received for the caller and not delivered; see `Settle`.
+    """Give back messages that were not delivered; see `Settle`.
 
-    The broker does this on its own behalf, because the caller may have lost the right to do it.
+    On the broker's own behalf: the caller may have lost the right.
     """
     operation = Settle(partition, name, [], [*nacks], [], [*release], [*unread])
     await operate(call, operation, Settled, is_part=True, identity=call.services.own_identity)
@@ -184,7 +177,6 @@ class Share:
     def operation(
         self, partition: PartitionName, name: str, up_to: Position | None = None
     ) -> Settle:
-        """Return the share as an operation for the partition's owner."""
         assert up_to is None or isinstance(up_to, int | MessageId)
         place = list(up_to) if isinstance(up_to, MessageId) else up_to
         return Settle(
@@ -193,7 +185,7 @@ class Share:
 
 
 async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int, Share]:
-    """Split a body by partition. Raises a 400 or a 422 for an invalid body."""
+    """Split a body by partition; raise a 400 or 422 if it is invalid."""
     for ids in (body.ack_ids, body.nack, body.extend, body.release):
         if len(ids) > ACK_IDS_MAX:
             raise _too_many()
@@ -260,20 +252,16 @@ DEFAULT_CONSUMER = "default"
 MESSAGE_TYPES = (JSON, NDJSON)
 HELD_BACK_HEADER = "Octavo-Held-Back"
 RECEIVE_PARTITIONS_MAX = 128
-"""The most partitions that a receive asks; each receive begins with another partition."""
+"""Each receive begins with another partition."""
 GRACE_S = 0.005
-"""After the first messages, other partitions get this long to add theirs."""
+"""After the first messages, the other partitions get this long."""
 GIVE_BACK_S = 2.0
-"""Time limit for giving leases back when a call ends; leases also end by themselves."""
+"""Leases also end by themselves."""
 ASK_AGAIN_S = 1.0
-"""How long a receive that has messages waits for leases that other brokers may have made for it."""
-
-
-# Receive
+"""How long a receive waits for leases that its cancelled waits may have made."""
 
 
 async def receive(call: Call) -> web.StreamResponse:
-    """`POST …/subscriptions/{subscription}/receive`."""
     name = call.subscription
     topic = call.topic
     config = call.services.config
@@ -318,7 +306,6 @@ async def receive(call: Call) -> web.StreamResponse:
 
 
 def consumer_in(call: Call, default: str) -> str:
-    """Return the consumer's name. Raises a 400."""
     consumer = call.text("consumer", default)
     if not 1 <= len(consumer) <= CONSUMER_CHARS_MAX or not consumer.isprintable():
         raise bad_parameter("consumer", consumer, f"1 to {CONSUMER_CHARS_MAX} printable characters")
@@ -326,7 +313,6 @@ def consumer_in(call: Call, default: str) -> str:
 
 
 def generation_in(call: Call) -> int | None:
-    """Return the group's generation that gave the member this partition. Raises a 400, a 422."""
     if "generation" not in call.query:
         return None
     if call.partition is None:
@@ -340,30 +326,25 @@ def generation_in(call: Call) -> int | None:
 
 
 def priority_in(call: Call) -> int:
-    """Return the consumer's priority; 0 is served first. Raises a 400."""
     return call.integer("priority", 0, 0, PRIORITY_MAX)
 
 
 def _credits(call: Call) -> int | None:
-    """Return the consumer's limit of unacked messages per partition; None: not given."""
     return call.integer("credits", 0, 1, CREDITS_MAX) or None
 
 
 class Received(NamedTuple):
-    """Messages as JSON, and why there are none though the partition has some."""
-
     messages: list[Raw]
     held_back: str | None = None
 
 
 class HeldLeases:
-    """Holds the leases of a call until its client has the messages. An async context.
+    """Holds a call's leases until its client has the messages.
 
-    If the block raises, or the client is gone, the messages go to other consumers at once.
+    If the block raises, or the client is gone, other consumers get the messages at once.
     """
 
     def __init__(self, call: Call, asked: Receive, *, is_part: bool = False) -> None:
-        """`is_part`: the call receives from other partitions, too."""
         self._call = call
         self._asked = asked
         self._is_part = is_part
@@ -376,7 +357,6 @@ class HeldLeases:
         return leases
 
     async def shown(self, leases: Leases) -> Received:
-        """Return the messages as JSON."""
         number = self._asked.name.partition
         return Received(await rendered(self._call, number, leases), leases.held_back)
 
@@ -399,7 +379,6 @@ class HeldLeases:
 
 
 async def rendered(call: Call, number: int, leases: Leases) -> list[Raw]:
-    """Return the messages of partition `number` as JSON."""
     turns = call.services.broker.open_batches.turns
     found: list[Raw] = []
     for delivery in leases.deliveries:
@@ -427,7 +406,6 @@ def _deliver(call: Call, received: Received) -> web.StreamResponse:
 
 
 def _text_type(call: Call) -> str:
-    """Return the type for single messages, even if the caller prefers record batches."""
     try:
         return answer_type(call, MESSAGE_TYPES)
     except Problem:
@@ -435,7 +413,6 @@ def _text_type(call: Call) -> str:
 
 
 def _nothing(call: Call, held_back: str | None) -> web.StreamResponse:
-    """Answer that there is nothing to receive; if messages are held back, say why."""
     if held_back is None:
         return web.Response(status=204)
     headers = {HELD_BACK_HEADER: held_back}
@@ -453,7 +430,7 @@ def ack_ids_in(messages: Iterable[Raw]) -> list[str]:
 
 
 class _Gathering:
-    """Receive from several partitions: fair shares first, then from partitions that have more."""
+    """Receives fair shares first, then from partitions that have more."""
 
     def __init__(self, call: Call, partitions: int, asked: Receive) -> None:
         self._call = call
@@ -461,16 +438,13 @@ class _Gathering:
         self._wait_s = asked.wait_ms / 1000
         turn = next(call.services.turn)
         self._request = f"{call.services.run_id}.{turn}"
-        """Request id of this call's waits at each partition; unique among all brokers' calls."""
+        """Request id at each partition, unique among all brokers' calls."""
         turn %= partitions
         self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]
         self._held_back: str | None = None
-        """Why partitions gave no messages: the last reason."""
         self._given: dict[int, list[str]] = {}
-        """Partition → the ack ids that it gave to this call."""
 
     async def receive(self) -> Received:
-        """Receive up to the limit; wait for the first message."""
         has_caller = False
         try:
             found = await self._receive(self._asked.most, self._wait_s)
@@ -481,7 +455,6 @@ class _Gathering:
         return Received(found, self._held_back)
 
     async def _give_all_back(self) -> None:
-        """Give all leases back, because the caller is gone."""
         sub, topic = self._asked.subscription, self._call.topic
         asks = [
             give_back(self._call, topic.partition(number), sub, unread=ack_ids)
@@ -501,7 +474,6 @@ class _Gathering:
                 for place, number in enumerate(self._order)
             }
             found, full = await self._ask_all(shares)
-            # The rest goes to partitions that have more.
             found += await self._one_after_the_other(full, most - len(found))
         if not found and wait_s:
             return await self._first(most, wait_s)
@@ -522,15 +494,13 @@ class _Gathering:
         return found
 
     async def _ask_all(self, shares: dict[int, int]) -> tuple[list[Raw], list[int]]:
-        """Ask each partition for its share; return the messages, and the partitions that gave full
-        shares."""
         answers = await ask_all([self._ask(number, share, 0) for number, share in shares.items()])
         found: list[Raw] = []
         full: list[int] = []
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if len(failures) == len(answers):
             raise failures[0]
-        # A partition that moves must not delay the messages of the others.
+        # A partition that moves must not delay other partitions' messages.
         for (number, share), answer in zip(shares.items(), answers, strict=True):
             if not isinstance(answer, BaseException):
                 found += answer
@@ -539,7 +509,6 @@ class _Gathering:
         return found, full
 
     async def _first(self, most: int, wait_s: float) -> list[Raw]:
-        """Wait at all partitions at once, until the first has messages."""
         share = max(1, most // len(self._order))
         tasks = [
             asyncio.ensure_future(self._ask(number, share, wait_s, self._request))
@@ -567,10 +536,9 @@ class _Gathering:
         return found[:most]
 
     async def _ask_again(self, cut_off: list[bool], share: int) -> list[Raw]:
-        """Ask again for messages that cancelled waits may have leased at other brokers.
+        """Ask again for messages that cancelled waits may have leased.
 
-        The request id is the same, so the partitions return the same messages, or those that they
-        have now.
+        The request id is the same, so the partitions return them, or other messages.
         """
         asks = [
             asyncio.ensure_future(self._ask(number, share, 0, self._request))
@@ -586,7 +554,6 @@ class _Gathering:
         return _results(asks)
 
     async def _give_back(self, surplus: list[Raw]) -> None:
-        """Give back messages beyond the limit, so that other consumers get them at once."""
         shares: dict[int, list[str]] = defaultdict(list)
         for ack_id in ack_ids_in(surplus):
             shares[AckRange.parse(ack_id).partition].append(ack_id)

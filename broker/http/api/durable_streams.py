@@ -1,20 +1,14 @@
 """Durable streams over HTTP: make, append, read, describe, fork and delete.
 
-A stream is a topic with one partition, whose owner runs the operations
-(broker/operations/streams.py). `durable.py` has the texts, docs/durable_streams.md the protocol.
+A stream is a topic with one partition, whose owner runs the operations; docs/durable_streams.md has
+the protocol. A stream exists once its owner has made it; a broken-off call leaves a topic, and a
+repeat continues.
 
-A fork is a stream that begins with another stream's messages; its topic is a fork of the source's
-topic, in the same namespace, without copies (broker/cluster/forks.py). If the fork is cut within a
-message, the inherited part becomes the fork's first own message, stored together with the body's
-messages. Properties that the request does not give, such as the content type and the lifetime, are
-the source's. The source is asked on behalf of the caller. A stream exists once its owner has made
-it (partition/stream.py). A call that breaks off leaves a topic, and a repeated call continues.
+A fork's topic is a fork of the source's, in the same namespace. If it is cut within a message, the
+inherited part is the fork's first own message. Properties that the request omits are the source's.
 
-Each read begins at an offset and returns whole messages, joined as they were appended, or as a JSON
-array. A read that reaches the end says so (`Stream-Up-To-Date`), and whether the stream has ended
-(`Stream-Closed`); the answer's tag changes with both, for caches. An event stream is a loop of
-reads by the broker that the client called, at whichever broker owns the partition. It ends after a
-while, and the reader reconnects with the last offset that it got.
+An event stream is a loop of reads by the broker that was called; it ends after a while, and the
+reader reconnects with its last offset.
 """
 
 from __future__ import annotations
@@ -76,11 +70,10 @@ from octavo.security.rules import Kind, Operation, Resource
 
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 WORD_BYTES_MAX = 1024
-"""The most bytes of a producer's name or a `Stream-Seq`, because these are stored."""
+"""A producer's name or `Stream-Seq`: both are stored."""
 
 
 async def append(call: Call) -> web.StreamResponse:
-    """`POST /v1/durable-streams/{namespace}/{topic}`."""
     said = append_of(call.headers)
     body = await call.read_body()
     name = await stream_of(call)
@@ -106,7 +99,6 @@ def _appended(said: Append, found: StreamAppended, body: bytes) -> web.StreamRes
 
 
 async def delete_stream(call: Call) -> web.StreamResponse:
-    """`DELETE /v1/durable-streams/{namespace}/{topic}`."""
     name = await stream_of(call)
     if (elsewhere := await redirected(call, name)) is not None:
         return elsewhere
@@ -114,11 +106,7 @@ async def delete_stream(call: Call) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-# Shared parts
-
-
 async def stream_of(call: Call) -> PartitionName:
-    """Return the partition of the stream in the path. Raises `StreamNotFound`."""
     try:
         info: TopicInfo = await topic_of(call)
     except TopicNotFound:
@@ -133,17 +121,12 @@ async def stream_of(call: Call) -> PartitionName:
 
 
 def shown(offset: int) -> str:
-    """Return the text of an offset. Raises a 422 if it is too high for a text."""
     if offset >= durable.FIRST_UNSHOWN:
         raise Problem(422, "offset-too-high", f"offset {offset} has more than sixteen digits")
     return durable.offset_text(offset)
 
 
-# Headers of an append
-
-
 def append_of(headers: Mapping[str, str]) -> Append:
-    """Read the headers of a `POST`. Raises a 400."""
     seq = word(headers, durable.SEQ_HEADER)
     closes = durable.says_true(headers.get(durable.CLOSED_HEADER))
     given = [name for name in PRODUCER_HEADERS if name in headers]
@@ -165,7 +148,7 @@ def append_of(headers: Mapping[str, str]) -> Append:
 
 
 def word(headers: Mapping[str, str], name: str) -> str | None:
-    """Read a header that will be stored. Raises a 400 if it is not UTF-8, or too long."""
+    """Read a header that will be stored; raise a 400 if it is bad."""
     text = headers.get(name)
     if text is None:
         return None
@@ -179,7 +162,6 @@ def word(headers: Mapping[str, str], name: str) -> str | None:
 
 
 def number(name: str, text: str) -> int:
-    """Read a number from a header. Raises a 400."""
     found = durable.number_of(text)
     if found is None:
         raise bad(
@@ -192,11 +174,8 @@ def bad(name: str, text: str, expected: str) -> Problem:
     return Problem(400, "invalid-header", f"{name} is {text[:40]!r}; it must be {expected}")
 
 
-# Making a stream
-
-
 _TRIES_MAX = 4
-"""The most tries, while other streams of that name expire or are being made."""
+"""Tries while other streams of that name expire or are made."""
 
 
 class Plan(NamedTuple):
@@ -205,7 +184,6 @@ class Plan(NamedTuple):
 
 
 async def put_stream(call: Call) -> web.StreamResponse:
-    """`PUT /v1/durable-streams/{namespace}/{topic}`."""
     topic = call.topic
     asked = asked_for(call.headers)
     if asked.fork is not None:
@@ -241,7 +219,6 @@ async def put_stream(call: Call) -> web.StreamResponse:
 
 
 def _location(call: Call) -> str:
-    """Return the stream's URL, with the host that the client used."""
     host, path = call.request.headers.get("Host"), call.request.raw_path.partition("?")[0]
     scheme = "https" if call.request.secure else "http"
     return (call.services.url if host is None else f"{scheme}://{host}") + path
@@ -250,7 +227,6 @@ def _location(call: Call) -> str:
 async def _topic(
     call: Call, asked: StreamAsked, plan: Plan | None
 ) -> tuple[TopicInfo, Plan | None]:
-    """Return the topic in the path, made if it is new, and the plan if it is a fork."""
     topic, topics = call.topic, call.services.broker.topics
     try:
         return await topics.get(topic), plan
@@ -284,7 +260,7 @@ async def _make(
 
 
 def _check_may_convert(call: Call, operation: MakeStream) -> None:
-    """Check that the caller may turn an existing topic into a stream. Raises `Forbidden`.
+    """Check the right to turn a topic into a stream.
 
     This excludes the topic's publishers, and an expired stream is deleted with its messages.
     """
@@ -308,7 +284,6 @@ def _made(call: Call, made: StreamMade) -> web.StreamResponse:
 
 
 def check_source(call: Call, fork: ForkAsked) -> None:
-    """Raise a 400 for a source in another namespace, `Forbidden` if the caller may not read it."""
     if fork.source.namespace != call.namespace:
         raise Problem(
             400,
@@ -321,7 +296,6 @@ def check_source(call: Call, fork: ForkAsked) -> None:
 
 @asynccontextmanager
 async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
-    """Make the call mean another topic while the block lasts."""
     before, call.incarnation = call.incarnation, info.incarnation
     try:
         yield
@@ -330,10 +304,7 @@ async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
 
 
 async def planned(call: Call, asked: StreamAsked, fork: ForkAsked, cut: int | None = None) -> Plan:
-    """Ask the source, and return the plan. `cut`: where an existing fork was cut.
-
-    Raises `TopicNotFound`, `StreamNotFound`, `STREAM_CONFLICT`, and a 400 for an impossible place.
-    """
+    """Ask the source for the fork's plan; `cut`: where an existing fork was cut."""
     info = await call.services.broker.topics.get(fork.source)
     if info.settings.partitions != 1:
         raise TOPIC_IS_NO_STREAM(
@@ -361,7 +332,6 @@ async def planned(call: Call, asked: StreamAsked, fork: ForkAsked, cut: int | No
 
 
 async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig, int]:
-    """Return the source's config and end; an end before `least` is proved by its owner."""
     gone = STREAM_CONFLICT(f"{info.name} was deleted, and is kept for the forks that it has")
     asked = DescribeStream(info.name.partition(0), least)
     try:
@@ -378,10 +348,7 @@ async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig
 async def _cut(
     call: Call, info: TopicInfo, like: StreamConfig, end: int, offset: int, sub_offset: int
 ) -> tuple[int, bytes]:
-    """Return the offset before which the source is cut, and the inherited part of that message.
-
-    Raises a 400 for a place beyond the message, or beyond the messages of its append.
-    """
+    """Return the offset where the source is cut, and the inherited part of that message."""
     if offset == end:
         raise _beyond(f"{info.name} has nothing behind {durable.offset_text(offset)}")
     asked = Read.of(info.name.partition(0), offset, 1, 1, compacted=False)
@@ -403,7 +370,6 @@ async def _cut(
 
 
 async def forked(call: Call, plan: Plan) -> TopicInfo:
-    """Fork the source's topic. Raises `TopicExists`, `ForkDisturbed`."""
     for last in (False, False, True):
         try:
             async with _about(call, plan.source):
@@ -424,11 +390,7 @@ def _beyond(why: str) -> Problem:
     return Problem(400, "fork-beyond-end", why)
 
 
-# Headers of a PUT
-
-
 def asked_for(headers: Mapping[str, str]) -> StreamAsked:
-    """Read what a `PUT` asks for. Raises a 400."""
     ttl, expires = headers.get(durable.TTL_HEADER), headers.get(durable.EXPIRES_HEADER)
     if ttl is not None and expires is not None:
         raise Problem(
@@ -465,16 +427,12 @@ def _fork_asked(headers: Mapping[str, str]) -> ForkAsked | None:
     return ForkAsked(TopicName.of(*source), at, sub_offset)
 
 
-# Reading
-
-
 CACHED = "max-age=60, stale-while-revalidate=300"
 LONG_POLL, SSE = "long-poll", "sse"
 _RANDOM = random.SystemRandom()
 
 
 async def read(call: Call) -> web.StreamResponse:
-    """`GET /v1/durable-streams/{namespace}/{topic}`, and `HEAD`."""
     name = await stream_of(call)
     if (elsewhere := await redirected(call, name)) is not None:
         return elsewhere
@@ -586,7 +544,6 @@ def _cursor(call: Call) -> str:
 
 
 async def _events(call: Call, asked: ReadStream) -> web.StreamResponse:
-    """Send events until the stream ends, or the reader should reconnect."""
     with call.services.streams.one(), call.services.quotas.stream(call):
         first = replace(asked, look_back=durable.LOOK_BACK_BYTES)
         page = await operate(call, first, StreamPage)  # errors get a normal answer
@@ -610,7 +567,6 @@ async def _events(call: Call, asked: ReadStream) -> web.StreamResponse:
 
 
 async def _next_page(call: Call, asked: ReadStream, stream: Stream) -> StreamPage:
-    """Read once the quota of the namespace and the rates of the topic allow it."""
     while True:
         try:
             read = partial(operate, call, asked, StreamPage)
@@ -625,7 +581,6 @@ async def _next_page(call: Call, asked: ReadStream, stream: Stream) -> StreamPag
 
 
 async def _send(call: Call, asked: ReadStream, page: StreamPage, stream: Stream) -> None:
-    """Send page after page, from wherever the partition is served."""
     kind, is_json, is_first = page.config.content_type, page.config.is_json, True
     text = durable.EventText(page.before) if durable.is_text(kind) and not is_json else None
     while True:

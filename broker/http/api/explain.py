@@ -1,7 +1,4 @@
-"""Explain which broker serves each partition and why, and what delays publishers and consumers.
-
-`GET /v1/explain/{namespace}/{topic}` collects what the owners of the partitions know, in words.
-"""
+"""Explain which broker serves each partition and why, and what delays publishers and consumers."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from octavo.security.rules import Kind, Operation, Resource
 
 
 async def explain_topic(call: Call) -> web.StreamResponse:
-    """`GET /v1/explain/{namespace}/{topic}`: all partitions, as their owners say it."""
     info = await topic_of(call)
     asked = await _subscription(call)
 
@@ -54,7 +50,6 @@ async def explain_topic(call: Call) -> web.StreamResponse:
 
 
 async def explain_partition(call: Call) -> web.StreamResponse:
-    """`GET …/partitions/{partition}/explain`."""
     name = call.partition
     assert name is not None
     asked = await _subscription(call)
@@ -65,7 +60,6 @@ async def explain_partition(call: Call) -> web.StreamResponse:
 
 
 async def _subscription(call: Call) -> SubscriptionInfo | None:
-    """Return the subscription to explain, if any. Raises `SubscriptionNotFound`, `Forbidden`."""
     if not (text := call.text("subscription")):
         return None
     name = checked_name("subscription", text)
@@ -84,7 +78,6 @@ def _brokers(call: Call) -> list[dict[str, Any]]:
 async def _explain(
     call: Call, name: PartitionName, asked: SubscriptionInfo | None, *, is_part: bool = False
 ) -> dict[str, Any]:
-    """Describe a partition, as its owner knows it."""
     operation = Explain(name, "" if asked is None else asked.name)
     found = await operate(call, operation, Explanation, is_part=is_part)
     stats, publishing = found.stats, found.publishing

@@ -1,26 +1,13 @@
 """The fast publish path: answer a single message by the results of an earlier call with this head.
 
-A producer of single messages sends the same head with each message, except for the message's key
-and length. So the results of the rest of the head (the call, its topic, its caller's rights) are
-remembered under its bytes. The other conditions are checked without waiting:
+A producer of single messages repeats its head but for key and length, so the results of the rest
+(call, topic, rights) are remembered under its bytes. If the caller is still admitted, the body a
+valid message, its owner known and room left, the message is stored, or refused by a quota; else the
+long way (aiohttp and the handlers) takes the call from the first byte. Nothing is changed before
+that is sure (decision 32).
 
-    the head is known, and its caller is still admitted; the body is a whole,
-    valid message; its partition is open here, or has another known owner;
-    there is room; the broker is neither starting nor
-    stopping                                               stored here or there, and answered
-    the same, and a quota is used up                       429, at the lowest cost for others
-    anything else                                          the long way
-
-The long way (aiohttp and the handlers) takes the call from the first byte. The fast path changes
-nothing before it is sure, refuses only calls that exceed a quota, and asks no other process. If it
-fails, or the message turns out to belong to another owner, the long way answers.
-
-A known head need not be parsed again (decision 32). The parts of the fast path are this file,
-`RequestEdges` of connection_bytes.py, the call of `take` in connections.py, and `RemoteBatchers` of
-operations/gathered.py. They can be removed: if `take` returns False, the long way answers.
-
-Promises: the answer equals the long way's, byte for byte (test_short_way.py compares the two).
-Remembers a limited number of heads, and no messages.
+Promises: the answer equals the long way's, byte for byte (test_short_way.py). Remembers a limited
+number of heads, and no messages.
 """
 
 from __future__ import annotations
@@ -53,43 +40,36 @@ from octavo.protocol.due import is_delayed
 from octavo.security.rules import Kind, Operation, Resource
 
 HEADS_KEPT = 512
-"""Heads in each of two generations; a head is forgotten if this many new heads come without a use
-of it."""
+"""In each of two generations; an unused head is forgotten after this many new heads."""
 CALLS = frozenset(("publish", "publish_of_partition"))
 _NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Origin", "Prefer")
-"""Headers about this single request, or sent by a browser's page (csrf.py)."""
+"""Headers about this single request, or of a browser's page (csrf.py)."""
 _KEY = re.compile(rb"\r\n(?i:octavo-key): ([!-~]+)(?=\r\n[^ \t])")
 _LENGTH = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]*)(?=\r\n[^ \t])")
 _HOLE = b"\0"
-"""Replaces a value; a head that the parser accepts cannot contain it."""
+"""Replaces a value; an accepted head cannot contain it."""
 _NOTHING_DONE = (NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged)
 
 
 class Caller(Protocol):
-    """The connection of a request."""
-
     peer: str
     counted_as: str
 
     def when_lost(self, call: Callable[[], None]) -> None: ...
 
     @property
-    def certificate(self) -> bytes | None:
-        """The certificate that its client has shown, if any."""
+    def certificate(self) -> bytes | None: ...
 
-    def answer(self, answer: bytes) -> None:
-        """Send the whole answer, head and body; the next request may follow."""
+    def answer(self, answer: bytes) -> None: ...
 
     def take_long_way(self, verdict: BaseException | None) -> None:
-        """Give the request to aiohttp, from its first byte; a `verdict` is then the answer."""
+        """Give the request to aiohttp from its first byte; a `verdict` is the answer."""
 
     def cut(self) -> None:
-        """End the connection: the outcome of the request is unknown."""
+        """End the connection: the outcome is unknown."""
 
 
 class KnownHead(NamedTuple):
-    """The results for a shape of a head."""
-
     call: str
     topic: TopicName
     partition: int | None
@@ -97,18 +77,15 @@ class KnownHead(NamedTuple):
     """The incarnation that the caller means; None: any."""
     kind: str
     headers: Mapping[str, str]
-    """Headers of the request from which it was learnt, including its key."""
+    """Of the request from which it was learnt, with its key."""
     grant: Grant
-    """The caller's identity and admission."""
     resource: Resource
-    """The topic, for a new check of the right to produce."""
 
 
 def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
-    """Return the head without its key and length, which differ per message; and the key.
+    """Return the head without its key and length, and the key.
 
-    A value is cut out only if every parser reads it in the same way: visible ASCII, on its own
-    line. Any other value stays, and must be the same the next time.
+    Cuts out a value only if every parser reads it alike: visible ASCII, on its own line.
     """
     key = None
     if found := _KEY.search(head):
@@ -127,7 +104,6 @@ class FastPublish:
         self._old: dict[bytes, KnownHead] = {}
 
     def learn(self, head: bytes, call: Call) -> None:
-        """Remember the head of a call that the long way has answered with 200."""
         request = call.request
         if (
             call.route.name in CALLS
@@ -154,7 +130,6 @@ class FastPublish:
             )
 
     def take(self, head: bytes, body: bytes, caller: Caller) -> bool:
-        """Store the request if the fast path can answer it; return whether it does."""
         services = self._services
         shape, key = shape_of(head)
         known = self._known(shape)
@@ -228,7 +203,6 @@ class FastPublish:
     def _refuse(
         self, head: bytes, call: str, problem: Problem, incarnation: str, caller: Caller
     ) -> None:
-        """Answer a 429 cheaply, so that an excessive caller costs others little."""
         services = self._services
         path = head.split(b" ", 2)[1].decode("ascii", "replace").partition("?")[0]
         body = msgspec.json.encode(problem.body(path))
@@ -264,8 +238,6 @@ class FastPublish:
 
 
 class _ShortCall:
-    """A message that is being stored; called when that is done."""
-
     __slots__ = (
         "_began_s", "_body_bytes", "_call", "_caller", "_incarnation", "_joined", "_name",
         "_owner_url", "_services", "_shares",

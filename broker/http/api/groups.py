@@ -2,8 +2,7 @@
 
 The call says which topics the member wants and which partitions it holds, and waits until these
 should change. The member then receives from each of its partitions, or streams them, with the
-`generation` that gave it the partition. Any broker answers; the group's coordinator decides
-(broker/groups).
+`generation` that gave it the partition.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ from octavo.protocol.numbers import whole
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 
 TOPICS_MAX = 100
-"""The most names and patterns of a member."""
 HOLDS_MAX = 10_000
-"""The most partitions that a member says it holds: more than any group has."""
+"""More than any group has."""
 MEMBER_BYTES_MAX = 2 * 1024 * 1024
-"""The longest body, which may have all these names."""
 SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 3_600_000
 PartitionText = Annotated[
     str, Meta(description="namespace/topic/number", extra_json_schema={"examples": ["public/t/0"]})
@@ -62,7 +59,7 @@ class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MemberShown(msgspec.Struct):
-    """The partitions of a member from now on. It must release all others."""
+    """The partitions of a member; it must release all others."""
 
     schema_name: ClassVar = "GroupMemberShown"
 
@@ -92,7 +89,6 @@ class GroupShown(msgspec.Struct):
 
 
 async def beat(call: Call) -> web.StreamResponse:
-    """`POST /v1/groups/{namespace}/{group}/members/{member}`."""
     name, member = _group(call), _member(call)
     wait_ms = call.duration_ms("wait", 0, call.services.config.wait_ms_max)
     body = await call.read_json(MemberBody, bytes_max=MEMBER_BYTES_MAX)
@@ -118,13 +114,11 @@ async def beat(call: Call) -> web.StreamResponse:
 
 
 async def leave(call: Call) -> web.StreamResponse:
-    """`DELETE /v1/groups/{namespace}/{group}/members/{member}`."""
     await operate_group(call, LeaveGroup(_group(call), _member(call)), Done)
     return web.Response(status=204)
 
 
 async def show(call: Call) -> web.StreamResponse:
-    """`GET /v1/groups/{namespace}/{group}`."""
     name = _group(call)
     found = await operate_group(call, DescribeGroup(name), GroupNow)
     members = [
@@ -157,7 +151,6 @@ def _pattern(name: GroupName, text: str) -> TopicPattern:
 
 
 async def _held(call: Call, texts: list[str]) -> list[PartitionName]:
-    """Return the partitions of these texts, in turns with other work."""
     turns = call.services.broker.open_batches.turns
     found = []
     for text in texts:

@@ -1,9 +1,7 @@
 """Publish and read large messages, as streams.
 
-The owner of the partition stores an upload (operations/large.py). The key chooses the partition;
-without a key it is the next in turn. A body that fits into a single piece is published as an
-ordinary message. A read of a body asks the owner for a piece at a time. The bytes in memory count
-like bodies, so that memory is bounded.
+The owner stores an upload (operations/large.py); a body of a single piece becomes an ordinary
+message. A read asks the owner for a piece at a time. The bytes in memory count like bodies.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ from octavo.protocol.large import PIECE_BYTES, BodyTooLong
 UPLOAD_HEADER = "Octavo-Upload"
 CRC_HEADER = "Octavo-Crc32c"
 BODY_HELD_BYTES = 2 * PIECE_BYTES
-"""Bytes that an answer with a body counts as."""
 _BOUND_BY = "the topic's message_bytes_max or the brokers' http.large_message_bytes_max says so"
 _REFUSED = ("Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match")
 
@@ -47,7 +44,6 @@ log = structlog.get_logger()
 
 
 async def publish_large(call: Call) -> web.StreamResponse:
-    """`POST`, `PUT …/large`."""
     topic = call.topic
     upload = _head(call)
     info = await topic_to_publish(call)
@@ -76,7 +72,6 @@ async def publish_large(call: Call) -> web.StreamResponse:
 
 
 def _head(call: Call) -> str:
-    """Return the name of the upload, or an empty text. Raises a `Problem`."""
     for name in _REFUSED:
         if name in call.headers:
             raise Problem(
@@ -90,7 +85,7 @@ def _head(call: Call) -> str:
 
 
 async def _body_of(call: Call) -> Pieces:
-    """Yield the body as it arrives. Raises a 400 at its end if it is not whole."""
+    """Yield the body as it arrives; raise a 400 at its end if it is not whole."""
     size = 0
     async for piece in call.stream_body():
         size += len(piece)
@@ -117,7 +112,6 @@ def _shown(name: PartitionName, stored: LargeStored) -> LargePublished:
 
 
 async def body(call: Call) -> web.StreamResponse:
-    """`GET …/messages/{message}/body`."""
     name = await one_partition(call, f"messages/{quote(call.variables['message'])}/body")
     position = position_of(call.variables["message"])
     if not isinstance(position, int | MessageId):
@@ -159,7 +153,7 @@ async def body(call: Call) -> web.StreamResponse:
         except ConnectionError:
             raise
         except Exception as error:
-            # The status was sent already, so only a broken connection can show the error.
+            # The status was sent: only a broken connection can show the error.
             log.warning("body_broken_off", partition=str(name), reason=str(error))
             raise ConnectionResetError(f"the body of {name} broke off: {error}") from error
     return answer
@@ -176,4 +170,4 @@ async def _send(call: Call, answer: web.StreamResponse, piece: bytes) -> None:
 
 
 _WRITE_BYTES = 256 * 1024
-"""Bytes per write: between two writes, a slow reader's rights are checked again."""
+"""Between two writes, a slow reader's rights are checked again."""

@@ -1,13 +1,12 @@
 """Messages as JSON, in and out.
 
 In: `{"key", "value" | "value_text" | "value_base64", "headers", "timestamp"}`. The bytes of a JSON
-value are stored exactly as written, so no number loses a digit. `"value": null` is a message
-without a value. A message without any of the three is refused, and so is an unknown field, so that
-a typo does not become data. `value_text` may come with the `value` that answers show next to it, so
-that a shown message can be published again.
+value are stored as written, so no number loses a digit. A message without a value member or with an
+unknown field is refused, so that a typo does not become data; a shown message, with `value` and
+`value_text`, can be published again.
 
 Out: the members that protocol/json_message.py chooses, from which every stored byte can be
-restored. Keys and header values are text or base64; headers keep their order.
+restored.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from octavo.protocol.numbers import whole
 from octavo.protocol.records import Record
 
 DELAY_MS_MAX = 366 * 24 * 3_600_000
-"""The longest delay of a message; a later time is probably in a wrong unit."""
+"""A later time is probably in a wrong unit."""
 
 
 Key = Annotated[str | None, Meta(description="picks the partition")]
@@ -110,7 +109,7 @@ Shown = Annotated[
 
 
 class Large(msgspec.Struct, gc=False):
-    """A large message's size and checksum, in place of its value."""
+    """Size and checksum of a large message, in place of its value."""
 
     size: Annotated[int, Meta(ge=0, description="bytes of its body")]
     crc32c: Annotated[str, Meta(description="of its body, in hex")]
@@ -148,7 +147,7 @@ encode = _encoder.encode
 
 
 def decode_message(text: bytes) -> MessageIn:
-    """Decode a JSON object. Raises a 400 if it is not JSON, a 422 if it is not a message."""
+    """Decode a JSON object; raise a 400 if it is not JSON, a 422 if no message."""
     try:
         if has_more_parts(text, MESSAGE_PARTS_MAX):
             raise _invalid(
@@ -172,16 +171,13 @@ _SHAPE = 'a message is {"key", "value" or "value_text" or "value_base64", "heade
 
 
 def has_several(body: bytes) -> bool:
-    """Whether a JSON body begins like `{"messages": …`, the form of several messages."""
+    """Return whether a JSON body begins like `{"messages": …`."""
     start = body[:256].lstrip()[:12]
     return start.startswith(b"{") and start[1:].lstrip().startswith(b'"messages"')
 
 
 def messages_in(body: bytes) -> Iterator[MessageIn]:
-    """Yield the messages of a JSON body, which is a message or `{"messages": […]}`.
-
-    Each message is decoded when it is requested. Raises a 400 or 422 with the error and its place.
-    """
+    """Yield a JSON body's messages, decoded when requested; raise a 400 or 422 with the place."""
     if not has_several(body):
         try:
             yield decode_message(body)
@@ -193,7 +189,6 @@ def messages_in(body: bytes) -> Iterator[MessageIn]:
 
 
 def decode_messages(body: bytes) -> list[MessageIn]:
-    """Decode all messages of a short body at once."""
     return list(messages_in(body))
 
 
@@ -227,13 +222,13 @@ def _several(body: bytes) -> Iterator[MessageIn]:
 
 
 def _within(error: str, place: str) -> str:
-    """Name `place` in the decoder's error, for a value that is part of a larger one."""
+    """Name `place` in the decoder's error."""
     said, found, path = error.partition(" - at `$")
     return f"{said} - at `$.{place}{path if found else '`'}"
 
 
 def record_of(message: MessageIn, now_ms: int) -> Record:
-    """Return the record to store. Raises a 422 `Problem` that says what is wrong with it."""
+    """Return the record to store; raise a 422 that says what is wrong."""
     text, data = message.value_text, message.value_base64
     given = message.value is not UNSET or text is not None
     if given and data is not None:
@@ -304,7 +299,6 @@ def _invalid(what: str) -> Problem:
 
 
 def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
-    """Make a record of a raw body; key, headers and time come from HTTP headers."""
     key = headers.get("Octavo-Key")
     stamp = headers.get("Octavo-Timestamp")
     stamp_ms: int | None = now_ms
@@ -329,7 +323,7 @@ def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
 
 
 def _millis_of(text: str) -> int | None:
-    """Milliseconds since the epoch, written so or as an RFC 3339 time; None when it is neither."""
+    """Return milliseconds from a number or an RFC 3339 time, else None."""
     millis = whole(text, 10**15 - 1)
     return parse_time_ms(text) if millis is None else millis
 
@@ -357,12 +351,10 @@ def _due_of_head(headers: Mapping[str, str], now_ms: int) -> list[tuple[str, byt
 
 
 def _header_bytes(text: str) -> bytes:
-    """Return the bytes of an HTTP header as they came."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def message_out(partition: int, offset: int, message_id: MessageId, record: Record) -> MessageOut:
-    """Return the JSON form of a stored record."""
     found = MessageOut(partition, offset, str(message_id), record.timestamp_ms)
     found.key, found.key_base64 = show_key(record.key)
     found.value, found.value_text, found.value_base64 = show_value(record.value)

@@ -1,11 +1,10 @@
 """Publish: read the request, choose its partition, and write the answer.
 
-Bodies by Content-Type: `application/json`, `application/x-ndjson` (streamed), record batches as
-Kafka makes them, and every other type as a single message. The head is checked before the body is
-read, and unknown input is refused. The partition's owner answers a request for one partition. A
-request for a topic with several partitions is split here (batching.py), and each partition's share
-goes to its owner. The status is 2xx only when all messages are durable; if something fails, the
-answer says what had been stored before.
+Bodies by Content-Type: `application/json`, `application/x-ndjson` (streamed), Kafka's record
+batches, and every other type as a single message. The head is checked before the body is read, and
+unknown input is refused. A request for a topic with several partitions is split here (batching.py),
+and each partition's share goes to its owner. The status is 2xx only when all messages are durable;
+if something fails, the answer says what had been stored before.
 """
 
 from __future__ import annotations
@@ -59,13 +58,11 @@ from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, build_batch, partition_for
 
 BLANK_LINES_MAX = 10_000
-"""The most blank lines in a body, which cost time."""
+"""Blank lines cost time, too."""
 BATCHES_MAX = 10_000
-"""The most record batches in a body."""
 ONE_TURN_BYTES = 64 * 1024
-"""A longer body with several messages is not read in a single turn of the loop."""
+"""A longer body with several messages takes several turns of the loop."""
 TURN_MESSAGES = 1000
-"""Messages of a long body that are converted before other requests get their turn."""
 Found = TypeVar("Found")
 _UNDERSTOOD_TYPES = (
     f"{JSON}, {NDJSON}, {RECORD_BATCH}, or any other type but multipart/* for one raw message"
@@ -75,7 +72,6 @@ _PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 
 
 async def publish(call: Call) -> web.StreamResponse:
-    """`POST …/messages`."""
     _check_content_type(call)
     topic = call.topic
     info = await topic_to_publish(call)
@@ -100,7 +96,6 @@ async def publish(call: Call) -> web.StreamResponse:
 async def _publish_one_batch(
     call: Call, name: PartitionName, body: bytes, header: BatchHeader
 ) -> web.StreamResponse:
-    """Publish a single record batch as it came, which is the usual case."""
     _refuse_producer_headers(call)
     await _check_batch(call, body, header, body)
     count, expected, access = header.record_count, _expected_offset(call), access_of(call)
@@ -131,7 +126,6 @@ async def _publish_one_batch(
 
 
 async def _single(call: Call) -> Record | None:
-    """Read the message of a request with a single unnumbered message; None for other requests."""
     if not may_be_single(call):
         return None
     services, kind = call.services, call.content_type
@@ -144,7 +138,7 @@ async def _single(call: Call) -> Record | None:
 
 
 def may_be_single(call: Call) -> bool:
-    """Whether the head allows a request with a single unnumbered message."""
+    """Return whether the head allows a single unnumbered message."""
     headers = call.headers
     return not (
         call.content_type in (RECORD_BATCH, NDJSON)
@@ -163,10 +157,7 @@ def single_record(
     topic: TopicName,
     key: bytes | None = None,
 ) -> Record | None:
-    """Return the message of this body; None when it has several. Raises `Problem`.
-
-    A `key` replaces the key of the headers.
-    """
+    """Return the body's message; None when it has several."""
     now_ms = services.clock()
     if kind == JSON:
         if len(body) > ONE_TURN_BYTES and has_several(body):
@@ -184,12 +175,10 @@ def single_record(
 
 
 def partition_of_single(record: Record, partitions: int, turn: int) -> int:
-    """Return the partition of a message for a whole topic: by its key, or by turns."""
     return turn % partitions if record.key is None else partition_for(record.key, partitions)
 
 
 def single_answer(number: int, placed: Placed) -> answers.Published:
-    """Return the answer for a message that is stored in partition `number`."""
     piece = Piece(number, 0)
     piece.index = placed.number
     piece.published = placed.published
@@ -198,7 +187,7 @@ def single_answer(number: int, placed: Placed) -> answers.Published:
 
 
 async def _publish_single(call: Call, name: PartitionName, record: Record) -> web.StreamResponse:
-    """Publish a message, which may share its batch with messages of other requests."""
+    """Publish a message, perhaps in a batch with other requests'."""
 
     async def here(partition: Partition) -> Placed:
         return await publish_single(partition, name.topic_name, record, call.services.rules)
@@ -242,7 +231,6 @@ async def _publish_into(
 
 
 async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.StreamResponse:
-    """Publish to a topic with several partitions, chosen by the messages' keys."""
     kind = call.content_type
     if kind == RECORD_BATCH:
         raise _partition_required(topic, partitions, "a record batch is stored as it is, whole")
@@ -270,7 +258,6 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
 
 
 async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
-    """Return the partition that all keys of the body choose. Raises a 422 if they differ."""
     body = await call.read_body()
     if call.content_type == JSON:
         records = await _in_turns(call, (record_of(one, 0) for one in messages_in(body)))
@@ -287,11 +274,7 @@ async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
     return number
 
 
-# The head
-
-
 def _check_content_type(call: Call) -> None:
-    """Raise a 415 for an unsupported type, with the supported types."""
     kind = call.content_type
     if kind != RECORD_BATCH and _REFUSED_TYPES.fullmatch(kind):
         raise Problem(
@@ -303,7 +286,6 @@ def _check_content_type(call: Call) -> None:
 
 
 def _producer_of(call: Call) -> Producer | None:
-    """Return the producer of the request's headers: all three are given, or none."""
     values = [call.headers.get(name) for name in _PRODUCER_HEADERS]
     if all(value is None for value in values):
         return None
@@ -337,7 +319,7 @@ def _bad_header(name: str, text: str, expected: str) -> Problem:
 
 
 def _refuse_producer_headers(call: Call) -> None:
-    """Refuse producer headers with a record batch, which names its producer. Raises a 422."""
+    """Refuse producer headers with a record batch, which names its producer."""
     headers = call.headers
     if any(name in headers for name in _PRODUCER_HEADERS):
         raise Problem(
@@ -349,13 +331,11 @@ def _refuse_producer_headers(call: Call) -> None:
 
 
 def access_of(call: Call) -> int | None:
-    """Return the epoch of exclusive access from the header."""
     text = call.headers.get(ACCESS_HEADER)
     return None if text is None else _header_number(ACCESS_HEADER, text, LAST_EPOCH)
 
 
 def _expected_offset(call: Call) -> int | None:
-    """Return the offset of `If-Match: "<next offset>"`."""
     text = call.headers.get("If-Match")
     if text is None:
         return None
@@ -367,12 +347,10 @@ def _expected_offset(call: Call) -> int | None:
 
 
 def _wants_places(call: Call) -> bool:
-    """Whether the answer should give the place of each message."""
     return call.choice("results", "summary", "summary", "all", "batches") == "all"
 
 
 def _partition_required(topic: TopicName, partitions: int, why: str) -> Problem:
-    """Return the 422 for a request that needs a single partition but names none."""
     return Problem(
         422,
         "partition-required",
@@ -380,9 +358,6 @@ def _partition_required(topic: TopicName, partitions: int, why: str) -> Problem:
         f"/v1/topics/{topic}/partitions/0/messages",
         extra={"partitions": partitions},
     )
-
-
-# Reading the body
 
 
 async def _feed_and_answer(call: Call, publishing: Publishing) -> web.StreamResponse:
@@ -429,7 +404,6 @@ async def _feed_json(call: Call, publishing: Publishing) -> None:
 
 
 async def _in_turns(call: Call, found: Iterator[Found]) -> list[Found]:
-    """Collect an iterator's items, and let other calls have turns in between."""
     turns, every = call.services.broker.open_batches.turns, list[Found]()
     for one in found:
         every.append(one)
@@ -466,10 +440,7 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
 
 
 async def _check_batch(call: Call, body: bytes, header: BatchHeader, batch: bytes) -> None:
-    """See `BrokerRules.check_batch`. `body`: the whole body, which is in memory besides.
-
-    Raises `InvalidBatch`, `UnsupportedCompression`, `Overloaded`, a `Problem`.
-    """
+    """Check a batch of a `body`, which is in memory besides."""
 
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
@@ -482,7 +453,6 @@ async def _check_batch(call: Call, body: bytes, header: BatchHeader, batch: byte
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
-    """Publish lines as they arrive; stop at the first invalid line, and name it."""
     line_bytes_max = json_line_bytes_max(call.services.config.line_bytes_max)
     rest = b""
     line_number = 0
@@ -527,7 +497,6 @@ async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
 
 
 def _take_lines(call: Call, publishing: Publishing, lines: list[bytes], number: int) -> int:
-    """Add the messages of whole lines; return how many lines there have been."""
     now_ms = call.services.clock()
     add = publishing.add
     for line in lines:
@@ -545,13 +514,9 @@ def _take_lines(call: Call, publishing: Publishing, lines: list[bytes], number: 
     return number
 
 
-# The answer
-
-
 def _answer(
     call: Call, pieces: list[Piece], places: list[tuple[Piece, int]] | None
 ) -> web.StreamResponse:
-    """Answer 200, 204 if all was stored before, 207 if only a part is; or raise the problem."""
     failed = [piece for piece in pieces if piece.published is None]
     if failed and len(failed) == len(pieces):
         causes = (piece.error for piece in failed if piece.error not in (None, NOT_SENT))
@@ -573,7 +538,6 @@ def _answer(
 
 
 def summarize(pieces: list[Piece]) -> answers.Published:
-    """Summarize what was stored: how many, the first and last place, and how many per partition."""
     stored = [piece for piece in pieces if piece.published is not None]
     found = answers.Published(sum(piece.count for piece in stored))
     if not stored:
@@ -594,7 +558,6 @@ def summarize(pieces: list[Piece]) -> answers.Published:
 
 
 def _errors(failed: list[Piece]) -> list[dict[str, Any]]:
-    """List each error once per partition, with the number of its messages."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for piece in failed:
         if piece.error is not None:
@@ -633,7 +596,7 @@ def _batch(piece: Piece) -> answers.StoredBatchAt:
 
 
 def _with_stored(problem: Problem, pieces: list[Piece]) -> Problem:
-    """Return the problem of the input, with what had been stored before it."""
+    """Add to the input's problem what was stored before it."""
     problem.extra["stored"] = summarize(pieces)
     if errors := _errors(pieces):
         problem.extra["errors"] = errors

@@ -1,5 +1,4 @@
 """Send a subscription's messages over a lasting connection: as events, lines, or a WebSocket.
-
 Events and lines of NDJSON are acked by separate calls, at any broker. A WebSocket takes acks, too:
 
     broker → client   {"messages": [{…, "ack_id": "0-41-8-3"}, …]}, as `receive` answers; or, where
@@ -12,12 +11,11 @@ Several acks may be under way; while too many are, the socket is not read. An in
 connection, with the reason.
 
 The broker that the client called keeps the connection, whichever brokers own the partitions: `Feed`
-asks each partition's owner for messages, call after call, and passes them on, as a consumer with
-leases. If an owner dies, the stream pauses. The client decides how many messages of a partition may
-be unacked: `credits`. When either side closes, unacked messages are given back at once.
+receives from each partition's owner, as a consumer with leases. If an owner dies, the stream
+pauses. The client decides how many messages of a partition may be unacked: `credits`. When either
+side closes, unacked messages are given back at once.
 
-Sent messages are leased, as by `receive`. So this call is not safe in the sense of HTTP, and pages
-of other sites may not make it.
+Sent messages are leased, as by `receive`. So pages of other sites may not make this call.
 """
 
 from __future__ import annotations
@@ -78,11 +76,9 @@ from octavo.protocol.leased import Leased
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 CREDITS = 1_000
-"""The default of `credits`."""
 
 
 async def stream(call: Call) -> web.StreamResponse:
-    """`GET …/subscriptions/{subscription}/stream`."""
     config = call.services.config
     check_lease(call.headers, config.allowed_origins)
     info = await topic_of(call)
@@ -117,17 +113,16 @@ async def stream(call: Call) -> web.StreamResponse:
 
 
 def _unnamed(info: SubscriptionInfo) -> str:
-    """Return the default name of a consumer.
+    """Return a consumer's default name.
 
-    Streams of a shared subscription are separate consumers. An exclusive subscription has a single
-    consumer, so that a stream that reconnects is the same consumer.
+    Streams of a shared subscription are separate consumers; an exclusive subscription has one
+    consumer, so that a reconnecting stream is the same consumer.
     """
     is_exclusive = info.settings.type == "exclusive"
     return DEFAULT_CONSUMER if is_exclusive else f"stream-{secrets.token_hex(6)}"
 
 
 def _partitions(call: Call, count: int) -> list[int]:
-    """Return the partitions of a stream. Raises a 422 if the topic has too many."""
     if call.partition is not None:
         return [call.partition.partition]
     if count > RECEIVE_PARTITIONS_MAX:
@@ -141,7 +136,6 @@ def _partitions(call: Call, count: int) -> list[int]:
 
 
 async def _as_text(call: Call, feed: Feed, kind: str) -> web.StreamResponse:
-    """Send events or lines, until the connection ends."""
     stream = Stream(call, kind)
     if stream.is_head_only:
         await stream.begin()
@@ -164,22 +158,18 @@ def _written(messages: Sequence[Raw], kind: str) -> bytes:
     return b"".join([b"data: " + bytes(message) + b"\n\n" for message in messages])
 
 
-# WebSockets
-
-
 FRAME_BYTES_MAX = 1024 * 1024
-"""The longest frame from a client."""
 MESSAGES_BYTES = 256 * 1024
-"""Approximate limit of a frame of messages, unless a single message is longer."""
+"""Approximate; a single message may be longer."""
 ACKS_AT_ONCE = 16
 ACKS_END_S = 2.0
-"""How long pending acks may take when the client leaves."""
+"""For pending acks when the client leaves."""
 ACK_TRIES_S = 20.0
 """How long an ack is retried while partitions move."""
 REASON_BYTES = 123
-"""Limit of the reason in a close frame (RFC 6455)."""
+"""RFC 6455."""
 REFUSED_FOR_GOOD = 4000
-"""The close code after the last word, which is a problem."""
+"""The close code after a problem."""
 
 
 class Command(AckBody):
@@ -220,7 +210,7 @@ class Socket:
         )
 
     async def run(self) -> web.StreamResponse:
-        """Run until either side closes. Raises a 400 for an invalid handshake."""
+        """Run until either side closes."""
         request, socket = self._call.request, self._socket
         if request.method != "GET" or not socket.can_prepare(request).ok:
             raise Problem(400, "invalid-upgrade", "this is no handshake of a WebSocket (RFC 6455)")
@@ -270,7 +260,6 @@ class Socket:
         return _refused(problem, _Ends(REFUSED_FOR_GOOD, problem.code))
 
     async def _end_acks(self) -> None:
-        """Finish the acks that came before the client left."""
         if self._acks:
             await asyncio.wait(self._acks, timeout=ACKS_END_S)
         for task in self._acks:
@@ -285,8 +274,6 @@ class Socket:
         except (TimeoutError, ConnectionError, RuntimeError):
             if (transport := self._call.request.transport) is not None:
                 transport.abort()
-
-    # Messages
 
     async def _push(self) -> None:
         async for found in self._feed.handouts(LIVES_S):
@@ -311,7 +298,7 @@ class Socket:
         await self._send(msgspec.json.encode(said), WSMsgType.TEXT)
 
     async def _send(self, frame: bytes, kind: WSMsgType, *, is_counted: bool = False) -> None:
-        """Send a frame. Raises `TimeoutError` if the client takes none of it, `ConnectionError`."""
+        """Send a frame; raise `TimeoutError` if the client takes none of it."""
         async with self._sending:
             if not is_counted:  # by the feed
                 await count(self._call, len(frame))
@@ -319,10 +306,8 @@ class Socket:
                 await self._socket.send_frame(frame, kind)
             await self._call.hold(0)
 
-    # Acks
-
     async def _listen(self) -> None:
-        """Take commands, several at once. Ends when the client closes; raises `_Ends`."""
+        """Take commands, several at once; raise `_Ends`."""
         socket = self._socket
         async for frame in socket:
             if frame.type is WSMsgType.ERROR:
@@ -367,8 +352,7 @@ class Socket:
         return acked
 
     async def _apply(self, shares: dict[int, Share]) -> int:
-        """Ack at the owners; if an owner dies, try its successor, since a repeated ack is
-        harmless."""
+        """Ack at the owners; a repeat at a successor is harmless."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ACK_TRIES_S
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
@@ -384,22 +368,20 @@ class Socket:
 
 
 def _refused(problem: Problem, else_: _Ends) -> _Ends:
-    """Return how a socket ends whose client has lost its right to it."""
+    """Return how a socket ends whose client has lost its right."""
     if problem.status in (401, 403):
         return _Ends(WSCloseCode.POLICY_VIOLATION, problem.detail)
     return else_
 
 
 class _Out:
-    """The messages that were sent and not acked: they are given back when the client leaves."""
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._of: dict[int, dict[int, str]] = {}
-        """Partition → offset → end of its ack id, in the order in which they were sent."""
+        """Partition → offset → end of its ack id, in the order sent."""
 
     def add(self, found: Handout) -> None:
-        """Note sent messages; forget the oldest beyond the limit: their leases have ended."""
+        """Note sent messages; forget the oldest, whose leases have ended."""
         known = self._of.setdefault(found.partition, {})
         for ack_id in found.ack_ids:
             of = AckRange.parse(ack_id)
@@ -410,7 +392,6 @@ class _Out:
             del known[next(iter(known))]
 
     def done(self, ack_ids: list[str]) -> None:
-        """Forget messages that are acked or given back."""
         for ack_id in ack_ids:
             of = AckRange.parse(ack_id)
             known, lease = self._of.get(of.partition, {}), f"{of.epoch}-{of.lease}"
@@ -419,7 +400,6 @@ class _Out:
                     del known[offset]
 
     def ack_ids(self) -> list[str]:
-        """Return the ack ids of all unacked messages, as ranges where they follow each other."""
         return in_ranges(
             f"{partition}-{offset}-{lease}"
             for partition, known in self._of.items()
@@ -428,7 +408,7 @@ class _Out:
 
 
 def _frames(found: Handout) -> Iterator[bytes]:
-    """Yield frames one by one, so that only one is in memory."""
+    """Yield frames one by one, so that one is in memory."""
     parts: list[bytes] = []
     size = 0
     for message in found.messages:
@@ -440,27 +420,19 @@ def _frames(found: Handout) -> Iterator[bytes]:
     yield b'{"messages":[' + b",".join(parts) + b"]}"
 
 
-# Feed
-
-
 AT_ONCE = 500
-"""The most messages in a call to a partition that has some, if they are small …"""
+"""Messages in a call to a partition that has some, if they are small …"""
 HANDOUT_BYTES = 64 * 1024
-"""… otherwise as many as fit this size, estimated from earlier messages; during the call, twice
-this or the last answer's size counts as held …"""
+"""… else as many as fit this estimated size; a call holds twice this or the last answer …"""
 FIRST_OF_ALL = 16
-"""… and the most messages in a call that waits, since the stream waits at all partitions at
-once."""
+"""… and the most in a call that waits, because all partitions are asked at once."""
 ASKED_AT_ONCE = 2
-"""The most calls at the same time to partitions that have messages, which limits what a broker
-holds for a slow consumer."""
+"""Calls at once to partitions with messages: bounds what a slow consumer holds."""
 FIRST_S = 2.0
-"""How long the stream waits for each partition's first answer before it begins without it."""
+"""How long the stream waits for each partition's first answer."""
 
 
 class Handout(NamedTuple):
-    """The messages of a call, as JSON, or as batches as they are stored."""
-
     partition: int
     messages: Sequence[Raw] = ()
     leased: Leased | None = None
@@ -468,25 +440,21 @@ class Handout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many messages it has."""
         if self.leased is None:
             return len(self.messages)
         return sum(run.end - run.start for run in self.leased.runs)
 
     @property
     def held_bytes(self) -> int:
-        """The bytes it needs until it is sent: its messages, and the frame made of them."""
+        """The messages, and the frame made of them."""
         return 2 * (len(self.body) + sum(map(len, self.messages)))
 
     @property
     def ack_ids(self) -> list[str]:
-        """The ack ids of all messages; for batches, as ranges."""
         return ack_ids_in(self.messages) if self.leased is None else ids_of(self.leased)
 
 
 class Feed:
-    """Feeds a consumer from the partitions of a topic. An async context."""
-
     def __init__(
         self,
         call: Call,
@@ -511,7 +479,7 @@ class Feed:
         self._begun = {number: asyncio.Event() for number in partitions}
 
     async def __aenter__(self) -> Feed:
-        """Begin. Raises a partition's lasting refusal that comes before anything was sent."""
+        """Begin; raise a partition's lasting refusal."""
         self._pulls = [asyncio.ensure_future(self._pull(number)) for number in self._partitions]
         try:
             begun = asyncio.ensure_future(self._all_begun())
@@ -535,10 +503,7 @@ class Feed:
         await self._end()
 
     async def handouts(self, quiet_s: float) -> AsyncIterator[Handout | None]:
-        """Yield messages without end; None after each `quiet_s` without any.
-
-        Raises a partition's lasting refusal.
-        """
+        """Yield messages without end; None after each `quiet_s` without any."""
         while True:
             ready = asyncio.ensure_future(self._ready.get())
             either: set[asyncio.Future[Any]] = {ready, *self._pulls}
@@ -577,7 +542,7 @@ class Feed:
         await self.give_back(ack_ids, were_sent=False)
 
     async def give_back(self, ack_ids: Sequence[str], *, were_sent: bool) -> None:
-        """Give messages back so that others get them before the ack timeout, if possible."""
+        """Give messages back before the ack timeout."""
         if not ack_ids:
             return
         shares: dict[int, list[str]] = defaultdict(list)
@@ -600,7 +565,7 @@ class Feed:
                 )
 
     async def _pull(self, number: int) -> None:
-        """Receive from a partition for ever. Raises lasting refusals."""
+        """Receive from a partition until a lasting refusal."""
         wait_s = min(LIVES_S, self._call.services.config.wait_ms_max / 1000)
         most, expected = FIRST_OF_ALL, 2 * MESSAGE_BYTES_MAX
         name = self._topic.partition(number)
@@ -637,7 +602,7 @@ class Feed:
             raise
 
     async def _receive(self, asked: Receive, turn: int) -> Handout | None:
-        """Receive, and repeat the same call until it is answered; its number identifies it."""
+        """Receive; repeat the same numbered call until it is answered."""
         one = replace(asked, request=f"{self._id}-{turn}")
         return await through_moves(lambda: self._ask(one), SubscriptionBusy.name)
 

@@ -1,25 +1,18 @@
 """Read a partition without a subscription, follow it, and find offsets.
 
-A read is for one partition, because offsets count within a partition. The path may omit the
-partition of a topic that has only one; otherwise `…/partitions/{n}/messages` is needed, and the
-refusal says so. Only durable messages are returned; a 204 with `Next-Offset` means that there are
-no new messages. An offset beyond the end gets a 416, a removed offset a 410, each with an offset
-that would work. With `compacted=true`, messages below the horizon come from the partition's
-compacted view (broker/partition/compacted.py).
+A read is for one partition, which the path may omit if the topic has only one. Only durable
+messages are returned; an offset beyond the end gets a 416, a removed offset a 410, each with an
+offset that would work.
 
-A reader that follows gets server-sent events, lines of NDJSON, or batches as stored. The broker
-that the reader called keeps the stream, whichever broker owns the partition, and fetches page after
-page from the owner. Each page begins where the previous page ended, so while the partition moves
-the reader sees a pause, but no gap or repeat. All readers at the end of a partition share the next
-page. A reader that takes nothing for `stall_timeout_ms` is cut off. An event's id is its offset, so
-a browser continues by itself, at any broker, with `Last-Event-ID`.
+A follower gets server-sent events, lines of NDJSON, or batches as stored. The broker that it called
+keeps the stream and fetches page after page from the owner, so a move is a pause without gap or
+repeat. Readers at the end share the next page. A reader that takes nothing for `stall_timeout_ms`
+is cut off.
 
-An impossible request is refused with a status before the stream begins. A later problem is the
-stream's last word: an event named `problem`, or the line `{"problem": …}`. A stream of batches
-cannot contain a problem: it ends, and the reader gets the problem at the next call. Such a stream
-also ends after `LIVES_S` without messages, because it cannot contain a sign of life; when the
-partition has moved, because its readers should go to the new owner; and when its head does not give
-the append times of the next batches.
+A problem after the beginning is the stream's last word: an event named `problem`, or the line
+`{"problem": …}`. A stream of batches cannot contain this: it ends, and the next call gets the
+problem. It also ends after `LIVES_S` without messages, when the partition has moved, and when its
+head lacks the next append times.
 """
 
 from __future__ import annotations
@@ -74,11 +67,9 @@ from octavo.protocol.windows import BatchWindows
 POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
 ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
 Count = Callable[[Call, list[StoredBatch] | list[Raw], int], None]
-"""Called with the messages for the caller, and how many there are."""
 
 
 async def read(call: Call) -> web.StreamResponse:
-    """`GET …/messages`."""
     name = await one_partition(call, "messages")
     kind = answer_type(call, (*ANSWER_TYPES, EVENTS))
     config = call.services.config
@@ -184,7 +175,6 @@ async def _follow(
 
 
 async def offsets(call: Call) -> web.StreamResponse:
-    """`GET …/offsets?at=`: of the partition in the path, or of all."""
     position = parse_position(call, "at", "latest")
     compacted = wants_compacted(call)
     name = call.partition
@@ -211,7 +201,6 @@ async def offsets(call: Call) -> web.StreamResponse:
 
 
 async def truncate(call: Call) -> web.StreamResponse:
-    """`DELETE …/messages?before=`: of the partition in the path, or of all."""
     if "before" not in call.query:
         raise Problem(
             400, "invalid-parameter", f"name the first message to keep: before= {POSITIONS}"
@@ -250,15 +239,10 @@ async def truncate(call: Call) -> web.StreamResponse:
 
 
 def wants_compacted(call: Call) -> bool:
-    """Whether the caller asks for `compacted=true`. Raises a 400."""
     return call.choice("compacted", "false", "true", "false") == "true"
 
 
-# Positions
-
-
 def position_of(text: str) -> Position | None:
-    """Read a place in a partition; `None` when the text is not a place."""
     if text in ("earliest", "latest"):
         return text
     offset = whole(text)
@@ -271,7 +255,6 @@ def position_of(text: str) -> Position | None:
 
 
 def parse_position(call: Call, parameter: str, default: str) -> Position:
-    """Read a place from the query. Raises a 400."""
     text = call.text(parameter, default)
     found = position_of(text)
     if found is None:
@@ -280,7 +263,7 @@ def parse_position(call: Call, parameter: str, default: str) -> Position:
 
 
 async def one_partition(call: Call, what: str) -> PartitionName:
-    """Return the partition in the path, or a topic's only partition. Raises a 422."""
+    """Return the path's partition, or a topic's only partition; else raise a 422."""
     name = call.partition
     if name is not None:
         return name
@@ -302,11 +285,8 @@ def _several(topic: TopicName, partitions: int, what: str) -> Problem:
     )
 
 
-# Answers
-
-
 def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
-    """Return the first media type of `Accept` that is in `types`; JSON by default. Raises a 406."""
+    """Return the first accepted media type in `types`; raise a 406."""
     accepted = call.headers.get("Accept")
     if not accepted:
         return JSON
@@ -324,8 +304,6 @@ def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
 
 
 class _Page:
-    """The messages of an answer, as JSON: at most `limit`, with about `room` bytes."""
-
     def __init__(self, opener: OpenBatches, number: int, limit: int, room: int) -> None:
         self.messages: list[Raw] = []
         """At least one after `fill`."""
@@ -336,26 +314,24 @@ class _Page:
         self._limit = limit
         self._room = room
         self._is_full = False
-        """Whether the page takes no more messages."""
 
     async def fill(self, batches: list[StoredBatch], offset: int) -> None:
-        """Add the messages from `offset` on. Raises a 406 when the first batch cannot be opened."""
+        """Add messages from `offset` on; raise a 406 if the first batch cannot be opened."""
         for batch in batches:
             try:
                 async with self._opener.opened(batch) as windows:
                     await self._take(batch, windows, offset)
             except (InvalidBatch, UnsupportedCompression) as error:
                 if self.messages:
-                    break  # the next read begins there, and gets the error
+                    break
                 raise _cannot_open(batch, error) from None
             if self._is_full:
                 break
             offset = batch.next_offset
 
     async def _take(self, batch: StoredBatch, windows: BatchWindows, offset: int) -> None:
-        """Add the messages of this batch from `offset` on. Raises `InvalidBatch`."""
         skip = offset - batch.base_offset
-        # In a batch of a compacted view, a record's position does not give its offset.
+        # A compacted batch has gaps: a record's position is not its offset.
         gaps = isinstance(batch, CompactedBatch)
         start = 0 if gaps else max(0, skip)
         following = windows.following(start, gaps=gaps, marked=True)
@@ -407,7 +383,7 @@ def _entries(batches: list[StoredBatch]) -> list[tuple[int, int]]:
 
 
 def append_times(batches: list[StoredBatch]) -> str:
-    """Return the header value for the batches' append times; "" when they have none."""
+    """Return the header value for the append times, or ""."""
     return Times().tell(batch.header for batch in batches)
 
 
@@ -416,7 +392,7 @@ def _messages_of(batches: list[StoredBatch]) -> int:
 
 
 def _count_passed_on(call: Call, what: list[StoredBatch] | list[Raw], count: int) -> None:
-    """Count messages from another broker, which has charged them to the topic."""
+    """Count messages from another broker, which charged them to the topic."""
     del what
     call.messages += count
 
@@ -439,12 +415,9 @@ def _as_text(call: Call, kind: str, messages: list[Raw], following: int) -> web.
     return call.reply({"messages": messages, "next_offset": following}, headers=headers)
 
 
-# Follow
-
-
 LAST_EVENT_HEADER = "Last-Event-ID"
 PAGE_BYTES = 64 * 1024
-"""Size of a page, as stored. A slow reader holds a single page."""
+"""As stored; a slow reader holds a single page."""
 PAGE_MESSAGES = 1_000
 
 
@@ -460,10 +433,7 @@ async def follow(
     read: ReadHere,
     read_other: ReadThere,
 ) -> web.StreamResponse:
-    """Stream from `start` on.
-
-    `read` reads a page of a partition that is served here, `read_other` a page from another broker.
-    """
+    """Stream from `start` on; `read` reads here, `read_other` at another broker."""
     with call.services.streams.one(), call.services.quotas.stream(call):
         return await _Following(call, name, kind, read, read_other).run(_from(call, start))
 
@@ -487,7 +457,7 @@ class _Following:
         self._times = Times()
 
     async def run(self, start: str) -> web.StreamResponse:
-        """Send from `start` on. Raises what a read raises, as long as nothing was sent."""
+        """Send from `start` on; raise only before anything was sent."""
         page = await self._fetch(start, 0.0)
         owner_url = page.owner_url
         if self._as_stored:
@@ -517,10 +487,7 @@ class _Following:
         return stream.response
 
     def _is_told(self, page: Page) -> bool:
-        """Whether the stream's head covers these batches.
-
-        The head must give their append times; if it announces entries, their entries must be known.
-        """
+        """Return whether the head covers these batches: append times, and announced entries."""
         if self._placed and not page.is_empty and not page.entries:
             return False
         if not page.append_time:
@@ -531,7 +498,7 @@ class _Following:
         )
 
     async def _next(self, offset: int) -> Page:
-        """Return the page at `offset`, while the partition moves, too. Raises lasting errors."""
+        """Return the page at `offset`, also while the partition moves."""
         services = self._call.services
         of = self._call.identity
         place = (self._name, self._call.incarnation or "", offset, self._as_stored, of)
@@ -563,7 +530,7 @@ def _stream_headers(batches: bytes) -> Iterator[BatchHeader]:
 
 
 def _from(call: Call, start: str) -> str:
-    """Return where to begin: after the event that the reader had last, if it says. Raises a 400."""
+    """Return where to begin: after the reader's last event, if given."""
     last = call.headers.get(LAST_EVENT_HEADER)
     if last is None:
         return start

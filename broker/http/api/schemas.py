@@ -68,19 +68,16 @@ class SchemaChecked(msgspec.Struct):
 
 
 async def list_subjects(call: Call) -> web.StreamResponse:
-    """`GET /v1/schemas/subjects/{namespace}`."""
     found = await call.services.broker.schemas.subjects(call.namespace)
     return call.reply({"namespace": call.namespace, "subjects": found})
 
 
 async def get_subject(call: Call) -> web.StreamResponse:
-    """`GET /v1/schemas/subjects/{namespace}/{subject}`."""
     name = _name(call)
     return call.reply(_subject(name, await call.services.broker.schemas.subject(name)))
 
 
 async def put_subject(call: Call) -> web.StreamResponse:
-    """`PUT /v1/schemas/subjects/{namespace}/{subject}`."""
     name = _name(call)
     body = await call.read_json(CompatibilityBody)
     changed = await call.services.broker.schemas.set_compatibility(name, body.compatibility)
@@ -88,13 +85,11 @@ async def put_subject(call: Call) -> web.StreamResponse:
 
 
 async def delete_subject(call: Call) -> web.StreamResponse:
-    """`DELETE /v1/schemas/subjects/{namespace}/{subject}`."""
     await call.services.broker.schemas.delete(_name(call))
     return web.Response(status=204)
 
 
 async def register_schema(call: Call) -> web.StreamResponse:
-    """`POST /v1/schemas/subjects/{namespace}/{subject}/versions`."""
     name = _name(call)
     body = await call.read_json(SchemaBody, bytes_max=GIVEN_BYTES_MAX)
     made = await call.services.broker.schemas.register(name, body.type, body.schema, _caller(call))
@@ -102,14 +97,12 @@ async def register_schema(call: Call) -> web.StreamResponse:
 
 
 async def get_schema(call: Call) -> web.StreamResponse:
-    """`GET /v1/schemas/subjects/{namespace}/{subject}/versions/{version}`."""
     name = _name(call)
     found = await call.services.broker.schemas.version(name, call.variables["version"])
     return call.reply(_version(name, found))
 
 
 async def check_schema(call: Call) -> web.StreamResponse:
-    """`POST /v1/schemas/subjects/{namespace}/{subject}/check`."""
     name = _name(call)
     body = await call.read_json(SchemaBody, bytes_max=GIVEN_BYTES_MAX)
     mode, problems = await call.services.broker.schemas.check(
@@ -119,7 +112,6 @@ async def check_schema(call: Call) -> web.StreamResponse:
 
 
 def _caller(call: Call) -> str:
-    """Return the key by which callers take turns with the schema libraries."""
     name = ANONYMOUS.name if call.grant is None else call.grant.identity.name
     return name if name != ANONYMOUS.name else f"{name} at {call.request.remote}"
 

@@ -1,19 +1,12 @@
 """Security over HTTP: the policy, quotas, and tokens for readers of a topic's ledgers.
 
-The policy is read and written as a whole, with `If-Match`, so that an administrator cannot
-overwrite unseen changes, nor lock themselves out by mistake. Securing a cluster, or ending that,
-needs access to its metadata (`octavo security`): otherwise the first caller of an open cluster
-could take it over.
+The policy is replaced as a whole, with `If-Match`, so that an administrator overwrites no unseen
+change. Securing a cluster, or ending that, needs access to its metadata (`octavo security`): else
+the first caller could take an open cluster over.
 
-The answers about quotas show the limits in force (security/limits.py); all brokers follow a change
-within seconds.
-
-A client that may consume a topic gets a token to read its ledgers directly from the bookies. The
-token covers the entries that the topic has now: of a ledger that is shared with a fork's source, or
-truncated in the middle, only the topic's part. The token allows no other read, stops no writer, and
-ends after ten minutes, or when the client's own proof ends: the bookies check the policy again, and
-whether the client is still known by that proof. If a topic was forked or truncated within a batch,
-the token covers the whole batch.
+A client that may consume a topic gets a token to read its ledgers from the bookies. It covers the
+topic's present entries: of shared or truncated ledgers only the topic's part, in whole batches. It
+ends after ten minutes, or when the client's own proof or right does.
 """
 
 from __future__ import annotations
@@ -61,14 +54,13 @@ from octavo.security.quotas import (
 from octavo.security.rules import CLUSTER, Operation
 
 RULES_MAX = 10_000
-"""Also the limit of roles: every process has them all in memory, and a record is limited to 1
-MB."""
+"""Also of roles: every process has them in memory, and a record is limited to 1 MB."""
 POLICY_BYTES_MAX = 2 * 1024 * 1024
-"""The longest body; its record takes at most half of that."""
+"""The record takes at most half."""
 
 
 class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
-    """A principal's rights, or operations that it must not do, in the words of `octavo acl`."""
+    """Rights of a principal, or denials, in the words of `octavo acl`."""
 
     effect: Literal["allow", "deny"]
     principal: str
@@ -99,7 +91,6 @@ class PolicyShown(PolicyBody):
 
 
 async def get_policy(call: Call) -> web.StreamResponse:
-    """`GET /v1/policy`."""
     return _answer(call, *await PolicyStore(call.services.store).read_record())
 
 
@@ -110,7 +101,6 @@ class UserGroups(msgspec.Struct):
 
 
 async def get_user_groups(call: Call) -> web.StreamResponse:
-    """`GET /v1/policy/groups/{user}`: the groups of a user, which are none without a record."""
     name = call.variables["user"]
     checked_principal(f"user:{name}", "user")
     record = await UserStore(call.services.store).read(name)
@@ -119,7 +109,7 @@ async def get_user_groups(call: Call) -> web.StreamResponse:
 
 
 async def put_policy(call: Call) -> web.StreamResponse:
-    """`PUT /v1/policy`: replace the version in `If-Match`."""
+    """Replace the version in `If-Match`."""
     body = await call.read_json(PolicyBody, bytes_max=POLICY_BYTES_MAX)
     policies = PolicyStore(call.services.store)
     seen, version = await policies.read_record()
@@ -157,7 +147,6 @@ async def put_policy(call: Call) -> web.StreamResponse:
 
 
 async def _record(body: PolicyBody, seen: PolicyRecord, turns: Turns) -> PolicyRecord:
-    """Make the record. Raises `InvalidRule`, `InvalidPrincipal`."""
     rules = []
     for one in body.rules:
         await turns.take(1)
@@ -188,8 +177,7 @@ Amount = Annotated[int, Meta(ge=-1, le=2**53, description="-1: no limit")]
 
 
 class QuotaBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The limits of a user or namespace: per second, and at once. Omitted limits have their
-    default."""
+    """The limits of a user or namespace: per second, and at once; omitted: the default."""
 
     schema_name: ClassVar = "Quota"
 
@@ -220,8 +208,7 @@ class Quotas(msgspec.Struct):
 
 
 class QuotaShown(msgspec.Struct):
-    """A subject's quota: the limits that are set, and those in force, with the defaults of its
-    kind."""
+    """The limits that are set, and the limits in force, with the defaults."""
 
     subject: str
     set: QuotaBody
@@ -229,18 +216,15 @@ class QuotaShown(msgspec.Struct):
 
 
 async def list_quotas(call: Call) -> web.StreamResponse:
-    """`GET /v1/quotas`."""
     record = await _read(call)
     return call.reply(Quotas([QuotaSet(subject=one.subject, **one.said) for one in record.quotas]))
 
 
 async def get_quota(call: Call) -> web.StreamResponse:
-    """`GET /v1/quotas/{subject}`."""
     return call.reply(_shown(await _read(call), _subject(call)))
 
 
 async def put_quota(call: Call) -> web.StreamResponse:
-    """`PUT /v1/quotas/{subject}`: replace its quota."""
     subject = _subject(call)
     body = await call.read_json(QuotaBody)
     amounts: dict[str, Any] = {
@@ -255,14 +239,12 @@ async def put_quota(call: Call) -> web.StreamResponse:
 
 
 async def delete_quota(call: Call) -> web.StreamResponse:
-    """`DELETE /v1/quotas/{subject}`."""
     subject = _subject(call)
     await quota_store(call.services.store).change(lambda record: without_quota(record, subject))
     return web.Response(status=204)
 
 
 def _subject(call: Call) -> str:
-    """Return the subject in the path. Raises `InvalidQuota`."""
     return checked_subject(call.variables["subject"])
 
 
@@ -282,11 +264,10 @@ def _body(quota: Quota) -> QuotaBody:
 
 
 LOOKED_AT_ONCE = 16
-"""The most truncated ledgers in which a call searches at the same time for the first entry."""
+"""Truncated ledgers searched at the same time."""
 
 
 async def issue(call: Call) -> web.StreamResponse:
-    """`POST …/reader-token`."""
     info = await call.services.broker.topics.get(call.topic)
     count = info.settings.partitions
     only = call.integer("partition", -1, 0, 2**31)
@@ -335,7 +316,7 @@ async def issue(call: Call) -> web.StreamResponse:
 async def _entries_of(
     call: Call, link: PartitionLedger, trimmed_to: int, turn: asyncio.Semaphore
 ) -> EntryRange | None:
-    """Return the entries of a ledger that belong to the partition; None: there are none."""
+    """Return the entries of a ledger that are the partition's."""
     last = link.cut if link.cut >= 0 else ENTRY_MAX
     start = trimmed_to - link.base_offset
     if start <= 0:
@@ -350,11 +331,7 @@ async def _entries_of(
 
 
 async def _entry_with(call: Call, ledger_id: int, offset: int) -> int | None:
-    """Return the entry with this offset, counted from the ledger's first message.
-
-    None: the ledger is gone, or is not known to reach that far; its reader needs another token
-    later.
-    """
+    """Return the entry with this offset of the ledger; None if the ledger is gone or shorter."""
     try:
         reader = await call.services.ledgers.open(ledger_id)
     except LedgerNotFound:

@@ -1,10 +1,8 @@
 """Subscriptions: create, show, delete, seek, peek, skip, expire. Receiving: `deliveries.py`.
 
-A subscription has a cursor in each partition of its topic, which the partition's owner keeps. A
-call with a partition in its path goes to that owner. A call on the topic goes to all owners, and
-the answer has the result of each; if an owner fails, the other owners' work is done. Creating a
-subscription again with the same settings is harmless, so a call that reached only some owners can
-be repeated.
+A call with a partition in its path goes to that owner. A call on the topic goes to all owners, and
+returns each owner's result. Creating a subscription again with the same settings is harmless, so a
+call that reached only some owners can be repeated.
 """
 
 from __future__ import annotations
@@ -67,16 +65,13 @@ from octavo.broker.types import (
 from octavo.security.rules import Kind, Operation, Resource
 
 RECORDS_A_SUBSCRIPTION = 20
-"""Cost of showing a subscription, in messages of work: a tenth of a millisecond."""
+"""In messages of work: a tenth of a millisecond."""
 TELL_OWNERS_S = 1.0
-"""How long a deletion of a subscription waits until the topic's owners know of it."""
+"""How long a deletion waits until the owners know of it."""
 TELL_PAUSE_S = 0.05
-
-# Create, show, delete
 
 
 async def put_subscription(call: Call) -> web.StreamResponse:
-    """`PUT …/subscriptions/{subscription}`: 201 when it is new, 200 with the same settings."""
     name = call.subscription
     topic = call.topic
     broker = call.services.broker
@@ -103,10 +98,9 @@ async def put_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> None:
-    """Check that the caller may publish to the letter topics, and create these if they are missing.
+    """Check that the caller may publish to the letter topics; create missing topics.
 
-    The broker will publish there later on its own behalf, when no caller can be checked. Raises
-    `Forbidden`.
+    The broker publishes there later on its own behalf.
     """
     for text, sub in (
         (settings.dead_letter_topic, settings.dead_letter_subscription),
@@ -150,7 +144,6 @@ async def _subscribe(
 
 
 async def list_subscriptions(call: Call) -> web.StreamResponse:
-    """`GET …/subscriptions`: the subscriptions that the caller may see."""
     topic = call.topic
     await topic_of(call)
     found = await call.services.broker.topics.list_subscriptions(topic)
@@ -165,7 +158,6 @@ async def list_subscriptions(call: Call) -> web.StreamResponse:
 
 
 async def get_subscription(call: Call) -> web.StreamResponse:
-    """`GET …/subscriptions/{subscription}`: settings and live figures."""
     name = call.subscription
     topic = call.topic
     broker = call.services.broker
@@ -195,7 +187,6 @@ async def get_subscription(call: Call) -> web.StreamResponse:
 
 
 async def delete_subscription(call: Call) -> web.StreamResponse:
-    """`DELETE …/subscriptions/{subscription}`."""
     partitions = (await topic_of(call)).settings.partitions
     await call.services.broker.topics.delete_subscription(call.topic, call.subscription)
     with contextlib.suppress(TimeoutError):
@@ -205,8 +196,7 @@ async def delete_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _tell_gone(call: Call, number: int) -> None:
-    """Wait until the partition's owner knows that the subscription is gone, so that waiting calls
-    end."""
+    """Wait until the owner knows of the deletion, so that waiting calls end."""
 
     asked = DescribeSubscription(call.topic.partition(number), call.subscription)
     own = call.services.own_identity
@@ -230,14 +220,10 @@ def _sum_of(figures: Iterable[dict[str, Any]]) -> DeadLetters:
 
 
 def _plain(stats: SubscriptionStats, number: int | UnsetType = UNSET) -> dict[str, Any]:
-    """Return the figures in partition `number`, in the form that another broker sends."""
     figures = subscription_figures(stats)
     figures.partition = number
     found: dict[str, Any] = msgspec.to_builtins(figures)
     return found
-
-
-# Seek
 
 
 class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -252,7 +238,6 @@ class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def seek(call: Call) -> web.StreamResponse:
-    """`POST …/subscriptions/{subscription}/seek`."""
     name = call.subscription
     topic = call.topic
     target = (await call.read_json(SeekBody)).to
@@ -299,11 +284,8 @@ def _sought(found: dict[int, operations.Moved]) -> dict[str, Any]:
     }
 
 
-# Peek, skip, expire
-
-
 SKIP_MAX = 2**53
-"""More messages than any partition has, but still a number that JSON keeps exactly."""
+"""More messages than any partition has; JSON keeps it exactly."""
 PEEK_DEFAULT = 10
 
 
@@ -330,7 +312,6 @@ class ExpireBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def skip(call: Call) -> web.StreamResponse:
-    """`POST …/subscriptions/{subscription}/skip`."""
     body = await call.read_json(SkipBody)
     if not 1 <= body.messages <= SKIP_MAX:
         raise Problem(
@@ -345,7 +326,6 @@ async def skip(call: Call) -> web.StreamResponse:
 
 
 async def expire(call: Call) -> web.StreamResponse:
-    """`POST …/subscriptions/{subscription}/expire`."""
     body = await call.read_json(ExpireBody)
     age_ms = time_ms("older_than", body.older_than)
 
@@ -356,7 +336,6 @@ Make = Callable[[PartitionName], operations.Skip | operations.Expire]
 
 
 async def _in_each(call: Call, make: Make) -> web.StreamResponse:
-    """Move the cursor in the partition of the path, or in all partitions."""
     partitions = (await topic_of(call)).settings.partitions
     name = call.partition
     if name is None and partitions == 1:
@@ -377,7 +356,6 @@ async def _in_each(call: Call, make: Make) -> web.StreamResponse:
 
 
 async def peek(call: Call) -> web.StreamResponse:
-    """`GET …/subscriptions/{subscription}/peek`."""
     name = call.subscription
     most = call.integer("max", PEEK_DEFAULT, 1, call.services.config.read_messages_max)
     topic, partition = call.topic, call.partition

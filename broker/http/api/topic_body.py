@@ -1,8 +1,7 @@
-"""Read, check and show a topic's and a subscription's settings as JSON.
+"""Read, check and show the settings of topics and subscriptions as JSON.
 
-Times are seconds, or text with a unit (`"30s"`, `"7d"`); sizes are bytes, or text with a unit
-(`"256MiB"`, `"10GB"`). Settings that this version does not support get a 422. The bodies of topics
-and namespaces are made from the declarations of metadata/topic_settings.py.
+Times are seconds or text (`"30s"`); sizes are bytes or text (`"256MiB"`, `"10GB"`). The bodies are
+made from metadata/topic_settings.py.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from octavo.metadata.topics import NamespaceRecord
 from octavo.protocol.numbers import AMOUNT
 
 OFF_WORD = "off"
-"""Turns a policy off, whatever the namespace's value; `null` takes the namespace's value."""
+"""Turns a policy off; `null` takes the namespace's value."""
 TIME = "seconds, or text with a unit: 500ms, 30s, 2m, 4h, 7d"
 Time = Annotated[int | float | str | None, Meta(description=TIME)]
 Size = Annotated[
@@ -56,7 +55,6 @@ Rate = Annotated[
 
 
 def seconds(milliseconds: int | None) -> int | float | str | None:
-    """Return a time as the API shows it."""
     if milliseconds is None:
         return None
     if milliseconds == OFF:
@@ -69,7 +67,7 @@ def _word(default: str, *others: str) -> Meta:
 
 
 BACKOFF_MOST_MS = 600_000
-"""The default for the longest wait between deliveries: ten minutes."""
+"""Default for the longest wait between deliveries."""
 
 _SIZE = re.compile(rf"({AMOUNT}) ?([KMGT]i?B|B)?", re.IGNORECASE | re.ASCII)
 _UNIT_BYTES = {
@@ -102,11 +100,9 @@ _GROUPS = {
         "view covers.",
     ),
 }
-"""Objects of settings: the names and descriptions of their schemas. `rollover.time` is in the
-second one."""
+"""Names and descriptions of the schemas of settings' objects."""
 _NEVER_NULL = "rollover"
 _ALWAYS_SHOWN = ("retention", "rollover")
-"""A topic shows these even if nothing is set."""
 _KINDS: Mapping[Unit, Any] = {
     Unit.TIME: Time, Unit.SIZE: Size, Unit.RATE: Rate, Unit.NUMBER: int, Unit.SHARE: float,
     Unit.SWITCH: bool,
@@ -116,7 +112,7 @@ _TOPIC = {**TOPIC_SETTINGS, **POLICIES}
 
 
 def _kind(field: str, setting: Setting) -> Any:
-    """Return the type of a setting's value. Bounds are checked later, with the other settings."""
+    """Bounds are checked later, with the other settings."""
     if setting.words:
         return Annotated[str | None, _word(*setting.words)]
     kind: Any = _KINDS[setting.unit]
@@ -136,7 +132,6 @@ def _struct(name: str, doc: str, members: Mapping[str, Any]) -> type[msgspec.Str
 
 
 def _structs() -> dict[str, type[msgspec.Struct]]:
-    """Make the structs of all objects of settings, by the object's name."""
     members: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
     for field, setting in _TOPIC.items():
         group, _, name = setting.path.rpartition(".")
@@ -150,7 +145,6 @@ _STRUCTS = _structs()
 
 
 def _with_settings(declared: Mapping[str, Setting], **others: Any) -> Any:
-    """Make the base of a body: a struct of these settings, behind its other members."""
     members = others
     for field, setting in declared.items():
         group, _, name = setting.path.rpartition(".")
@@ -169,7 +163,7 @@ class TopicBody(_with_settings(_TOPIC)):  # type: ignore[misc]
 
 
 class AutoCreateBody(_with_settings(AUTO_CREATE)):  # type: ignore[misc]
-    """How a missing topic is created by a publish."""
+    """How a publish creates a missing topic."""
 
 
 _OF_NAMESPACE = {"encrypted": bool | None, "auto_create": AutoCreateBody | None}
@@ -193,7 +187,6 @@ class Backoff(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _time(default_ms: int) -> Meta:
-    """Describe a time that may be left out, and not be null."""
     default = seconds(default_ms)
     return Meta(description=TIME, extra_json_schema={"default": default, "not": {"type": "null"}})
 
@@ -277,7 +270,6 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
-    """Return `base` with the body's settings. Raises `InvalidSettings`."""
     changes = _read(body, _TOPIC)
     policies = {name: changes.pop(name) for name in POLICIES if name in changes.keys() - RETENTION}
     if isinstance(body.compaction, msgspec.Struct) and base.compaction_after_bytes is None:
@@ -288,7 +280,6 @@ def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
 
 
 def namespace_record(body: NamespaceBody, base: NamespaceRecord) -> NamespaceRecord:
-    """Return `base` with the body's settings, except for encryption. Raises `InvalidSettings`."""
     policies = replace(base.policies, **_read(body, POLICIES))
     check_policies(policies)
     if body.auto_create is UNSET:
@@ -301,7 +292,6 @@ def namespace_record(body: NamespaceBody, base: NamespaceRecord) -> NamespaceRec
 
 
 def _read(body: msgspec.Struct, declared: Mapping[str, Setting]) -> dict[str, Any]:
-    """Return the settings that a body names, by field. Raises `InvalidSettings`."""
     found: dict[str, Any] = {}
     for field, setting in declared.items():
         group, _, name = setting.path.rpartition(".")
@@ -315,7 +305,6 @@ def _read(body: msgspec.Struct, declared: Mapping[str, Setting]) -> dict[str, An
 
 
 def _value(setting: Setting, value: Any, *, is_policy: bool = False) -> Any:
-    """Convert a setting's value from JSON. Raises `InvalidSettings`."""
     parse = _PARSERS.get(setting.unit)
     if parse is None or (is_policy and value is None):
         return value
@@ -327,7 +316,6 @@ def _value(setting: Setting, value: Any, *, is_policy: bool = False) -> Any:
 
 
 def subscription_settings(body: SubscriptionBody) -> SubscriptionSettings:
-    """Return the settings that the body asks for. Raises `InvalidSettings`."""
     changes: dict[str, Any] = {}
     if body.type is not UNSET:
         changes["type"] = body.type
@@ -376,7 +364,6 @@ def _whole_number(name: str, value: int | str) -> int:
 
 
 def time_ms(name: str, value: int | float | str) -> int:
-    """Convert a time from JSON to milliseconds. Raises `InvalidSettings`."""
     if isinstance(value, str):
         found = parse_duration_ms(value)
     else:
@@ -390,7 +377,6 @@ def time_ms(name: str, value: int | float | str) -> int:
 
 
 def size_bytes(name: str, value: int | str) -> int:
-    """Convert a size from JSON to bytes. Raises `InvalidSettings`."""
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
         return int(float(found[1]) * _UNIT_BYTES[(found[2] or "").lower()])
@@ -413,7 +399,6 @@ def _seconds(milliseconds: int) -> int | float:
 
 
 def show_topic_settings(settings: TopicSettings) -> TopicBody:
-    """Return the topic's settings in the form of a request."""
     values = {
         name: getattr(settings if name in TOPIC_SETTINGS else settings.policies, name)
         for name in _TOPIC
@@ -427,7 +412,6 @@ def show_topic_settings(settings: TopicSettings) -> TopicBody:
 
 
 def show_namespace(record: NamespaceRecord) -> NamespaceBody:
-    """Return a namespace's settings in the form of a request."""
     auto = record.auto_create
     values = {name: getattr(record.policies, name) for name in POLICIES}
     return NamespaceBody(
@@ -440,7 +424,6 @@ def show_namespace(record: NamespaceRecord) -> NamespaceBody:
 def _shown(
     values: Mapping[str, Any], declared: Mapping[str, Setting], always: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the members of a body that shows these values. Unset values are left out."""
     found: dict[str, Any] = {}
     for field, setting in declared.items():
         group, _, name = setting.path.rpartition(".")
@@ -463,14 +446,14 @@ def _as_shown(setting: Setting, value: Any) -> Any:
 
 
 class Holds(msgspec.Struct):
-    """A policy's value in force, and whose it is: the topic's, its namespace's, or the default."""
+    """The value in force, and whose it is: the topic's, its namespace's, or the default."""
 
     value: int | float | str | None
     source: Annotated[str, _word("default", "topic", "namespace")] = msgspec.field(name="from")
 
 
 def show_effective(topic: TopicSettings, namespace: Policies) -> dict[str, Holds]:
-    """Return each policy under its API name; sizes in bytes, times in seconds."""
+    """Return each policy under its API name, in bytes and seconds."""
     return {
         POLICIES[name].path: Holds(_as_shown(POLICIES[name], one.value), one.source)
         for name, one in effective(topic.own_policies, namespace).items()
@@ -478,7 +461,6 @@ def show_effective(topic: TopicSettings, namespace: Policies) -> dict[str, Holds
 
 
 def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBody:
-    """Return the subscription's settings in the form of a request."""
     backoff = settings.retry_backoff
     headers: dict[str, str | list[str]] = {
         name: [*values] for name, values in settings.filter_headers
@@ -506,7 +488,7 @@ def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBo
 
 @contextmanager
 def telling_differences() -> Iterator[None]:
-    """Add the differing settings to a conflict's message, in the form of a request."""
+    """Add the differing settings to a conflict's message."""
     try:
         yield
     except SettingsConflict as error:
@@ -526,7 +508,6 @@ def telling_differences() -> Iterator[None]:
 
 
 def _as_given(settings: object) -> dict[str, str]:
-    """Return each setting as JSON, by its name."""
     shown: TopicBody | SubscriptionBody
     if isinstance(settings, TopicSettings):
         shown = show_topic_settings(settings)

@@ -1,12 +1,10 @@
 """Namespaces and topics: create, show, change, fork, delete, list.
 
-Any broker answers, from records in the metadata store; only live figures come from the owners of
-the partitions. If an owner does not answer, its partition shows a problem, and the call succeeds.
+Any broker answers from the metadata; live figures come from the owners, or a problem in their
+place.
 
-A fork is a new topic that begins with another topic's messages, without copying them. The broker
-that the client called makes it (broker/cluster/forks.py). Only the owners know where their
-partitions end and in which entry an offset lies, so each owner is asked for its point first. If a
-partition has changed its owner since, the owners are asked again.
+A fork begins with another topic's messages, without a copy. Only owners know where offsets lie, so
+each is asked for its point first, and again if a partition moved.
 """
 
 from __future__ import annotations
@@ -77,18 +75,14 @@ from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
 
 TOPICS_SHOWN = 1000
-"""Names in an answer, if the caller gives no limit."""
 TOPICS_SHOWN_MAX = 10_000
 LOOKED_AT_ONCE = 1000
-"""Names that are checked before other calls get their turn."""
+"""Names checked before other calls get their turn."""
 FIGURES_WITHIN_S = 2.0
-"""After this time, an owner without an answer is shown as a problem."""
-
-# Namespaces
+"""Then an owner without an answer is shown as a problem."""
 
 
 async def list_namespaces(call: Call) -> web.StreamResponse:
-    """`GET /v1/namespaces`: namespaces that the caller may see, or that have a visible topic."""
     services = call.services
     found = await services.overview.prompt(services.broker.topics.list_namespaces())
     return call.reply({"namespaces": [one for one in found if _sees_namespace(call, one)]})
@@ -99,7 +93,6 @@ def _sees_namespace(call: Call, name: str) -> bool:
 
 
 async def put_namespace(call: Call) -> web.StreamResponse:
-    """`PUT /v1/namespaces/{namespace}`: set what the body says; the rest does not change."""
     name = call.namespace
     body = await call.read_json(NamespaceBody, required=False)
     said = namespace_record(body, NamespaceRecord())  # checks the body itself before any change
@@ -125,7 +118,6 @@ async def put_namespace(call: Call) -> web.StreamResponse:
 
 
 async def get_namespace(call: Call) -> web.StreamResponse:
-    """`GET /v1/namespaces/{namespace}`."""
     name = call.namespace
     known = call.services.broker.topics
     topics = await call.services.overview.prompt(known.names_in(name))
@@ -134,19 +126,11 @@ async def get_namespace(call: Call) -> web.StreamResponse:
 
 
 async def delete_namespace(call: Call) -> web.StreamResponse:
-    """`DELETE /v1/namespaces/{namespace}`."""
     await call.services.broker.topics.delete_namespace(call.namespace)
     return web.Response(status=204)
 
 
-# Topics
-
-
 async def list_topics(call: Call) -> web.StreamResponse:
-    """`GET /v1/topics/{namespace}`: the topics that the caller may see, sorted, in pages.
-
-    The next page begins `after` the last name.
-    """
     name = call.namespace
     after = call.query.get("after", "")
     limit = call.integer("limit", TOPICS_SHOWN, 1, TOPICS_SHOWN_MAX)
@@ -181,7 +165,6 @@ async def list_topics(call: Call) -> web.StreamResponse:
 
 
 async def _has_letters(call: Call, name: TopicName) -> bool:
-    """Whether subscriptions send dead letters or retries to the topic; False if it is gone."""
     topics = call.services.broker.topics
     info = topics.fresh(name)
     if info is None:
@@ -193,7 +176,6 @@ async def _has_letters(call: Call, name: TopicName) -> bool:
 
 
 async def put_topic(call: Call) -> web.StreamResponse:
-    """`PUT /v1/topics/{namespace}/{topic}`."""
     name = call.topic
     body = await call.read_json(TopicBody, required=False)
     settings = topic_settings(body, TopicSettings())
@@ -223,17 +205,14 @@ def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
 
 
 def _check_may_see_schema(call: Call, settings: TopicSettings, before: str | None) -> None:
-    """Check that the caller may see the schema that the topic will use.
-
-    Error messages about messages would otherwise reveal parts of the schema. Raises `Forbidden`.
-    """
+    """Check that the caller may see the topic's schema, which error messages reveal."""
     subject = settings.schema_subject
     if subject is not None and subject != before:
         call.check(Operation.DESCRIBE, Resource(Kind.TOPIC, f"{call.namespace}/{subject}"))
 
 
 async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
-    """Return a 422 if the cluster has too few bookies, counting bookies that are down."""
+    """Return a 422 if the cluster has too few bookies, down or not."""
     known = await call.services.overview.bookies_of_the_cluster()
     if settings.ensemble_size <= len(known):
         return None
@@ -249,9 +228,9 @@ async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None
 
 
 def beyond_any_message(call: Call, policies: Policies) -> InvalidSettings | None:
-    """Return a 422 for a limit above this broker's own limits.
+    """Return a 422 for a limit above this broker's own.
 
-    Other brokers may have other limits, so existing settings are not checked again.
+    Other brokers may differ, so existing settings are not checked again.
     """
     config, asked = call.services.config, policies.message_bytes_max
     if asked is None or asked <= max(config.line_bytes_max, config.large_message_bytes_max):
@@ -264,7 +243,6 @@ def beyond_any_message(call: Call, policies: Policies) -> InvalidSettings | None
 
 
 async def patch_topic(call: Call) -> web.StreamResponse:
-    """`PATCH /v1/topics/{namespace}/{topic}`."""
     name = call.topic
     body = await call.read_json(TopicBody)
     broker = call.services.broker
@@ -283,7 +261,6 @@ async def patch_topic(call: Call) -> web.StreamResponse:
 
 
 async def delete_topic(call: Call) -> web.StreamResponse:
-    """`DELETE /v1/topics/{namespace}/{topic}`."""
     try:
         await call.services.broker.topics.delete(call.topic, call.incarnation)
     except TopicChanged as error:
@@ -292,7 +269,6 @@ async def delete_topic(call: Call) -> web.StreamResponse:
 
 
 async def get_topic(call: Call) -> web.StreamResponse:
-    """`GET /v1/topics/{namespace}/{topic}`: settings and live figures."""
     name = call.topic
     info = await topic_of(call)
     partitions = await each_partition(
@@ -309,7 +285,7 @@ async def get_topic(call: Call) -> web.StreamResponse:
 
 
 async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
-    """Return a partition's figures, with a time limit: a slow owner must not delay the settings."""
+    """Return figures in time: a slow owner must not delay the settings."""
     try:
         async with asyncio.timeout(FIGURES_WITHIN_S):
             stats = await operate(call, DescribePartition(name), PartitionStats, is_part=True)
@@ -324,7 +300,6 @@ async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
 
 
 async def get_partition(call: Call) -> web.StreamResponse:
-    """`GET /v1/topics/{namespace}/{topic}/partitions/{partition}`."""
     name = call.partition
     assert name is not None
 
@@ -335,7 +310,7 @@ async def get_partition(call: Call) -> web.StreamResponse:
 
 
 def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
-    """Remove the subscriptions that the caller may not see."""
+    """Remove subscriptions that the caller may not see."""
     topic = call.topic
     shown = figures.get("subscriptions", {})
     for name in tuple(shown):
@@ -347,7 +322,7 @@ def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
 async def each_partition(
     asked: list[Coroutine[Any, Any, dict[str, Any]]],
 ) -> list[dict[str, Any]]:
-    """Return the owners' answers by partition; a failed owner's answer is a problem."""
+    """Return the owners' answers by partition; a failure is shown as a problem."""
     found: list[dict[str, Any]] = []
     for number, answer in enumerate(await ask_all(asked)):
         if isinstance(answer, Exception):
@@ -360,7 +335,6 @@ async def each_partition(
 
 
 def show_topic(info: TopicInfo) -> answers.Topic:
-    """Return the topic without live figures."""
     settings = show_topic_settings(info.settings)
     shown = answers.Topic(str(info.name), settings, info.created_ms, info.incarnation)
     if (fork := info.fork) is not None:
@@ -409,7 +383,6 @@ def show_stats(stats: PartitionStats) -> dict[str, Any]:
 
 
 def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigures:
-    """Return the figures of a subscription in a partition."""
     return answers.SubscriptionFigures(
         committed_offset=stats.committed_offset,
         mark_delete_offset=stats.committed_offset,
@@ -437,12 +410,8 @@ def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigure
     )
 
 
-# Forks
-
-
 _TRIES_MAX = 3
 FORK_BYTES_MAX = 1024 * 1024
-"""The longest body: with a place for each of the maximum number of partitions."""
 
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -462,7 +431,6 @@ class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def fork(call: Call) -> web.StreamResponse:
-    """`POST /v1/topics/{namespace}/{topic}/fork`."""
     body = await call.read_json(ForkBody, bytes_max=FORK_BYTES_MAX)
     name = TopicName.of(call.namespace, body.name)
     _check_may_create(call, name)
@@ -494,7 +462,6 @@ def _check_may_create(call: Call, name: TopicName) -> None:
 
 
 def _places(at: str | int | dict[str, str | int], info: TopicInfo) -> dict[int, str]:
-    """Return the place for each partition, as text. Raises a 422."""
     count = info.settings.partitions
     if isinstance(at, dict):
         found = dict.fromkeys(range(count), "latest")
@@ -532,7 +499,6 @@ def _wrong(what: str) -> Problem:
 
 
 async def points_of(call: Call, info: TopicInfo, places: dict[int, str]) -> dict[int, OwnersPoint]:
-    """Ask the owners where each partition would be forked."""
     found = all_or_raise(
         await ask_all(
             [
@@ -560,12 +526,7 @@ def _point(place: ForkPlace) -> OwnersPoint:
     return OwnersPoint(place.epoch, ForkPoint(place.offset, cut))
 
 
-# ---- a topic that is missing
-
-
 async def topic_to_publish(call: Call) -> TopicInfo:
-    """Return the topic in the path; create it if allowed. Raises `TopicNotFound`, and what a `PUT`
-    raises."""
     try:
         return await topic_of(call)
     except TopicNotFound as error:
@@ -576,7 +537,6 @@ async def topic_to_publish(call: Call) -> TopicInfo:
 
 
 async def put_topic_or_auto(call: Call) -> web.StreamResponse:
-    """`PUT /v1/topics/{namespace}/{topic}`; with `auto=true` as the namespace says, if it does."""
     if call.choice("auto", "false", "true", "false") == "false":
         return await put_topic(call)
     if await call.read_body():
@@ -585,7 +545,6 @@ async def put_topic_or_auto(call: Call) -> web.StreamResponse:
 
 
 async def make(call: Call, missing: TopicNotFound) -> None:
-    """Create the topic in the path by its namespace's `auto_create`. Raises `TopicNotFound`."""
     name, broker = call.topic, call.services.broker
     try:
         auto = (await broker.topics.namespace(name.namespace)).auto_create
