@@ -427,20 +427,21 @@ class BatchOutOfOrder(BrokerError):
 
 FOREIGN_BULK_LOAD = ErrorCode("foreign-bulk-load", 403)
 OTHER_CLUSTER = ErrorCode("other-cluster", 409)
+"""The writer of a bulk load made its token for another cluster."""
 
 
 class LargeNotTaken(BrokerError):
-    """A copy would be stored in clear text."""
-
     name = "large-not-taken"
     http_status = 422
 
 
 NOT_ENCRYPTED = ErrorCode("not-encrypted", 422)
-"""A message would expire before it is due; nothing was stored."""
+"""A copy would be stored in clear text."""
 
 
 class DueAfterExpiry(BrokerError):
+    """A message would expire before it is due; nothing was stored."""
+
     name = "due-after-expiry"
     http_status = 422
     kafka = KafkaCode.INVALID_RECORD
@@ -452,23 +453,21 @@ class TooManyLedgers(BrokerError):
 
 
 class TopicExists(BrokerError):
-    """Partitions no longer refer to the ledger, which is being deleted."""
-
     name = "topic-exists"
     http_status = 409
     kafka = KafkaCode.TOPIC_ALREADY_EXISTS
 
 
 LEDGER_GOING = ErrorCode("ledger-going", 409, retryable=True)
+"""Partitions no longer refer to the ledger, which is being deleted."""
 
 TOO_MANY_SUBSCRIPTIONS = ErrorCode("too-many-subscriptions", 409, KafkaCode.POLICY_VIOLATION)
 
 TOO_MANY_FORKS = ErrorCode("too-many-forks", 409)
-"""The topic or fork changed while the fork was made; ask again."""
 
 
 class ForkDisturbed(BrokerError):
-    """The live broker `owner` writes the ledger: a recovery would interrupt a topic."""
+    """The topic or fork changed while the fork was made; ask again."""
 
     name = "fork-disturbed"
     http_status = 503
@@ -476,11 +475,10 @@ class ForkDisturbed(BrokerError):
 
 
 LEDGER_IN_USE = ErrorCode("ledger-in-use", 409)
+"""The live broker `owner` writes the ledger: a recovery would interrupt a topic."""
 
 
 class TooManyRecoveries(BrokerError):
-    """Committed, but not visible everywhere: repeat the call to wait."""
-
     name = "too-many-recoveries"
     http_status = 429
     problem_headers = (("Retry-After", "retry_after_s"),)
@@ -492,11 +490,11 @@ class TooManyRecoveries(BrokerError):
 
 
 BULK_LOAD_UNFINISHED = ErrorCode("bulk-load-unfinished", 503, retryable=True)
-"""The publish waited in vain; nothing was stored."""
+"""Committed, but not visible everywhere: repeat the call to wait."""
 
 
 class BacklogQuotaExceeded(BrokerError):
-    """The topic's policy is to reject at once."""
+    """The publish waited in vain; nothing was stored."""
 
     name = "backlog-quota-exceeded"
     http_status = 429
@@ -510,7 +508,7 @@ class BacklogQuotaExceeded(BrokerError):
 
 
 class BacklogQuotaRejected(BacklogQuotaExceeded):
-    """A member was away, and another member has the partition."""
+    """The topic's policy is to reject at once."""
 
     http_status = 409
     kafka = KafkaCode.POLICY_VIOLATION
@@ -519,7 +517,7 @@ class BacklogQuotaRejected(BacklogQuotaExceeded):
 
 
 class StaleGeneration(BrokerError):
-    """Members share a subscription; an exclusive subscription has one consumer."""
+    """A member was away, and another member has the partition."""
 
     name = "stale-generation"
     http_status = 409
@@ -532,11 +530,12 @@ class StaleGeneration(BrokerError):
 
 
 GROUP_NOT_ALLOWED = ErrorCode("group-not-allowed", 422, KafkaCode.POLICY_VIOLATION)
+"""Members share a subscription; an exclusive subscription has one consumer."""
 
 GROUP_FULL = ErrorCode("group-full", 409, KafkaCode.GROUP_MAX_SIZE_REACHED)
-"""The member belongs to another principal."""
 
 FOREIGN_MEMBER = ErrorCode("foreign-member", 403, KafkaCode.GROUP_AUTHORIZATION_FAILED)
+"""The member belongs to another principal."""
 
 
 class InvalidSchema(BrokerError):
@@ -545,21 +544,15 @@ class InvalidSchema(BrokerError):
 
 
 class SchemaNotFound(BrokerError):
-    """`problems` say why."""
-
     name = "schema-not-found"
     http_status = 404
 
 
 INCOMPATIBLE_SCHEMA = ErrorCode("incompatible-schema", 409)
+"""`problems` say why."""
 
 
 class SchemaCheckUnavailable(BrokerError):
-    """A message does not match the schema; its batch was refused.
-
-    `index`: its number; None if no message can match.
-    """
-
     name = "schema-check-unavailable"
     http_status = 503
     kafka = KafkaCode.NOT_ENOUGH_REPLICAS
@@ -567,7 +560,10 @@ class SchemaCheckUnavailable(BrokerError):
 
 
 class SchemaMismatch(BrokerError):
-    """Make the error for a caller that may not see the schema."""
+    """A message does not match the schema; its batch was refused.
+
+    `index`: its number; None if no message can match.
+    """
 
     name = "schema-mismatch"
     http_status = 422
@@ -579,7 +575,7 @@ class SchemaMismatch(BrokerError):
         self.index = index
 
     def without_reason(self) -> SchemaMismatch:
-        """Another producer has exclusive access."""
+        """Make the error for a caller that may not see the schema."""
         which = "the message" if self.index is None else f"message {self.index} of its batch"
         return SchemaMismatch(
             f"{which} was not stored: it does not fit the schema of the topic (callers who may "
@@ -589,20 +585,22 @@ class SchemaMismatch(BrokerError):
 
 
 class ExclusiveProducer(BrokerError):
+    """Another producer has exclusive access."""
+
     name = "exclusive-producer"
     http_status = 409
     kafka = KafkaCode.PRODUCER_FENCED
 
 
 class StaleProducerAccess(BrokerError):
-    """For at most `left_ms` more if the producer is gone."""
-
     name = "stale-producer-access"
     http_status = 403
     kafka = KafkaCode.PRODUCER_FENCED
 
 
 class ProducerBusy(BrokerError):
+    """For at most `left_ms` more if the producer is gone."""
+
     name = "producer-busy"
     http_status = 409
 
@@ -620,18 +618,16 @@ TOPIC_IS_NO_STREAM = ErrorCode("topic-is-no-stream", 404, of=StreamNotFound)
 
 
 class StreamGone(BrokerError):
-    """It exists with other properties."""
-
     name = "stream-gone"
     http_status = 410
 
 
 STREAM_CONFLICT = ErrorCode("stream-conflict", 409)
-"""The stream ended before `next_offset`."""
+"""It exists with other properties."""
 
 
 class StreamClosed(BrokerError):
-    """It does not sort after the last."""
+    """The stream ended before `next_offset`."""
 
     name = "stream-closed"
     http_status = 409
@@ -642,14 +638,14 @@ class StreamClosed(BrokerError):
 
 
 class StreamSequence(BrokerError):
-    """The producer sent `received` in place of `expected`."""
+    """It does not sort after the last."""
 
     name = "stream-sequence"
     http_status = 409
 
 
 class StreamSequenceGap(SequenceGap):
-    """A newer instance of the producer, with `epoch`, has appended."""
+    """The producer sent `received` in place of `expected`."""
 
     name = "sequence-gap"
     problem_headers = (
@@ -663,6 +659,8 @@ class StreamSequenceGap(SequenceGap):
 
 
 class StaleStreamEpoch(StaleProducerEpoch):
+    """A newer instance of the producer, with `epoch`, has appended."""
+
     name = "stale-producer-epoch"
     problem_headers = (("Producer-Epoch", "epoch"),)
 
@@ -677,23 +675,21 @@ class EpochBegun(BrokerError):
 
 
 EMPTY_APPEND = ErrorCode("body-missing", 400)
-"""An empty array."""
 
 NOTHING_TO_APPEND = ErrorCode("nothing-to-append", 400)
+"""An empty array."""
 
 CONTENT_TYPE_MISSING = ErrorCode("content-type-missing", 400)
 
 INVALID_STREAM_JSON = ErrorCode("invalid-json", 400)
-"""More than one append may have."""
 
 TOO_MANY_MESSAGES = ErrorCode("too-many-messages", 413)
+"""More than one append may have."""
 
 STREAM_MESSAGE_TOO_LONG = ErrorCode(MessageTooLong.name, 413)
 
 
 class TopicIsStream(BrokerError):
-    """The topic is a durable stream: write it by the stream's protocol."""
-
     name = "topic-is-stream"
     http_status = 409
     kafka = KafkaCode.POLICY_VIOLATION

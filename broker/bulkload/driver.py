@@ -287,18 +287,13 @@ class BulkLoads:
         self._cluster = ""
 
     async def cluster(self) -> str:
-        """Read the record; batch -1 if there is none."""
+        """Return the cluster's unique id."""
         if not self._cluster:
             self._cluster = await self._ledgers.records.instance_id()
         return self._cluster
 
     async def newest(self, bulk_load: str) -> BulkLoadRecord:
-        """Make a batch part of its partitions, all or nothing; return when all is visible.
-
-        `published`: the writer began and published it itself. Raises `BULK_LOAD_UNFINISHED` if it
-        is committed but not visible everywhere: call again. After any other error of its own or of
-        `check_taken`, nothing is committed.
-        """
+        """Read the record; batch -1 if there is none."""
         return (await self._store.read(bulk_load))[0]
 
     async def commit(
@@ -312,9 +307,11 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> Committed:
-        """Note that the caller publishes this batch; return False if it is committed.
+        """Make a batch part of its partitions, all or nothing; return when all is visible.
 
-        Raises `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, `BULK_LOAD_UNFINISHED`.
+        `published`: the writer began and published it itself. Raises `BULK_LOAD_UNFINISHED` if it
+        is committed but not visible everywhere: call again. After any other error of its own or of
+        `check_taken`, nothing is committed.
         """
         parts: tuple[BulkLoadPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
@@ -344,7 +341,10 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> bool:
-        """A batch that cannot be published would block the id."""
+        """Note that the caller publishes this batch; return False if it is committed.
+
+        Raises `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, `BULK_LOAD_UNFINISHED`.
+        """
         words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
             record, version, offsets = await self._at_turn(bulk_load, batch, load_part, caller)
@@ -353,8 +353,7 @@ class BulkLoads:
             wanted = rules.beginning(record, batch, words, self._clock(), caller.digest)
             try:
                 if wanted is not None:
-                    # Complete the batches before; return the record, its version, and a repeat's
-                    # offsets.
+                    # A batch that cannot be published would block the id.
                     await self._checks.exist(content)
                     await _check_streams(content, check_taken)
                     await self._store.write(bulk_load, wanted, version)
@@ -366,10 +365,7 @@ class BulkLoads:
     async def _at_turn(
         self, bulk_load: str, batch: int, load_part: LoadPart, caller: Caller
     ) -> tuple[BulkLoadRecord, int, dict[PartitionName, int | None] | None]:
-        """Give up private ledgers of this batch, and delete the ledgers that no partition has.
-
-        Binds no id to a token: other processes may give up orphans.
-        """
+        """Complete the batches before; return the record, its version, and a repeat's offsets."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
             rules.check_caller(record, caller)
@@ -385,6 +381,10 @@ class BulkLoads:
     async def abort(
         self, bulk_load: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
     ) -> list[int]:
+        """Give up private ledgers of this batch, and delete the ledgers that no partition has.
+
+        Binds no id to a token: other processes may give up orphans.
+        """
         rules.check_caller(await self.newest(bulk_load), caller)
         own = []
         for ledger_id in dict.fromkeys(ledgers):
@@ -413,11 +413,10 @@ class BulkLoads:
 
     @property
     def known(self) -> Collection[str]:
-        """Return the ids whose record changed, is not complete, or is old."""
         return self._seen.keys()
 
     async def due(self) -> list[str]:
-        """A batch forgotten too early would be stored again."""
+        """Return the ids whose record changed, is not complete, or is old."""
         if self._list_watch is None:
             self._list_watch = self._store.watch_list(self._list_changed)
         if self._list_stale:
@@ -452,8 +451,7 @@ class BulkLoads:
             seen.watch.cancel()
 
     def _is_old(self, changed_ms: int) -> bool:
-        # Complete a batch for the partitions served here, or forget an old record. ¶ After an error
-        # of store or partitions: call again.
+        # A batch forgotten too early would be stored again.
         time = self._deletion_time()
         return time is not None and time.now_ms - changed_ms > KEPT_MS
 
@@ -471,9 +469,9 @@ class BulkLoads:
     async def sweep(
         self, bulk_load: str, local: Callable[[PartitionName], Awaitable[TakesPart | None]]
     ) -> None:
-        """Complete an unfinished batch for the partitions served here; forget an old record.
+        """Complete a batch for the partitions served here, or forget an old record.
 
-        Raises errors of the metadata store and the partitions: call again later.
+        After an error of store or partitions: call again.
         """
         seen = self._watched(bulk_load)
         record, version = await self._read_watched(bulk_load, seen)
@@ -483,8 +481,7 @@ class BulkLoads:
             return
         if record.complete:
             if self._is_old(record.changed_ms):
-                # Have every missing part inserted; raise `BULK_LOAD_UNFINISHED`.
-                with contextlib.suppress(*_LOST_RACE):
+                with contextlib.suppress(*_LOST_RACE):  # another broker changed the record
                     await self._store.delete(bulk_load, version)
             return
         now_s = asyncio.get_running_loop().time()
@@ -511,7 +508,7 @@ class BulkLoads:
     async def _finish(
         self, bulk_load: str, record: BulkLoadRecord, load_part: LoadPart
     ) -> dict[PartitionName, int | None]:
-        """Set the record to `make(record)`, unless that is None; return the record before."""
+        """Have every missing part inserted; raise `BULK_LOAD_UNFINISHED`."""
         if record.complete:
             return {}
         turn = asyncio.Semaphore(_AT_ONCE)
@@ -544,9 +541,7 @@ class BulkLoads:
     async def _change(
         self, bulk_load: str, make: Callable[[BulkLoadRecord], BulkLoadRecord | None]
     ) -> BulkLoadRecord:
-        """Delete the ledgers of a part whose topic was deleted; raise `error` if the topic
-        exists.
-        """
+        """Set the record to `make(record)`, unless that is None; return the record before."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
             wanted = make(record)
@@ -559,10 +554,8 @@ class BulkLoads:
         raise _crowded(bulk_load)
 
     async def _drop(self, part: BulkLoadPart, error: OctavoError) -> None:
-        """Return whether a partition has this ledger, or will get it.
-
-        The abort has refused it before `record` was read: if the record does not name it, no
-        partition will get it.
+        """Delete the ledgers of a part whose topic was deleted; raise `error` if the topic
+        exists.
         """
         await self._store.sync()
         topic = await self._checks.topic(part.namespace, part.topic)
@@ -577,7 +570,11 @@ class BulkLoads:
         return rules.is_loaded(marks, rules.mark_of(bulk_load, record), record.batch)
 
     async def _is_needed(self, record: BulkLoadRecord, ledger: LedgerMetadata) -> bool:
-        """Ask one partition of each topic: a stream has only one."""
+        """Return whether a partition has this ledger, or will get it.
+
+        The abort has refused it before `record` was read: if the record does not name it, no
+        partition will get it.
+        """
         if not record.complete and ledger.ledger_id in rules.ledger_ids(record.parts):
             return True
         namespace, topic, number = ledger.custom[rules.PARTITION_KEY].decode().split("/")
@@ -596,7 +593,7 @@ def _crowded(bulk_load: str) -> BrokerError:
 
 
 async def _check_streams(names: Iterable[PartitionName], check: CheckTaken) -> None:
-    """Ask one partition of each topic: a durable stream is a topic with one partition."""
+    """Ask one partition of each topic: a stream has only one."""
     for name in names:
         if name.partition == 0:
             await check(name)

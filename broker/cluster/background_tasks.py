@@ -30,8 +30,6 @@ class _Failing(NamedTuple):
 
 
 class BackgroundTasks:
-    """`pause_ms`: the first pause after a failure."""
-
     def __init__(
         self,
         pause_ms: int,
@@ -60,7 +58,6 @@ class BackgroundTasks:
         return failing is None or self._loop.time() >= failing.not_before_s
 
     def keep_only(self, chore: str, of: Iterable[Hashable]) -> None:
-        """Forget the chore's failures for all other objects."""
         if any(name == chore for name, _ in self._failing):
             kept = set(of)
             self._failing = {

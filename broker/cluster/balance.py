@@ -1,22 +1,20 @@
 """Planned hand-over: spread the partitions over the brokers.
 
 When another broker should have a partition (`membership.py`), this broker closes it, releases it
-and asks that broker to claim it; publishers wait for some tens of milliseconds. Partitions move one
-after the other, with pauses. A partition is not moved
+and asks that broker to claim it; publishers wait some tens of milliseconds. Partitions move one at
+a time, with pauses. A partition does not move
 - to or from a broker that has been up for less than `balance_after_ms`;
 - if it was opened here less than `balance_after_ms` ago: its giver may have seen other live
   brokers;
 - if it was placed here on purpose;
 - while the metadata store is away, or this broker stops.
 
-A drained broker gives each partition to the broker that is preferred without it, several at a time;
-so does a broker that stops, for at most `stop_handover_ms`.
+A drained or stopping broker gives all partitions away, several at a time. Once the spread is even,
+the most loaded broker gives one partition each `balance_load_pause_ms` to the least loaded broker
+(load.py).
 
-Once the spread is even, the most loaded broker gives one partition each `balance_load_pause_ms` to
-the least loaded broker (load.py).
-
-If the successor does not claim a partition in time, this broker takes it back and offers that
-successor nothing for twice `balance_after_ms`, doubled at each failure, up to ten minutes.
+A partition that the successor does not claim in time is taken back, and that successor is offered
+nothing for twice `balance_after_ms`, doubled at each failure, up to ten minutes.
 """
 
 from __future__ import annotations
@@ -59,15 +57,11 @@ _PAUSE_S_MAX = 600.0
 
 
 class _Silence(NamedTuple):
-    """A broker that did not take a partition, and until when it is offered nothing."""
-
     pauses: Backoff
     ends_s: float
 
 
 class Patience:
-    """Brokers that are offered nothing for now; times are from one steady clock."""
-
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
         self._silent: dict[str, _Silence] = {}
@@ -93,10 +87,9 @@ class Patience:
 
 
 class _InPlace(NamedTuple):
-    """Every partition opened until `upto_s` is where it should be."""
+    """Every partition opened until `upto_s` is in its place."""
 
     among: tuple[tuple[str, ...], ...]
-    """The settled brokers, and the brokers that may be given partitions."""
     upto_s: float
     good_until_s: float
     """Check all again at this `upto_s`: topics may have grown."""
@@ -130,7 +123,6 @@ class Balance:
         self._in_place: _InPlace | None = None
         self.clock: Callable[[], float] = asyncio.get_running_loop().time
         self.measure_of: Callable[[Partition], Work] = lambda partition: partition.work
-        """The work that loads are measured by."""
         self._rules = LoadRules(
             config.balance_load_floor,
             config.balance_load_percent / 100,
@@ -150,7 +142,6 @@ class Balance:
         return self._misplaced(self._registry.settled(), -math.inf)
 
     def _misplaced(self, settled: tuple[str, ...], after_s: float) -> dict[PartitionName, str]:
-        """Return misplaced partitions opened after `after_s`, but not too recently."""
         own = self._registry.own.broker_id
         if own not in settled or len(settled) == 1:
             return {}
@@ -196,9 +187,6 @@ class Balance:
         return is_asked and self._registry.successor(name, held.partitions, settled) == successor
 
     def _all(self) -> dict[PartitionName, str]:
-        """Return every partition served here that another broker takes after a drain, with that
-        broker.
-        """
         now_s = asyncio.get_running_loop().time()
         found = {}
         for name, partitions in self._owners.served_since(now_s):
@@ -220,7 +208,6 @@ class Balance:
         return self._loads.of(name)
 
     def load_to_tell(self) -> int:
-        """Return the load to report; a change of a tenth is reported within ten seconds."""
         now_s = self.clock()
         since_s = now_s - self._told_s
         told = worth_telling(self._told, self.load(), self._rules.floor, since_s)
@@ -229,7 +216,6 @@ class Balance:
         return told
 
     def place_of(self, name: PartitionName) -> Place:
-        """Raises `NotOwner`."""
         held = self._owners.held_here(name)
         served_s = asyncio.get_running_loop().time() - held.since_s
         wanted = self._registry.preferred_of(name, held.partitions).broker_id
@@ -266,7 +252,6 @@ class Balance:
         return f"by the even spread {wanted} should have it, and will be given it: {wait}"
 
     def to_give(self) -> Giving | None:
-        """Return the partition that this broker would give away for its load now."""
         now_s, own = self.clock(), self._registry.own.broker_id
         settled = self._registry.settled()
         if (
@@ -316,9 +301,7 @@ class Balance:
         """Hand over an open partition; return its new owner.
 
         A broker named by `to` keeps the partition as long as it lives. If `to` is empty, the
-        preferred broker gets it; if that is this broker, it reopens the partition. Raises
-        `BROKER_NOT_FOUND`, `BROKER_DRAINING`, `NotOwner`, `PartitionUnavailable` (the successor did
-        not take it).
+        preferred broker gets it; if that is this broker, it reopens the partition.
         """
         own, partitions = self._registry.own, self._owners.partitions_of(name)
         if partitions is None:
@@ -341,11 +324,10 @@ class Balance:
         return successor
 
     async def look(self) -> None:
-        """Hand over the partitions that should move; called periodically."""
         settled, before = self._registry.settled(), self._settled
         self._settled = settled
         if any(one not in before for one in settled):
-            # Claim partitions that were released for us before, and watch the rest.
+            # Claim partitions that were released for us before.
             self._owners.reconcile()
         self._patience.keep_only(settled)
         if self._registry.is_draining:
@@ -361,7 +343,6 @@ class Balance:
             await self._give()
 
     async def give_all(self) -> None:
-        """Hand over partitions until no broker would take the rest."""
         while self._takers():
             before = self.moved
             await self._empty()

@@ -1,9 +1,8 @@
-"""The status of each broker: whether it is drained, its partitions, and its load.
+"""The status of each broker.
 
 A broker writes its status into an ephemeral record; the others read it under a watch. It is advice:
 a broker that reads it late may prefer the wrong broker, but is never wrong about an owner. A record
-counts only for the run of the broker that wrote it, so a restarted broker is not drained, even
-while its former session's record stands.
+counts only for the run of the broker that wrote it, so a restarted broker is not drained.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ _RETRY_S = 0.2
 
 class BrokerStatus(NamedTuple):
     draining: bool = False
-    """Whether it gives its partitions away and gets no others."""
     partitions: int = 0
     load: int | None = None
     """The load of its partitions (load.py), rounded; None: not told."""
@@ -70,14 +68,11 @@ class _Other:
         self.registered = registered
         self.read = read
         self.read_s: float | None = None
-        """Loop time of the last reading."""
         self.watch: Watch | None = None
         self.trying: asyncio.Task[None] | None = None
 
 
 class BrokerStatuses:
-    """Calls `on_change` when the set of drained brokers has changed."""
-
     def __init__(
         self,
         store: MetadataStore,
@@ -92,15 +87,12 @@ class BrokerStatuses:
         self._told: BrokerStatus | None = BrokerStatus()
         """The status that others can read; None: a write may have failed."""
         self._is_there = False
-        """Whether this session has a record."""
         self._sessions = 0
-        """How many sessions have ended; the record of each is gone."""
         self._turn = asyncio.Lock()
         self._others: dict[str, _Other] = {}
         self._drained: frozenset[str] = frozenset()
         self.own = BrokerStatus()
         self.changed_s = 0.0
-        """When another broker was last drained or undrained."""
 
     def start(self, broker_id: str, registered: bytes) -> None:
         self._path, self._registered = standing_path(broker_id), registered
@@ -108,7 +100,6 @@ class BrokerStatuses:
 
     @property
     def drained(self) -> frozenset[str]:
-        """Other drained brokers, as far as known."""
         return self._drained
 
     def of(self, broker_id: str) -> BrokerStatus:
@@ -125,15 +116,11 @@ class BrokerStatuses:
         return asyncio.get_running_loop().time() - other.read_s
 
     async def tell(self, status: BrokerStatus) -> None:
-        """Tell the others a status, which counts here at once."""
         self.own = status
         await self.tell_again()
 
     async def tell_again(self) -> None:
-        """Write our status again if the store may not have it.
-
-        Raises `MetadataUnavailable`.
-        """
+        """Write our status again if the store may not have it."""
         async with self._turn:
             while self._told != self.own:
                 self._told, told = None, self.own  # a write that fails may be stored
@@ -209,7 +196,6 @@ class BrokerStatuses:
             other.watch.cancel()
 
     async def _write(self, status: BrokerStatus) -> None:
-        """Raises `MetadataUnavailable`, also if the record changes during each try."""
         value = encode_status(status, self._registered)
         for _ in range(_TRIES):
             if not self._is_there:

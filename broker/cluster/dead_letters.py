@@ -30,18 +30,16 @@ _log = structlog.get_logger()
 SENDERS_MAX = 16
 """Partitions with letters in memory at once; each takes about 4 MiB."""
 ATTEMPT_S = 40.0
-"""Time limit of a send: longer than until a publish's outcome is called unknown."""
+"""Longer than until a publish's outcome counts as unknown."""
 SLOW_S = 1.0
 """A topic whose attempt failed after this time is doubtful until an attempt succeeds."""
 LARGE_AT_ONCE = 2
 """Large messages copied at once; each takes about 8 MiB."""
 DOUBTFUL_MAX = 10_000
-"""Topics remembered as doubtful; the oldest is forgotten first."""
 SLOWEST_BYTES_S = 512 * 1024
 """A slower copy of a large message is stopped and begun again."""
 
 PassLetterOn = Callable[[Owner, PartitionName, bytes], Awaitable[None]]
-"""Asks the partition's owner to store a batch; raises the owner's error."""
 
 
 class LargeLetter(NamedTuple):
@@ -65,7 +63,6 @@ class ValueSource:
 
 
 PassLargeOn = Callable[[Owner, PartitionName, LargeLetter], Awaitable[None]]
-"""Asks the owner to store a large message; raises the owner's error."""
 
 
 class Turns:
@@ -82,7 +79,6 @@ class Turns:
         self._all = asyncio.Semaphore(most)
         self._doubtful_all = asyncio.Semaphore(max(1, most // 4))
         self._shares: dict[object, tuple[asyncio.Semaphore, int]] = {}
-        """Semaphore and number of users, by topic and by namespace."""
         self._doubtful: dict[TopicName, None] = {}
 
     @asynccontextmanager
@@ -151,8 +147,7 @@ class DeadLetterRouter:
         """Send a message, with its large body if any; return when it is durable.
 
         Without a key, `number` modulo the topic's partitions picks the partition. Returns None, or
-        which other topic has the message and why. Raises errors of publishing and reading,
-        `TopicNotFound`, `NOT_ENCRYPTED`, `TimeoutError`.
+        which other topic has the message and why.
         """
         record = record._replace(timestamp_ms=self._clock())
         try:

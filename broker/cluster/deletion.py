@@ -58,7 +58,7 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _AT_ONCE = 64
 _FENCED_AT_ONCE = 16
-"""Partitions fenced at once: a fence has a dozen steps on the loop."""
+"""A fence has a dozen steps on the loop."""
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
 _LEFTOVER = "leftover"
@@ -152,10 +152,7 @@ class Deletions:
             lock.release()
 
     async def finish(self, name: TopicName, incarnation: str) -> None:
-        """Return when this incarnation is gone.
-
-        Raises `TopicDeleting` after `deletion_wait_ms`; the deletion continues in the background.
-        """
+        """Return when this incarnation is gone."""
         job = self._jobs.get((name, incarnation))
         if job is None:
             job = self._jobs[name, incarnation] = _Job()
@@ -170,10 +167,7 @@ class Deletions:
             )
 
     def take_up(self, name: TopicName) -> None:
-        """Finish an abandoned deletion, or remove an abandoned fork, in the background.
-
-        A fork that is still being made is kept.
-        """
+        """Finish an abandoned deletion, or remove an abandoned fork, in the background."""
         if name not in self._taken_up:
             task = self._taken_up[name] = self._spawn(self._look_after(name))
             task.add_done_callback(lambda _: self._taken_up.pop(name))
@@ -185,7 +179,6 @@ class Deletions:
             _log.info("deletion_not_taken_up", topic=str(name), reason=str(error))
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Finish other brokers' deletions, for the topics that are `mine` to check."""
         for namespace in await self._records.list_namespaces():
             folders = await self._records.list_owners_folders(namespace)
             topics = await self._records.list_topics(namespace)
@@ -217,7 +210,7 @@ class Deletions:
         await self.finish(name, record.identity)
 
     async def _give_up_fork(self, name: TopicName, incarnation: str) -> bool:
-        """Mark an incomplete fork whose maker is gone; return whether it was marked."""
+        """Mark an incomplete fork whose maker is gone."""
         try:
             wait_s = self._config.deletion_wait_ms / 1000
             async with asyncio.timeout(wait_s), self.alone(name) as check:
@@ -251,7 +244,7 @@ class Deletions:
             except RecordNotFound:
                 return
             if record.identity != incarnation:
-                return  # another broker finished the deletion, and a new topic was made
+                return
             if not record.deleting:
                 check()
                 await self._records.write_topic(*name, replace(record, deleting=True), version)
@@ -315,7 +308,6 @@ class Deletions:
     async def _until_let_go(
         self, name: TopicName, incarnation: str, owners: dict[int, bytes], job: _Job
     ) -> None:
-        """Do step 6: tell the owners repeatedly."""
         pauses = self._pauses()
         while owners := await self._owners(name, owners):
             job.waits_for = f"the owners of its partitions {[*owners][:8]} have not let go yet"
@@ -329,7 +321,7 @@ class Deletions:
         return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
 
     async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:
-        """Do step 7 for a partition: its ledgers, then the record."""
+        """Do step 7 for a partition."""
         name, record, version = marked
         while True:
             mine = referrer_of(name, record.incarnation)

@@ -35,14 +35,11 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RETIRED_S = 10.0
-"""How long owners refuse calls to a topic that is about to be deleted."""
 AskUnused = Callable[[Owner, PartitionName, int, float, str], Awaitable[bool]]
 """Asks another owner for `Partition.is_unused` or, with a name, `is_subscription_unused`."""
 
 
 class InactiveTopics:
-    """Checks topics whose partition 0 this broker serves."""
-
     def __init__(
         self,
         topics: Topics,
@@ -89,7 +86,6 @@ class InactiveTopics:
         )
 
     def _spans(self, partition: Partition) -> list[tuple[int, bool]]:
-        """Return each expiry time in ms, and whether it is for durable subscriptions."""
         span_ms = partition.settings.policies.subscription_expiry_ms
         return [(self._non_durable_ms, False)] + ([] if span_ms is None else [(span_ms, True)])
 
@@ -147,7 +143,6 @@ class InactiveTopics:
 
 
 _GENERATIONS_MAX = 100
-"""Bounds the generations of forks that are followed."""
 
 
 class ExpiredStreams:
@@ -166,10 +161,7 @@ class ExpiredStreams:
         return state is not None and (state.is_gone or partition.stream.is_over)
 
     async def look(self, partition: Partition) -> bool:
-        """Delete the stream's topic if the stream is over; return whether it was.
-
-        Raises errors of the metadata store, `TopicDeleting`.
-        """
+        """Delete the stream's topic if the stream is over; return whether it was."""
         state = partition.stream.state
         if state is None:
             return False
@@ -187,7 +179,6 @@ class ExpiredStreams:
             return
 
     def begin(self, partition: Partition) -> None:
-        """Run `look` in the background; a later chore or call repeats a failure."""
         self._spawn(self._look_quietly(partition))
 
     async def work(self, partition: Partition) -> None:
@@ -202,7 +193,7 @@ class ExpiredStreams:
             )
 
     async def has_forks(self, partition: Partition) -> bool:
-        """Return whether a topic was forked from this, directly or through other forks."""
+        """Also forks of forks."""
         name, incarnation = partition.name.topic_name, partition.incarnation
         seen: dict[TopicName, bool] = {name: False}
         for ledger_id in partition.ledger_ids:

@@ -50,7 +50,7 @@ _CHANGE_WAIT_S = 10.0
 
 
 class OwnersPoint(NamedTuple):
-    """Where to fork a partition; valid while its record is at `epoch`."""
+    """Valid while the partition's record is at `epoch`."""
 
     epoch: int
     point: ForkPoint
@@ -83,8 +83,7 @@ class Forks:
     ) -> TopicInfo:
         """Fork `source` at these points, one for each partition.
 
-        Raises `InvalidSettings`, `TopicExists`, `TOO_MANY_FORKS`, `TopicNotFound` (the source is
-        gone), and `ForkDisturbed`: nothing is left of the fork, and the client can call again.
+        After `ForkDisturbed` nothing is left, and the client can call again.
         """
         check_not_internal(name)
         if name.namespace != source.name.namespace:
@@ -147,8 +146,6 @@ class Forks:
     async def _begin(
         self, name: TopicName, record: TopicRecord, stack: contextlib.AsyncExitStack
     ) -> Callable[[], None]:
-        """Claim the name while `stack` is open, and make the topic's record."""
-
         async def created() -> bool:
             try:
                 await self._records.create_topic(*name, record)
@@ -170,7 +167,6 @@ class Forks:
         return check
 
     async def _check_stands(self, name: TopicName) -> None:
-        """Raise `TopicDeleting` for a topic being deleted or an incomplete fork."""
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound:
@@ -183,14 +179,13 @@ class Forks:
             )
 
     async def _standing(self, name: TopicName, incarnation: str) -> int:
-        """Return the fork record's version; raise `ForkDisturbed` if it was deleted."""
+        """Return the fork record's version, or raise `ForkDisturbed`."""
         found, version = await self._records.read_topic(*name)
         if found.identity != incarnation or found.deleting:
             raise ForkDisturbed(f"topic {name} was deleted while it was being made; ask again")
         return version
 
     async def _give_up(self, name: TopicName, incarnation: str) -> None:
-        """Delete the incomplete fork; if that fails, a sweep does."""
         with contextlib.suppress(OctavoError):
             record, version = await self._records.read_topic(*name)
             if record.identity == incarnation and not record.stands:
@@ -227,7 +222,6 @@ class Forks:
             await self._records.write_partition(*partition, record, version, guard=incarnation)
 
     async def _source(self, source: TopicInfo, number: int, at: OwnersPoint) -> LedgerList:
-        """Return the source's ledgers before the point; raise if they cannot be shared."""
         try:
             record, _ = await self._records.read_partition(*source.name.partition(number))
         except RecordNotFound:

@@ -31,14 +31,11 @@ _UNKNOWN = "a broker that does not say its name"
 
 
 class User(NamedTuple):
-    """The partition for which a ledger was made, and its live owner."""
-
     partition: PartitionName
     owner: str
 
 
 def writes(ledger_id: int, custom: Mapping[str, bytes], record: PartitionRecord) -> bool:
-    """Return whether the partition's owner has the ledger, or may yet name it."""
     if ledger_id in named_ledgers(record):
         return True
     label = label_of(custom)
@@ -50,7 +47,6 @@ def writes(ledger_id: int, custom: Mapping[str, bytes], record: PartitionRecord)
 
 
 async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
-    """Raises `MetadataUnavailable`."""
     partition = partition_of(ledger.custom)
     if ledger.state is LedgerState.CLOSED or partition is None:
         return None
@@ -67,7 +63,6 @@ async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
 
 
 def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> BrokerError:
-    """Return the error for a caller; `way_out` tells how to force the recovery."""
     return LEDGER_IN_USE(
         f"ledger {ledger.ledger_id} is in use: {user.owner}, which is alive, owns {user.partition} "
         "and writes it. Recovering it would only stop that topic for a moment; when the owner is "
@@ -77,8 +72,6 @@ def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> BrokerError:
 
 
 class RecoveryDoor:
-    """Limits recoveries for callers; times are seconds of any clock."""
-
     def __init__(self) -> None:
         self._inside = 0
         self._begun_s: deque[float] = deque()
@@ -89,7 +82,6 @@ class RecoveryDoor:
 
     @contextlib.contextmanager
     def entered(self, now_s: float) -> Iterator[None]:
-        """Raises `TooManyRecoveries`."""
         if self._inside >= RECOVERIES_AT_ONCE:
             raise TooManyRecoveries(
                 f"{self._inside} recoveries are under way for others; at most "
@@ -111,7 +103,6 @@ class RecoveryDoor:
             self._inside -= 1
 
     def force(self, now_s: float) -> None:
-        """Raises `TooManyRecoveries`."""
         wait_s = self._forced_s + FORCED_EVERY_S - now_s
         if wait_s > 0:
             raise TooManyRecoveries(

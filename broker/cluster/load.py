@@ -1,11 +1,8 @@
 """The load of each partition, and which partition a loaded broker gives away. Pure.
 
-Load is messages per second, published and read, plus KiB per second, smoothed: a message costs
-about as much as a KiB. A broker's load is the sum over its partitions.
-
-Why the moves end: with constant loads, each move lessens the sum of the brokers' distances from the
-mean by at least `GAIN` means, and that sum is at most two means per broker. So there are at most 2
-/ `GAIN` moves per broker.
+Load is messages per second, published and read, plus KiB per second, smoothed. Moves end: with
+constant loads, each lessens the sum of the brokers' distances from the mean by at least `GAIN`
+means, and that sum is at most two means per broker.
 """
 
 from __future__ import annotations
@@ -38,9 +35,8 @@ class LoadRules(NamedTuple):
     above_mean: float
     """… and with less than this multiple of the mean load."""
     pause_s: float
-    """Pause between a broker's moves, and after brokers came or went."""
     rest_s: float
-    """How long a partition stays at the broker that opened it."""
+    """How long a partition stays where it was opened."""
 
 
 class Giving(NamedTuple):
@@ -63,8 +59,6 @@ class _Meter:
 
 
 class Loads:
-    """Times are seconds of a steady clock."""
-
     def __init__(self) -> None:
         self._meters: dict[PartitionName, _Meter] = {}
         self._busy: dict[PartitionName, float] = {}
@@ -88,7 +82,6 @@ class Loads:
         return self._busy.get(name, 0.0)
 
     def total(self, is_served: Callable[[PartitionName], bool]) -> float:
-        """Return the sum over the partitions that `is_served`."""
         return sum(load for name, load in self._busy.items() if is_served(name))
 
 
@@ -152,8 +145,6 @@ def choose(
 
 
 class LoadTurns:
-    """Times are seconds of a steady clock."""
-
     def __init__(self, rules: LoadRules) -> None:
         self._rules = rules
         self._moved_s = -math.inf

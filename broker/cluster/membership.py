@@ -21,13 +21,9 @@ _WEIGHTS_PER_DIGEST = hashlib.blake2b.MAX_DIGEST_SIZE // _WEIGHT_BYTES
 def preferred_brokers(
     topic: TopicName, partitions: int, broker_ids: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the broker that should own each partition, by number.
-
-    `broker_ids` must be sorted, without duplicates and not empty.
-    """
+    """`broker_ids` must be sorted, without duplicates and not empty."""
     assert broker_ids
     assert list(broker_ids) == sorted(set(broker_ids)), broker_ids
-    # `fuller` brokers get one partition more.
     full, fuller = divmod(partitions, len(broker_ids))
     weights = [_weights(topic, broker_id, partitions) for broker_id in broker_ids]
     room = [full + 1 if fuller else full] * len(broker_ids)
@@ -40,14 +36,14 @@ def preferred_brokers(
         room[best] -= 1
         if fuller and not room[best]:
             fuller -= 1
-            if not fuller:  # the others get one fewer
+            if not fuller:
                 room = [left - 1 if left else 0 for left in room]
         chosen.append(broker_ids[best])
     return tuple(chosen)
 
 
 def _weights(topic: TopicName, broker_id: str, partitions: int) -> list[bytes]:
-    """Return a pseudo-random weight for each partition, the same on every broker."""
+    """The same on every broker."""
     digests = b"".join(
         hashlib.blake2b(f"{broker_id} {topic} {part}".encode()).digest()
         for part in range(-(-partitions // _WEIGHTS_PER_DIGEST))
@@ -65,7 +61,6 @@ REMEMBERED_MAX = 100
 class GoneBroker(NamedTuple):
     info: BrokerInfo
     since_s: float
-    """Steady time at which it was first missing."""
 
 
 class GoneBrokers:

@@ -23,7 +23,6 @@ class Openings:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed."""
         return (
             "openings wait for a turn, and one is free"
             if self._free and _waiting(self._line, self._hurried)
@@ -32,7 +31,6 @@ class Openings:
 
     @contextlib.asynccontextmanager
     async def turn(self, one: Hashable) -> AsyncIterator[None]:
-        """`one` may wait only once at a time."""
         if self._free:
             self._free -= 1
         else:

@@ -1,8 +1,7 @@
 """Remove ledgers that no record names any more (log/orphan_ledgers.py has the rule).
 
-Each sweep checks a bounded number and the next continues. By a ledger's label, each broker removes
-ledgers of the topics for which it is preferred, also deleted topics. Suspicions are kept in memory;
-two brokers may check the same topic without harm.
+By a ledger's label, each broker removes ledgers of the topics for which it is preferred, also
+deleted topics.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 _log = structlog.get_logger()
 _AT_ONCE = 16
 _LOOKED_AT_MAX = 2_000
-"""Ledgers that a sweep checks, besides suspects."""
 _SUSPECTS_MAX = 1_000
-"""With this many suspects, a sweep checks no other ledgers."""
 
 _Records = tuple[TopicRecord | None, PartitionRecord | None]
 
@@ -50,9 +47,8 @@ class OrphanLedgers:
         self.removed = 0
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Check the next ledgers of topics that are `mine`; remove those found to be orphans twice.
-
-        Raises errors of the metadata store.
+        """Check the next ledgers of topics that are `mine`; remove those found to be
+        orphans twice.
         """
         asked = await self._next()
         labels = zip(asked, await gather_each(asked, self._label, _AT_ONCE), strict=True)

@@ -1,9 +1,7 @@
-"""Own partitions: claim them, take them over, hand them over.
+"""Own partitions: claim them, take them over, hand them over (states: ownership_states.py).
 
-ownership_states.py has a partition's states at this broker; this module makes the events: it claims
-and releases ephemeral records, opens partitions and closes them. When a broker vanishes, each
-survivor takes at once the partitions for which it is now preferred. An unused partition stays
-without an owner.
+When a broker vanishes, each survivor takes at once the partitions for which it is now preferred. An
+unused partition stays without an owner.
 """
 
 from __future__ import annotations
@@ -66,7 +64,6 @@ _LOOKUPS_AT_ONCE = 64
 _OPENINGS_AT_ONCE = 8
 """An opening takes 10 to 20 ms of processor time; more at once only lengthen the loop's turns."""
 _ABANDONED_AT_ONCE = 4
-"""Partitions of a deleted topic that are abandoned in one turn of the loop."""
 _TOPIC_DELETED = "its topic was deleted"
 _ASKED_EVERY_S = 0.25
 _GIVEN_LOOKS = 100
@@ -85,15 +82,12 @@ class Held(NamedTuple):
     partitions: int
     placed: bool
     since_s: float
-    """Loop time of the opening."""
     is_moving: bool
     came: str
     """How it came here, in words; empty when no broker served it before."""
 
 
 class _Claimed(Exception):
-    """Another broker's claim stands."""
-
     def __init__(self, owner: bytes) -> None:
         super().__init__()
         self.owner = owner
@@ -122,10 +116,7 @@ class Lookup:
         self.changed = asyncio.Event()
 
     async def until_owned(self, ask: Callable[[], Awaitable[None]]) -> BrokerInfo:
-        """Wait until a broker owns the partition; call `ask` repeatedly to get it claimed.
-
-        Reads the record every `_ASKED_EVERY_S`, because the watch may be late.
-        """
+        """Wait until a broker owns the partition; call `ask` repeatedly to get it claimed."""
         while (owner := await self.owner.newest()) is None:
             changed = self.changed
             await ask()
@@ -139,10 +130,7 @@ class Lookup:
 
 
 class Lookups:
-    """The owners as last read, each under a watch, of all partitions that were asked for.
-
-    Calls `on_change(name)` when an owner may have changed.
-    """
+    """The owners as last read, each under a watch."""
 
     def __init__(
         self,
@@ -159,7 +147,6 @@ class Lookups:
         return len(self._lookups)
 
     def of(self, name: PartitionName) -> Lookup:
-        """Return the partition's lookup; the first call watches its record."""
         lookup = self._lookups.get(name)
         if lookup is None:
             path = owner_path(*name)
@@ -176,17 +163,14 @@ class Lookups:
         return lookup
 
     def former_owner(self, name: PartitionName) -> BrokerInfo | None:
-        """Return the last owner before the partition was found free, if seen."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.released_by
 
     def at_hand(self, name: PartitionName) -> BrokerInfo | None:
-        """Return the owner if no alarm has come since it was read."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.owner.fresh
 
     def released_by(self, name: PartitionName, now_s: float) -> BrokerInfo | None:
-        """Return the broker that released the partition within `_ASKED_WITHIN_S`."""
         lookup = self._lookups.get(name)
         if lookup is None or now_s - lookup.released_s > _ASKED_WITHIN_S:
             return None
@@ -203,7 +187,6 @@ class Lookups:
                 lookup.alarm()
 
     def note(self, name: PartitionName, owner: BrokerInfo | None) -> None:
-        """Note an owner that was learned without reading the record."""
         lookup = self._lookups.get(name)
         if lookup is not None:
             lookup.owner.note(owner)
@@ -241,7 +224,7 @@ class Lookups:
 
 
 class Tenure:
-    """This broker's time with a partition: from its claim until it is closed or lost."""
+    """From a claim until the partition is closed or lost."""
 
     __slots__ = (
         *("came", "end", "error", "former", "left", "name", "opened", "opening", "partition"),
@@ -258,7 +241,6 @@ class Tenure:
         self.came = ""
         """Which broker handed it over, and why; empty: this broker claimed it by itself."""
         self.former: BrokerInfo | None = None
-        """The owner before the claim."""
         self.partition: Partition | None = None
         self.since_s = 0.0
         self.opened = asyncio.Event()
@@ -268,21 +250,17 @@ class Tenure:
 
 
 class _Holding:
-    """A partition's state at this broker, and the objects of that state."""
-
     __slots__ = ("expiry", "prepared", "release", "state", "successor", "tenure")
 
     def __init__(self) -> None:
         self.state = State.AWAY
         self.tenure: Tenure | None = None
-        """In the states of `HERE`."""
         self.prepared: PartitionOpening | None = None
         """In `PREPARED`, until `expiry`."""
         self.expiry: asyncio.TimerHandle | None = None
         self.successor: BrokerInfo | None = None
         """In `HANDED` and `FREED`, if the successor knows how the partition ends."""
         self.release: asyncio.Task[None] | None = None
-        """The last release of its record."""
 
 
 _AWAY = _Holding()
@@ -350,7 +328,6 @@ class OwnershipManager:
         return self._of(name).tenure
 
     def _on(self, name: PartitionName, event: Event) -> _Holding:
-        """Apply an event, and begin the release of the record if that is due."""
         holding = self._holdings.get(name) or _Holding()
         before, holding.state = holding.state, after(holding.state, event)
         self._holdings[name] = holding
@@ -371,9 +348,6 @@ class OwnershipManager:
     def served_since(
         self, upto_s: float, *, placed: bool = True, after_s: float = -math.inf
     ) -> list[tuple[PartitionName, int]]:
-        """Return partitions opened here until `upto_s` and after `after_s`, with their topics'
-        numbers of partitions.
-        """
         return [
             (one.name, one.opening.settings().partitions)
             for one in self.tenures()
@@ -387,7 +361,6 @@ class OwnershipManager:
         return self._of(name).state is State.SERVING
 
     def held_here(self, name: PartitionName) -> Held:
-        """Raises `NotOwner`."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
@@ -427,9 +400,7 @@ class OwnershipManager:
         """Return the partition's owner; claim and open it here if it is free and we are preferred.
 
         `forwarded`: another broker takes us for the owner; then claim a free partition whatever the
-        preference. `local` in the answer is true only when `partition` will succeed at once. Raises
-        `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`, `PartitionUnavailable`,
-        `TopicChanged`.
+        preference. `local` in the answer is true only when `partition` will succeed at once.
         """
         info = await self._check_exists(name, incarnation)
         holding = self._of(name)
@@ -462,7 +433,6 @@ class OwnershipManager:
         return Owner(owner.broker_id, owner.url, False, info.incarnation)
 
     async def _here(self, name: PartitionName, info: TopicInfo) -> Owner:
-        """Return this broker as the owner once the partition is open here."""
         tenure = self._claim(name, info.incarnation, info.settings)
         if tenure.opening.incarnation != info.incarnation:  # also a claim that another call began
             info = await self._topics.newest(name.topic_name)
@@ -488,21 +458,18 @@ class OwnershipManager:
         return tenure.partition
 
     def at_hand(self, name: PartitionName, incarnation: str) -> Partition | None:
-        """Return the partition of this incarnation if it is open here; never wait."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.error is not None or tenure.opening.incarnation != incarnation:
             return None
         return tenure.partition
 
     def other_at_hand(self, name: PartitionName, incarnation: str) -> Owner | None:
-        """Return the owner if it is known and another live broker."""
         owner = self._lookups.at_hand(name)
         if owner is None or self._of(name).state in HERE or not self._registry.is_other(owner):
             return None
         return Owner(owner.broker_id, owner.url, False, incarnation)
 
     def reconcile(self) -> None:
-        """Claim free partitions for which we are preferred, and watch the rest."""
         self._lookups.alarm(tuple(self._awaited))
         self._take_free_soon()
 
@@ -521,10 +488,7 @@ class OwnershipManager:
         self._lookups.forget(topic)
 
     async def _abandon_in_turns(self, held: list[Tenure], why: str, served: list[int]) -> None:
-        """Abandon some partitions in each turn of the loop; add those served to `served`.
-
-        A partition takes some milliseconds, and a topic may have thousands.
-        """
+        """A partition takes some milliseconds, and a topic may have thousands."""
         for count, one in enumerate(held):
             if count and count % _ABANDONED_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -534,7 +498,7 @@ class OwnershipManager:
                 self._abandon(one, why)
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
-        """Stop serving this incarnation; return the partitions that were served."""
+        """Return the partitions that were served."""
         held = [
             one
             for one in self.tenures()
@@ -645,7 +609,6 @@ class OwnershipManager:
         return holding.tenure is tenure and holding.state is State.OFFERED
 
     def _end_hand_over(self, tenure: Tenure, *, take_back: bool) -> None:
-        """End the hand-over: the successor serves, or this broker takes the partition back."""
         name, opening = tenure.name, tenure.opening
         self._of(name).successor = None
         if take_back and self._of(name).state is State.FREED:
@@ -654,11 +617,7 @@ class OwnershipManager:
             self._on(name, Event.TAKE_BACK if take_back else Event.SETTLED)
 
     async def prepare(self, name: PartitionName, foretold: HandoverNotice) -> None:
-        """Prepare for a partition that its owner is about to hand to us.
-
-        Raises `PartitionMoving` when this broker stops or already serves it, `TopicNotFound`,
-        `TopicChanged`, and errors of creating ledgers.
-        """
+        """Prepare for a partition that its owner is about to hand to us."""
         info = await self._known(name, foretold.incarnation)
         self._check_may_be_given(name)
         opening = self._opening(name, info.incarnation, info.settings)
@@ -680,10 +639,7 @@ class OwnershipManager:
             raise PartitionMoving(f"{name} cannot be given to this broker now")
 
     async def take(self, name: PartitionName, handed: Handover) -> None:
-        """Claim a partition that its owner has released for us; return when it is open.
-
-        Raises `PartitionMoving` when another broker has it, and as `owner_of`.
-        """
+        """Claim a partition that its owner has released for us; return when it is open."""
         info = await self._known(name, handed.incarnation)
         state = self._of(name).state
         is_expected = state is State.PREPARED or state in HERE
@@ -711,7 +667,6 @@ class OwnershipManager:
             return await self._check_exists(name, incarnation)
 
     async def open_anew(self, name: PartitionName, *, placed: bool) -> None:
-        """Close a partition gracefully, and open it here again."""
         tenure = self._tenure_of(name)
         if tenure is None or self._stopping or self._of(name).state is not State.SERVING:
             raise NotOwner(f"{name} is not served by this broker")
@@ -730,7 +685,6 @@ class OwnershipManager:
         settings: TopicSettings,
         event: Event = Event.CLAIM,
     ) -> Tenure:
-        """Begin to claim and open the partition, or return the tenure that does."""
         holding = self._of(name)
         if holding.tenure is not None:
             return holding.tenure
@@ -755,7 +709,6 @@ class OwnershipManager:
         return PartitionOpening(name, incarnation, self._context, newest, self._partition_lost)
 
     async def _run(self, tenure: Tenure) -> None:
-        """Claim, then open; repeat until the partition is open or another broker has it."""
         pauses = self._context.reopen_pauses()
         name, path = tenure.name, owner_path(*tenure.name)
         while self._tenure_of(name) is tenure:
@@ -794,16 +747,12 @@ class OwnershipManager:
             await asyncio.sleep(pauses.next_s())
 
     async def _claim_record(self, path: str) -> None:
-        """Raises `_Claimed`, and what claiming raises."""
         claim = await self._ownership.claim(path, self._value)
         if not claim.held:
             raise _Claimed(claim.owner)
 
     async def _claim_given(self, path: str) -> None:
-        """Claim a record that its owner is releasing for us; retry for half a second.
-
-        Raises `_Claimed` when it is not ours by then.
-        """
+        """Claim a record that its owner is releasing for us; retry for half a second."""
         giver: bytes | None = None
         for _ in range(_GIVEN_LOOKS):
             try:
@@ -846,7 +795,6 @@ class OwnershipManager:
         return Owner(own.broker_id, own.url, True, tenure.opening.incarnation)
 
     def _leave(self, tenure: Tenure, event: Event, why: str) -> _Holding:
-        """End a tenure: the partition is no longer here."""
         name = tenure.name
         holding = self._holdings[name]
         assert holding.tenure is tenure
@@ -862,13 +810,13 @@ class OwnershipManager:
         return holding
 
     def _claim_lost(self, path: str) -> None:
-        """Stop acknowledging: our session is over, and another broker may own the partition."""
+        """Another broker may own the partition at any moment."""
         tenure = self._tenure_of(self._names.get(path, _NOWHERE))
         if tenure is not None:
             self._abandon(tenure, "this broker's session has ended")
 
     def _abandon(self, tenure: Tenure, why: str) -> None:
-        """Stop serving or opening: another broker may own the partition at any moment."""
+        """Another broker may own the partition at any moment."""
         if tenure.partition is not None:
             tenure.partition.abandon(why)  # which calls `_partition_lost`, unless it is closing
         else:
@@ -972,7 +920,6 @@ class OwnershipManager:
         await self._take_if_free(name, used=True)
 
     def _is_left(self, name: PartitionName) -> bool:
-        """Return whether a live broker has just released the partition for a successor."""
         if self._of(name).state is State.PREPARED:  # this broker is the successor
             return True
         before = self._lookups.released_by(name, asyncio.get_running_loop().time())

@@ -29,7 +29,7 @@ class State(enum.Enum):
     OFFERED = "offered"
     """Open here while its successor prepares."""
     YIELDING = "yielding"
-    """Being closed for its prepared successor."""
+    """Being closed for its successor."""
     CLOSING = "closing"
     """Being closed for an unload, or because this broker stops."""
     HANDED = "handed"
@@ -93,11 +93,9 @@ HERE = frozenset((S.CLAIMING, S.SERVING, S.OFFERED, S.YIELDING, S.CLOSING))
 ON_ITS_WAY = frozenset((S.OFFERED, S.YIELDING, S.HANDED, S.FREED))
 """Being handed over."""
 _RELEASES = frozenset((S.HANDED, S.RELEASING))
-"""The record is being released."""
 
 
 def after(state: State, event: Event) -> State:
-    """Raises `AssertionError` if the event cannot happen in this state."""
     try:
         return TABLE[state, event]
     except KeyError:
@@ -127,7 +125,6 @@ WAITS: Mapping[State, str] = {
     S.FREED: "is being handed on by this broker",
     S.RELEASING: "is being released by this broker",
 }
-"""Why a call must wait, for the error message."""
 
 
 def known_route(state: State, *, has_successor: bool) -> Route | None:

@@ -1,9 +1,9 @@
 """The live brokers: our own registration, the others under a watch, and preferences.
 
-A broker is alive as long as its ephemeral record stands. The preferred of all live brokers
-(`membership.py`) claims a free partition. A served partition is handed over only to a settled
-broker: both have been up for a while, and our session had no break, so that short-lived brokers do
-not move partitions back and forth. A drained broker is preferred only if all are drained.
+The preferred of all live brokers (`membership.py`) claims a free partition. A served partition is
+handed over only to a settled broker: both have been up for a while, and our session had no break,
+so that short-lived brokers do not move partitions back and forth. A drained broker is preferred
+only if all are drained.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TAKEN_SESSIONS_MAX = 2
 
 
 def encode_broker(info: BrokerInfo, run: str) -> bytes:
-    """Encode a registration, also the value of owner records; `run` differs at each start."""
+    """`run` differs at each start."""
     fields = {"v": 1, "id": info.broker_id, "url": info.url, "run": run, "leases": True}
     packed: bytes = msgpack.packb(fields)
     return packed
@@ -55,7 +55,6 @@ def reads_leases(value: bytes) -> bool:
 
 
 def decode_broker(value: bytes) -> BrokerInfo | None:
-    """Decode the broker's record; None if that fails."""
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         return BrokerInfo(str(fields["id"]), str(fields["url"]))
@@ -83,7 +82,7 @@ class BrokerRegistry:
         self._values: dict[str, bytes] = {}
         """As last read; a broker's record differs after each start."""
         self._up_since_s: dict[str, float] = {}
-        """When this broker first saw each record."""
+        """When this broker first saw each."""
         self._undisturbed_since_s = self._changed_s = 0.0
         self._watch: Watch | None = None
         self._registered = False
@@ -91,7 +90,6 @@ class BrokerRegistry:
         self._namesake_seen_s = 0.0
         self._namesake_for_s = 0.0
         self._strangers = LogLimiter()
-        """Counts owners that are not live brokers."""
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.statuses = BrokerStatuses(store, on_gone, spawn)
@@ -124,25 +122,20 @@ class BrokerRegistry:
             await asyncio.gather(self._following, return_exceptions=True)
 
     def brokers(self) -> list[BrokerInfo]:
-        """Return the live brokers as last seen, sorted by id, with this broker."""
         return [info for _, info in sorted(self.live.items())]
 
     def gone(self) -> list[GoneBroker]:
-        """Return the brokers that went within the last hour, sorted by id."""
         return self._gone.at(asyncio.get_running_loop().time())
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
-        """Return the broker that should own each partition, if it were free."""
         live, able = self._able()
         return tuple(live[one] for one in self._preferred(topic, partitions, able))
 
     def preferred_of(self, name: PartitionName, partitions: int) -> BrokerInfo:
-        """Return the broker that should own one partition; computes no others."""
         live, able = self._able()
         return live[self._preferred(name.topic_name, partitions, able)[name.partition]]
 
     def _able(self) -> tuple[dict[str, BrokerInfo], tuple[str, ...]]:
-        """Return the live brokers, and the sorted ids of brokers that may own free partitions."""
         live = self.live or {self.own.broker_id: self.own}
         return live, self.undrained() or tuple(sorted(live))
 
@@ -158,12 +151,10 @@ class BrokerRegistry:
 
     @property
     def has_session(self) -> bool:
-        """Whether the metadata store has confirmed our session in time."""
         return self._store.session_state is SessionState.CONNECTED
 
     @property
     def all_read_leases(self) -> bool:
-        """Whether every live broker, as last seen, reads leases."""
         return all(map(reads_leases, self._values.values()))
 
     @property
@@ -171,7 +162,6 @@ class BrokerRegistry:
         return self.statuses.own.draining
 
     def undrained(self) -> tuple[str, ...]:
-        """Return the live brokers that are not drained, sorted."""
         drained = self.statuses.drained
         own = self.own.broker_id
         return tuple(
@@ -187,14 +177,10 @@ class BrokerRegistry:
         return broker_id in self.live and self._up_since_s.get(broker_id, math.inf) <= since_s
 
     def is_other(self, owner: BrokerInfo) -> bool:
-        """Return whether this is another registered broker, as far as known."""
         return owner.broker_id != self.own.broker_id and self.live.get(owner.broker_id) == owner
 
     async def check_registered(self, owner: BrokerInfo) -> None:
-        """Check that an owner is a registered broker: calls go to no other address.
-
-        Raises `OWNER_NOT_REGISTERED`.
-        """
+        """Check that an owner is a registered broker: calls go to no other address."""
         if self.live.get(owner.broker_id) == owner:
             return
         if is_safe_name(owner.broker_id):  # our watch may be late
@@ -221,10 +207,7 @@ class BrokerRegistry:
         )
 
     def settled(self) -> tuple[str, ...]:
-        """Return the brokers up long enough to be given served partitions, sorted, not drained.
-
-        Empty while this broker is unsettled or without a session.
-        """
+        """Return the brokers up long enough to be given served partitions, sorted, not drained."""
         settled_since_s = asyncio.get_running_loop().time() - self._settle_s
         if not self.is_connected or self._undisturbed_since_s > settled_since_s:
             return ()

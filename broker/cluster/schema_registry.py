@@ -2,9 +2,6 @@
 
 An owner keeps the subject's record under a watch, so publishing continues while the metadata store
 is away. A version never changes, and is removed only with its subject.
-
-The libraries that parse, compare and check schemas may take any time, so an `Engine` runs them
-outside the loop; checks of known, few steps run on the loop.
 """
 
 from __future__ import annotations
@@ -51,7 +48,6 @@ VERSIONS_MAX = 1_000
 RECORD_CHARS_MAX = 400_000
 """All versions' texts together: the metadata store takes records of 1 MB."""
 SUBJECTS_KEPT = 10_000
-"""Subjects in memory; others are read each time."""
 GIVEN_BYTES_MAX = 4 * SCHEMA_BYTES_MAX
 """A schema as sent, with spaces, escapes and line ends."""
 QUICK_STEPS_MAX = 400_000
@@ -61,8 +57,6 @@ SubjectName = tuple[str, str]
 
 
 class Registered(NamedTuple):
-    """A version, and whether this call made it."""
-
     version: SchemaVersion
     new: bool
 
@@ -75,7 +69,6 @@ class _Subject:
         self._quick: dict[int, Quick | None] = {}
 
     def version(self, name: SubjectName, which: str) -> SchemaVersion:
-        """Return a version by number, id or `latest`."""
         if which == "latest" and self.record.versions:
             return self.record.versions[-1]
         if (found := self._versions.get(which)) is None:
@@ -162,7 +155,6 @@ class SchemaRegistry:
         engine: Engine | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`engine` runs the libraries; None: on the loop."""
         self._records = records
         self._clock = clock
         self._spawn = spawn
@@ -192,7 +184,7 @@ class SchemaRegistry:
     ) -> tuple[str, list[str]]:
         """Return the compatibility, and why this schema may not be the next version.
 
-        Different `caller`s take turns. Raises `InvalidSchema`, `SchemaCheckUnavailable`.
+        Different `caller`s take turns.
         """
         record, _ = await self._records.read(*name)
         text = await self._text(kind, given, caller)
@@ -201,10 +193,7 @@ class SchemaRegistry:
     async def register(
         self, name: SubjectName, kind: str, given: Any, caller: Hashable = None
     ) -> Registered:
-        """Make this schema the next version, unless it is registered.
-
-        Raises `InvalidSchema`, `INCOMPATIBLE_SCHEMA`, `SettingsConflict`, `SchemaCheckUnavailable`.
-        """
+        """Make this schema the next version, unless it is registered."""
         text = await self._text(kind, given, caller)
         made_of = id_of(kind, text)
         for _ in range(_CHANGES_TRIED_MAX):
@@ -235,7 +224,6 @@ class SchemaRegistry:
         raise SettingsConflict(f"subject {'/'.join(name)} is being changed by others; try again")
 
     async def set_compatibility(self, name: SubjectName, mode: str) -> SubjectRecord:
-        """Set a subject's compatibility; make a new subject without versions."""
         if mode not in MODES:
             raise InvalidSchema(
                 f"compatibility is {mode[:40]!r}; it must be one of {', '.join(MODES)}"
@@ -289,7 +277,6 @@ class SchemaRegistry:
         return MessageCheck(name, subject, self._engine, self._turns)
 
     async def _text(self, kind: str, given: Any, caller: Hashable) -> str:
-        """Return the schema's canonical text; raise `InvalidSchema`."""
         if kind not in TYPES:
             raise InvalidSchema(f"type is {kind[:40]!r}; it must be {' or '.join(TYPES)}")
         try:
@@ -311,7 +298,6 @@ class SchemaRegistry:
     async def _problems(
         self, record: SubjectRecord, kind: str, text: str, caller: Hashable
     ) -> list[str]:
-        """Return why this schema may not be the next version."""
         if record.compatibility == "NONE" or not record.versions:
             return []
         others = sorted({one.type for one in record.versions if one.type != kind})

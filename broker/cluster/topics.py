@@ -75,7 +75,6 @@ class _Known:
         self.watches: list[Watch] = []
 
     def subscriptions_changed(self) -> None:
-        """Mark all as stale: one changed, or an alarm may have been missed."""
         if len(self.subscriptions) > _STALE_SUBSCRIPTIONS_MAX:
             kept = {name: one for name, one in self.subscriptions.items() if not one.stale}
             self.subscriptions = kept
@@ -118,7 +117,6 @@ class Topics:
         self._namespaces: dict[str, _KnownNamespace] = {}
 
     def start(self, run: str) -> None:
-        """Set `run`, unique to this start of this broker."""
         self._run = run
 
     def close(self) -> None:
@@ -131,10 +129,7 @@ class Topics:
         self._namespaces.clear()
 
     async def create_namespace(self, name: str, encrypted: bool | None = None) -> bool:
-        """Make a namespace; return False if it existed.
-
-        `encrypted`: whether its topics' later ledgers are; None: no change.
-        """
+        """`encrypted`: whether its topics' later ledgers are; None: no change."""
         checked_name("namespace", name)
         try:
             record = NamespaceRecord(self._clock(), encrypted=bool(encrypted))
@@ -163,20 +158,14 @@ class Topics:
                     await self.update(name, replace(info.settings, encrypted=encrypted))
 
     async def is_encrypted(self, namespace: str) -> bool:
-        """Return whether topics made in the namespace are encrypted."""
         return (await self._namespace(namespace)).encrypted
 
     async def namespace(self, name: str) -> NamespaceRecord:
-        """Read a namespace from the store."""
         return await self._namespace(name)
 
     async def set_policies(
         self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
     ) -> NamespaceRecord:
-        """Apply `change` to the namespace's record.
-
-        Raises `NamespaceNotFound`, `SettingsConflict`, and what `change` raises.
-        """
         for _ in range(_CHANGES_TRIED_MAX):
             await self._namespace(namespace)
             record, version = await self._records.read_namespace(namespace)
@@ -191,7 +180,6 @@ class Topics:
         raise SettingsConflict(f"namespace {namespace} is being changed by others; try again")
 
     async def delete_namespace(self, name: str) -> None:
-        """Delete an empty namespace; else raise `NAMESPACE_NOT_EMPTY`."""
         await self._namespace(name)
         if name == DEFAULT_NAMESPACE:
             raise NAMESPACE_NOT_EMPTY(f"namespace {name!r} always exists")
@@ -203,7 +191,6 @@ class Topics:
             ) from error
 
     async def list_namespaces(self) -> list[str]:
-        """List all namespaces, sorted; `public` always exists."""
         return await self._records.list_namespaces()
 
     async def _namespace(self, name: str) -> NamespaceRecord:
@@ -222,11 +209,7 @@ class Topics:
         own: bool = False,
         for_stream: bool = False,
     ) -> tuple[TopicInfo, bool]:
-        """Make a topic, or find it with equal settings; return it, and whether it is new.
-
-        `own`: a broker makes it for itself. Raises `SettingsConflict`, `NamespaceNotFound`,
-        `AUDIT_TOPIC_CLOSED`.
-        """
+        """Make a topic, or find it with equal settings; return it, and whether it is new."""
         if not own:
             check_not_internal(name)
         namespace = await self._namespace(name.namespace)
@@ -257,10 +240,7 @@ class Topics:
         return f"{self._run}-{self._made}"
 
     async def _standing(self, name: TopicName) -> TopicInfo | None:
-        """Read the topic; if it is being deleted, wait, then return None.
-
-        Raises `TopicDeleting`.
-        """
+        """Read the topic; if it is being deleted, wait, then return None."""
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound:
@@ -274,10 +254,7 @@ class Topics:
         return _info_of(name, record)
 
     async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
-        """Return the topic, from memory where possible.
-
-        Raises `TopicNotFound`; `TopicChanged` if it has another `incarnation`.
-        """
+        """Raises `TopicNotFound`; `TopicChanged` if it has another `incarnation`."""
         info = self.fresh(name)
         if info is None:
             info = await self._found(name, newest=False)
@@ -291,7 +268,6 @@ class Topics:
         return info
 
     def fresh(self, name: TopicName) -> TopicInfo | None:
-        """Return the topic if it is in memory and current."""
         known = self._known.get(name)
         return None if known is None else known.info.fresh
 
@@ -317,12 +293,11 @@ class Topics:
             raise
 
     async def newest(self, name: TopicName) -> TopicInfo:
-        """Read the topic from the store."""
         self._watch(name).info.alarm()
         return await self._found(name, newest=True)
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
-        """Return the newest settings in memory; the namespace's policies fill gaps."""
+        """The namespace's policies fill gaps."""
         known = self._known.get(name)
         last = None if known is None else known.info.last
         settings = fallback if last is None else last.settings
@@ -335,7 +310,6 @@ class Topics:
         return known.holds[2]
 
     async def policies_of(self, namespace: str) -> Policies:
-        """Return a namespace's policies; empty if it is gone."""
         known = self._namespaces.get(namespace)
         if known is None:
             new = WatchedRecord(lambda: self._read_namespace(namespace), self._spawn)
@@ -362,14 +336,10 @@ class Topics:
             self._spawn(self._reread_namespace(namespace))
 
     async def _reread_namespace(self, namespace: str) -> None:
-        """Read a changed namespace, so that policies reach open partitions."""
         await self.policies_of(namespace)
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """Change settings; partitions may only grow.
-
-        Raises `TopicNotFound`, `InvalidSettings`, `TopicDeleting`, `SettingsConflict`.
-        """
+        """Partitions may only grow."""
         try:
             async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
                 await self._update(name, settings, check)
@@ -380,7 +350,6 @@ class Topics:
         return await self.newest(name)
 
     async def _undeleted(self, name: TopicName) -> tuple[TopicRecord, int]:
-        """Read the record of a topic that is not being deleted."""
         try:
             record, version = await self._records.read_topic(*name)
         except RecordNotFound as error:
@@ -407,10 +376,8 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
-        """Delete the topic, its ledgers and cursors; then no broker serves it.
-
-        Raises `TopicNotFound`, `TopicChanged` for another `incarnation`, and `TopicDeleting` when
-        it takes long: the deletion continues.
+        """Raises `TopicNotFound`, `TopicChanged` for another `incarnation`, and `TopicDeleting`
+        when it takes long: the deletion continues.
         """
         await self._records.sync()
         try:
@@ -423,7 +390,6 @@ class Topics:
         self.forget(name)
 
     async def names_in(self, namespace: str) -> list[str]:
-        """List a namespace's topics, sorted."""
         await self._namespace(namespace)
         return await self._records.list_topics(namespace)
 
@@ -448,9 +414,7 @@ class Topics:
         """Make a subscription, or find it with equal settings; return it, and whether it is new.
 
         Then call `Partition.subscribe` at every owner; a missed partition makes its cursor at the
-        first use. Makes dead-letter and retry topics first. Raises `SettingsConflict`,
-        `TopicNotFound`, `NamespaceNotFound`, `InvalidName`, `InvalidSettings`,
-        `TOO_MANY_SUBSCRIPTIONS`.
+        first use. Makes dead-letter and retry topics first.
         """
         checked_name("subscription", name)
         settings = with_dead_letters(topic, name, settings)
@@ -552,7 +516,7 @@ class Topics:
     async def letters_beside(
         self, origin: TopicName, topic: TopicName, info: SubscriptionInfo
     ) -> TopicName:
-        """Return the topic for copies that `topic` does not take; make it if needed."""
+        """Make the topic for copies that `topic` does not take, if needed."""
         settings = info.settings
         retries = bool(settings.retry_topic)
         other = TopicName(topic.namespace, beside(topic.topic, retries=retries))
@@ -567,7 +531,6 @@ class Topics:
         return other
 
     async def mark_letters(self, name: TopicName) -> TopicInfo:
-        """Note in the topic's record that it gets dead letters or retries."""
         info = await self.get(name)
         for _ in range(_CHANGES_TRIED_MAX):
             if info.has_letters:
@@ -626,7 +589,6 @@ class Topics:
                 await self._records.delete_subscription(*topic, name, version)
 
     async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
-        """Return a subscription, from memory if possible."""
         known = self._known.get(topic)
         found = None if known is None else known.subscriptions.get(name)
         if known is None or found is None:
@@ -642,10 +604,7 @@ class Topics:
             raise
 
     async def _check_room_for(self, topic: TopicName, name: str) -> None:
-        """Raise `TOO_MANY_SUBSCRIPTIONS` if the topic is full.
-
-        Brokers that make subscriptions at once may exceed the limit.
-        """
+        """Brokers that make subscriptions at once may exceed the limit."""
         names = await self._records.list_subscriptions(*topic)
         if len(names) >= self._subscriptions_max and name not in names:
             raise TOO_MANY_SUBSCRIPTIONS(
@@ -664,10 +623,6 @@ class Topics:
     async def delete_subscription(
         self, topic: TopicName, name: str, created_ms: int | None = None
     ) -> None:
-        """Delete a subscription and its cursors; with `created_ms`, only if made then.
-
-        Raises `SubscriptionNotFound`, `TopicNotFound`.
-        """
         await self.get(topic)
         checked_name("subscription", name)
         try:
@@ -714,10 +669,7 @@ class Topics:
     async def _check_incarnation(
         self, topic: TopicName, name: str, record: SubscriptionRecord
     ) -> None:
-        """Check the record's incarnation; records of older versions name none.
-
-        Raises `SubscriptionNotFound`.
-        """
+        """Records of older versions name no incarnation."""
         if not record.incarnation or record.incarnation == (await self.get(topic)).incarnation:
             return
         if record.incarnation != (await self.newest(topic)).incarnation:
@@ -738,7 +690,6 @@ class Topics:
         return _info_of(name, record)
 
     def _reading_of(self, name: TopicName) -> Callable[[], Coroutine[Any, Any, TopicInfo]]:
-        """Return a function that reads the topic, and notices that it was made again."""
         before: TopicInfo | None = None
 
         async def read() -> TopicInfo:
@@ -771,7 +722,6 @@ class Topics:
             self._spawn(self._reread(name))
 
     async def _reread(self, name: TopicName) -> None:
-        """Read a changed topic for the partitions open here."""
         try:
             await self._found(name, newest=True)
         except TopicNotFound:

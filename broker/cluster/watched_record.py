@@ -19,8 +19,6 @@ FRESH_WITHIN_S = 0.3
 
 
 class WatchedRecord(Generic[Value]):
-    """Keeps what `read` returns; `spawn` runs readings, which callers share."""
-
     def __init__(
         self,
         read: Callable[[], Awaitable[Value]],
@@ -37,17 +35,14 @@ class WatchedRecord(Generic[Value]):
 
     @property
     def stale(self) -> bool:
-        """Whether the record may have changed since it was read."""
         return self._stale
 
     @property
     def last(self) -> Value | None:
-        """None if the record was never read."""
         return None if self._last is None else self._last[0]
 
     @property
     def fresh(self) -> Value | None:
-        """The known value if no alarm has come since it was read."""
         return None if self._stale or self._last is None else self._last[0]
 
     def alarm(self) -> None:
@@ -61,7 +56,6 @@ class WatchedRecord(Generic[Value]):
         self._last = (value,)
 
     async def newest(self) -> Value:
-        """Read the record if an alarm came since the last reading."""
         while self._stale or self._last is None:
             await asyncio.shield(self._begin())
         return self._last[0]

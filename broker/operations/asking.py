@@ -1,7 +1,7 @@
 """Run operations for clients, at the broker that owns the partition or coordinates the group.
 
-`Operations.run` applies the client's rules and charges the answer. HTTP checks the rules itselfand
-calls `at_owner` and `at_coordinator`.
+`Operations.run` applies the client's rules and charges the answer. HTTP checks the rules itself
+and calls `at_owner` and `at_coordinator`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,6 @@ class Backlogs:
         stored: Callable[[], list[Stored]],
         ages: Ages,
     ) -> None:
-        """`stored` returns the confirmed extent of each ledger, in order."""
         self._name = name
         self._context = context
         self._settings = settings
@@ -62,7 +61,6 @@ class Backlogs:
         self._stored = stored
         self.ages = ages
         self._over: tuple[Quota, Backlog] | None = None
-        """The exceeded quota and the slowest subscription."""
         self._room = asyncio.Event()
         self._room.set()
         self._turns = asyncio.Lock()
@@ -74,15 +72,11 @@ class Backlogs:
         return {"held": self._held}
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed."""
         waits = self._held and self._room.is_set() and not self._turns.locked()
         return "publishes are held, and no backlog exceeds its quota" if waits else ""
 
     async def admit(self) -> None:
-        """Return when a publish may proceed, in the order of the calls.
-
-        Raises `BacklogQuotaExceeded`: nothing was stored.
-        """
+        """Return when a publish may proceed, in the order of the calls."""
         if self._over is None and not self._held:
             return
         policy = backlog_policy(self._settings().policies)
@@ -125,7 +119,6 @@ class Backlogs:
         )
 
     def confirmed(self, payload_bytes: int) -> None:
-        """Count stored bytes; check the quota after each sixteenth of it."""
         self._unjudged_bytes += payload_bytes
         bytes_max = self._settings().policies.backlog_bytes
         if bytes_max is not None and self._unjudged_bytes * _JUDGED_A_QUOTA >= bytes_max:
@@ -173,10 +166,7 @@ class Backlogs:
         ]
 
     async def keep(self) -> None:
-        """Note ages, skip messages that are too old, and check quotas; call periodically.
-
-        Raises errors of the metadata store and the state ledger: try again later.
-        """
+        """Note ages, skip messages that are too old, and check quotas; call periodically."""
         policies = self._settings().policies
         spans = [span for span in (policies.ttl_ms, policies.backlog_age_ms) if span is not None]
         if spans or policies.backlog_bytes is not None:

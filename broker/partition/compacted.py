@@ -93,18 +93,13 @@ class CompactedLog:
             found, horizon = await self._view.offset_at(time_ms)
             if found is None:
                 found = await self._log.offset_at(time_ms, horizon)
-            # If retention removed messages beyond the horizon, a newer view has them.
             if self._view.now.horizon == horizon or self._log.earliest_offset <= horizon:
                 return found
 
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
     ) -> CompactedPage:
-        """Read at least one message from `offset` on; at the end, wait for one.
-
-        Raises what `Partition.read` raises, but `OffsetTrimmed` only from the horizon on; and
-        `COMPACTED_VIEW_UNREADABLE`.
-        """
+        """At the end, wait for a message; raise `OffsetTrimmed` only from the horizon on."""
         start = offset
         if offset < self._view.now.horizon:
             room = Room(bytes_max, count_max)
@@ -121,7 +116,6 @@ class CompactedLog:
         return CompactedPage(behind, start, following)
 
     async def _behind(self, horizon: int, room: Room) -> list[StoredBatch]:
-        """Fill up the page from the log; leave errors to the read that begins there."""
         with contextlib.suppress(OctavoError):
             found = await self._log.read(horizon, room.bytes, room.messages, 0)
             if found and len(found[0].data) <= room.bytes:
@@ -147,14 +141,12 @@ class CompactedReader:
         self._readers = OpenReaders[LedgerReader](_READERS_MAX)
         self._hints = Hints()
         self._times: dict[int, Contents] = {}
-        """First, last and disorder of each ledger's timestamps."""
         self._looked_s = float("-inf")
         self._turn = asyncio.Lock()
         self._closed: NotOwner | None = None
 
     @property
     def now(self) -> View:
-        """The view, as far as the owner knows it; raises `COMPACTED_VIEW_UNREADABLE`."""
         known = self._record.value.compaction
         if known is not self._known:
             self._view = View(known)
@@ -192,7 +184,6 @@ class CompactedReader:
         """Return batches from `offset` on, where to continue, and the view's horizon.
 
         If the place to continue is the horizon, or there are no batches, the view has no more.
-        Raises `COMPACTED_VIEW_UNREADABLE`, `NotOwner`.
         """
         return await self._in_view(lambda view: self._read(view, offset, room))
 
@@ -219,10 +210,7 @@ class CompactedReader:
         return found, following, view.horizon
 
     async def position(self, message_id: MessageId) -> int | None:
-        """Return a message's offset; None if its ledger is not in the view.
-
-        Raises `MessageNotFound`.
-        """
+        """Return a message's offset; None if its ledger is not in the view."""
 
         async def find(view: View) -> int | None:
             ledger = view.ledger(message_id.ledger_id)
@@ -282,7 +270,7 @@ class CompactedReader:
         return found
 
     async def _in_view(self, work: Callable[[View], Awaitable[T]]) -> T:
-        """Run `work` on the view; repeat if the view was replaced and deleted meanwhile."""
+        """Repeat `work` if the view was replaced and deleted meanwhile."""
         for _ in range(_TRIES_MAX):
             view = self.now
             try:
@@ -302,7 +290,7 @@ class CompactedReader:
     async def _of_ledger(
         self, ledger: CompactedLedger, offset: int, room: Room, *, must: bool
     ) -> list[CompactedBatch]:
-        """Return batches from `offset` on, while there is room; `must`: at least one."""
+        """At least one batch if `must`."""
         reader = await self._reader(ledger)
         last = reader.last_add_confirmed
         first = await self._entry_at(ledger, offset, last)
@@ -364,7 +352,6 @@ class CompactedReader:
 
 
 async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:
-    """Return the first number in the range for which `holds` is true, else `high`."""
     while low < high:
         middle = (low + high) // 2
         if await holds(middle):

@@ -1,17 +1,16 @@
 """Compact a partition, as a broker's own run: two passes, one new view.
 
-    1. the record: begun (run)       so of all runs, jobs' too, only one can publish
-    2. both passes (log/compaction.py)   messages of the new view into new ledgers
-    3. the record: published         horizon and ledgers, in one compare-and-set
-    4. after a grace                 earlier views' ledgers leave the record, then are deleted
+    1. the record: begun (run)     so of all runs, jobs' too, only one can publish
+    2. both passes                 the new view's messages into new ledgers
+    3. the record: published       horizon and ledgers, in one compare-and-set
+    4. after a grace               earlier views' ledgers leave the record, then are deleted
 
-A run reads only closed ledgers, and the view that its own `begun` has found; while it may publish,
-no other run can. So safety does not depend on who owns the partition. After a crash the old view is
-still valid, and the next run replaces this run in the record, so no record will name the new
-ledgers.
+A run reads only closed ledgers, and the view that its own `begun` found: so safety does not depend
+on who owns the partition. After a crash the old view is valid, and the next run replaces this run
+in the record, so no record will name the new ledgers.
 
-`Pace` limits the bytes read a second, times the urgency, and the share of the loop's time. Without
-the share, a compaction would take every other turn of the loop from publishers.
+`Pace` limits bytes a second and the share of the loop's time, without which a compaction would take
+every other turn from publishers.
 """
 
 from __future__ import annotations
@@ -75,12 +74,9 @@ _TURN_S = 0.001
 _LATE_S_MAX = 0.05
 """A busy loop gives turns late; at most this is caught up."""
 _TURN_STEPS = 50
-"""Ends a turn if the clock stands still."""
 
 
 class Pace:
-    """`share`: the share of the loop's time; more than 0, at most 1."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_s: float, share: float) -> None:
         self._loop = loop
         self._bytes_per_s = bytes_per_s
@@ -93,7 +89,6 @@ class Pace:
         self._resumed_s = self._loop.time()
 
     async def step(self, read: int = 0) -> None:
-        """Count a step and the bytes it read; pause when a turn is over."""
         self._read += read
         self._steps += 1
         began_s, now_s = self._resumed_s, self._loop.time()
@@ -139,7 +134,6 @@ class Compactor:
 
     @property
     def uncompacted(self) -> tuple[int, bool] | None:
-        """Return the bytes that a run would add to the view, and whether it is due."""
         view, policy = self._record.value.compaction, self._policy()
         if policy is None:
             return None
@@ -157,10 +151,7 @@ class Compactor:
         return uncompacted is not None and bool(self._retired(record))
 
     async def work(self) -> None:
-        """Compact if due, and remove old views' ledgers; one partition of the broker at a time.
-
-        Raises errors of ledgers and the metadata store: try again later.
-        """
+        """Compact if due, and remove old views' ledgers; one partition of the broker at a time."""
         async with self._context.compacting:
             await self._record.look(newest=True)  # a job may have begun or published a view
             record, policy = self._record.value, self._policy()
@@ -291,11 +282,9 @@ class Compactor:
                             await pace.step()
 
     def _opening(self, batch: StoredBatch) -> AbstractAsyncContextManager[BatchWindows]:
-        # The view's records carry the times that readers see.
         return self._context.open_batches.opening(readable(batch.header, batch.data))
 
     async def _batches(self, start: int, end: int, pace: Pace) -> AsyncGenerator[StoredBatch]:
-        # Pieces of large messages are not in views.
         at = self._record.ledgers.shown_from(start)
         while at < end:
             read = await self._log.read(at, end, _READ_BYTES, _READ_COUNT)
@@ -331,7 +320,7 @@ class Compactor:
         return lambda: self._context.ledgers.spawn(make())
 
     async def _change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
-        """Compare-and-set the record; raise `CompactionLost` if the topic is gone."""
+        """Raise `CompactionLost` if the topic is gone."""
 
         def checked(record: PartitionRecord) -> PartitionRecord:
             if record.deleted or record.incarnation != self._incarnation:
@@ -363,14 +352,13 @@ class Compactor:
 def begun_by_broker(
     record: PartitionRecord, run: str, now_ms: int, yield_ms: int
 ) -> PartitionRecord:
-    """Return `begun`, or raise `CompactionLost` if an operator's job is compacting."""
+    """Raise `CompactionLost` if an operator's job is compacting."""
     if not is_ours_to_begin(record.compaction, now_ms, yield_ms):
         raise CompactionLost("a job compacts this partition now")
     return begun(record, run, now_ms)
 
 
 def _windows(windows: BatchWindows, base: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, first offset and count of each window before `end`."""
     for number in range(windows.windows):
         numbers = windows.numbers(number)
         count = min(len(numbers), end - base - numbers.start)
@@ -426,7 +414,6 @@ class _Target:
             self._tombstones += 1
 
     async def close(self) -> list[CompactedLedger]:
-        """Close the last ledger; return all ledgers, durable."""
         if self._rows:
             await self._flush()
         if self._count:

@@ -24,14 +24,11 @@ from octavo.protocol.records import Record
 
 
 class SchemaCheck(Protocol):
-    async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
-        """Return the first message that does not fit, and why; raise `SchemaCheckUnavailable`."""
+    async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None: ...
 
 
 @dataclass(slots=True)
 class PassedOver:
-    """Messages counted as acked without a client's ack, since this broker's start."""
-
     expired: int = 0
     evicted: int = 0
 

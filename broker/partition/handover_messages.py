@@ -37,7 +37,6 @@ class HandoverNotice(NamedTuple):
 class HandoverState(NamedTuple):
     epoch: int
     ledger_id: int
-    """The newest data ledger."""
     last_entry: int
     contents: Contents
     state_ledger: int | None
@@ -46,7 +45,6 @@ class HandoverState(NamedTuple):
     """Entries of a snapshot (state/format.py)."""
 
     def fits(self, record: PartitionRecord) -> bool:
-        """Return whether nothing opened the partition since, and the record names these ledgers."""
         return (
             is_written(record.ledgers)
             and record.epoch == self.epoch
@@ -55,7 +53,6 @@ class HandoverState(NamedTuple):
         )
 
     def is_told_by(self, closed: LedgerMetadata) -> bool:
-        """Return whether the newest ledger closed at this last entry and length."""
         return (
             closed.ledger_id == self.ledger_id
             and closed.state is LedgerState.CLOSED
@@ -65,8 +62,6 @@ class HandoverState(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """Says that the partition was released for the successor."""
-
     incarnation: str
     placed: bool = False
     """Placed by an operator or the balance: stays while the successor lives, whatever the
@@ -79,6 +74,6 @@ class Handover(NamedTuple):
 
 
 AskSuccessor = Callable[[BrokerInfo, PartitionName, Handover], Awaitable[None]]
-"""Asks a broker to claim and open the partition; returns when it serves."""
+"""Returns when the broker serves the partition."""
 AnnounceToSuccessor = Callable[[BrokerInfo, PartitionName, HandoverNotice], Awaitable[None]]
-"""Asks a broker to prepare for the partition; returns when it has."""
+"""Returns when the broker is prepared."""

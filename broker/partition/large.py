@@ -1,13 +1,12 @@
-"""Store large messages piece by piece, and read them so.
+"""Store and read large messages piece by piece.
 
 A ledger of this partition is filled with the pieces, then with the message (protocol/large.py), and
 is inserted behind the open ledger by one compare-and-set (rollover.py).
 
 Promises: before the insertion nothing of the message is visible; after it, all is visible and
-durable, at the offset of its last record. Memory: a piece, and the entries on their way to the
-slowest bookie. A broken-off upload's ledger is deleted; after a crash a sweep finds it
-(log/orphan_ledgers.py). By the upload's name a publisher finds a message that was inserted but not
-answered.
+durable, at the offset of its last record. A broken-off upload's ledger is deleted; after a crash a
+sweep finds it (log/orphan_ledgers.py). By the upload's name a publisher finds a message that was
+inserted but not answered.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ PIECES_UNDER_WAY_MAX = 4
 """Unacked pieces of an upload; at the limit, its socket is not read."""
 _NAME_BYTES = 8
 _REFUSALS = (ExclusiveProducer, StaleProducerAccess, TopicIsStream)
-"""These refuse an insertion before it gets offsets: nothing is stored."""
 
 
 def placed(segment: PartitionLedger, *, duplicate: bool) -> Published:
@@ -77,7 +75,6 @@ class LargeUpload:
         rollover: Rollover,
         check: Callable[[], None],
     ) -> None:
-        """`check` raises an error if the publisher may not publish any more."""
         self.name = name
         self.upload = upload or secrets.token_hex(_NAME_BYTES)
         self._known_as = upload or None
@@ -95,19 +92,12 @@ class LargeUpload:
         self._answered = asyncio.Event()
 
     async def add(self, data: bytes) -> None:
-        """Add a piece; wait while too many are on their way.
-
-        Raises `PartitionUnavailable`: nothing of the upload is stored.
-        """
+        """Add a piece; wait while too many are on their way."""
         record = piece_record(self.upload, self._contents.messages, data, self._now_ms)
         await self._add(record)
 
     async def finish(self, message: Record, body: LargeBody) -> Published:
-        """Store the message after its pieces; return its place once it is visible.
-
-        Raises `ExclusiveProducer`, `StaleProducerAccess`, `TopicIsStream` and what `add` raises
-        (nothing is stored), and `PublishOutcomeUnknown`.
-        """
+        """Store the message after its pieces; return its place once it is visible."""
         assert body.pieces == self._contents.messages
         headers = [*message.headers, body.header()]
         await self._add(message._replace(value=b"", headers=headers))
@@ -195,10 +185,7 @@ class LargeUpload:
 
 
 async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-    """Store a copy whose body comes in parts, with the original's header.
-
-    Raises `BrokenBody` if the parts do not fit the header (nothing is stored).
-    """
+    """Store a copy whose body comes in parts, with the original's header."""
     large = large_body_of(copy.headers)
     if large is None:
         raise BrokenBody("the message does not name the size of its body")
@@ -219,8 +206,6 @@ async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes
 
 
 class BodyReader:
-    """The body of a message; `large` is None if the message is not large."""
-
     def __init__(
         self, log: PartitionLog, segment: PartitionLedger, offset: int, record: Record
     ) -> None:
@@ -235,7 +220,6 @@ class BodyReader:
         return len(self.record.value or b"") if self.large is None else self.large.size
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body in checked pieces; raise `BrokenBody`, or errors of reading."""
         if self.large is None:
             yield self.record.value or b""
             return
@@ -244,14 +228,12 @@ class BodyReader:
             yield assembler.take(await self.piece(number))
 
     async def piece(self, number: int) -> Piece:
-        """Read a piece unchecked; or the value of a message that is not large."""
         if self.large is None:
             return Piece("", 0, self.record.value or b"")
         return await read_piece(self._log, self._segment, number)
 
 
 async def read_piece(log: PartitionLog, segment: PartitionLedger, number: int) -> Piece:
-    """Raises `BrokenBody`, `OffsetTrimmed`."""
     batch = await log.reader.piece(segment, number)
     return piece_of(next(read_records(batch.data)))
 

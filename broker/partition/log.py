@@ -43,7 +43,6 @@ class PartitionLog:
         self.times = LedgerTimes(reader)
         self._publisher = publisher
         self._sealing: Sealing | None = None
-        """The newest encrypted ledger with batches in the tail."""
         self._growth: dict[asyncio.Future[None], None] = {}
         self._closed: NotOwner | None = None
         self._leaving = 0
@@ -51,7 +50,6 @@ class PartitionLog:
 
     @property
     def work(self) -> Work:
-        """Messages and bytes stored and read since the newest ledger was opened."""
         messages, size = self._publisher.stored_messages, self._publisher.stored_bytes
         return Work(messages + self._read_messages, size + self._read_bytes)
 
@@ -138,7 +136,6 @@ class PartitionLog:
         return ForkPoint(offset, Cut(segment.ledger_id, entry_id, about, header.first_timestamp))
 
     async def offset_at(self, time_ms: int, least: int = 0) -> int:
-        """Find a time as `Partition.offset_at` does; ignore messages before `least`."""
         passed, least = -1, max(least, self.earliest_offset)
         # Read the list again for each ledger: some may be trimmed meanwhile.
         while (segment := self._after(passed)) is not None:

@@ -59,7 +59,6 @@ class Maintenance:
                 task.cancel()
 
     def confirmed(self, publisher: Publisher, payload_bytes: int, entries: int) -> None:
-        """Count confirmed entries; after enough, checkpoint the producers."""
         self._unscanned_bytes += payload_bytes
         self._unscanned_entries += entries
         long = self._unscanned_bytes >= self._context.config.producer_checkpoint_bytes
@@ -70,7 +69,6 @@ class Maintenance:
             )
 
     async def _write_checkpoint(self, publisher: Publisher) -> None:
-        """Write the producers, so that a take-over scans only later batches."""
         try:
             await self._persist_producers(publisher)
         except Exception as error:
@@ -94,10 +92,7 @@ class Maintenance:
         await asyncio.gather(*[self._persist(op) for op in told])
 
     async def trim(self, publisher: Publisher) -> None:
-        """Remove ledgers that are beyond retention and acked by all subscriptions.
-
-        Raises errors of the metadata store: try again later.
-        """
+        """Remove ledgers that are beyond retention and acked by all subscriptions."""
         async with self._trimming:  # upkeep and a compaction may run at once
             try:
                 await self._trim(publisher)
@@ -105,9 +100,8 @@ class Maintenance:
                 self._on_lost(error)
 
     async def truncate(self, publisher: Publisher, before: int) -> int:
-        """Make the partition begin at `before`, whatever subscriptions need; return its beginning.
-
-        Raises `OwnershipLost`, and `MetadataUnavailable` when the outcome is unknown.
+        """Make the partition begin at `before`, whatever subscriptions need; return its
+        beginning.
         """
         if before <= self._log.earliest_offset:
             return self._log.earliest_offset
@@ -164,7 +158,7 @@ class Maintenance:
             self._measuring = None
 
     def retention(self, time: DeletionTime | None) -> RetentionPolicy:
-        """Return what may be trimmed now; without `time`, nothing goes by age."""
+        """Without `time`, nothing goes by age."""
         settings = self._settings()
         age_ms = None if time is None else settings.retention_ms
         # The newest messages may be in no view yet.

@@ -2,7 +2,7 @@
 
 A batch is an entry, which costs its bookies the same for one message or fifty. While fewer than
 `UNDER_WAY_MAX` batches are under way, a message is sent at once; otherwise it joins the open batch,
-sent when another is stored or when it is full. So the higher the load, the larger the batches.
+sent when another is stored or when it is full.
 
 Promises: a message is answered when its batch is durable, with its own offset. Messages are stored
 in the order of the calls; a batch as a whole or not at all. Not for producers that number their
@@ -39,7 +39,6 @@ class Joined(NamedTuple):
     number: int
 
     def placed(self) -> Placed:
-        """Return the place once `stored` is done, or raise what storing raised."""
         published, batch_bytes = self.stored.result()
         offset = published.first_offset + self.number
         one = published._replace(first_offset=offset, last_offset=offset, count=1)

@@ -7,7 +7,7 @@
 
 Fencing comes before reading: nothing can be added to what step 3 sees. After step 4 the old owner
 cannot name another ledger. If step 4 fails because another broker changed the record, all steps are
-repeated: of two brokers that take over at once, one wins.
+repeated.
 
 New ledgers are made when first needed, because few partitions are in use; but if a ledger was being
 written, they are made during the recovery, and step 4 names them. A crash leaves at most ledgers
@@ -65,8 +65,6 @@ _LONGER_MAX = 8
 
 
 class Opened(NamedTuple):
-    """All that a partition needs to serve; `recovered`: the last owner's ledger."""
-
     writer: LedgerWriter | None
     state: State
     producers: ProducerTable
@@ -74,7 +72,6 @@ class Opened(NamedTuple):
     recovered: LedgerMetadata | None
 
     def let_go(self) -> None:
-        """Drop the writers: the next owner recovers the ledgers."""
         for writer in (self.writer, self.state_writer):
             if writer is not None:
                 let_go(writer)
@@ -111,7 +108,6 @@ class PartitionOpener:
         self._prepared: Prepared | None = None
 
     async def prepare(self, foretold: HandoverNotice) -> None:
-        """Make new ledgers before the current owner lets go."""
         record = PartitionRecord(incarnation=foretold.incarnation, epoch=foretold.epoch)
         state = self._create("state", record) if foretold.has_state else None
         self._prepared = Prepared(foretold.epoch, self._create("data", record), state)
@@ -127,11 +123,7 @@ class PartitionOpener:
             self._spawn(self._discard(prepared.data, prepared.state))
 
     async def take_over(self) -> Opened:
-        """Do all four steps.
-
-        Raises errors of ledgers and the metadata store, and `PartitionUnavailable` when it takes
-        too long.
-        """
+        """Do all four steps."""
         return await self._in_time(self._take_over())
 
     async def take_as_left(self, end: HandoverState) -> Opened | None:
@@ -213,7 +205,6 @@ class PartitionOpener:
         return Opened(writer, state, table, state_writer, closed)
 
     async def _closed(self, ledger_id: int) -> LedgerMetadata:
-        """Wait until the last owner, which is closing the ledger, has closed it."""
         for _ in range(_CLOSED_LOOKS):
             if (found := await self._ledgers.metadata(ledger_id)).state is LedgerState.CLOSED:
                 break
@@ -284,7 +275,6 @@ class PartitionOpener:
         return Opened(writer, state, table, state_writer, recovered)
 
     def _drop_ledgers(self, before: PartitionRecord, state_ledger: int | None) -> None:
-        """Delete ledgers that only `before` named."""
         ledger_list = LedgerList(before.ledgers, before.trimmed_offset)
         for ledger_id in ledger_list.dropped_in(self._record.ledgers):
             self._spawn(delete_quietly(self._ledgers, ledger_id))
@@ -292,7 +282,7 @@ class PartitionOpener:
             self._spawn(delete_quietly(self._ledgers, state_ledger))
 
     async def _close_last(self) -> LedgerMetadata | None:
-        """Do step 2: recover the newest ledger, so that no owner can add to it."""
+        """Do step 2."""
         last = self._record.ledgers.last
         if last is None or last.count is not None:
             return None
@@ -302,7 +292,6 @@ class PartitionOpener:
         return State() if state_ledger is None else await replay(self._ledgers, state_ledger)
 
     async def _measure(self, recovered: LedgerMetadata | None) -> Contents | None:
-        """Return the recovered ledger's contents; None if it was closed before."""
         if recovered is None:
             return None
         if recovered.last_entry < 0:
@@ -330,7 +319,7 @@ class PartitionOpener:
     async def _producers(
         self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
     ) -> tuple[ProducerTable, bool]:
-        """Return the producers as of `upto`, and whether any batch was scanned."""
+        """Also return whether any batch was scanned."""
         scanned = False
         table = ProducerTable(self._config.producers_max)
         for producer in known.snapshot() if known is not None else state.producers.values():
@@ -358,7 +347,6 @@ class PartitionOpener:
                 )
 
     async def _appends(self, stream: StreamState, ledger_list: LedgerList) -> bool:
-        """Apply later appends to the stream's state; return whether a ledger was scanned."""
         scanned = False
         for segment in ledger_list.segments:
             # Bulk loads are no appends; a fork does not inherit producers.
@@ -388,9 +376,8 @@ class PartitionOpener:
         await write_snapshot(writer, entries)
 
     def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:
-        """Begin to make a ledger.
-
-        The ledger client holds the task, and cleans up if this broker stops before it is awaited.
+        """The ledger client holds the task, and cleans up if this broker stops before it is
+        awaited.
         """
         return self._ledgers.spawn(
             create_ledger(self._ledgers, self._settings(), self._name, kind, record)
@@ -430,7 +417,6 @@ class PartitionOpener:
         own: bool,
         has_none: bool,
     ) -> None:
-        """Compare-and-set the record; `has_none`: no message or state names a producer."""
         before = self._record.value
 
         def make(record: PartitionRecord) -> PartitionRecord:

@@ -36,7 +36,6 @@ class PartLoader:
         return await self._first_offset(bulk_load, batch)
 
     async def _plan(self, bulk_load: str, batch: int) -> Insertion | None:
-        """Decide what to insert, while no other insertion is under way."""
         record = await self._committed(bulk_load, batch)
         part, mark = rules.part_of(record, batch, *self._name), rules.mark_of(bulk_load, record)
         if part is None or rules.is_loaded(self._record.value.bulk_loads, mark, batch):
@@ -69,7 +68,6 @@ class PartLoader:
         return record
 
     async def _is_void(self, part: BulkLoadPart) -> bool:
-        """Return whether the part was meant for a deleted topic of this name."""
         try:
             topic, _ = await self._context.topics.read_topic(*self._name.topic_name)
         except RecordNotFound:
@@ -77,7 +75,6 @@ class PartLoader:
         return not topic.stands or not part.is_of(topic)
 
     async def _finished(self) -> set[str]:
-        """Return marks to remove from the record, once there are many."""
         marks = self._record.value.bulk_loads
         found: set[str] = set()
         if len(marks) >= rules.MARKS_MAX:

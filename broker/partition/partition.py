@@ -1,9 +1,9 @@
-"""An owned partition, open from the start: publish, read, subscriptions.
+"""An owned partition: publish, read, subscriptions.
 
 Promises: a publish that returned is durable on an ack quorum and keeps its offset for ever; offsets
 have no gaps; a repeated producer sequence is stored once. This relies on fencing: after a take-over
 the old owner's ledger takes no more adds. After a crash the next owner recovers the last ledger and
-replays the state ledgerwithout anything from this process.
+replays the state ledger.
 
     state       means                                            leaves by
     OPEN        it is served                                     its ledger failed, lost, close
@@ -149,7 +149,6 @@ class PartitionOpening:
         )  # fmt: skip
 
     async def open(self) -> Partition:
-        """Take the partition over; raise errors of its ledgers and the metadata store."""
         started_s = asyncio.get_running_loop().time()
         opened = await self.opener.take_over()
         return self._opened("partition_taken_over", opened, started_s)
@@ -157,10 +156,7 @@ class PartitionOpening:
     async def open_as_left(
         self, end: HandoverState, claim: Callable[[], Awaitable[None]]
     ) -> Partition | None:
-        """Take the partition over as `end` describes it, while `claim` claims it.
-
-        Returns None if `end` does not fit; the claim then stands.
-        """
+        """Returns None if `end` does not fit; the claim then stands."""
         started_s = asyncio.get_running_loop().time()
         taking = asyncio.ensure_future(self.opener.take_as_left(end))
         try:
@@ -208,9 +204,7 @@ class Partition:
         self._reopening: asyncio.Task[None] | None = None
         self._gone: NotOwner | None = None
         self._used_s = self._loop.time()
-        """When a client last called; at first, the time of the opening."""
         self._kept_up_s = -math.inf
-        """When `maintain` was last due."""
         self._retired_until_s = 0.0
         self._access = Access(opened.state.access)
         self._access_changed = asyncio.Event()
@@ -266,12 +260,11 @@ class Partition:
 
     @property
     def epoch(self) -> int:
-        """Counts openings, by any broker."""
         return self._record.value.epoch
 
     @property
     def lease_epoch(self) -> int:
-        """The epoch in ack ids; differs between incarnations of the topic."""
+        """Differs between incarnations of the topic."""
         return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
 
     @property
@@ -280,7 +273,7 @@ class Partition:
 
     @property
     def kept_from(self) -> int:
-        """The earliest offset once the trim under way has taken effect."""
+        """Already without messages that a trim is removing."""
         return self._log.kept_from
 
     @property
@@ -289,7 +282,6 @@ class Partition:
 
     @property
     def next_offset(self) -> int:
-        """One past the last durable message."""
         return self._log.end_offset
 
     @property
@@ -323,7 +315,6 @@ class Partition:
         return tuple((segment.ledger_id, segment.base_offset) for segment in segments)
 
     async def stats(self) -> PartitionStats:
-        """Return live figures, in several turns of the loop for many subscriptions."""
         subscriptions = await self._subscriptions.stats()
         publisher, segment = self._publisher, self._publisher.segment
         return PartitionStats(
@@ -370,11 +361,8 @@ class Partition:
         checked, too. `access`: the publisher's epoch of exclusive access. `own`: a broker's batch
         for an internal topic, or a copy, exempt from schema, backlog and exclusive access.
 
-        Calls take effect in their order. Raises `PublishOutcomeUnknown` (it may be stored); with
-        nothing stored `NotOwner`, `PartitionUnavailable`, `AUDIT_TOPIC_CLOSED`,
-        `ExclusiveProducer`, `StaleProducerAccess`, `SchemaMismatch`, `DueAfterExpiry`,
-        `InvalidBatch`, `BATCH_TOO_LONG`, `StaleProducerEpoch`, `SequenceGap`, `OffsetMismatch`,
-        `Overloaded`, `BacklogQuotaExceeded`.
+        Calls take effect in their order. After any error but `PublishOutcomeUnknown` nothing was
+        stored.
         """
         published = await self._publish(
             batch, expected_offset=expected_offset, checked=checked, fits=fits, access=access,
@@ -392,10 +380,7 @@ class Partition:
         await self._proved(await self._publish(batch, own=True))
 
     async def _proved(self, published: Published) -> Published:
-        """Complete a duplicate's answer: prove ownership, and add its remembered place.
-
-        Raises `PublishOutcomeUnknown`.
-        """
+        """Complete a duplicate's answer: prove ownership, and add its remembered place."""
         if published.duplicate:
             try:
                 await self.prove()
@@ -453,14 +438,14 @@ class Partition:
             raise
 
     async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> int | None:
-        """Store an append to a durable stream; return the stream's end, None for a repeat."""
+        """Return the stream's end, None for a repeat."""
         published = await self._publish(
             batch, expected_offset=expected, checked=True, append=append
         )
         return None if published.duplicate else published.last_offset + 1
 
     async def publish_single(self, record: Record) -> Placed:
-        """Store one message without a sequence number, perhaps in a shared batch."""
+        """Store an unnumbered message, perhaps in a shared batch."""
         check_not_internal(self.name.topic_name)
         self.check_due(record)
         if self._settings().schema_validate:
@@ -475,7 +460,6 @@ class Partition:
         return await self._context.schema_checker((self.name.namespace, subject))
 
     def check_due(self, record: Record) -> None:
-        """Raise `DueAfterExpiry` if the topic's ttl expires the message before it is due."""
         due_ms = due_of(record.headers)
         why = why_never_due(due_ms, self._context.clock(), self._settings().policies)
         if why is not None:
@@ -536,8 +520,7 @@ class Partition:
         offset.
 
         All others' messages lie before that offset, and are durable. Waits up to `wait_s` for the
-        present holder. Raises `TopicIsStream`, `ProducerBusy`, `NotOwner`; `AckOutcomeUnknown` and
-        `PublishOutcomeUnknown`: call again, for another epoch.
+        present holder.
         """
         check_not_internal(self.name.topic_name)
         self._check_is_no_stream()
@@ -566,10 +549,6 @@ class Partition:
         return state, upto
 
     async def release_access(self, epoch: int) -> None:
-        """End exclusive access.
-
-        Raises `StaleProducerAccess`, `AckOutcomeUnknown`, `NotOwner`.
-        """
         self._check_open()
         try:
             state = self._access.release(epoch)
@@ -582,8 +561,7 @@ class Partition:
     async def begin_large(self, upload: str, access: int | None = None) -> LargeUpload | Published:
         """Begin to receive a large message; if it is already stored, return its place.
 
-        `upload`: the publisher's name for it, equal in each repetition, or empty. Raises
-        `LargeNotTaken`, `TooManyLedgers`, and what `publish` raises.
+        `upload`: the publisher's name for it, equal in each repetition, or empty.
         """
         check_not_internal(self.name.topic_name)
         self._check_open()
@@ -607,7 +585,6 @@ class Partition:
         )  # fmt: skip
 
     async def copy_large(self, upload: str, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-        """Store a copy of a large message, unless this `upload` is stored; return its place."""
         begun = await self.begin_large(upload, BROKERS)
         if isinstance(begun, Published):
             return begun
@@ -627,13 +604,10 @@ class Partition:
         self._access.check(access, int(self._loop.time() * 1000))
 
     async def body(self, offset: int) -> BodyReader:
-        """Open the body of a message, in pieces if large; raise `MessageNotFound`, and as
-        `read`."""
         self._check_open()
         return await open_body(self._log, self._record, self.readable, offset)
 
     async def body_piece(self, offset: int, number: int) -> Piece:
-        """Read one piece of a large message; raise `MessageNotFound`, and as `read`."""
         self._check_open()
         return await piece_at(self._log, self._record, offset, number)
 
@@ -644,16 +618,14 @@ class Partition:
         """Return when it is certain that this broker owned the partition at the call.
 
         A repeat, or a refusal because something is missing, stores nothing, so fencing does not
-        refuse it; an owner with a successor must not give such answers. Raises `NotOwner`,
-        `PartitionUnavailable`, `Overloaded`.
+        refuse it; an owner with a successor must not give such answers.
         """
         await self._state_log.prove()
 
     async def load_part(self, bulk_load: str, batch: int) -> int | None:
         """Insert this partition's part of a committed bulk load, once.
 
-        Returns its first offset, or None if there is no such part. Raises `BULK_LOAD_NOT_FOUND` if
-        the batch is not committed; `PartitionUnavailable`: call again.
+        Returns its first offset, or None if there is no such part.
         """
         self._check_open()
         return await self._part_loader.load(self._rollover, bulk_load, batch)
@@ -665,8 +637,7 @@ class Partition:
         records.
 
         Returns at least one batch if there is any, else at most `bytes_max` bytes and `count_max`
-        messages. At the end, waits up to `wait_s`, then returns []. Raises `OffsetTrimmed`,
-        `OffsetBeyondEnd`, `NotOwner`.
+        messages. At the end, waits up to `wait_s`, then returns [].
         """
         self._check_open()
         return await self._log.read(offset, bytes_max, count_max, wait_s)
@@ -680,7 +651,6 @@ class Partition:
         return await self._log.offset_at(time_ms)
 
     async def position(self, message_id: MessageId) -> int:
-        """Return a message id's offset; raise `MessageNotFound`."""
         self._check_open()
         return await self._log.position(message_id)
 
@@ -700,8 +670,7 @@ class Partition:
     async def truncate(self, before: int) -> int:
         """Remove all messages before an offset for good; return the first offset left.
 
-        Subscriptions skip them. Raises `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable`
-        when the outcome is unknown: call again.
+        Subscriptions skip them.
         """
         self._check_open()
         if before > self.next_offset:
@@ -725,7 +694,6 @@ class Partition:
         return self._compacted
 
     async def subscribe(self, info: SubscriptionInfo) -> Subscription:
-        """Make the subscription's cursor durable at its start, if it is missing."""
         self._check_open()
         found = await self._subscriptions.make(info)
         found.use()
@@ -751,12 +719,10 @@ class Partition:
         self._backlogs.acked()
 
     def announce(self) -> HandoverNotice:
-        """Return what a successor needs to prepare."""
         record = self._record.value
         return HandoverNotice(self.incarnation, record.epoch, record.state_ledger is not None)
 
     async def close(self, *, graceful: bool) -> None:
-        """Stop serving; `graceful`: finish pending work and close the ledgers."""
         if self.state is PartitionState.CLOSED:
             return
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
@@ -834,7 +800,6 @@ class Partition:
                 self._state_log.note(*self._left)
 
     async def _drained(self) -> HandoverState | None:
-        """Wait until pending work is stored; return how the partition ends, if known."""
         publisher = self._publisher
         await asyncio.gather(self._rollover.close(), self._state_log.drain())
         if publisher.failed is None:
@@ -905,9 +870,7 @@ class Partition:
             )
 
     def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Return whether no client has called for `for_ms`.
-
-        If so, refuses all calls for the next `retire_s`, in which the topic may be deleted; a
+        """If so, refuses all calls for the next `retire_s`, in which the topic may be deleted; a
         refused client may retry, and its call counts as a use.
         """
         now_s = self._loop.time()
@@ -981,7 +944,6 @@ class Partition:
             self._reopening = asyncio.create_task(self._reopen(), name=f"reopen {self.name}")
 
     async def _reopen(self) -> None:
-        """Recover the failed ledger, and begin another when there are enough bookies."""
         failed, started_s = self._publisher, self._loop.time()
         await self._rollover.cancel()
         failed.let_go()
@@ -1014,7 +976,6 @@ class Partition:
                 return
 
     def _lost(self, error: OctavoError) -> None:
-        """Stop serving for good: another broker has the partition, or may have it."""
         if self._gone is not None:
             return
         _log.warning("partition_lost", partition=str(self.name), reason=str(error))
@@ -1046,8 +1007,8 @@ class Partition:
         await self._publisher.abandon()
 
     def upkeep_is_due(self, quiet_s: float) -> bool:
-        """Return whether the partition was used since the last upkeep, or that is `quiet_s` ago; if
-        so, note upkeep.
+        """Return whether it was used since the last upkeep, or that is `quiet_s` ago; if so, note
+        upkeep.
         """
         now_s = self._loop.time()
         if self._used_s < self._kept_up_s and now_s - self._kept_up_s < quiet_s:
@@ -1056,7 +1017,7 @@ class Partition:
         return True
 
     async def maintain(self) -> None:
-        """Roll over by age, expire messages, trim. Call periodically."""
+        """Roll over, expire and trim; call periodically."""
         if self.state is PartitionState.OPEN:
             self._rollover.look()
             self._state_log.look()
@@ -1072,7 +1033,6 @@ class Partition:
         return self.state is PartitionState.OPEN and self._compactor.is_due
 
     async def compact(self) -> None:
-        """Make the compacted view that the settings ask for, remove old views, and trim."""
         await self._compactor.work()
         if self.state is PartitionState.OPEN:
             await self._maintenance.trim(self._publisher)

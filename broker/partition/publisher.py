@@ -7,8 +7,7 @@ when it, all batches before it, and the record that names its ledger are durable
 syncs, it is answered once an ack quorum has written it, and readable only once it is synced,
 `deferred_sync_ms` later: so a power failure never removes what a reader has seen.
 
-During a roll-over adds go to the new ledger, and their answers wait for the record. After a failure
-the outcome of pending batches is unknown, and the partition reopens.
+During a roll-over adds go to the new ledger, and their answers wait for the record.
 """
 
 from __future__ import annotations
@@ -52,8 +51,6 @@ _LAST_ANSWERS_S = 2.0
 
 
 class OpenSegment:
-    """A ledger, or the place where the first publish will begin it."""
-
     __slots__ = (
         "added_bytes", "appended_ms", "base_offset", "contents", "created_ms", "entries",
         "last_entry", "released", "writer",
@@ -78,7 +75,6 @@ class OpenSegment:
         """Whether the record names the ledger; until then no batch in it is answered."""
         self.entries = self.added_bytes = 0
         self.last_entry = -1
-        """The last confirmed and answered entry."""
         self.contents = Contents()
 
     @property
@@ -103,7 +99,6 @@ class OpenSegment:
 
 
 def _numbers_of(header: BatchHeader) -> tuple[int, int, int, int] | None:
-    """Return producer, epoch, first sequence and count; None without numbers."""
     if header.producer_id == NO_PRODUCER or header.base_sequence < 0:
         return None
     return header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
@@ -125,7 +120,6 @@ class _Job:
         future: asyncio.Future[Published],
     ) -> None:
         self.append = append
-        """The effect on a durable stream."""
         self.access = access
         self.batch = batch
         self.header = header
@@ -161,9 +155,7 @@ class Publisher:
         self._name = name
         self._clock = clock
         self.appended_ms = -1 if segment.appended_ms is None else segment.appended_ms
-        """The newest append time; later batches get no earlier time."""
         self.stored_stream = stream
-        """The confirmed state; None: the topic is no stream."""
         self._stream = None if stream is None else stream.copy()
         self.closing: Append | None = None
         """The append that ended the stream without a batch."""
@@ -174,7 +166,6 @@ class Publisher:
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
         self.stored_producers = producers
-        """Confirmed, so a snapshot may contain them."""
         self._producers = ProducerTable(config.producers_max)
         for state in producers.snapshot():
             self._producers.restore(state)
@@ -194,7 +185,6 @@ class Publisher:
         self._all_answered: asyncio.Future[None] | None = None
         self.failed: OctavoError | None = None
         self.begin: Callable[[], Awaitable[None]] | None = None
-        """Makes the first ledger and calls `switch_to` (rollover.py)."""
         self._listen_to(segment)
 
     def describe(self) -> dict[str, int]:
@@ -209,7 +199,6 @@ class Publisher:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what is stuck although it could proceed."""
         if not self._waiting or self._draining is not None or self.failed is not None:
             return ""
         return "publishes wait, and there is room" if self._has_room(self._waiting[0]) else ""
@@ -260,7 +249,6 @@ class Publisher:
             return False
 
     async def confirmed_up_to(self, offset: int) -> None:
-        """Return when all messages before `offset` are durable, or raise the pipeline's error."""
         if offset <= self.confirmed_offset:
             return
         if self.failed is not None:
@@ -270,14 +258,10 @@ class Publisher:
         await done
 
     def begin_stream(self, stream: StreamState) -> None:
-        """Make the log a durable stream, which takes only appends."""
         self.stored_stream, self._stream = stream, stream.copy()
 
     def let_close(self, append: Append) -> int | None:
-        """End the stream after all admitted batches.
-
-        Returns None, or for a repeat the offset before which it was stored.
-        """
+        """Return None, or for a repeat the offset before which it was stored."""
         if self.failed is not None:
             raise self._not_stored(self.failed)
         assert self._stream is not None
@@ -290,10 +274,7 @@ class Publisher:
         return end
 
     def switch_to(self, segment: OpenSegment) -> None:
-        """Send batches to another ledger.
-
-        It starts at `next_offset`, or after inserted ledgers.
-        """
+        """It starts at `next_offset`, or after inserted ledgers."""
         assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
         if segment.appended_ms is not None:
@@ -308,12 +289,10 @@ class Publisher:
         return self.segment.writer
 
     def last_entry_of(self, ledger_id: int) -> int:
-        """Return the last confirmed entry of a ledger being written; -1 if none."""
         segment = self._segment_of(ledger_id)
         return -1 if segment is None else segment.last_entry
 
     def contents_of(self, ledger_id: int) -> Contents:
-        """Return the confirmed totals of a ledger being written."""
         segment = self._segment_of(ledger_id)
         return Contents() if segment is None else segment.contents
 
@@ -351,7 +330,6 @@ class Publisher:
         self.let_go()
 
     def let_go(self) -> None:
-        """Drop both ledgers after a failed roll-over."""
         for segment in (self._previous, self.segment):
             if segment.writer is not None:
                 let_go(segment.writer)
@@ -405,7 +383,6 @@ class Publisher:
         self._waiting_bytes = 0
 
     def _not_stored(self, error: OctavoError) -> BrokerError:
-        """Return an error that says that nothing was stored."""
         why = f"{self._name}: not stored: {error.name}: {error}"
         if isinstance(error, NotOwner | LedgerFenced | OwnershipLost):
             return NotOwner(why)
@@ -418,7 +395,6 @@ class Publisher:
         return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
 
     def _give_up(self, job: _Job) -> bool:
-        """Remove a job that waits for room; return whether it waited."""
         if job not in self._waiting:
             return False
         self._waiting.remove(job)
@@ -444,7 +420,6 @@ class Publisher:
         self._waiting_bytes += job.size
 
     def _admit(self, job: _Job) -> None:
-        """Give the batch its offset and entry, or answer it."""
         try:
             self._access.check(job.access, int(job.future.get_loop().time() * 1000))
             if self._stream is not None and self._is_repeat(job, self._stream):
@@ -483,7 +458,6 @@ class Publisher:
             self.fail(error)
 
     def _is_repeat(self, job: _Job, stream: StreamState) -> bool:
-        """Answer an append that was stored before; return whether it was."""
         if job.append is None:
             raise TopicIsStream(
                 f"{self._name} is a durable stream: append to it at /v1/durable-streams"
@@ -577,7 +551,6 @@ class Publisher:
         self._settle()
 
     def _settle(self) -> None:
-        """Answer durable batches in order, once the record names their ledger."""
         deferred = self._deferred
         while deferred and deferred[0].written:
             segment = deferred[0].segment
@@ -650,12 +623,10 @@ class Publisher:
                 self._admit(job)
 
     def _drain(self) -> None:
-        """Wait until the ledger writer takes more, or until there is a ledger."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
 
     async def _begun(self, begin: Callable[[], Awaitable[None]]) -> None:
-        """Make a ledger, or refuse the waiting publishers; readers need none."""
         try:
             await begin()
         except OctavoError as error:

@@ -12,8 +12,8 @@ An insertion is a roll-over with closed ledgers between the old and the new ledg
 large messages), which step 5 names too.
 
 A crash after step 2 leaves a ledger that no record names (log/orphan_ledgers.py); none of its
-entries was answered. If step 1 fails, the old ledger grows longer. If steps 3 to 5 fail or are
-cancelled, the publisher has failed, and the new ledger is discarded unless the record may name it.
+entries was answered. If steps 3 to 5 fail or are cancelled, the publisher has failed, and the new
+ledger is discarded unless the record may name it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,6 @@ class Rollover:
         publisher.begin = self.begin
 
     def look(self) -> None:
-        """Begin a roll-over if due; called after each publish, and periodically."""
         if self._task is not None or self._closed or self._publisher.failed is not None:
             return
         settings = self._settings()
@@ -120,8 +119,6 @@ class Rollover:
             self._task = None
 
     async def begin(self) -> None:
-        """Begin a ledger for publishes, unless there is one."""
-
         async def plan() -> Insertion | None:
             return _NOTHING if self._publisher.segment.writer is None else None
 
@@ -130,9 +127,7 @@ class Rollover:
     async def insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
         """Roll over with prepared ledgers in between, in a single compare-and-set.
 
-        `plan` is called at this insertion's turn; None: nothing is left to do. Raises what `plan`
-        raises; `NotOwner` or `PartitionUnavailable` if the publisher has ended: the outcome is
-        unknown, and the caller can call again.
+        `plan` is called at this insertion's turn; None: nothing is left to do.
         """
         while self._task is not None:
             await asyncio.wait((self._task,))
@@ -237,7 +232,6 @@ class Rollover:
         publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
 
     def _appended_ms(self) -> int | None:
-        """Return the base of the next ledger's append times, inserted ledgers included."""
         if not has_append_times(self._settings().policies):
             return None
         return max(

@@ -1,8 +1,8 @@
-"""Use a partition as a durable stream: make it, append, close it, wait for more. Promises: what a
-call has returned is durable. An append is stored together with its effects on its producer, on
-`Stream-Seq` and on the stream's end, or not at all (state/stream.py). A repeat is stored once, also
-across take-overs. Readers see the end only when it is durable. Each owner counts the idle time of a
-stream from the take-over on, so a stream that expires when idle may live longer, but never shorter.
+"""Use a partition as a durable stream. Promises: what a call has returned is durable. An append is
+stored together with its effects on its producer, on `Stream-Seq` and on the stream's end, or not at
+all (state/stream.py). A repeat is stored once, also across take-overs. Readers see the end only
+when it is durable. Each owner counts the idle time of a stream from the take-over on, so a stream
+that expires when idle may live longer, but never shorter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from octavo.broker.types import PartitionName
 from octavo.protocol.records import Record, build_batch
 
 Store = Callable[[bytes, Append, int | None], Awaitable[int | None]]
-"""Publishes an append, at this offset if given; returns its end, None for a repeat."""
+"""Returns the append's end, None for a repeat."""
 _REFUSALS = (EpochBegun, StaleStreamEpoch, StreamClosed, StreamSequence, StreamSequenceGap)
 
 
@@ -39,7 +39,6 @@ class Appended(NamedTuple):
     closed: bool
     repeated: bool = False
     epoch: int = 0
-    """`sequence` is the newest stored."""
     sequence: int = 0
 
 
@@ -74,7 +73,6 @@ class PartitionStream:
 
     @property
     def state(self) -> StreamState | None:
-        """The confirmed state; None if the topic is no stream."""
         return self._publisher().stored_stream
 
     @property
@@ -88,7 +86,6 @@ class PartitionStream:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has expired: unused for its ttl, or past `expires_at`."""
         state = self.state
         if state is None:
             return False
@@ -101,10 +98,7 @@ class PartitionStream:
         return due_ms is not None and time is not None and not time.doubt and due_ms <= time.now_ms
 
     def standing(self, *, used: bool = True) -> StreamState:
-        """Return the state for a caller; counts as a use, unless `used` is false.
-
-        Raises `TOPIC_IS_NO_STREAM`, `StreamGone`, `StreamNotFound` if it has expired.
-        """
+        """Return the state for a caller; counts as a use, unless `used` is false."""
         state = self.state
         if state is None or not self.is_made:
             raise TOPIC_IS_NO_STREAM(
@@ -120,7 +114,6 @@ class PartitionStream:
 
     @property
     def is_made(self) -> bool:
-        """Whether the stream exists with all its first messages."""
         state = self.state
         return state is not None and self.end >= state.whole_at and not self._is_being_made
 
@@ -130,7 +123,6 @@ class PartitionStream:
         """Make the log this stream, with these messages; return False if it was already.
 
         `base`: for a fork, the end of its inherited messages. A repeat continues a broken-off call.
-        Raises `STREAM_CONFLICT` if a different stream exists, `StreamGone`.
         """
         async with self._changing:
             publisher = self._publisher()
@@ -203,7 +195,7 @@ class PartitionStream:
         return self._appended(append, end)
 
     async def close(self, append: Append) -> Appended:
-        """End the stream without a message; a repeat is harmless."""
+        """A repeat is harmless."""
         self.standing()
         async with self._changing:
             publisher = self._publisher()
@@ -259,7 +251,6 @@ class PartitionStream:
         self._pending = 0
 
     def _appended(self, append: Append, end: int | None) -> Appended:
-        """Return an append's result; `end` is None for a repeat."""
         state = self.state
         assert state is not None
         written = None if append.producer is None else state.producers.get(append.producer)

@@ -7,7 +7,7 @@
 
 A consumer is *there* while its call waits, while it holds messages, and for `timeout_ms` after its
 last call. It is *able* while its call waits and it may take more messages, and for `timeout_ms`
-after that. As in Pulsar and NATS, priority 0 is the best.
+after that.
 """
 
 from __future__ import annotations
@@ -39,11 +39,8 @@ class ConsumerSelection:
         self._number = number
         self.active: Consumer | None = None
         self.next: Consumer | None = None
-        """The consumer that becomes active once the active one holds no messages; None: no
-        change."""
         self.members: tuple[str, ...] = ()
         self.changes_ms: int | None = None
-        """When a consumer stops counting, unless it calls before then."""
 
     def look(self, consumers: Mapping[str, Consumer], now_ms: int) -> None:
         self.changes_ms = None

@@ -39,8 +39,7 @@ class LargeSource(Protocol):
 
 
 class DeadLetterSender(Protocol):
-    def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
-        """Wait for permission; the block may hold messages for the topic in memory."""
+    def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]: ...
 
     async def send(
         self,

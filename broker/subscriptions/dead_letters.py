@@ -193,7 +193,6 @@ def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
 
 
 def beside(topic: str, *, retries: bool) -> str:
-    """Name the topic for copies that `topic` does not take."""
     suffix = f"-{RETRY_SUFFIX if retries else DEAD_LETTER_SUFFIX}"
     if len(topic) + len(suffix) > NAME_CHARS_MAX:
         short = hashlib.sha256(topic.encode()).hexdigest()[:16]
@@ -217,9 +216,7 @@ def retry_of(
 def dead_letter_of(
     name: PartitionName, subscription: str, delivery: Delivery, *, retried: bool = False
 ) -> Record:
-    """`retried`: the subscription reads a retry topic (`is_retrying`), so the copy keeps the
-    headers that name the first topic.
-    """
+    """`retried`: the copy keeps the headers that name the first topic."""
     origin = delivery.record
     said = _said_of(ORIGIN, name, subscription, delivery)
     fronts = (ORIGIN,) if retried else (ORIGIN, RETRY)
@@ -296,7 +293,7 @@ def fitting_batch(record: Record, producer_id: int) -> bytes | None:
 
 
 def as_large(record: Record, upload: str) -> tuple[Record, bytes] | None:
-    """Return the copy as a large message, and its body; None for a copy without a value."""
+    """None for a copy without a value."""
     if not record.value:
         return None
     cutter = Cutter(upload, len(record.value))

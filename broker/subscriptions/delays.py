@@ -1,6 +1,6 @@
 """A subscription's messages that are not due yet, in the order of their due times. Pure.
 
-Keeps offsets only; after a take-over a scan of the unacked messages finds it again. Times are
+Keeps offsets only; after a take-over a scan of the unacked messages finds them again. Times are
 milliseconds since the epoch.
 
 The newest messages are in a heap; the others in sorted runs, compact arrays of 8 bytes a message. A
@@ -22,9 +22,7 @@ _RUN_MESSAGES = 4_096
 _FEW = 4
 _CUT_MESSAGES = 512
 _LEFT_SHARE = 16
-"""Look for acked messages when the cursor has passed this share, a sixteenth, of the messages."""
 _STEP_MESSAGES = 16_384
-"""Bound on the messages that a call examines."""
 
 
 class _Run:
@@ -75,7 +73,7 @@ class _Run:
 
 
 def _runs_of(packed: list[int]) -> Iterator[_Run]:
-    """Make a run of these ascending messages, or several if a word would be too short."""
+    """Make a run, or several if a word would be too short."""
     offsets = [one & _OFFSET_LOW for one in packed]
     base, highest = min(offsets), max(offsets)
     shift = (highest - base).bit_length()
@@ -104,7 +102,6 @@ class Delays:
         """Messages before this offset are dropped, or about to be."""
         self._has_unwanted = False
         self.ahead_ms = 0
-        """How far the clock of due times is ahead of the dispatcher's."""
 
     def __len__(self) -> int:
         return self._count
@@ -150,7 +147,7 @@ class Delays:
         return None if first is None else first >> _OFFSET_BITS
 
     def passed(self, floor: int) -> None:
-        """Drop messages before `floor`, which are acked."""
+        """Drop acked messages before `floor`."""
         if floor > self._highest:
             self.clear()
         elif not self._unswept and (floor - self._passed) * _LEFT_SHARE >= self._count > 0:

@@ -4,7 +4,7 @@
              ↓ lease ended, or nacked
            waiting (until its delay is over) → leased again, delivery count + 1
 
-It is valid while the lease lasts, at any broker.
+An ack id is valid while its lease lasts, at any broker.
 
 Nothing here is durable: after a crash leases are void and unacked messages are fresh again, with
 the delivery counts that `attempts` keeps. At a planned end `leave` returns all that a successor
@@ -12,8 +12,6 @@ needs to continue the leases (`resume`).
 
 Redeliveries come before new messages, lowest offset first. In exclusive and failover subscriptions,
 which keep the partition's order, a message that waits for its delay holds up all later messages.
-`leased_max` bounds the messages that are leased or wait for their redelivery; `delayed_max` bounds
-the messages that wait for a delay.
 """
 
 from __future__ import annotations
@@ -47,8 +45,6 @@ CONSUMERS_MAX = 10_000
 
 
 class _Lease:
-    """Messages whose lease is extended get a new lease object."""
-
     __slots__ = ("being_read", "consumer", "deadline_ms", "given", "left", "number", "offsets")
 
     def __init__(
@@ -139,7 +135,7 @@ class Dispatcher:
 
     @property
     def limits(self) -> tuple[int, int | None]:
-        """Return the most leased messages: in all, and per consumer (None: no limit)."""
+        """In all, and per consumer (None: no limit)."""
         return self._leased_max, self._of_one_max
 
     @property
@@ -225,7 +221,6 @@ class Dispatcher:
         )
 
     def is_open_to(self, consumer: str) -> bool:
-        """Return whether the consumer, as of its last call, may take messages."""
         mine = self.consumers[consumer]
         if mine.full or self.leased >= self._leased_max:
             return False
@@ -249,9 +244,8 @@ class Dispatcher:
         return start
 
     def enter(self, consumer: str, now_ms: int, priority: int = 0) -> None:
-        """Raises `SubscriptionBusy` if another consumer holds the subscription.
-
-        The holder of an exclusive subscription keeps it for an ack timeout after its last call.
+        """The holder of an exclusive subscription keeps it for an ack timeout after its
+        last call.
         """
         if self._exclusive:
             is_held = now_ms < self._held_until_ms or self._reads > 0
@@ -371,7 +365,6 @@ class Dispatcher:
         return lease is not None and lease.number == number
 
     def acked(self, offsets: Iterable[int]) -> None:
-        """The caller changes the cursor."""
         lease_of, attempts = self._lease_of, self._attempts
         if len(self._spent):
             offsets = list(offsets)
@@ -421,7 +414,6 @@ class Dispatcher:
         return True
 
     def give_up(self, offset: int) -> None:
-        """Give back a message that its consumer has not seen; the delivery does not count."""
         lease = self._lease_of.get(offset)
         if lease is not None:
             self._take_back(DispatchedBatch(lease.number, [offset], {}), 0)
@@ -444,7 +436,6 @@ class Dispatcher:
         return found._replace(offsets=found.offsets[:count])
 
     def extend(self, offsets: Iterable[int], now_ms: int, *, given: bool = False) -> None:
-        """`given`: the consumer has them from now on."""
         parts: dict[_Lease, list[int]] = {}
         for offset in dict.fromkeys(offsets):
             parts.setdefault(self._lease_of[offset], []).append(offset)
@@ -476,7 +467,6 @@ class Dispatcher:
             for offset in lease.offsets:
                 if self._lease_of.get(offset) is lease:
                     ended.append(offset)  # noqa: PERF401 (a line that a planted bug edits)
-        # Last first: an ended delivery ends the leases of its key's later messages.
         for offset in ended if self.keys is None else sorted(ended, reverse=True):
             self._end_delivery(offset, now_ms, None)
         while self._delayed and self._delayed[0][0] <= now_ms:
@@ -622,14 +612,13 @@ class Dispatcher:
             self._release_uncounted(later)
 
     def _stands_in_no_way(self, offset: int) -> None:
-        """Let later messages of the key pass."""
         if self.keys is not None:
             self.keys.acked(offset)
 
     def _take(
         self, consumer: str, messages_max: int, end: int, now_ms: int
     ) -> tuple[list[int], bool]:
-        """Return messages that may be delivered now, and whether they had a due time."""
+        """Also return whether the messages had a due time."""
         if self.keys is not None:
             self._tell_due(self.keys, now_ms)
             room = min(messages_max, self._leased_max - self.leased)

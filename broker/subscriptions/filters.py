@@ -1,8 +1,7 @@
 """Which messages of a topic belong to a subscription: by header and by key. Pure.
 
-Each header that the filter names must be present with one of the filter's values, and the key must
-have the prefix. Brokers address a retry to a subscription by a header; only its last occurrence
-counts, because a publisher or an earlier copy may have set others.
+Brokers address a retry to a subscription by a header; only its last occurrence counts, because a
+publisher or an earlier copy may have set others.
 """
 
 from __future__ import annotations

@@ -26,8 +26,6 @@ class LookedLog(Protocol):
 
 
 class Seen(NamedTuple):
-    """The result for messages before `stop`: keys of passing messages, and refused ranges."""
-
     known: list[Known]
     refused: list[Range]
     stop: int
@@ -43,7 +41,6 @@ class KeyLookAhead:
         self.refused = 0
 
     def end(self, end: int) -> int:
-        """Limit `end` to the messages that were examined."""
         if self._keys is not None or self._filter.passes_all:
             return end
         return min(end, max(self._front, self._cursor.committed_offset))

@@ -10,9 +10,9 @@ first messages are remembered, and the offset from which the rest is looked up a
 stands still does not hide others, and memory is bounded: about twice `messages_max` messages, and
 half as many keys.
 
-A key's hash has 64 bits, of which the first 16 are its slot. Each consumer has `POINTS` points
-among the slots, from its name alone; a slot belongs to the next point at or after it (consistent
-hashing). So a change of consumers moves only about its share, and every broker computes the same.
+A slot is a key hash's first 16 bits. Each consumer has `POINTS` points among the slots, from its
+name alone; a slot belongs to the next point at or after it (consistent hashing). So a change of
+consumers moves only about its share, and every broker computes the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from octavo.broker.state.cursor import Cursor
 
 SLOTS = 65_536
 POINTS = 64
-"""Shares differ by about an eighth: 1 / √64."""
 _POINT_BYTES = 2
 _NAMES_REMEMBERED = 4_096
 
@@ -74,7 +73,7 @@ class Slots:
         return self._owners[place if place < len(self._ends) else 0]
 
     def ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """Return each consumer's slots as ascending ranges, both ends included."""
+        """Both ends included."""
         found: dict[str, list[tuple[int, int]]] = {name: [] for name in self.names}
         if not self._ends:
             return found
@@ -92,7 +91,7 @@ class Slots:
 
 LOOK_MESSAGES = 1_000
 _OF_ONE_KEY = 16
-"""One key may have this share, a sixteenth, of all remembered messages."""
+"""One key's share, a sixteenth, of all remembered messages."""
 Known = tuple[int, int | None]
 
 
@@ -100,10 +99,8 @@ class Look(NamedTuple):
     start: int
     stop: int
     since: int
-    """The number of resets before the request."""
     consumer: str = ""
     due: bool = False
-    """Whether to look up messages that were not due before."""
 
 
 class _Key:
@@ -140,7 +137,6 @@ class KeyOrder:
         self._offers: dict[str, list[tuple[int, int]]] = {}
         self._asleep: dict[int, None] = {}
         self._asleep_free: dict[int, None] = {}
-        """Keyless messages that wait for a delay."""
         self._returned: dict[int, None] = {}
         self._due: list[int] = []
         self._put_off: list[int] = []
@@ -166,7 +162,6 @@ class KeyOrder:
         return bool(self._free or self._due) or self._waiting > len(self._asleep)
 
     def held_back(self, consumer: str, end: int) -> str | None:
-        """Return why there is nothing for this consumer though messages wait, if so."""
         if self.is_full and self._cursor.next_unacked(self.front) < end:
             return (
                 f"{len(self._keys)} keys have messages that are out or wait for their consumers, "
@@ -184,7 +179,6 @@ class KeyOrder:
 
     @property
     def first_out(self) -> int | None:
-        """The first message that is out while later messages of its key wait."""
         waits = (key for key in self._keys.values() if key.out and self._head(key) is not None)
         return min((min(key.out) for key in waits), default=None)
 
@@ -322,7 +316,6 @@ class KeyOrder:
         return 1 if full else max(1, self._messages_max // _OF_ONE_KEY)
 
     def _looked_at(self, start: int, stop: int, refused: dict[int, None]) -> None:
-        """Note that keys with more messages are remembered up to `stop`."""
         for key in list(self._spilled.values()):
             assert key.more_from is not None
             if start <= key.more_from < stop and key.hash not in refused:

@@ -3,8 +3,7 @@
 Uses since the take-over are in memory, by a steady clock. Earlier uses of durable subscriptions are
 known by marks in the state ledger, dated by the clock for deletions, and at most an hour old. A
 mark is written before the ack of the same call, so answered uses are not forgotten. A subscription
-without a mark counts as used at the take-over. Without the policy all marks are removed, because
-they would be outdated when it is set again.
+without a mark counts as used at the take-over.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ class LastUsed:
         span_ms: Callable[[], int | None],
         note: Callable[[Op], None],
     ) -> None:
-        """`span_ms`: the policy; None: nothing expires. `note` queues an operation for the state
-        ledger, in order.
-        """
+        """`span_ms`: the policy; None: nothing expires."""
         self._now_s = now_s
         self._time = time
         self._span_ms = span_ms
@@ -43,10 +40,7 @@ class LastUsed:
         """Used while the date was not known."""
 
     def use(self, name: str, held: CursorState | None) -> None:
-        """Note a use now; `held` is None for a non-durable subscription.
-
-        Raises `PartitionMoving` if the subscription is about to be deleted.
-        """
+        """Raises `PartitionMoving` if the subscription is about to be deleted."""
         now_s = self._used_s[name] = self._now_s()
         if held is not None:
             self._mark(name, held)
@@ -61,7 +55,7 @@ class LastUsed:
             )
 
     def left(self, name: str) -> None:
-        """Note that a caller stopped waiting: it used the subscription until now."""
+        """A waiting caller used the subscription until now."""
         self._used_s[name] = self._now_s()
 
     def is_unused(

@@ -22,7 +22,6 @@ class MemberFence:
         self.generation = 0
         self.member: str | None = None
         self.until_ms = 0
-        """Until then consumers outside a group are refused."""
 
     def leave(self, now_ms: int) -> LeftHold | None:
         if not self.generation and self.member is None:
@@ -36,8 +35,7 @@ class MemberFence:
     def enter(self, consumer: str, generation: int | None, now_ms: int, hold_ms: int) -> bool:
         """Admit a consumer that asks for messages; `generation` is None outside a group.
 
-        True: the caller must revoke the leases of all other consumers. Raises `StaleGeneration`, or
-        `SubscriptionBusy` when another consumer has the partition.
+        True: the caller must revoke the leases of all other consumers.
         """
         if generation is None:
             if now_ms < self.until_ms:

@@ -74,13 +74,11 @@ _GIVEN_BYTES_MAX = 4 * 1024 * 1024
 more.
 """
 _READING_S_MAX = 0.5
-"""A receive that has a message stops reading then and answers."""
 _STORED_FOR_ONE_MAX = 4
 """Stored batches are sent whole if they hold at most this many messages per given message …"""
 _RUNS_MAX = 64
 """… and at most this many ranges: these go into a bounded header."""
 _LOOKING_S_MAX = 0.5
-"""How long a receive that does not wait may look for a message."""
 _RANGES_SHOWN_FOR = 64
 """With more consumers, statistics only count each one's slots."""
 _ANSWERS_REMEMBERED = 256
@@ -105,8 +103,7 @@ class SubscribedLog(Protocol):
     def earliest_offset(self) -> int: ...
 
     @property
-    def kept_from(self) -> int:
-        """The first offset left after the trim that is being written."""
+    def kept_from(self) -> int: ...
 
     @property
     def next_offset(self) -> int: ...
@@ -116,8 +113,7 @@ class SubscribedLog(Protocol):
     def wall_ms(self) -> int: ...
 
     @property
-    def hidden(self) -> Sequence[Range]:
-        """Offset ranges, ascending, of pieces of large messages."""
+    def hidden(self) -> Sequence[Range]: ...
 
 
 class _Asked(NamedTuple):
@@ -166,7 +162,6 @@ class Subscription:
         deliveries_max = settings.retry_deliveries or settings.max_deliveries
         spent = SpentMessages(deliveries_max, config.dead_letters_waiting_max)
         self._one_at_a_time = settings.type in ("exclusive", "failover")
-        """Only these types allow cumulative acks."""
         keys = KeyOrder(cursor, config.look_ahead_messages_max)
         self._keys = keys if settings.type == "key_shared" else None
         number = log.name.partition
@@ -199,9 +194,7 @@ class Subscription:
         self._fence = MemberFence()
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, _Answer] = OrderedDict()
-        """Each consumer's last numbered request, and its answer."""
         self._newest: tuple[str, int] | None = None
-        """In an exclusive subscription: its consumer's highest numbered call."""
         self._newest_got_none = False
         self._receiving = 0
         self._in_order = asyncio.Lock()
@@ -280,7 +273,6 @@ class Subscription:
         generation: int | None = None,
         priority: int = 0,
     ) -> LeasedBatches | list[Delivery]:
-        """Return whole stored batches, or single messages if that is shorter; see `receive_as`."""
         asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
         found: LeasedBatches | list[Delivery] | None
         found = await self.receive_as(self._deliver_batches, asked, wait_s)
@@ -303,9 +295,6 @@ class Subscription:
         reason a late copy of an earlier call to an exclusive subscription gets None.
 
         A group's member passes its `generation`: a higher one voids the leases of others.
-
-        Raises `SubscriptionBusy` when another consumer holds the subscription or partition;
-        `StaleGeneration`, `GROUP_NOT_ALLOWED`, `NotOwner`.
         """
         self.use()
         began_s = self._loop.time()
@@ -402,7 +391,6 @@ class Subscription:
         refused = sum(
             not self._dispatcher.nack(offset, now_ms, delay_ms) for offset, delay_ms in given_back
         )
-        # The caller has not seen messages on their way to a dead-letter topic.
         spent = () if up_to is None else self._dispatcher.spent_up_to(up_to)
         ranges, new = self._ack(acked, up_to, spent)
         self.wake()
@@ -434,9 +422,7 @@ class Subscription:
         )
 
     def held_back(self, consumer: str = "") -> str | None:
-        """Return why `receive` returns nothing, or nothing to this consumer, although there are
-        messages.
-        """
+        """Return why `receive` returns nothing although there are messages."""
         return self._dispatcher.held_back(self._log.next_offset, consumer)
 
     def waiting(self) -> list[str]:
@@ -457,9 +443,6 @@ class Subscription:
         return self._cursor.committed_offset
 
     async def peek(self, messages_max: int) -> list[Delivery]:
-        """Return the first unacked messages that fit one answer, without leases, with delivery
-        counts from 0.
-        """
         if self._closed is not None:
             raise self._closed
         self._skip_trimmed()
@@ -472,16 +455,13 @@ class Subscription:
         return [one._replace(ack_id="", delivery_count=times(one.offset)) for one in delivered]
 
     async def skip(self, count: int) -> int:
-        """Ack the first `count` unacked messages, leased or not; return how many there were."""
+        """Return how many there were, leased or not."""
         self._skip_trimmed()
         end = self._log.next_offset
         return await self.ack_before(self._cursor.after_unacked(count, end))
 
     async def ack_before(self, offset: int) -> int:
-        """Ack all messages before `offset`, leased or not; return how many there were.
-
-        Raises as `acknowledge` does.
-        """
+        """Return how many there were, leased or not."""
         if self._closed is not None:
             raise self._closed
         self.use()
@@ -547,7 +527,6 @@ class Subscription:
         )
 
     def use(self) -> None:
-        """Raises `PartitionMoving` if the subscription is about to be deleted: call again."""
         if self._last_used is not None:
             self._last_used.use(self.info.name, self._held if self.info.settings.durable else None)
 
@@ -557,12 +536,10 @@ class Subscription:
         return bool(self._receiving or self._dispatcher.leased)
 
     def passed_over(self, end: int) -> None:
-        """End the leases of messages before `end`, which count as acked."""
         self._dispatcher.acked_up_to(end - 1)
         self.wake()
 
     def look(self) -> None:
-        """End overdue leases, and bury what vanished consumers left. Call periodically."""
         if self._dead_letters is not None:
             self._dispatcher.expire(self._now_ms())
             self._dead_letters.look()
@@ -665,7 +642,7 @@ class Subscription:
             self.wake()
 
     def _plan_a_look(self) -> None:
-        """Plan to check the turns when a consumer stops counting: others may then get its share."""
+        """Others may get the share of a consumer that stops counting."""
         at_ms = self._selection.changes_ms
         if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
             return
@@ -703,7 +680,6 @@ class Subscription:
         return True
 
     async def _persist(self, op: Op) -> None:
-        """Make the operation durable if the subscription is."""
         if self.info.settings.durable:
             await self._log.persist(op)
 
@@ -713,12 +689,11 @@ class Subscription:
         return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
     def _is_late(self, call: tuple[str, int] | None) -> bool:
-        """Return whether the consumer has called again since, so that this is a late copy."""
+        """This is a late copy if its consumer has called again since."""
         newest = self._newest
         return call is not None and newest is not None and call[0] == newest[0] and call < newest
 
     def _is_spent(self, consumer: str, request: str) -> bool:
-        """Return whether the newest call was answered and its messages acked."""
         last = self._answered.get(consumer, _NO_ANSWER)
         if request == last.request and last.found is not None:
             return all(map(self._cursor.is_acked, last.found.offsets))
@@ -819,7 +794,7 @@ class Subscription:
         found: DispatchedBatch,
         read: Callable[[DispatchedBatch, _Look], Awaitable[tuple[Given, int]]],
     ) -> Given | None:
-        """Return the result of `read`, and release messages that it left out; None: none is due."""
+        """Release messages that `read` left out; None: none is due."""
         self._dispatcher.reading(found)
         # Exclusive and failover subscriptions deliver in order and ignore due times.
         heeds = self.info.settings.type in ("shared", "key_shared")
@@ -1029,7 +1004,6 @@ class _Look:
         self.seen: set[tuple[int, ...]] = set()
 
     def at(self, batch: StoredBatch) -> None:
-        """Raises `_MayBeEarly`."""
         delayed = self._heeds and batch.header.attributes & ATTRIBUTE_DELAYED
         if delayed and batch[1:3] not in self.seen:
             raise _MayBeEarly(batch)
@@ -1075,7 +1049,6 @@ async def _delivered(
 async def _batches(
     log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop, look: _Look
 ) -> list[StoredBatch] | None:
-    """Read the batches of the dispatched messages; None if single messages are shorter."""
     runs = runs_of(found.offsets, found.counts)
     if len(runs) > _RUNS_MAX:
         return None
@@ -1133,7 +1106,6 @@ async def _open_and_take(
     deliveries: list[Delivery],
     room: int,
 ) -> int:
-    """Append this batch's messages to `deliveries`; return the room left."""
     front, back = f"{log.name.partition}-", f"-{lease}"
     base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
     offsets, counts, end = found.offsets, found.counts, batch.next_offset

@@ -43,7 +43,6 @@ class SubscriptionSet:
         self._last_used = uses
         self._cursors: dict[str, CursorState] = {}
         self._volatile: dict[str, CursorState] = {}
-        """Cursors of non-durable subscriptions."""
         self._unsaved: dict[str, None] = {}
         """Cursors made here that may not be durable yet."""
         self._for_letters: frozenset[str] = frozenset()
@@ -89,13 +88,11 @@ class SubscriptionSet:
         return [name for name in names if self.is_unused(name, for_ms)]
 
     async def drop_gone(self, for_ms: int) -> None:
-        """Call periodically."""
         for name in self.unused(for_ms, durable=False):
             with contextlib.suppress(SubscriptionNotFound):
                 await self.get(name)
 
     def keep_uses(self) -> None:
-        """Call periodically."""
         if self._last_used is not None:
             self._last_used.keep(self._cursors.items())
 
@@ -144,7 +141,7 @@ class SubscriptionSet:
             return found
 
     async def follow(self, names: Collection[str]) -> None:
-        """Make missing cursors of the topic's subscriptions `names`, and forget the others."""
+        """Forget the cursors of all other subscriptions."""
         self.is_followed = True
         for name in [name for name in (*self._cursors, *self._volatile) if name not in names]:
             await self._forget(name)
@@ -154,14 +151,12 @@ class SubscriptionSet:
                     await self.get(name)
 
     def oldest_unacked(self) -> int | None:
-        """Return the first offset that a durable subscription has not acked."""
         return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
 
     def committed(self) -> dict[str, int]:
         return {name: held.cursor.committed_offset for name, held in self._cursors.items()}
 
     async def know_letters(self) -> None:
-        """Find out which cursors here belong to subscriptions for dead letters or retries."""
         found = set()
         for name in tuple(self._cursors):
             with contextlib.suppress(SubscriptionNotFound):
@@ -181,10 +176,7 @@ class SubscriptionSet:
         }
 
     async def pass_over(self, name: str, end: int) -> int:
-        """Ack everything before `end`, durably and without a delivery; return how many messages.
-
-        Does nothing if there is no such subscription.
-        """
+        """Ack everything before `end`, durably and without a delivery; return how many messages."""
         held = self._cursors.get(name)
         if held is None or name in self._unsaved:
             return 0
@@ -198,7 +190,7 @@ class SubscriptionSet:
         return new
 
     async def pass_all_over(self, end: int) -> None:
-        """Pass all subscriptions over messages that are trimmed, or about to be."""
+        """Pass over messages that are trimmed, or about to be."""
         for name in tuple(self._cursors):
             await self.pass_over(name, end)
 
@@ -207,7 +199,6 @@ class SubscriptionSet:
             subscription.wake()
 
     def look(self) -> None:
-        """Call periodically."""
         for subscription in tuple(self._open.values()):
             subscription.look()
 
@@ -228,7 +219,6 @@ class SubscriptionSet:
         return bounded(found)
 
     def _left_of(self, held: CursorState) -> LeftLeases | None:
-        """Return the leases, as of now, of a subscription that this owner has not used yet."""
         if held.left is None:
             return None
         passed_s = asyncio.get_running_loop().time() - self._restored_s

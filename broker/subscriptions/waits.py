@@ -26,12 +26,9 @@ class Waits(NamedTuple):
     leased: tuple[Leased, ...] = ()
     given_back: int = 0
     given_back_first: tuple[int, int] | None = None
-    """Steady time and offset of the first."""
     not_due: int = 0
     not_due_first_ms: int | None = None
-    """Wall-clock time of the first."""
     moving: int = 0
-    """Messages on their way to a dead-letter or retry topic."""
 
 
 def told_of(waits: Waits, refused: int, now_ms: int, ahead_ms: int) -> list[str]:
