@@ -2,9 +2,8 @@
 
 `AuditLog` reports decisions as log events, at once, and in the topic octavo/audit; repeated
 decisions are counted (`count`). A crash loses about a second's events of the topic. `AuditWriter`
-writes it through a bounded queue, as an idempotent producer with a new id in each run: a batch with
-an unknown outcome is sent again unchanged. Events beyond the queue are counted in the next event's
-`lost`.
+writes the topic through a bounded queue, as an idempotent producer with a new id in each run: a
+batch with an unknown outcome is sent again unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ log = structlog.get_logger()
 
 
 BATCH_EVENTS_MAX = 500
-"""An event has less than 3 KiB."""
 EVERY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -77,7 +75,6 @@ class AuditWriter:
         return len(self._waiting)
 
     def add(self, event: Mapping[str, Any], time_ms: int) -> None:
-        """Queue an event, or count it as lost."""
         if len(self._waiting) >= self._most:
             self._lost += 1
             self._count_lost()
@@ -88,10 +85,7 @@ class AuditWriter:
         self._waiting.append(Record(key, msgspec.json.encode(said), timestamp_ms=time_ms))
 
     async def write_all(self) -> None:
-        """Store all waiting events, however long that takes.
-
-        One call at a time; after a cancelled call the next continues.
-        """
+        """One call at a time; after a cancelled call the next continues."""
         while self._waiting:
             self._begun = count = self._begun or min(len(self._waiting), BATCH_EVENTS_MAX)
             await self._write(count)
@@ -167,7 +161,6 @@ def _name_of(error: Exception) -> str:
 
 
 CLOSE_S = 3.0
-"""How long a stopping broker tries to store waiting events."""
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
 
@@ -200,7 +193,6 @@ class AuditLog:
         self._task = asyncio.create_task(self._run(), name="audit")
 
     async def close(self) -> None:
-        """Report counted decisions and store waiting events; may be repeated."""
         if self._task is None:
             return
         self._task.cancel()

@@ -2,9 +2,6 @@
 
 Promises: a partition is recovered before it is served; serving stops when the session ends or the
 ledger is fenced. Correctness rests on fencing, not on ownership.
-
-Callers use the parts directly; this module has what concerns several: start and end, background
-rounds, calls among brokers.
 """
 
 from __future__ import annotations
@@ -69,7 +66,6 @@ _log = structlog.get_logger()
 _RUN_REST_S = 2.0
 """Each run leaves an old ledger for `compaction_grace_ms`, and a line in the record."""
 _KEPT_UP_AT_ONCE = 8
-"""Partitions maintained in one turn of the loop."""
 _QUIET_ROUNDS = 6
 """An unused partition is maintained in one of this many rounds."""
 TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]
@@ -93,7 +89,6 @@ class Broker:
     ) -> None:
         self.config = config
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets an exception when this broker must end."""
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._rng = rng
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,11 +107,8 @@ class Broker:
         self.forks = Forks(records, self.topics, self._deletions, self._shared, clock, self._spawn)
         self._leftovers = OrphanLedgers(records, ledgers, config, self._shared)
         self.tell_peer: TellPeer | None = None
-        """Calls another broker's `let_go`."""
         self.announce_to_peer: AnnounceToSuccessor | None = None
-        """Makes another broker prepare for a partition."""
         self.ask_peer: AskSuccessor | None = None
-        """Makes another broker serve a partition."""
         self.registry = BrokerRegistry(
             store, ownership, config.balance_after_ms,
             lambda: self.ownership.reconcile(), self._fail, self._spawn,
@@ -188,7 +180,7 @@ class Broker:
         return self.registry.own.url
 
     async def start(self, url: str) -> None:
-        """Register with `url`, which must be bound, and take part."""
+        """`url` must be bound already."""
         config = self.config
         broker_id = config.broker_id or url.split("://", 1)[-1].rstrip("/")
         own = BrokerInfo(broker_id, url)
@@ -283,10 +275,7 @@ class Broker:
         await self._stand(draining=self.registry.is_draining)
 
     async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
-        """Stop serving a topic that another broker deletes; return its partitions served here.
-
-        Raises `TopicChanged` if the topic exists.
-        """
+        """Stop serving a topic that another broker deletes; return its partitions served here."""
         with contextlib.suppress(TopicNotFound, MetadataUnavailable, SessionExpired):
             if (await self.topics.newest(name)).incarnation == incarnation:
                 raise TopicChanged(f"topic {name} is not being deleted", looked=True)
@@ -307,18 +296,15 @@ class Broker:
         )
 
     def deletion_time(self) -> DeletionTime | None:
-        """The safe time for deletions by age; None: not known yet."""
         return self._timekeeper.now()
 
     async def confirm_clock(self) -> DeletionTime | None:
-        """Make all brokers use this broker's clock, which an operator says is right."""
         await self._timekeeper.confirm()
         return self.deletion_time()
 
     async def _tell_all(
         self, name: TopicName, incarnation: str, claims: frozenset[bytes]
     ) -> frozenset[int]:
-        """Make every reachable broker stop serving the topic."""
         # The list may be outdated, so brokers with claims are asked too.
         found = {one.broker_id: one for one in self.registry.brokers()}
         found |= {one.broker_id: one for one in map(decode_broker, sorted(claims)) if one}
@@ -435,12 +421,11 @@ class Broker:
         self.background_tasks.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
-        """Return the partition, claimed if need be; None if another broker has it."""
+        """None if another broker has the partition."""
         owner = await self.ownership.owner_of(name)
         return await self.ownership.partition(name) if owner.local else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that `close` cancels; log its error."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)

@@ -14,7 +14,6 @@ from octavo.protocol.codes import KafkaCode, OctavoError, Scope
 from octavo.protocol.names import InvalidName as InvalidName
 
 _STALE_SHOWN = 10
-"""Ack ids that a message names."""
 
 
 class BrokerError(OctavoError):
@@ -30,7 +29,6 @@ class ErrorCode:
     of: type[BrokerError] = BrokerError
 
     def __call__(self, message: str, **members: object) -> BrokerError:
-        """Make the error; its answer shows `members`."""
         error = self.of(message)
         error.name, error.http_status, error.kafka = self.name, self.http_status, self.kafka
         error.retryable = self.retryable
@@ -98,8 +96,6 @@ BROKER_NOT_FOUND = ErrorCode("broker-not-found", 404)
 
 
 class NoOtherBroker(BrokerError):
-    """No other broker could serve our partitions."""
-
     name = "no-other-broker"
     http_status = 409
 
@@ -120,7 +116,7 @@ class SubscriptionNotFound(BrokerError):
 
 
 class SettingsConflict(BrokerError):
-    """It exists with `found` instead of `wanted`."""
+    """The topic or subscription exists with the settings `found`, not `wanted`."""
 
     name = "settings-conflict"
     http_status = 409
@@ -141,8 +137,6 @@ class StaleProducerEpoch(BrokerError):
 
 
 class SequenceGap(BrokerError):
-    """`expected` is the next sequence."""
-
     name = "sequence-gap"
     http_status = 409
     kafka = KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -168,8 +162,6 @@ class OffsetMismatch(BrokerError):
 
 
 class OffsetTrimmed(BrokerError):
-    """`earliest` is the first offset left."""
-
     name = "offset-trimmed"
     http_status = 410
     kafka = KafkaCode.OFFSET_OUT_OF_RANGE
@@ -182,8 +174,6 @@ class OffsetTrimmed(BrokerError):
 
 
 class OffsetBeyondEnd(BrokerError):
-    """The next message gets `next_offset`."""
-
     name = "offset-beyond-end"
     http_status = 416
     kafka = KafkaCode.OFFSET_OUT_OF_RANGE
@@ -255,7 +245,7 @@ class QuotaExceeded(BrokerError):
 
 
 QUOTA_FULL = ErrorCode("quota-exceeded", 422, KafkaCode.POLICY_VIOLATION)
-"""Of lasting things, such as topics: waiting would not help."""
+"""A quota of lasting things, such as topics: waiting would not help."""
 
 
 class Overloaded(BrokerError):
@@ -278,7 +268,7 @@ class NotOwner(BrokerError):
 
 
 class PartitionMoving(BrokerError):
-    """It has no owner now, or its owner is opening it."""
+    """The partition has no owner now, or its owner is opening it."""
 
     name = "partition-moving"
     http_status = 503
@@ -333,13 +323,12 @@ PARTITION_UNOPENABLE = ErrorCode(
 
 
 def unavailable(message: str, cause: Exception) -> BrokerError:
-    """Make the error by whether a retry can help."""
     hopeless = isinstance(cause, TooFewBookies)
     return PARTITION_UNOPENABLE(message) if hopeless else PartitionUnavailable(message)
 
 
 class PublishOutcomeUnknown(BrokerError):
-    """It may be stored: repeat it with the same producer sequence."""
+    """The batch may be stored: repeat it with the same producer sequence."""
 
     name = "outcome-unknown"
     http_status = 504
@@ -348,8 +337,6 @@ class PublishOutcomeUnknown(BrokerError):
 
 
 class AckOutcomeUnknown(BrokerError):
-    """The acks may be durable; repeating them is harmless."""
-
     name = "ack-outcome-unknown"
     http_status = 504
     kafka = KafkaCode.REQUEST_TIMED_OUT
@@ -365,7 +352,7 @@ class SubscriptionBusy(BrokerError):
 
 
 CUMULATIVE_ACK_NOT_ALLOWED = ErrorCode("cumulative-ack-not-allowed", 422)
-"""It would ack other consumers' messages."""
+"""A cumulative ack would ack other consumers' messages."""
 
 
 class StaleLease(BrokerError):
@@ -410,7 +397,7 @@ BULK_LOAD_ABORTED = ErrorCode("bulk-load-aborted", 409)
 """Some ledgers were given up: write the batch again."""
 
 BATCH_BEGUN = ErrorCode("batch-begun", 409)
-"""A batch that its writer publishes was not begun, or otherwise."""
+"""The batch was not begun, or was begun with other content."""
 
 
 class BatchOutOfOrder(BrokerError):
@@ -459,7 +446,6 @@ class TopicExists(BrokerError):
 
 
 LEDGER_GOING = ErrorCode("ledger-going", 409, retryable=True)
-"""Partitions no longer refer to the ledger, which is being deleted."""
 
 TOO_MANY_SUBSCRIPTIONS = ErrorCode("too-many-subscriptions", 409, KafkaCode.POLICY_VIOLATION)
 
@@ -549,7 +535,6 @@ class SchemaNotFound(BrokerError):
 
 
 INCOMPATIBLE_SCHEMA = ErrorCode("incompatible-schema", 409)
-"""`problems` say why."""
 
 
 class SchemaCheckUnavailable(BrokerError):
@@ -599,8 +584,6 @@ class StaleProducerAccess(BrokerError):
 
 
 class ProducerBusy(BrokerError):
-    """For at most `left_ms` more if the producer is gone."""
-
     name = "producer-busy"
     http_status = 409
 
@@ -623,7 +606,7 @@ class StreamGone(BrokerError):
 
 
 STREAM_CONFLICT = ErrorCode("stream-conflict", 409)
-"""It exists with other properties."""
+"""The stream exists with other properties."""
 
 
 class StreamClosed(BrokerError):
@@ -638,7 +621,7 @@ class StreamClosed(BrokerError):
 
 
 class StreamSequence(BrokerError):
-    """It does not sort after the last."""
+    """The `Stream-Seq` does not sort after the last."""
 
     name = "stream-sequence"
     http_status = 409
@@ -677,14 +660,13 @@ class EpochBegun(BrokerError):
 EMPTY_APPEND = ErrorCode("body-missing", 400)
 
 NOTHING_TO_APPEND = ErrorCode("nothing-to-append", 400)
-"""An empty array."""
 
 CONTENT_TYPE_MISSING = ErrorCode("content-type-missing", 400)
 
 INVALID_STREAM_JSON = ErrorCode("invalid-json", 400)
 
 TOO_MANY_MESSAGES = ErrorCode("too-many-messages", 413)
-"""More than one append may have."""
+"""One append may not have this many."""
 
 STREAM_MESSAGE_TOO_LONG = ErrorCode(MessageTooLong.name, 413)
 

@@ -18,7 +18,6 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.types import PartitionStats
 
 _ROWS_A_TURN = 400
-"""Made in one turn of the loop: some milliseconds."""
 _PARTITIONS_A_TURN = 16
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
@@ -26,7 +25,6 @@ SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5
 class Duties(NamedTuple):
     served: int = 0
     to_move: int = 0
-    """Open partitions that other brokers should have."""
     handed_on: int = 0
     chore_failures: Mapping[str, int] = {}
     leftovers_removed: int = 0
@@ -129,7 +127,7 @@ class Metrics:
         )
 
     async def text(self) -> bytes:
-        """Return Prometheus text, in turns: there may be millions of rows."""
+        """In turns: there may be millions of rows."""
         parts: list[bytes] = []
         for family in self.registry.collect():
             parts.append(_text_of(family))
@@ -166,7 +164,6 @@ class Metrics:
 class _PartitionFigures:
     def __init__(self) -> None:
         self._texts: dict[str, list[bytes]] = {}
-        """By family; the first part of each has the header."""
         self._begin()
 
     def _begin(self) -> None:
@@ -205,7 +202,7 @@ class _PartitionFigures:
         self._rows = 0
 
     def add(self, stats: PartitionStats) -> Iterator[None]:
-        """Add a partition's figures, in steps between which other tasks run."""
+        """Other tasks run between the iterator's steps."""
         where = (str(stats.name.topic_name), str(stats.name.partition))
         self._following.add_metric(where, stats.next_offset)
         self._earliest.add_metric(where, stats.earliest_offset)

@@ -18,10 +18,7 @@ from octavo.metadata.topic_settings import Policies
 
 
 def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | None:
-    """Return why a message would expire before it is due; None if it is delivered.
-
-    The time to live counts from the storing, due or not.
-    """
+    """The time to live counts from the storing, due or not."""
     ttl_ms = policies.ttl_ms
     if due_ms is None or ttl_ms is None or due_ms - now_ms < ttl_ms:
         return None
@@ -46,8 +43,6 @@ def backlog_policy(policies: Policies) -> Literal["hold", "reject", "evict"]:
 
 
 class Stored(NamedTuple):
-    """A ledger's messages from `start` up to `end`, and their bytes."""
-
     start: int
     end: int
     bytes: int
@@ -67,7 +62,6 @@ class Quota(NamedTuple):
     age_ms: int | None
 
     def excess(self, backlog: Backlog) -> float:
-        """Return the backlog as a multiple of the bound."""
         found = 0.0
         if self.bytes is not None:
             found = backlog.bytes / self.bytes
@@ -76,7 +70,6 @@ class Quota(NamedTuple):
         return found
 
     def slowest(self, backlogs: Iterable[Backlog]) -> Backlog | None:
-        """Return the backlog furthest beyond its bound."""
         beyond = [one for one in backlogs if self.excess(one) > 1.0]
         return max(beyond, key=lambda one: (self.excess(one), one.subscription), default=None)
 
@@ -96,7 +89,6 @@ class Quota(NamedTuple):
 
 
 def bytes_from(offset: int, stored: Sequence[Stored]) -> int:
-    """Return the bytes from `offset` on; `stored` ascends."""
     total = 0
     for part in reversed(stored):
         if part.end <= offset:
@@ -107,7 +99,6 @@ def bytes_from(offset: int, stored: Sequence[Stored]) -> int:
 
 
 def room_from(bytes_max: int, stored: Sequence[Stored]) -> int:
-    """Return the first offset with at most `bytes_max` bytes from there on."""
     left = bytes_max
     first = stored[-1].end if stored else 0
     for part in reversed(stored):
@@ -123,8 +114,6 @@ MARKS_MAX = 64
 
 
 class Mark(NamedTuple):
-    """Messages before `offset` were stored by `time_ms`."""
-
     offset: int
     time_ms: int
 
@@ -160,12 +149,10 @@ class Ages:
         return True
 
     def is_due(self, end: int, time_ms: int, span_ms: int) -> bool:
-        """Return whether messages came since the last mark, at least `span_ms` ago."""
         last = self._marks[-1] if self._marks else None
         return end > 0 if last is None else end > last.offset and time_ms - last.time_ms >= span_ms
 
     def stored_before(self, time_ms: int) -> int:
-        """Return the offset before which all messages were stored by `time_ms`."""
         place = bisect_right(self._marks, time_ms, key=lambda mark: mark.time_ms)
         return self._marks[place - 1].offset if place else 0
 

@@ -24,12 +24,9 @@ def has_rates(policies: Policies) -> bool:
 
 
 class Rates:
-    """Times are seconds of a monotonic clock."""
-
     def __init__(self, topics_kept: int = SUBJECTS_KEPT) -> None:
         self._kept = topics_kept
         self._topics: dict[str, tuple[_Bounds, dict[str, Bucket]]] = {}
-        """The last used at the end."""
 
     def wait(self, topic: str, policies: Policies, names: tuple[str, ...], now_s: float) -> Wait:
         found = GO_ON

@@ -157,11 +157,9 @@ class AckRange(NamedTuple):
 class RetryBackoff(NamedTuple):
     first_ms: int
     most_ms: int
-    """The longest wait."""
     factor: float = 2.0
 
     def delay_ms(self, deliveries: int) -> int:
-        """Return the wait after this many deliveries."""
         try:
             return int(min(self.most_ms, self.first_ms * self.factor ** (deliveries - 1)))
         except OverflowError:
@@ -178,11 +176,10 @@ class SubscriptionSettings:
     retry_backoff: RetryBackoff | None = None
     """The wait before a redelivery, unless a nack names a delay."""
     max_deliveries: int | None = setting(None, "max_deliveries", Unit.NUMBER, most=DELIVERIES_MAX)
-    """Then a message goes to the dead-letter topic; None: never."""
+    """After this many deliveries a message goes to the dead-letter topic; None: never."""
     dead_letter_topic: str = ""
     """`namespace/topic`, created with the subscription."""
     dead_letter_subscription: str = ""
-    """Created on that topic, so that retention keeps letters until acked."""
     retry_topic: str = ""
     """Unacked messages move there …"""
     retry_deliveries: int | None = setting(
@@ -190,7 +187,6 @@ class SubscriptionSettings:
     )
     """… after this many deliveries; None: all deliveries are here."""
     retry_subscription: str = ""
-    """A shared subscription on the retry topic, for the other deliveries."""
     consumer_timeout_ms: int = setting(
         2_000, "consumer_timeout", Unit.TIME, most=ACK_TIMEOUT_MS_MAX
     )
@@ -319,8 +315,6 @@ class Published(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Since the partition was opened."""
-
     messages: int
     payload_bytes: int
 
@@ -329,7 +323,6 @@ class Publishing(NamedTuple):
     pending_bytes: int
     pending_bytes_max: int
     producer: str | None
-    """With exclusive access."""
     held_back: tuple[str, ...]
     backlog: tuple[str, str] | None = None
     """A subscription over its quota, and the consequence."""
@@ -341,8 +334,6 @@ class SlowedBy(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """An entry for readers, with its absolute base offset."""
-
     base_offset: int
     ledger_id: int
     entry_id: int
@@ -438,7 +429,6 @@ class SubscriptionStats:
     consumers: tuple[ConsumerStats, ...]
     dead_letters: DeadLetters = NO_DEAD_LETTERS
     retries: DeadLetters = NO_DEAD_LETTERS
-    """Copies into the retry topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +447,6 @@ class PartitionStats:
     producers: int
     subscriptions: Mapping[str, SubscriptionStats]
     kept_because: str = ""
-    """Why retention keeps the oldest ledger."""
     compacted: tuple[int, int, int] | None = None
     """Horizon, messages and bytes of the compacted view."""
     uncompacted: tuple[int, bool] | None = None

@@ -1,9 +1,9 @@
 """The driver of bulk loads: commit, abort, and completing unfinished batches (rules.py).
 
-Any broker may drive any bulk load. A commit that returned is visible in every partition; after a
-retryable error it may be repeated unchanged. Every broker watches all records, and completes
-batches for its own partitions. Before a commit, the parts are checked against metadata and bookies:
-closed ledgers, of this batch and partition, with the promised content.
+A commit that returned is visible in every partition; after a retryable error it may be repeated
+unchanged. Every broker watches all records, and completes batches for its own partitions. Before a
+commit, the parts are checked against metadata and bookies: closed ledgers, of this batch and
+partition, with the promised content.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Checks:
         self._ledgers = ledgers
 
     async def topic(self, namespace: str, topic: str) -> TopicRecord | None:
-        """Read the topic from the store: a watched copy may be of a deleted topic."""
+        """Read the store: a watched copy may be of a deleted topic."""
         try:
             record, _ = await self._records.read_topic(namespace, topic)
         except RecordNotFound:
@@ -69,7 +69,6 @@ class Checks:
         return record if record.stands else None
 
     async def partition_record(self, name: PartitionName) -> PartitionRecord:
-        """Read the partition's record; an empty record if there is none."""
         try:
             return (await self._records.read_partition(*name))[0]
         except RecordNotFound:
@@ -78,7 +77,6 @@ class Checks:
     async def parts(
         self, bulk_load: str, batch: int, offers: Sequence[Offer], at_once: int
     ) -> tuple[BulkLoadPart, ...]:
-        """Check the offers and return the parts for the record."""
         ids = [ledger.ledger_id for offer in offers for ledger in offer.ledgers]
         names = [offer.name for offer in offers]
         if len(set(ids)) < len(ids) or len(set(names)) < len(names):
@@ -110,7 +108,6 @@ class Checks:
         return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
 
     async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
-        """Return the topic and the ids of the partition's ledgers."""
         topic = await self._check_exist(offer.name.topic_name, [offer.name])
         there = {segment.ledger_id for segment in (await self.partition_record(offer.name)).ledgers}
         count = len(there)
@@ -122,7 +119,6 @@ class Checks:
         return topic, there
 
     async def exist(self, names: Iterable[PartitionName]) -> None:
-        """Raise `TopicNotFound` or `PartitionNotFound`."""
         by_topic: dict[TopicName, list[PartitionName]] = {}
         for name in names:
             by_topic.setdefault(name.topic_name, []).append(name)
@@ -248,15 +244,13 @@ class Committed(NamedTuple):
 
 
 class _Seen:
-    """A record as last read; its watch marks it as stale."""
-
     __slots__ = ("changed_ms", "complete", "since_s", "stale", "version", "watch")
 
     def __init__(self, watch: Callable[[Callable[[], None]], Watch]) -> None:
         self.stale = self.complete = True
         self.changed_ms = 0
         self.version = ABSENT
-        """Of an incomplete record."""
+        """The version of an incomplete record."""
         self.since_s = 0.0
         """Since when this broker knows that version."""
         self.watch = watch(self._changed)  # before the first read, so that no change is missed
@@ -287,7 +281,6 @@ class BulkLoads:
         self._cluster = ""
 
     async def cluster(self) -> str:
-        """Return the cluster's unique id."""
         if not self._cluster:
             self._cluster = await self._ledgers.records.instance_id()
         return self._cluster
@@ -341,10 +334,7 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> bool:
-        """Note that the caller publishes this batch; return False if it is committed.
-
-        Raises `BATCH_BEGUN`, `BatchOutOfOrder`, `FOREIGN_BULK_LOAD`, `BULK_LOAD_UNFINISHED`.
-        """
+        """Note that the caller publishes this batch; return False if it is committed."""
         words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
             record, version, offsets = await self._at_turn(bulk_load, batch, load_part, caller)
@@ -365,7 +355,7 @@ class BulkLoads:
     async def _at_turn(
         self, bulk_load: str, batch: int, load_part: LoadPart, caller: Caller
     ) -> tuple[BulkLoadRecord, int, dict[PartitionName, int | None] | None]:
-        """Complete the batches before; return the record, its version, and a repeat's offsets."""
+        """Complete the batches before this batch; also return a repeat's offsets."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
             rules.check_caller(record, caller)
@@ -508,7 +498,6 @@ class BulkLoads:
     async def _finish(
         self, bulk_load: str, record: BulkLoadRecord, load_part: LoadPart
     ) -> dict[PartitionName, int | None]:
-        """Have every missing part inserted; raise `BULK_LOAD_UNFINISHED`."""
         if record.complete:
             return {}
         turn = asyncio.Semaphore(_AT_ONCE)
@@ -554,9 +543,7 @@ class BulkLoads:
         raise _crowded(bulk_load)
 
     async def _drop(self, part: BulkLoadPart, error: OctavoError) -> None:
-        """Delete the ledgers of a part whose topic was deleted; raise `error` if the topic
-        exists.
-        """
+        """Delete a part's ledgers, or raise `error` if its topic exists."""
         await self._store.sync()
         topic = await self._checks.topic(part.namespace, part.topic)
         if topic is not None and part.is_of(topic):

@@ -64,14 +64,14 @@ BULK_LOAD_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
 MARKS_MAX = 64
 """Beyond it, marks of complete batches are pruned."""
 LEDGERS_MAX = 4_000
-"""Of a bulk load, or of a partition that gets some: ZooKeeper limits a record to 1 MB."""
+"""Bounds a bulk load, and a partition that gets some: a record is limited to 1 MB."""
 REFUSED_MAX = 10_000
 """A commit removes its own batch's ledgers."""
 
 
 class Standing(enum.Enum):
     REPEATED = "repeated"
-    """This or a newer batch was committed before."""
+    """This batch, or a newer batch, was committed before."""
     WAITS = "waits"
     """An older batch must be completed first."""
     NEW = "new"
@@ -85,7 +85,6 @@ class Caller(NamedTuple):
 
 
 def digest_of(token: bytes) -> str:
-    """Return the stored digest of a token; "" without a token."""
     return hashlib.sha256(token).hexdigest() if token else ""
 
 
@@ -98,7 +97,7 @@ def check_caller(record: BulkLoadRecord, caller: Caller) -> None:
 
 
 def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
-    """Check that `batch` is the next or an earlier batch."""
+    """Accept the next batch or an earlier batch."""
     expected = record.batch + 1
     if batch <= expected or batch == record.begun:
         return
@@ -205,7 +204,6 @@ def _check_begun(record: BulkLoadRecord, batch: int) -> None:
 
 
 def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
-    """Return the record once all parts are inserted; None if it is complete or newer."""
     if record.batch != batch or record.complete:
         return None
     return replace(record, complete=True)
@@ -229,7 +227,6 @@ def aborting(
 def part_of(
     record: BulkLoadRecord, batch: int, namespace: str, topic: str, partition: int
 ) -> BulkLoadPart | None:
-    """Return the part that this partition may still need to insert."""
     if record.batch != batch or record.complete:
         return None
     name = (namespace, topic, partition)
@@ -247,7 +244,7 @@ def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int
 
 
 def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """Check that a partition takes a large copy, to which no schema applies."""
+    """No schema applies to copies."""
     topic = name.topic_name
     if settings.compaction_after_bytes is not None:
         raise LargeNotTaken(
@@ -262,7 +259,7 @@ def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int)
 
 
 def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:
-    """Return the bulk load's key in a partition's record; ids have no `@`."""
+    """Ids have no `@`."""
     return f"{bulk_load}@{record.since_ms}"
 
 
@@ -271,7 +268,6 @@ def bulk_load_of(mark: str) -> str:
 
 
 def is_loaded(marks: Mapping[str, int], mark: str, batch: int) -> bool:
-    """Return whether the partition has this batch or a newer batch."""
     return marks.get(mark, -1) >= batch
 
 

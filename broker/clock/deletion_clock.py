@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 
 class ClockLimits(NamedTuple):
-    """How far clocks may differ, and how long a claim must last to be believed."""
-
     tolerance_ms: int
     quarantine_ms: int
 
@@ -40,7 +38,7 @@ class DeletionTime(NamedTuple):
     now_ms: int
     doubt: str
     late_ms: int
-    """How far it is behind the claim."""
+    """How far deletions lag behind the claim."""
     date_ms: int
     """The date for a ledger found closed now."""
 
@@ -71,7 +69,6 @@ class DeletionClock:
         return self._counted_ms is not None
 
     def confirm(self, now_ms: int) -> None:
-        """Set the time, which an operator has confirmed."""
         self._believe(now_ms)
         self._highest_ms = now_ms
 
@@ -79,7 +76,6 @@ class DeletionClock:
         self._highest_ms = max(self._highest_ms, highest_ms)
 
     def observe(self, reading: Reading) -> DeletionTime:
-        """Read the clocks, from time to time and whenever the time is needed."""
         tolerance_ms = self._limits.tolerance_ms
         store_ms = reading.wall_ms if reading.store_ms is None else reading.store_ms
         claimed_ms = min(reading.wall_ms, store_ms)

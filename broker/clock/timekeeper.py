@@ -19,7 +19,7 @@ from octavo.metadata.clock import ClockRecord, ClockStore
 
 _log = structlog.get_logger()
 _STALE_BEATS = 3
-"""Then the store's last time is too old for a second clock."""
+"""After this many beats the store's time is too old to serve as the second clock."""
 
 
 class Timekeeper:
@@ -38,7 +38,6 @@ class Timekeeper:
         self._doubted = False
 
     async def beat(self) -> None:
-        """Write the time down and read the store's clock, once per beat."""
         if self._clock is None or not self._clock.has_begun:
             await self._write()  # learn the store's time before ours is written down
         await self._write()
@@ -60,7 +59,6 @@ class Timekeeper:
         return found
 
     async def confirm(self) -> None:
-        """Tell all brokers that our wall clock is right."""
         written = await self._store.write(
             lambda known: replace(
                 known,

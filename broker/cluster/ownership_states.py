@@ -24,7 +24,7 @@ class State(enum.Enum):
     PREPARED = "prepared"
     """The owner is about to hand it to this broker, which has made ledgers."""
     CLAIMING = "claiming"
-    """This broker tries to claim and open it."""
+    """This broker tries to claim and open the partition."""
     SERVING = "serving"
     OFFERED = "offered"
     """Open here while its successor prepares."""

@@ -43,7 +43,6 @@ def coordinator_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo
 
 class KeptGroup:
     def __init__(self, members_max: int, founder: str) -> None:
-        """`founder`: the principal of its first member."""
         self.group = Group(members_max)
         self.founder = founder
         self._changed = asyncio.Event()
@@ -57,7 +56,6 @@ class KeptGroup:
         self._changed = asyncio.Event()
 
     def go_on(self) -> None:
-        """Continue a long assignment in the background, then wake waiting calls."""
         if self.group.is_assigning and self._assigning is None:
             self._assigning = asyncio.ensure_future(self._assign())
             self._assigning.add_done_callback(self._assigned)
@@ -79,7 +77,6 @@ class KeptGroup:
         self.wake()
 
     async def changes(self, until_ms: int) -> None:
-        """Wait until the group has changed, by a call or by time."""
         event_ms = self.group.next_event_ms()
         if event_ms is not None:
             until_ms = min(until_ms, event_ms)
@@ -140,10 +137,7 @@ class Groups:
         wait_ms: int,
         founder: str = "",
     ) -> Membership:
-        """Take a member's call; wait until it should hold other partitions.
-
-        Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
-        """
+        """Wait until the member should hold other partitions."""
         kept = self.open(name, founder)
         group = kept.group
         has_changed = group.beat(

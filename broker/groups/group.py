@@ -40,7 +40,6 @@ HELD_MAX = 65_536
 
 
 def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionName, str]:
-    """Assign each partition to a member by each member's wishes."""
     assigning = Assigning(wants)
     while (found := assigning.step(ASSIGNED_AT_ONCE)) is None:
         pass
@@ -56,7 +55,6 @@ class Assigning:
         self._is_done = False
 
     def step(self, cost: int) -> dict[PartitionName, str] | None:
-        """Examine about `cost` pairs; return the assignment once complete."""
         while cost > 0 and not self._is_done:
             done = next(self._work, None)
             self._is_done = done is None
@@ -116,7 +114,6 @@ class State(enum.Enum):
     STABLE = "stable"
     """Each member holds exactly its partitions."""
     DEAD = "dead"
-    """The coordinator has forgotten it."""
 
 
 class Event(enum.Enum):
@@ -161,7 +158,6 @@ GIVES = frozenset((S.RECONCILING,))
 
 
 def after(state: State, event: Event) -> State:
-    """Raises `AssertionError` if the event cannot happen in this state."""
     try:
         return TABLE[state, event]
     except KeyError:
@@ -178,7 +174,6 @@ class Member:
         self.holds: frozenset[PartitionName] = frozenset()
         """Said to be held, or given since."""
         self.until_ms = 0
-        """When it expires, unless it calls again."""
 
 
 class Membership(NamedTuple):
@@ -223,10 +218,7 @@ class Group:
         session_ms: int,
         now_ms: int,
     ) -> bool:
-        """Take a member's call; return whether something changed for the members.
-
-        Raises `GROUP_FULL`, `FOREIGN_MEMBER`.
-        """
+        """Return whether something changed for the members."""
         ticked = self.tick(now_ms)
         held = frozenset(holds)
         member, event = self.members.get(name), None
@@ -263,10 +255,7 @@ class Group:
         return ticked or event is not None
 
     def given(self, name: str, now_ms: int) -> list[PartitionName]:
-        """Return the member's partitions from now on; it must release all others.
-
-        Empty for a consumer that is no member.
-        """
+        """Return the member's partitions from now on; it must release all others."""
         self.tick(now_ms)
         member = self.members.get(name)
         if member is None:
@@ -281,7 +270,6 @@ class Group:
         return sorted(one for one in member.holds if self._targets.get(one) == name)
 
     def leave(self, name: str, principal: str) -> bool:
-        """Remove a member and its partitions; return whether it was there."""
         member = self.members.get(name)
         if member is None:
             return False
@@ -292,7 +280,7 @@ class Group:
         return True
 
     def tick(self, now_ms: int) -> bool:
-        """Expire silent members, end gathering; return whether that changed something."""
+        """Return whether members expired or gathering ended."""
         before = self.state, self.generation
         gone = [name for name, one in self.members.items() if one.until_ms <= now_ms]
         for name in gone:
@@ -321,7 +309,6 @@ class Group:
         return min(times, default=None)
 
     def _arrival(self, generation: int, session_ms: int, now_ms: int) -> Event:
-        """Return the event of a member that joins and knows this generation."""
         if self.members:
             return Event.JOIN
         if generation > self.generation:
@@ -358,7 +345,6 @@ class Group:
 
     @property
     def is_assigning(self) -> bool:
-        """Call `assign` until it is over."""
         return self._assigning is not None
 
     def _shared(self, name: str, wanted: frozenset[PartitionName]) -> frozenset[PartitionName]:

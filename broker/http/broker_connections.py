@@ -87,9 +87,7 @@ class Door:
         self._open: dict[_Accepted, None] = {}
 
     def check(self, headers: Mapping[str, str]) -> Identity:
-        """Return the identity of the broker that asks for a connection.
-
-        Raises a 403 without a proof, a 426 for another version, `NotOwner` if it means another
+        """Raises a 403 without a proof, a 426 for another version, `NotOwner` if it means another
         broker.
         """
         return node_identity(self._checked(headers).asking)

@@ -33,7 +33,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 CURL_DATA = "application/x-www-form-urlencoded"
-"""What `curl -d` sends by default; taken as JSON where only JSON is possible."""
+"""What `curl -d` sends by default; accepted where only JSON is possible."""
 OWNER_HEADER = "Octavo-Owner"
 INCARNATION_HEADER = "Octavo-Incarnation"
 """The topic's incarnation: in answers, and in calls that mean only that."""
@@ -45,7 +45,6 @@ _UNKNOWN_FIELD = re.compile(
     r"Object contains unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL
 )
 _STEP = re.compile(r"\.(\w+)|\[[^]]*\]")
-"""A step of a field's path: a name, or an element of a list."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)[Tt ](?P<minute>\d\d:\d\d)"
@@ -103,14 +102,12 @@ class Call:
         self.request = request
         self.grant: Grant | None = None
         self.ends_with: Problem | None = None
-        """Why this broker ends an endless answer."""
         self.headers: Mapping[str, str] = request.headers
         self.route = route
         self.variables = variables
         self.services = services
         self.owner_url = services.url
         self.incarnation = request.headers.get(INCARNATION_HEADER)
-        """The incarnation that the caller means; None: any."""
         self.served_incarnation = ""
         self.query = _parse_query(query_text, route) if query_text else {}
         self.body_is_spent = False
@@ -120,7 +117,6 @@ class Call:
         self.unpaid = False
         """The body is charged as it arrives: its length is unknown or unused."""
         self.messages = 0
-        """Messages stored or in the answer, as far as known."""
         self._body: bytes | None = None
         self._held_bytes = 0
         self._held_as: tuple[str, ...] = ()
@@ -155,7 +151,6 @@ class Call:
 
     @property
     def names_incarnation(self) -> bool:
-        """Whether the client says which incarnation it means."""
         return INCARNATION_HEADER in self.request.headers
 
     @property
@@ -173,8 +168,8 @@ class Call:
         return gate.may(self.identity, Operation.DESCRIBE, Resource(kind, "/".join(names)))
 
     def told(self, error: BaseException) -> Problem:
-        """Return the problem for this caller: it must not quote a schema that the caller may not
-        see.
+        """Return the problem for this caller, without quoting a schema that is hidden from the
+        caller.
         """
         problem = problem_of(error)
         if problem.code != SchemaMismatch.name:
@@ -190,7 +185,6 @@ class Call:
         return gate.may_some(self.identity, Resource(kind, "/".join([*names, ""])))
 
     async def ask_again(self) -> None:
-        """Check that the call would still be admitted, or raise a `Problem`."""
         gate = self.services.gate
         assert self.grant is not None
         if gate.holds(self.grant):
@@ -218,7 +212,7 @@ class Call:
         return found
 
     def duration_ms(self, name: str, default_ms: int, most_ms: int) -> int:
-        """Return a time span from the query: seconds, or with a unit as in `500ms`."""
+        """Read seconds, or a number with a unit as in `500ms`."""
         text = self.query.get(name)
         if text is None:
             return default_ms
@@ -241,11 +235,10 @@ class Call:
 
     @property
     def body_was_read(self) -> bool:
-        """Whether the whole body is in memory, so that the call can be repeated."""
         return self._body is not None
 
     async def read_body(self, bytes_max: int | None = None) -> bytes:
-        """Read the whole body, once; raise a 413 or, if too slow, a 408."""
+        """Raise a 413 for a long body, a 408 for a slow body."""
         if self._body is not None:
             return self._body
         config = self.services.config
@@ -320,7 +313,6 @@ class Call:
         return parts
 
     async def hold(self, size: int) -> None:
-        """Count `size` bytes of this body as held in memory from now on."""
         more = size - self._held_bytes
         if not self._held_bytes and self.grant is not None:
             self._held_as = self.services.quotas.sharers(
@@ -342,9 +334,8 @@ class Call:
         return self.request.remote or "unknown"
 
     async def _arrived(self, patience_ms: int) -> bytes:
-        """Return the bytes that have arrived; empty at the body's end.
-
-        Raises `TimeoutError` when nothing comes for `patience_ms`, or the body loses its place.
+        """Raises `TimeoutError` when nothing comes for `patience_ms`, or the body loses its
+        place.
         """
         content = self.request.content
         waited_s, patience_s = 0.0, patience_ms / 1000
@@ -376,10 +367,7 @@ class Call:
             raise TimeoutError
 
     async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the body in pieces; raise a 408 when it stalls.
-
-        With `idle_ms`: yields an empty piece, once, when nothing came for that time.
-        """
+        """With `idle_ms`: yields an empty piece, once, when nothing came for that time."""
         if self._body is not None:  # the body was read for an unreachable owner
             yield self._body
             return
@@ -415,7 +403,6 @@ class Call:
             await self.services.quotas.came(self, len(chunk))
 
     async def continue_if_asked(self) -> None:
-        """Send `100 Continue` to a client that waits for it (curl)."""
         if self.headers.get("Expect", "").lower() == "100-continue":
             writer = self.request.writer
             await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -424,10 +411,7 @@ class Call:
     async def read_json(
         self, kind: type[Body], *, required: bool = True, bytes_max: int = JSON_BYTES_MAX
     ) -> Body:
-        """Decode the body as a JSON object, in one turn of the loop.
-
-        `bytes_max`: for calls with longer bodies than usual.
-        """
+        """`bytes_max`: for calls with longer bodies than usual."""
         body = await self.read_body(bytes_max)
         if not body.strip():
             if required:
@@ -459,7 +443,6 @@ class Call:
 
 
 def decode_json(body: bytes, kind: type[Body]) -> Body:
-    """Decode `body`; raise a 400 if it is not JSON, a 422 if it has another shape."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -494,7 +477,6 @@ def _known_fields(kind: type, error: str) -> str:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Convert `10s`, `500ms`, `2m`, `1.5h`, `7d`, or `10` (seconds) to ms."""
     found = _DURATION.fullmatch(text)
     return int(float(found[1]) * _UNIT_MS[found[2]]) if found else None
 

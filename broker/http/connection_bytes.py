@@ -14,10 +14,9 @@ import re
 from functools import lru_cache
 
 REFUSED_HEAD = b"\xf0\x80"
-"""Every reader refuses it: its reserved bits are set."""
 FRAMES_A_STEP = 100
 FRAGMENTS_MAX = 1_000
-"""Of a message of at most 1 MiB; empty fragments count."""
+"""A message has at most 1 MiB, but its fragments may be empty."""
 _MASK = 0x80
 _OP = 0x0F
 _DATA_OP_MAX = 2
@@ -38,7 +37,6 @@ class Masks:
         self._left = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Return a step's masked frames; hold back what is not allowed, and all after it."""
         if self.failed:
             return b""
         data, self._head, self.held = self._head + self.held + data, b"", b""
@@ -66,14 +64,13 @@ class Masks:
         return data
 
     def _counts(self, first: int) -> bool:
-        """Count a frame; return False for a fragment beyond the limit."""
         if first & _OP <= _DATA_OP_MAX:
             self._fragments = self._fragments + 1 if not first & _OP else 1
         return self._fragments <= FRAGMENTS_MAX
 
 
 def _head_bytes(data: bytes, at: int) -> int:
-    """Return the length of the head at `at`; −1 when it has no mask."""
+    """−1 when the head has no mask."""
     if len(data) - at < 2:
         return 2
     second = data[at + 1]
@@ -89,7 +86,6 @@ def _payload_bytes(data: bytes, at: int) -> int:
 
 
 HEAD_BYTES_KEPT = 2048
-"""A longer head is unlikely to be repeated."""
 _HEADS_KEPT = 1024
 _LOST = -1
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*(?=\r\n)")
@@ -119,7 +115,7 @@ class RequestEdges:
 
 
 def _body_bytes_of(head: bytes) -> int:
-    """Return the body's length by this head; −1 if it is unclear."""
+    """−1 if the head is unclear."""
     lower = head.lower()
     lengths = _LENGTH.findall(lower)
     if len(lengths) > 1 or _OTHER_FRAMING.search(lower):

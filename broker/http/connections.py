@@ -67,7 +67,6 @@ class _MaskedFrames:
 
 
 TakeFastPublish = Callable[[bytes, bytes, "Connection"], bool]
-"""Returns whether it answers a request without aiohttp (api/fast_publish.py)."""
 
 
 class Connection(web.RequestHandler):
@@ -79,14 +78,12 @@ class Connection(web.RequestHandler):
     def __init__(self, manager: web.Server, short_way: TakeFastPublish, **options: Any) -> None:
         super().__init__(manager, **options)
         self.reserved = False
-        """It came when all ordinary places were taken."""
+        """The connection came when all ordinary places were taken."""
         self.counted_as = ""
-        """The principal that its place counts for; empty before its first call."""
         self.peer = "unknown"
         self.head = b""
-        """Of the plain request that aiohttp handles now."""
+        """The head of the plain request that aiohttp handles now."""
         self.verdict: BaseException | None = None
-        """The fast publish path's result for it."""
         self._frames: _MaskedFrames | None = None
         self._lost: Callable[[], None] | None = None
         self._end: asyncio.Future[None] | None = None
@@ -94,11 +91,9 @@ class Connection(web.RequestHandler):
         self._short_way = short_way
         self._edges = RequestEdges()
         self._taken = b""
-        """The request that the fast publish path is answering …"""
         self._later: list[bytes] = []
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        """Turn the connection into a WebSocket."""
         in_front: Any = _MaskedFrames(parser, self)
         super().set_parser(in_front, data_received_cb)
 
@@ -198,7 +193,6 @@ class Connection(web.RequestHandler):
             self._go_on()
 
     def take_verdict(self) -> BaseException:
-        """Return the verdict, for a single request, and forget it."""
         verdict, self.verdict = self.verdict, None
         assert verdict is not None
         return verdict

@@ -5,8 +5,8 @@ change from another site is refused. A foreign name can point to this address (D
 `Host` must be ours. Pure; modelled on Go's `CrossOriginProtection`.
 
 Pages of `allowed_origins` may make every call, with credentials that they send themselves.
-Credentials that the browser adds are never used: no answer has `Access-Control-Allow-Credentials`,
-and no cookie is set.
+Credentials that the browser adds are never used: answers lack `Access-Control-Allow-Credentials`,
+and cookies are not set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _OWN_SITES = frozenset(("same-origin", "none"))
 HSTS_S = 30 * 24 * 3600
 """A browser that loaded the page by TLS uses only TLS this long."""
 PREFLIGHT_S = 600
-"""How long a browser need not repeat a preflight."""
 
 PAGE_HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
@@ -46,11 +45,9 @@ PAGE_HEADERS: Mapping[str, str] = {
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-"""Their own style sheet, no scripts, nothing fetched."""
 
 
 SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""Other answers: no origin, no scripts, no frames."""
 PASSIVE_TYPES = frozenset(
     (
         "application/json",
@@ -150,7 +147,6 @@ def check_lease(headers: Mapping[str, str], origins: Collection[str]) -> None:
 def preflight(
     method: str, headers: Mapping[str, str], origins: Collection[str]
 ) -> Mapping[str, str] | None:
-    """Answer a CORS preflight for a listed site; else return None."""
     origin = headers.get("Origin")
     if (
         method != "OPTIONS"

@@ -31,7 +31,6 @@ FORK_SUB_OFFSET_HEADER = "Stream-Fork-Sub-Offset"
 
 PATH = "/v1/durable-streams/"
 FIRST_UNSHOWN = 10**16
-"""These do not fit into sixteen digits."""
 HIGHEST_NUMBER = 2**53 - 1
 """The highest whole number that JavaScript represents exactly."""
 CURSOR_INTERVAL_S = 20
@@ -106,7 +105,7 @@ def joined(values: Sequence[bytes], *, is_json: bool) -> bytes:
 
 
 def is_text(content_type: str) -> bool:
-    """Return whether events carry text, not base64: text in other charsets than UTF-8 cannot go."""
+    """Events carry other charsets than UTF-8 in base64."""
     kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
     charsets = [part.partition("=")[2].strip() for part in parameters if part[:7] == "charset"]
     if any(one.strip('"') not in ("utf-8", "utf8", "us-ascii") for one in charsets):
@@ -115,7 +114,6 @@ def is_text(content_type: str) -> bool:
 
 
 LOOK_BACK_BYTES = 3
-"""The most bytes of an unfinished UTF-8 character."""
 
 
 class EventText:
@@ -126,7 +124,6 @@ class EventText:
     """
 
     def __init__(self, before: bytes = b"") -> None:
-        """`before`: at least `LOOK_BACK_BYTES` just before the text."""
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(before)
         self._ended_with_return = before[-1:] == b"\r"

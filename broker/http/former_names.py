@@ -85,7 +85,6 @@ class FormerNames:
 
 
 async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web.StreamResponse:
-    """Run `handler`; mark its answer as deprecated, with former error codes."""
     try:
         response = await handler(call)
     except ConnectionError:

@@ -48,7 +48,6 @@ async def with_owner(
     *,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """Return the result of `here` or `there`, depending on the owner; raise its `Problem`."""
     services = call.services
     try:
         return await routing.with_owner(
@@ -66,10 +65,7 @@ async def with_owner(
 
 
 async def topic_of(call: Call) -> TopicInfo:
-    """Return the topic in the path; the call is about this incarnation only.
-
-    Raises `TopicReplaced` when the caller means an earlier incarnation.
-    """
+    """Raises `TopicReplaced` when the caller means an earlier incarnation."""
     try:
         info = await call.services.broker.topics.get(call.topic, call.incarnation)
     except TopicChanged as error:
@@ -85,8 +81,6 @@ Ship = Callable[[Owner], Awaitable[web.StreamResponse]]
 
 
 async def at_owner(call: Call, name: PartitionName, here: Handle, ship: Ship) -> web.StreamResponse:
-    """Answer by `here`, by `ship` at another broker, or by a 307."""
-
     async def there(owner: Owner) -> web.StreamResponse:
         if _prefers_redirect(call):
             return _redirect(call, owner)
@@ -112,8 +106,6 @@ async def redirected(
 
 
 async def note_owner(call: Call, name: PartitionName) -> None:
-    """Find the owner for the answer's head."""
-
     async def nothing(_: object) -> None:
         return None
 
@@ -135,10 +127,7 @@ async def operate(
     identity: Identity | None = None,
     at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
-    """Run an operation at the partition's owner; return its answer.
-
-    `is_part`: the call has no single owner. `at_hand` runs it here with the call's data.
-    """
+    """`is_part`: the call has no single owner. `at_hand` runs it here with the call's data."""
     services, name = call.services, operation.name
     before = call.owner_url
 
@@ -189,10 +178,7 @@ async def operate_group(call: Call, operation: GroupOperation, kind: type[Result
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:
-    """Await many calls, some at a time; return their results in order.
-
-    One begins in each turn of the loop: work here takes about a millisecond.
-    """
+    """One begins in each turn of the loop: work here takes about a millisecond."""
     beginning = asyncio.Lock()
     left = iter(enumerate(asked))
     found: dict[int, Result | BaseException] = {}

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 
 OnUnauthenticated = Callable[[str, str, str], None]
-"""Called with address, call and reason."""
 CheckBroker = Callable[[Mapping[str, str]], Identity]
-"""Returns the calling broker, or raises the refusal of another caller."""
 
 
 class HasCertificate(Protocol):
@@ -49,7 +47,6 @@ class Grant(NamedTuple):
     identity: Identity
     generation: int
     shown: Shown | None = None
-    """The proof that the caller showed to this broker."""
 
 
 class Wakes:
@@ -141,7 +138,6 @@ class Gate(Authorizer):
         return self._authenticator.at_hand(grant.shown) == grant.identity
 
     def holds_for(self, grant: Grant, connection: HasCertificate) -> bool:
-        """Return whether the grant holds for a call with the same headers on this connection."""
         if self.secured:
             certificate = None if grant.shown is None else grant.shown.certificate
             if connection.certificate != certificate:
@@ -202,7 +198,6 @@ class Gate(Authorizer):
     def _check_internal(
         self, identity: Identity, route: Route, variables: Mapping[str, str], peer: str
     ) -> None:
-        """Refuse calls that change the brokers' own topics."""
         if variables.get("namespace") not in INTERNAL_NAMESPACES:
             return
         for right in route.needs.rights:

@@ -1,8 +1,8 @@
 """Limit the bodies in memory, by shares of addresses, principals and namespaces.
 
 Answers that readers have not taken may use half of the limit. An address may hold three quarters, a
-known principal half, with its forwarded calls: so others have room. A quota of `memory` may allow
-less. Bytes count when they arrive. A body without room waits a moment, then is refused.
+known principal half, with its forwarded calls: so others have room. Bytes count when they arrive. A
+body without room waits a moment, then is refused.
 
 While more than half is taken, slow bodies lose their places: the more is taken, the faster a body
 must arrive (`pace_least`).
@@ -17,14 +17,12 @@ from collections.abc import Callable
 from octavo.broker.errors import Overloaded
 
 ROOM_WAIT_S = 2.0
-"""How long a body waits for room."""
 NAMESPACE = "namespace:"
 PACE_FULL_BYTES_S = 64 * 1024
 """Needed when all room is taken, down to none when half is."""
 
 
 def pace_least(held: int, bytes_max: int) -> float:
-    """Return the bytes per second that a body needs to keep its place."""
     half = bytes_max // 2
     return 0.0 if held <= half else PACE_FULL_BYTES_S * (held - half) / (bytes_max - half)
 
@@ -38,9 +36,7 @@ class HeldBytes:
         self._principal_bytes_max = bytes_max // 2
         self._by_peer: Counter[str] = Counter()
         self._by_subject: Counter[str] = Counter()
-        """By principal, and by namespace as `namespace:payments`."""
         self.quota_of: Callable[[str], int | None] = lambda _: None
-        """None: no quota."""
         self._waiting: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
     def describe(self) -> dict[str, int]:
@@ -58,7 +54,6 @@ class HeldBytes:
 
     @property
     def pressed(self) -> bool:
-        """Whether memory is scarce, so that idle bodies lose their places."""
         return self._held > self._bytes_max // 2
 
     @property
@@ -66,10 +61,7 @@ class HeldBytes:
         return pace_least(self._held, self._bytes_max)
 
     async def take(self, peer: str, size: int, *subjects: str) -> None:
-        """Count `size` more bytes; wait a moment for room.
-
-        `subjects`: principal and namespace, in whose shares they count.
-        """
+        """`subjects`: principal and namespace, in whose shares they count."""
         if not self.try_take(peer, size, *subjects):
             await self._wait_for_room(peer, size, subjects)
             self._count(peer, size, subjects)
@@ -81,11 +73,11 @@ class HeldBytes:
         return True
 
     def part(self, size: int) -> int:
-        """Return `size`, or less if only less always finds room."""
+        """Return `size`, bounded so that it always finds room."""
         return min(size, self._bytes_max // 8)
 
     def has_room_to_send(self, size: int) -> bool:
-        """Return whether these bytes may be sent: half of the limit is for bodies."""
+        """Half of the limit is for bodies."""
         return (
             self._going_out + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
         )
@@ -103,7 +95,7 @@ class HeldBytes:
             self.give_back(peer, -size)
 
     def check_answer(self, peer: str, size: int) -> None:
-        """Check that an answer in memory may be sent, without waiting; one always may."""
+        """One answer at a time may always be sent."""
         peer_max = self._bytes_max // 2 - self._bytes_max // 8
         if self._going_out and not (
             self.has_room_to_send(size) and self._by_peer[peer] + size <= peer_max

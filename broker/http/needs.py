@@ -22,7 +22,6 @@ class Right(NamedTuple):
     operation: Operation
     kind: Kind
     names: tuple[str, ...] = ()
-    """Variables of the path, in the order of the resource's name."""
     some: bool = False
     """A right on any resource below is enough."""
     instead: Right | None = None
@@ -42,9 +41,7 @@ class Right(NamedTuple):
 class Needs(NamedTuple):
     rights: tuple[Right, ...] = ()
     is_open: bool = False
-    """No identity is needed."""
     is_inner: bool = False
-    """Only brokers may call."""
     in_body: bool = False
     """The handler first checks topics that the body names."""
 
@@ -71,7 +68,6 @@ def of_cluster(operation: Operation) -> Needs:
 
 
 def of_subscription(operation: Operation) -> Needs:
-    """Also needs `consume` on the topic."""
     return Needs((Right(operation, Kind.SUBSCRIPTION, _SUBSCRIPTION), _CONSUME_TOPIC))
 
 

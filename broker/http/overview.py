@@ -29,9 +29,7 @@ from octavo.metadata.topics import NAMESPACES_ROOT, TOPICS_ROOT
 
 Value = TypeVar("Value")
 ANSWER_WITHIN_S = 0.08
-"""A healthy store answers in milliseconds."""
 OUT_OF_REACH_WAIT_S = 0.5
-"""For a store that is known to be unreachable."""
 
 
 class Down(NamedTuple):
@@ -39,7 +37,6 @@ class Down(NamedTuple):
 
     bookie_id: str
     info: BookieInfo | None
-    """The last registration seen; None: none was."""
     since_ms: int
     """When this broker first missed it, by the wall clock."""
 
@@ -53,12 +50,11 @@ class Seen(NamedTuple):
     bookies: dict[str, BookieInfo] | None
     """None: not read since this broker started."""
     down: list[Down] | None
-    """The other bookies, by id."""
     topics: list[str] | None
     stale: list[str]
     """Which of `bookies`, `brokers` and `topics` may be out of date."""
     stale_since_ms: int
-    """By the wall clock; 0: nothing is."""
+    """By the wall clock; 0 if nothing is stale."""
 
 
 class Overview:
@@ -82,7 +78,6 @@ class Overview:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to watch and read at once: later the store may be gone."""
         self._bookies = WatchedRecord(self._read_bookies, self._spawn)
         self._topics = WatchedRecord(self._read_topics, self._spawn)
         self._store.on_session(lambda _: self._note_contact())
@@ -104,12 +99,10 @@ class Overview:
 
     @property
     def out_of_reach_since_ms(self) -> int:
-        """Since when the store is unreachable, by the wall clock; 0 if reachable."""
         self._note_contact()
         return self._lost_ms
 
     async def look(self) -> Seen:
-        """Return the known state, as new as possible in time."""
         await asyncio.gather(self._soon(self._bookies), self._soon(self._topics))
         since_ms = self.out_of_reach_since_ms
         if since_ms:
@@ -126,7 +119,7 @@ class Overview:
         return await self._registry.known()
 
     async def prompt(self, asked: Awaitable[Value]) -> Value:
-        """Await the store; raise `MetadataUnavailable` soon when it is unreachable."""
+        """Raise `MetadataUnavailable` soon when the store is unreachable."""
         since_ms = self.out_of_reach_since_ms
         if not since_ms:
             return await asked
@@ -207,7 +200,6 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 """Browsers accept only this style sheet (csrf.py)."""
 
 ROWS_SHOWN_MAX = 500
-"""The page says how many more there are."""
 _NAMED_MAX = 10
 _UNKNOWN = "Unknown: the metadata store has not answered since this broker started."
 
@@ -219,7 +211,7 @@ def page(
     url: str,
     now_ms: int,
 ) -> str:
-    """Return the page, which reloads itself; `more`: partitions not shown."""
+    """`more`: how many partitions are not shown."""
     session = figures["metadata"]["session"]
     mark = "" if session == "connected" else ' class="bad"'
     return "".join(
@@ -386,7 +378,7 @@ def _link(target: str, text: str | None = None) -> str:
 
 
 def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], nothing: str) -> str:
-    """Return a table; columns with a `#` head have numbers."""
+    """A column whose head begins with `#` has numbers."""
     rows = list(rows)
     if not rows:
         return f"<h2>{title}</h2><p class=sub>{escape(nothing)}</p>"

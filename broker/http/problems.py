@@ -66,7 +66,6 @@ class Problem(OctavoError):
         return members
 
     def response(self, instance: str | None = None) -> web.Response:
-        """Make the answer; a 429 or 503 says when to come back."""
         answer = web.Response(
             status=self.status,
             body=msgspec.json.encode(self.body(instance)) + b"\n",
@@ -84,7 +83,6 @@ def readable(text: str) -> str:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return an exception's problem; log a bug's trace."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, kinds.Refused):

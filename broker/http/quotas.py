@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from octavo.metadata.store import MetadataStore
 
 _STREAMED = "application/x-ndjson"
-"""Bodies without a length limit, charged as they arrive."""
 _BRINGS = (Charge.PUBLISHES, Charge.UPLOADS)
 
 
@@ -83,7 +82,7 @@ class HttpQuotas(OperationQuotas):
     def at_hand(
         self, connection: Counted, principal: str, topic: TopicName, size: int, *, owned: bool
     ) -> Wait | None:
-        """Charge a message on the fast publish path; return the wait; None: use the normal path."""
+        """Return the wait; None: use the normal path."""
         now_s = self.now_s()
         if self.on and any(
             self._limits.bounds(one, "processor_ms", now_s)
@@ -116,7 +115,7 @@ class HttpQuotas(OperationQuotas):
             )
 
     def gave_piece(self, call: Call, size: int) -> None:
-        """Charge a piece of a long answer: a client that breaks off pays for its part."""
+        """A client that breaks off pays for its part."""
         if self.on and not call.is_streaming and call.route.charge is Charge.TAKES:
             self._limits.charge(call.identity.name, bytes_out=size, now_s=self.now_s())
 
@@ -126,7 +125,6 @@ class HttpQuotas(OperationQuotas):
             self._limits.charge(call.identity.name, bytes_in=max(0, more), now_s=self.now_s())
 
     async def came(self, call: Call, size: int) -> None:
-        """Charge a piece of a body of unknown length; wait until the debt is paid."""
         if self.on and call.unpaid:
             self.paid(call, size)
             await self._until_paid(call.identity.name, bytes_in=0, messages_in=0)
@@ -193,7 +191,6 @@ class HttpQuotas(OperationQuotas):
 
 
 def wait_of(error: BaseException) -> float:
-    """Return a refused call's wait in seconds; 0 for other errors."""
     if isinstance(error, QuotaExceeded):
         return error.wait_s
     if isinstance(error, Problem) and error.code == QuotaExceeded.name and error.can_retry:

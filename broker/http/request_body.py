@@ -32,8 +32,6 @@ _DEFLATE_METHOD = 8
 
 
 class Decompressor:
-    """`feed` a body as it arrives, then `finish`; both raise a `Problem`."""
-
     def __init__(self, encoding: str) -> None:
         assert encoding in ENCODINGS
         self._encoding = encoding
@@ -108,7 +106,6 @@ _KINDS = {
 
 
 def in_words(error: str) -> str:
-    """Return a decoder's error in plain words, if its form is known."""
     if found := _EXPECTED.fullmatch(error):
         wanted = " or ".join(_kind(one) for one in found["wanted"].split(" | "))
         bound = found["bound"].strip().replace("of length", "of a length")

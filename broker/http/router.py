@@ -25,7 +25,6 @@ Struct = type[msgspec.Struct]
 PATH_BYTES_MAX = 4096
 _OF_NAMESPACES = ("topics", "durable-streams", "explain")
 NO_SUCH_CALL = "no-such-call"
-"""Also of older brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,6 @@ class Router:
             step.routes[route.method] = (route, tuple(path_names(route.path)))
 
     def _hint(self, method: str, path: str) -> str:
-        """Return a hint if adding the namespace `public` would make it a call."""
         head, version, kind, *rest = [*path.split("/"), "", "", ""][:3] + path.split("/")[3:]
         if head or version != "v1" or kind not in _OF_NAMESPACES or not rest or rest[0] == "public":
             return ""
@@ -131,7 +129,6 @@ class Router:
         return f"; was the namespace forgotten? {method} {whole[:200]} is possible"
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """Return the route and the decoded variable steps; raise a 400, 404, 405."""
         return self._find(method, path, tells=True)
 
     def _find(self, method: str, path: str, *, tells: bool) -> tuple[Route, dict[str, str]]:

@@ -57,16 +57,13 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024
 WATCHED_BYTES = 64 * 1024
-"""A longer answer may not fit into the socket."""
 READ_BUFFER_BYTES = 128 * 1024
 """Reading pauses when a handler is behind by twice this."""
 GONE_CHECK_S = 1.0
-"""How often a waiting call checks that its client is there."""
 CLIENT_GONE = 499
 """For the metrics only; never sent."""
 UNKNOWN_CALL = "unknown"
 STREAM_CALLS = {"read": "follow", "read_of_partition": "follow"}
-"""Endless answers are counted under these names."""
 
 log = structlog.get_logger()
 
@@ -171,7 +168,6 @@ class BrokerServer:
         return self._services.url
 
     async def start(self) -> None:
-        """Listen, register, take part."""
         config = self._config
         host, port = self._broker.config.host, self._broker.config.port
         self._http = ConnectionServer(
@@ -218,7 +214,7 @@ class BrokerServer:
         return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Hand partitions over, stop listening, finish requests, close; may be called twice."""
+        """May be called twice."""
         if self._http is None or self._services.leaving:
             return
         self._services.leaving = True
@@ -308,7 +304,7 @@ class BrokerServer:
         return response
 
     async def _send_watched(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Send a long answer; cut off a client that takes nothing for `stall_timeout_ms`."""
+        """Cut off a client that takes nothing for `stall_timeout_ms`."""
 
         async def send() -> None:
             await response.prepare(request)
@@ -351,10 +347,7 @@ class BrokerServer:
         return await self._run_while_wanted(call, connection)
 
     async def _run_while_wanted(self, call: Call, connection: Connection) -> web.StreamResponse:
-        """Run a call that may wait long; end it early if it is no longer wanted.
-
-        When its client goes, this broker stops, or its caller loses the right.
-        """
+        """When its client goes, this broker stops, or its caller loses the right."""
         services = self._services
         task = asyncio.ensure_future(services.quotas.measured(call))
         try:
@@ -414,7 +407,6 @@ async def _denied(call: Call) -> Problem | None:
 
 
 def _cut(request: web.BaseRequest) -> web.Response:
-    """Close a connection whose client has gone, or whose answer broke off."""
     if request.transport is not None:
         request.transport.close()
     return web.Response(status=CLIENT_GONE)

@@ -83,7 +83,6 @@ class Services:
     remote: Remote
     door: TakesBrokers
     run_id: str
-    """Unique to this run of the broker."""
     rules: BrokerRules
     operations: Operations
     gate: Gate

@@ -71,7 +71,7 @@ class Page:
 
     @property
     def placed(self) -> bytes:
-        """The batches, each after its ledger and entry; made once for all readers."""
+        """Made once for all readers."""
         if not self._placed:
             parts: list[bytes] = []
             start = 0
@@ -83,7 +83,7 @@ class Page:
         return self._placed
 
     def written(self, kind: str) -> bytes:
-        """Return the bytes in this format; made once for all readers."""
+        """Made once for all readers."""
         if self.batches:
             return self.batches
         found = self._written.get(kind)
@@ -118,7 +118,6 @@ class Pages:
             task.cancel()
 
     async def at(self, place: Place, fetch: Callable[[], Awaitable[Page]]) -> Page:
-        """Return the page at this place, sharing a fetch that is under way."""
         task = self._fetching.get(place)
         if task is None:
             task = asyncio.ensure_future(fetch())
@@ -135,11 +134,9 @@ class Pages:
 LIVES_S = 15.0
 """After this time an event stream gets a comment, as a sign of life."""
 COUNTED_FROM_BYTES = 16 * 1024
-"""Longer pieces count among the held bytes."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 LAST_WORD_S = 1.0
-"""For a stopping broker's last word."""
 
 Result = TypeVar("Result")
 
@@ -157,7 +154,7 @@ class StreamPlaces:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Take a place while the block lasts; raise a 503 when all are taken."""
+        """Raise a 503 when all places are taken."""
         if self.taken >= self._most:
             raise Problem(
                 503,
@@ -188,15 +185,13 @@ class Stream:
         return self._call.request.method == "HEAD"
 
     async def begin(self) -> None:
-        """Send the head; then no other answer is possible."""
         self.response.content_type = self.kind
         write_head(self._call, self.response)
         await self.response.prepare(self._call.request)
 
     async def send(self, data: bytes, messages: int = 0, *, is_counted: bool = False) -> None:
-        """Send a piece; raise `TimeoutError` if the reader takes nothing.
-
-        Waits if `messages` exceed the caller's quota. `is_counted`: the bytes are counted as held.
+        """Waits if `messages` exceed the caller's quota. `is_counted`: the bytes are counted as
+        held.
         """
         if not is_counted:
             await count(self._call, len(data))
@@ -260,7 +255,7 @@ async def count(call: Call, size: int) -> None:
 
 
 class Holding:
-    """Counts all bytes that a stream holds; `count` then counts a single piece."""
+    """Counts all bytes that a stream holds."""
 
     def __init__(self, call: Call) -> None:
         self._held = call.services.held
@@ -268,14 +263,13 @@ class Holding:
         self._bytes = 0
 
     async def more(self, size: int) -> int:
-        """Count up to `size` bytes, once there is room; return how many."""
+        """Return how many bytes were counted; there may be less room."""
         size = self._held.part(size)
         await self._held.room_to_send(size)
         self.add(size)
         return size
 
     def add(self, size: int) -> None:
-        """Count held bytes; negative: fewer."""
         self._bytes += size
         self._held.count_going_out(self._peer, size)
 

@@ -13,7 +13,7 @@ from octavo.broker.types import StoredBatch
 from octavo.protocol.batch import BatchHeader, with_base_offset
 
 _OVERHEAD_BYTES = 512
-"""What a small batch costs besides its bytes."""
+"""The cost of a small batch besides its bytes."""
 _COMPACT_AFTER = 1024
 
 
@@ -55,7 +55,6 @@ class PartitionTail:
         self._bases: list[int] = []
         self._batches: list[CachedBatch | None] = []
         self._start = 0
-        """Index of the oldest batch that is still here."""
         self._gone = False
 
     def __len__(self) -> int:
@@ -77,7 +76,7 @@ class PartitionTail:
         self._cache.added(self, batch.cost_bytes)
 
     def read(self, offset: int, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Return batches from the batch that contains `offset`; [] if not cached."""
+        """Empty if `offset` is not cached."""
         first = self.first_offset
         if first is None or offset < first:
             return []
@@ -106,7 +105,6 @@ class PartitionTail:
         return None
 
     def clear(self) -> None:
-        """Free the memory of a closed partition, and keep nothing more."""
         self._gone = True
         left = [batch.cost_bytes for batch in self._batches[self._start :] if batch]
         self._cache.removed(sum(left), len(left))
@@ -133,7 +131,6 @@ class TailCache:
         self._bytes_max = bytes_max
         self._order: deque[PartitionTail] = deque()
         self._cleared = 0
-        """How many entries of `_order` belong to cleared tails."""
         self.cached_bytes = 0
 
     def partition(self) -> PartitionTail:
@@ -148,7 +145,7 @@ class TailCache:
             self.cached_bytes -= oldest.evict_oldest()
 
     def removed(self, cost_bytes: int, batches: int) -> None:
-        """Note a cleared tail; drop such tails once they are half of the order."""
+        """Drop cleared tails once they are half of the order."""
         self.cached_bytes -= cost_bytes
         self._cleared += batches
         if 2 * self._cleared > len(self._order):

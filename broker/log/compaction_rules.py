@@ -48,16 +48,12 @@ _RUN_TIMES_VIEW = 4
 
 
 class CompactionPolicy(NamedTuple):
-    """When a run is due, and how long tombstones stay (ms)."""
-
     after_bytes: int
     dirty_ratio: float
     tombstones_ms: int
 
 
 class Dirt(NamedTuple):
-    """The closed, uncompacted ledgers, from `start` to `end` (excluded)."""
-
     start: int
     end: int
     bytes: int
@@ -65,7 +61,6 @@ class Dirt(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The share of new messages in what a run would read."""
         new = self.end - self.start
         return new / (new + self.kept) if new else 0.0
 
@@ -84,7 +79,6 @@ def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
 
 
 def run_messages_max(dirt: Dirt) -> int:
-    """Return after how many new messages a run ends."""
     return min(max(_RUN_MESSAGES_MIN, _RUN_TIMES_VIEW * dirt.kept), _RUN_MESSAGES_MAX)
 
 
@@ -176,7 +170,7 @@ class NewestOffsets:
         self._newest.update(zip(named, offsets, strict=True))
 
     def settling(self) -> Iterator[None]:
-        """Mark each key's newest message, after the last `note`; yields regularly."""
+        """Call this after the last `note`; yields regularly."""
         for number, offset in enumerate(self._newest.values(), 1):
             self._stays[offset - self._start] = 1
             if not number % _SETTLED_AT_ONCE:
@@ -201,7 +195,7 @@ class Choice:
         self._gone_before_ms = None if now_ms is None else now_ms - tombstones_ms
 
     def keeps(self, record: Record) -> bool:
-        """Return whether to keep a message of the old view, which has each key once."""
+        """The old view has each key once."""
         if record.key is None:
             return True
         if self._newest.has(record.key):
@@ -216,8 +210,6 @@ _HINTS_MAX = 64
 
 
 class CompactedBatch(StoredBatch):
-    """An entry of a view; its offsets have gaps."""
-
     __slots__ = ()
 
     @property
@@ -245,7 +237,6 @@ class View:
             before = one.last_offset
 
     def number_at(self, offset: int) -> int:
-        """Return the index of the first ledger with a message at or after `offset`."""
         return bisect_left(self._lasts, offset)
 
     def ledger(self, ledger_id: int) -> CompactedLedger | None:
@@ -282,7 +273,6 @@ class Room(NamedTuple):
         return self.bytes > 0 and self.messages > 0
 
     def entries(self, ledger: CompactedLedger, entries: int) -> int:
-        """Estimate how many of the ledger's `entries` fill the page."""
         by_bytes = self.bytes * entries // max(1, ledger.bytes)
         by_messages = self.messages * entries // ledger.count
         return 1 + min(by_bytes, by_messages)
@@ -298,14 +288,12 @@ class Hints:
         self._ranges: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
 
     def note(self, batch: StoredBatch, *, is_last: bool) -> None:
-        """Note that a page ended with or within this batch, perhaps the ledger's last."""
         following = batch.next_offset
         self._put(batch.ledger_id, batch.entry_id, batch.base_offset, following)
         if not is_last:
             self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)
 
     def entry_of(self, ledger_id: int, offset: int) -> int | None:
-        """Return the first entry with a message at or after `offset`, if known."""
         for (ledger, entry), (first, end) in reversed(self._ranges.items()):
             if ledger == ledger_id and first <= offset < end:
                 return entry

@@ -15,10 +15,6 @@ _LEDGERS_MAX = 256
 
 
 class Bounds(NamedTuple):
-    """`entry_low` starts at or before the offset; the entry that holds it is at most
-    `entry_high`.
-    """
-
     entry_low: int
     offset_low: int
     entry_high: int
@@ -57,7 +53,6 @@ class EntryIndex:
         self._ledgers: OrderedDict[int, _Points] = OrderedDict()
 
     def note(self, ledger_id: int, offset: int, entry_id: int) -> None:
-        """Note an entry's first offset, relative to the ledger."""
         self._points(ledger_id).note(offset, entry_id)
 
     def bounds(self, ledger_id: int, offset: int, last_entry: int) -> Bounds:

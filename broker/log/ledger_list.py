@@ -31,7 +31,6 @@ def end_offset(segment: PartitionLedger) -> int:
 
 
 def is_written(segments: Sequence[PartitionLedger]) -> bool:
-    """Return whether the newest ledger is open."""
     return bool(segments) and segments[-1].count is None
 
 
@@ -103,7 +102,6 @@ def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
 
 
 def is_measured(segment: PartitionLedger) -> bool:
-    """Return whether every batch of the closed ledger was measured."""
     return segment.disorder_ms >= 0
 
 
@@ -126,7 +124,6 @@ class LedgerList:
             )
         self._bases = [segment.base_offset for segment in self.segments]
         self.hidden = _hidden(self.segments)
-        """Offset ranges of pieces, ascending, with messages between."""
 
     def shown_from(self, offset: int) -> int:
         place = bisect_right(self.hidden, offset, key=_start) - 1
@@ -173,7 +170,7 @@ class LedgerList:
         return None
 
     def closing_last(self, ledger_id: int, contents: Contents, closed_ms: int) -> LedgerList:
-        """Close the newest ledger with these contents; an empty ledger leaves the list."""
+        """An empty ledger leaves the list."""
         last = self.segments[-1]
         assert last.ledger_id == ledger_id, f"ledger {last.ledger_id} is the newest"
         assert last.count is None
@@ -197,7 +194,7 @@ class LedgerList:
         return -1
 
     def appending(self, ledger_id: int, appended_ms: int | None = None) -> LedgerList:
-        """Add an open ledger; `appended_ms`: its messages have append times, from then on."""
+        """`appended_ms`: the messages have append times, from then on."""
         assert self.segment_of(ledger_id) is None
         new = PartitionLedger(ledger_id, self.end_offset, appended_ms=appended_ms)
         return LedgerList((*self.segments, new), self.trimmed_to)
@@ -268,9 +265,7 @@ class LedgerList:
         )
 
     def forked(self, point: ForkPoint, now_ms: int) -> LedgerList:
-        """Return a fork's ledgers, all closed for it; raise `ValueError` if the cut ledger
-        is gone.
-        """
+        """Raise `ValueError` if the cut ledger is gone."""
         at = point.offset
         if at < self.earliest_offset:
             raise ValueError(f"offset {at} was trimmed; the earliest is {self.earliest_offset}")

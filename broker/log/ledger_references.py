@@ -36,8 +36,6 @@ def referrer_of(name: PartitionName, incarnation: str) -> Referrer:
 
 
 class SharedLedgers:
-    """`released` counts the referrers that sweeps removed."""
-
     def __init__(
         self, shares: ShareStore, topics: TopicStore, ledgers: LedgerClient, shares_max: int
     ) -> None:
@@ -49,9 +47,8 @@ class SharedLedgers:
         self.released = 0
 
     async def refer(self, ledger_id: int, referrers: Iterable[Referrer]) -> None:
-        """Return when these partitions are stored as referrers.
-
-        Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, `MetadataUnavailable` (they may be stored).
+        """Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, or `MetadataUnavailable`: the referrers may be
+        stored.
         """
         wanted = tuple(referrers)
         while True:
@@ -64,19 +61,15 @@ class SharedLedgers:
                 return
 
     async def referrers(self, ledger_id: int) -> tuple[Referrer, ...]:
-        """Return the ledger's referrers, some perhaps outdated; empty if never shared."""
+        """Some may be outdated; empty if the ledger was never shared."""
         record, _ = await self._shares.read(ledger_id)
         return () if record is None else record.referrers
 
     async def is_shared(self, ledger_id: int) -> bool:
-        """Return whether several partitions may name the ledger."""
         return (await self._shares.read(ledger_id))[1] != ABSENT
 
     async def release(self, ledger_id: int, referrer: Referrer) -> bool:
-        """Remove a partition whose record dropped the ledger; after the last, delete the ledger.
-
-        Returns whether it is deleted; may be repeated.
-        """
+        """Return whether the ledger is deleted; may be repeated."""
         while True:
             record, version = await self._shares.read(ledger_id)
             if record is None:
@@ -108,7 +101,6 @@ class SharedLedgers:
             await self._ledgers.delete(ledger_id)
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Remove outdated referrers whose topics are `mine`."""
         if not self._to_look_at:
             self._to_look_at = await self._shares.list()
         turn = self._to_look_at[:_LOOKED_AT_MAX]

@@ -23,9 +23,9 @@ from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS, BatchWindows
 
 OVERHEAD_BYTES = 1024
-"""What a kept small batch costs besides its bytes."""
+"""The cost of a kept small batch besides its bytes."""
 RECORDS_A_TURN = 500
-"""Then the event loop turns: two or three milliseconds, over all calls."""
+"""After this many, over all calls, the event loop turns: two or three milliseconds."""
 _Key = tuple[int, int, int]
 """With the checksum: a fork's part of a batch is a different batch."""
 
@@ -42,7 +42,6 @@ class Turns:
         self._records = 0
 
     async def take(self, records: int) -> None:
-        """Return when `records` more may be processed without yielding."""
         if self._records >= RECORDS_A_TURN:
             async with self._line:
                 await asyncio.sleep(0)
@@ -60,10 +59,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def opened(self, batch: StoredBatch) -> AsyncGenerator[BatchWindows]:
-        """Unpack the batch during the block, which should await only `turns`.
-
-        Raises `InvalidBatch`, `UnsupportedCompression`.
-        """
+        """The block should await only `turns`."""
         key = (batch.ledger_id, batch.entry_id, batch.header.crc)
         if not is_large(batch.header):
             yield await self._open(key, batch)
@@ -81,7 +77,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def readable(self, batch: StoredBatch) -> AsyncGenerator[ReadableBatch]:
-        """Unpack the batch for a subscription, which must get past damaged batches."""
+        """A subscription must get past damaged batches."""
         async with AsyncExitStack() as stack:
             windows: BatchWindows | _Damaged
             try:
@@ -121,7 +117,6 @@ class ReadableBatch:
         self._records: list[Record] = []
 
     def holds(self, index: int) -> bool:
-        """Return whether this message is available; if not, call `turn_to`."""
         return 0 <= index - self._first < len(self._records)
 
     async def turn_to(self, index: int) -> None:

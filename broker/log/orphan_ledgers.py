@@ -56,7 +56,6 @@ class Label(NamedTuple):
 
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
-    """Return the metadata of a ledger made while `record` is current."""
     assert kind.encode() in _KINDS, kind
     return {
         _PARTITION: str(name).encode(),
@@ -76,7 +75,6 @@ def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dic
 
 
 def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
-    """Return the partition for which a broker made the ledger, if any."""
     if custom.get(_KIND) not in _KINDS:
         return None
     return _named_partition(custom)
@@ -117,10 +115,7 @@ def _number(text: str) -> int:
 def may_go(
     ledger_id: int, label: Label, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """Return whether no record names the ledger or ever will.
-
-    `topic` and `record`, None if missing, were read after the ledger was listed.
-    """
+    """`topic` and `record`, None if missing, were read after the ledger was listed."""
     if record is not None and ledger_id in named_ledgers(record):
         return False
     if topic is None or topic.identity != label.incarnation:
@@ -153,7 +148,7 @@ class Suspects:
         return sorted(self._since_s)
 
     def judged(self, ledger_id: int, now_s: float, *, goes: bool) -> bool:
-        """Note a check; return whether two checks, a grace apart, let the ledger go."""
+        """Return whether the ledger may go, by two checks a grace apart."""
         if not goes:
             self.acquitted(ledger_id)
             return False
@@ -166,10 +161,7 @@ class Suspects:
 def joined(
     ledger_id: int, record: ShareRecord | None, referrers: Iterable[Referrer], most: int
 ) -> ShareRecord:
-    """Add referrers to a share record, None if the ledger was never shared.
-
-    Raises `LEDGER_GOING`, `TOO_MANY_FORKS` beyond `most`.
-    """
+    """`record`: None if the ledger was never shared."""
     if record is None:
         record = ShareRecord()
     elif not record.referrers:
@@ -185,17 +177,13 @@ def joined(
 
 
 def left(record: ShareRecord, referrer: Referrer) -> ShareRecord:
-    """Remove this referrer; without referrers, delete the ledger."""
     return ShareRecord(tuple(one for one in record.referrers if one != referrer), record.extra)
 
 
 def is_gone(
     ledger_id: int, referrer: Referrer, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """Return whether the referrer's record will never name the ledger.
-
-    `topic` and `record`, None if missing, were read after the referrers.
-    """
+    """`topic` and `record`, None if missing, were read after the referrers."""
     if record is not None and ledger_id in {one.ledger_id for one in record.ledgers}:
         mine = record.incarnation == referrer.incarnation
         if mine or record.deleted:  # the topic's deletion will remove the referrer

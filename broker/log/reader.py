@@ -1,9 +1,8 @@
 """Read batches of a partition from its ledgers: by offset, by time, by message id.
 
-From bookies, or from an offloaded object if they no longer have them. To find an offset, the ledger
-list gives the ledger, the sparse index a range of entries, and batch headers the entry. A
-continuing reader finds the next chunk read ahead. Memory is bounded: readers per partition, and
-bytes read ahead over all partitions.
+Batches come from bookies, or from an offloaded object. To find an offset, the ledger list gives the
+ledger, the sparse index a range of entries, and batch headers the entry. Memory is bounded: readers
+per partition, and bytes read ahead over all partitions.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ _Reader = TypeVar("_Reader", bound=_Closes)
 
 
 class OpenReaders(Generic[_Reader]):
-    """Open readers of ledgers; the least recently used is closed beyond `readers_max`."""
+    """The least recently used reader is closed beyond `readers_max`."""
 
     def __init__(self, readers_max: int) -> None:
         self._readers_max = readers_max
@@ -80,7 +79,6 @@ class OpenReaders(Generic[_Reader]):
     async def get_or_open(
         self, ledger_id: int, opened_by: Callable[[], Awaitable[_Reader]]
     ) -> _Reader:
-        """Return the ledger's reader, opened if needed."""
         reader = self._open.get(ledger_id)
         if reader is None:
             opened = await opened_by()
@@ -101,15 +99,12 @@ class OpenReaders(Generic[_Reader]):
         await reader.close()
 
     async def close(self) -> None:
-        """Close all readers, also those still being opened."""
         self._readers_max = 0
         while self._open:
             await self._open.popitem()[1].close()
 
 
 class ReadAheadBudget:
-    """Bounds the bytes read ahead over all partitions; pure."""
-
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
 
@@ -157,10 +152,6 @@ class LogReader:
     async def read(
         self, offset: int, end: int, bytes_max: int, count_max: int
     ) -> list[StoredBatch]:
-        """Read batches from the batch that contains `offset`, at least one; `offset` < `end`.
-
-        Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
-        """
         assert offset < end
         if offset < self._record.ledgers.earliest_offset:
             raise self._trimmed(offset)
@@ -194,7 +185,6 @@ class LogReader:
         raise MessageNotFound(f"{self._name} has no message {message_id}")
 
     async def piece(self, segment: PartitionLedger, index: int) -> StoredBatch:
-        """Read the batch with a piece of a large message; raise `OffsetTrimmed`."""
         starts = segment.base_offset + index
         try:
             found = await self._undamaged(
@@ -205,10 +195,7 @@ class LogReader:
         return found[0]
 
     async def offset_at(self, time_ms: int, segment: PartitionLedger, least: int = 0) -> int | None:
-        """Find the first offset from `least` with a message as new as `time_ms`.
-
-        For the cost see `EntrySource.as_new_as`.
-        """
+        """For the cost see `EntrySource.as_new_as`."""
         last = await self._last_entry_of(segment)
         relative = max(0, least - segment.base_offset)
         first = (
@@ -235,10 +222,7 @@ class LogReader:
         return segment.base_offset + found
 
     async def contents_of(self, segment: PartitionLedger) -> Contents:
-        """Measure a closed ledger, which reads all of its headers.
-
-        A batch at a fork's cut counts with all its messages.
-        """
+        """A batch at a fork's cut counts with all its messages."""
         last = await self._last_entry_of(segment)
 
         async def read(reader: AnyReader) -> Contents:
@@ -253,10 +237,7 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """Return an entry's header; its base offset is relative to the ledger.
-
-        For callers that do not know how many messages the ledger holds.
-        """
+        """For callers that do not know how many messages the ledger holds."""
 
         async def read(reader: AnyReader) -> BatchHeader:
             order = Continuity(segment.ledger_id, base_offset=segment.base_offset)
@@ -266,14 +247,12 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header_at(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """Return a confirmed entry's header, relative to the ledger."""
         found = await self._undamaged(segment, lambda: self._one_header(segment, entry_id))
         return shown(found, segment.appended)
 
     async def headers_from(
         self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, BatchHeader]]:
-        """Return entry id and header of each batch from `first_entry`."""
         last = await self._last_entry_of(segment)
         if first_entry > last:
             return []
@@ -449,7 +428,7 @@ class LogReader:
             self._hints.popitem(last=False)
 
     async def _one_header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """Return an unchecked header for a search; reading the entries checks continuity."""
+        """Reading the entries checks continuity."""
         (entry,) = await self._read(segment, entry_id, entry_id)
         return Continuity(segment.ledger_id).checked(entry)
 
@@ -480,7 +459,6 @@ class LogReader:
     async def _cut(
         self, segment: PartitionLedger, entry: Entry, header: BatchHeader
     ) -> tuple[BatchHeader, bytes]:
-        """Return the last batch before a fork's cut, shortened if needed."""
         assert segment.count is not None
         kept = segment.count - header.base_offset
         if not 0 < kept <= header.record_count:
@@ -546,7 +524,6 @@ class LogReader:
     async def _where_it_lies(
         self, segment: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]
     ) -> T:
-        """Call `read`; if the bookies no longer have the ledger, use its offloaded copy."""
         try:
             return await read(reader)
         except KeyMissing:
@@ -572,7 +549,6 @@ class LogReader:
         return True
 
     async def _catch_up(self, reader: AnyReader, entry_id: int) -> None:
-        """Wait until the bookies know the owner's last confirmed entry."""
         try:
             async with asyncio.timeout(_CONFIRM_WAIT_S):
                 while await reader.refresh() < entry_id:
@@ -599,7 +575,6 @@ class LogReader:
         return await open_offloaded(segment.ledger_id, segment.offload, self._ledgers.keys)
 
     async def _moved(self, segment: PartitionLedger) -> PartitionLedger | None:
-        """Return the segment if only an offloaded copy is left."""
         await self._record.look()
         moved = self._record.ledgers.segment_of(segment.ledger_id)
         if moved is None or not is_only_copy(moved.offload):

@@ -59,8 +59,6 @@ def was_refused(error: BaseException) -> bool:
 
 
 class PartitionRecordKeeper:
-    """`value` and `ledgers`, as last read or written."""
-
     def __init__(
         self, topics: TopicStore, name: PartitionName, timeout_ms: int, incarnation: str
     ) -> None:
@@ -75,10 +73,6 @@ class PartitionRecordKeeper:
         self.ledgers = LedgerList()
 
     async def read(self) -> PartitionRecord:
-        """Read the record, with the owner's claim; the first owner creates it.
-
-        Raises `TopicNotFound` when this incarnation is gone.
-        """
         self._guard = await self.check_topic()
         while True:
             try:
@@ -105,7 +99,6 @@ class PartitionRecordKeeper:
         return value
 
     async def check_topic(self) -> str | None:
-        """Return the guard of the topic's records."""
         topic = self._name.topic_name
         try:
             record, _ = await self._topics.read_topic(*topic)
@@ -119,10 +112,8 @@ class PartitionRecordKeeper:
         return record.guard
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
-        """Set the record to `make(value)`.
-
-        Raises `OwnershipLost`, or `MetadataUnavailable`: the outcome is unknown, and the partition
-        must be opened again.
+        """Raises `OwnershipLost`, or `MetadataUnavailable`: the outcome is unknown, and the
+        partition must be opened again.
         """
         try:
             async with self._turn, asyncio.timeout(self._timeout_s):

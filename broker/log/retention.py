@@ -22,7 +22,6 @@ class RetentionPolicy(NamedTuple):
     covered_goes: bool = False
 
     def is_uncovered(self, segment: PartitionLedger) -> bool:
-        """Return whether the segment has messages that are in no view yet."""
         return self.covered_to is not None and end_offset(segment) > self.covered_to
 
     def trimming(
@@ -78,7 +77,6 @@ class RetentionPolicy(NamedTuple):
         open_bytes: int = 0,
         unacked: Mapping[str, int] | None = None,
     ) -> str:
-        """Say why the oldest ledger stays; `unacked`: by subscription."""
         oldest = ledgers.segments[0] if ledgers.segments else None
         if oldest is None or oldest.count is None:
             return "it is the ledger that is being written"

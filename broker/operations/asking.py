@@ -64,7 +64,6 @@ class Asked:
 class Upload(NamedTuple):
     name: PartitionName
     upload: str
-    """The client's name for the message, which makes a repeat safe."""
     message: Record
     access: int | None = None
 
@@ -80,7 +79,6 @@ class Operations:
         run_id: str,
         groups: Groups,
     ) -> None:
-        """`moving_wait_s`: how long an operation waits for a partition that moves."""
         self._broker = broker
         self._remote = remote
         self._rules = rules
@@ -94,7 +92,6 @@ class Operations:
     async def run(
         self, identity: Identity, operation: LocalOperation | GroupOperation | Drain, peer: str
     ) -> AnyAnswer:
-        """Run a client's operation, by all rules, or raise the error that refuses it."""
         rules = self._rules
         await rules.begin(identity, operation, peer)
         if isinstance(operation, Drain):
@@ -129,9 +126,8 @@ class Operations:
         owned: Callable[[], None],
         at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
     ) -> AnyAnswer:
-        """Run an admitted operation; `owned` is called before work begins here.
-
-        `at_hand` runs it here with data that the caller has.
+        """`owned` is called before work begins here; `at_hand` runs the operation here with the
+        caller's data.
         """
         shipped = operation
         if isinstance(operation, Receive):
@@ -170,10 +166,7 @@ class Operations:
         owned: Callable[[], None],
         may_repeat: Callable[[], bool],
     ) -> LargeStored:
-        """Store an admitted large message at its partition's owner.
-
-        `pieces` is called again for another owner while `may_repeat`.
-        """
+        """`pieces` is called again for another owner while `may_repeat`."""
         name, given_name, message, access = upload
         head = build_batch([message])
 
@@ -206,9 +199,7 @@ class Operations:
     async def at_coordinator(
         self, context: Context, identity: Identity, operation: GroupOperation
     ) -> AnyAnswer:
-        """Run an admitted group call at the coordinator.
-
-        That broker answers even if it takes another for the coordinator, so a call is forwarded
+        """That broker answers even if it takes another for the coordinator, so a call is forwarded
         once.
         """
         broker = self._broker

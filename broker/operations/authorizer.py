@@ -49,7 +49,6 @@ class Authorizer:
         return 0 if self._authority is None else self._authority.generation
 
     def may(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
-        """Decide without a report, for what a list shows."""
         return (
             self._authority is None or self._authority.decide(identity, operation, resource).allowed
         )
@@ -65,16 +64,12 @@ class Authorizer:
         peer: str,
         call: str = "",
     ) -> None:
-        """Check a right of this broker's own client, and tell the audit log."""
         self._check(Decided(identity, operation, resource, True, peer, call=call), tell=True)
 
     def check_at_owner(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
     ) -> None:
-        """Check another broker's caller again at the owner.
-
-        The first broker reported an allowed decision, unless the caller is a broker.
-        """
+        """The first broker reported an allowed decision, unless the caller is a broker."""
         asked = Decided(identity, operation, resource, True, peer, call=call)
         self._check(asked, tell=identity.is_node)
 
@@ -110,7 +105,6 @@ class Authorizer:
             self._deny(asked._replace(operation=Operation.ADMIN, resource=CLUSTER))
 
     def _deny(self, asked: Decided, *, some: bool = False) -> NoReturn:
-        """`some`: a right on any resource with this beginning would be enough."""
         self._tell(asked._replace(allowed=False))
         identity, operation, resource, peer = (
             asked.identity, asked.operation, asked.resource, asked.peer,

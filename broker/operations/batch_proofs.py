@@ -21,7 +21,6 @@ from octavo.protocol.windows import STEP_RECORDS, BatchWindows
 
 TURN_WAIT_S = 10.0
 WAITING_MAX = 256
-"""Waiting large batches of a peer."""
 
 
 class _Line:
@@ -73,10 +72,7 @@ class BatchProofs:
         hold: Callable[[int], Awaitable[None]],
         message_bytes_max: int | None = None,
     ) -> None:
-        """Return if the records of a batch, which has passed `check_batch`, fit its header.
-
-        `hold` gets the bytes in memory besides the batch, at the end 0.
-        """
+        """`hold` gets the bytes in memory besides the batch, at the end 0."""
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
         packed = batch[HEADER_BYTES:] if kind else b""
         if kind is Compression.NONE:

@@ -46,7 +46,6 @@ class Bodies:
         return {"bodies": len(self._bodies)}
 
     async def begin(self, asker: Asker, operation: BeginBody, work: Work) -> PieceTaken:
-        """Begin `work`; return when it wants a piece or is done."""
         key = asker, operation.body
         if key in self._bodies:
             raise PartitionMoving(f"body {operation.body} has begun already: begin another")
@@ -130,7 +129,6 @@ class _Body:
         return False
 
     async def end(self, pieces: int) -> LargeStored | None:
-        """Return when the body is stored, or given up because it is incomplete."""
         self._expect_nothing()
         self.is_ending = pieces == self._next
         try:

@@ -92,14 +92,12 @@ class OwnOperations:
         return (await self._ask(owner, operation, Unused)).is_unused
 
     async def store_copy(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
-        """Raises `TopicIsStream`, `LargeNotTaken`, too."""
         try:
             await self._ask(owner, StoreCopy(name, batch), Done)
         except Refused as error:
             raise letter_error(error) from error
 
     async def store_large(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
-        """Raises `TopicIsStream`, `LargeNotTaken`, too."""
         try:
             await self._store_large(owner, name, letter)
         except Refused as error:

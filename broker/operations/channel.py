@@ -49,7 +49,6 @@ class Windows(NamedTuple):
     asked_bytes: int = 16 * 1024 * 1024
     answer_bytes: int = 32 * 1024 * 1024
     waiting_bytes: int = 64 * 1024 * 1024
-    """Requests that wait for room at the asking side."""
     taken_bytes: int = 16 * 1024 * 1024
     """Taken answers, longer than their reservation, on their way."""
     offered_bytes: int = 64 * 1024 * 1024
@@ -86,16 +85,11 @@ class Asked(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The asking side wants no answer to this begun request."""
-
     number: int
 
 
 class Lost(NamedTuple):
-    """Without an answer when the connection ended."""
-
     not_done: tuple[int, ...]
-    """These cannot have been begun."""
     maybe_done: tuple[int, ...]
 
 
@@ -175,7 +169,6 @@ class _Incoming:
         self.size = 0
 
     def take(self, data: bytes | memoryview) -> bool:
-        """Add a piece; return whether all has come."""
         self.parts.append(data)
         self.size += len(data)
         if self.size > self.first.size or not (len(data) or self.size == self.first.size):
@@ -214,9 +207,7 @@ class _Request:
         self.deadline_s = deadline_s
         self.unwanted = unwanted
         self.offered = 0
-        """Length of an answer that exceeds the reservation."""
         self.taken = 0
-        """Room reserved for an offered answer."""
         self.state = State.WAITING
         self.incoming: _Incoming | None = None
 
@@ -264,7 +255,7 @@ class Asking:
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> int:
-        """Queue a request. `reserve`: the longest answer that needs no offer."""
+        """`reserve`: the longest answer that needs no offer."""
         size = len(payload)
         if self._waiting_bytes and self._waiting_bytes + size > self._windows.waiting_bytes:
             raise Overloaded(
@@ -331,7 +322,6 @@ class Asking:
             self._offers.remove(number)
 
     def take(self, frame: Frame) -> Answer | None:
-        """Take a frame; return the answer that it completes."""
         request = self._requests.get(frame.number)
         if request is None or request.state is State.WAITING:
             raise BrokenChannel(f"an answer to request {frame.number} came, which was not sent")
@@ -485,7 +475,6 @@ class Answering:
         }
 
     def take(self, frame: Frame, now_s: float) -> Asked | Stopped | None:
-        """Take a frame; return a request that is complete or must stop."""
         if frame.kind is Kind.ASK:
             self._begin(frame)
         owed = self._owed.get(frame.number)
@@ -513,10 +502,7 @@ class Answering:
         refused: bool = False,
         undelivered: Undelivered | None = None,
     ) -> None:
-        """Answer a request, unless it has ended.
-
-        Raises `Overloaded` when too many offered answers wait.
-        """
+        """Raises `Overloaded` when too many offered answers wait."""
         owed = self._owed.get(number)
         if owed is None or owed.answer is not None:
             if undelivered is not None:

@@ -77,7 +77,6 @@ class Keys(NamedTuple):
 
 
 def keys_of(secret: bytes, asking: str, answering: str, nonces: tuple[str, str]) -> Keys:
-    """Return the keys of a connection; `nonces`: the asking side's first."""
     fields = "\0".join((asking, answering, *nonces)).encode()  # no field holds a zero byte
 
     def key(direction: bytes) -> bytes:
@@ -127,8 +126,6 @@ def encode(frame: Frame, seals: Seals) -> bytes:
 
 
 class Receiver:
-    """Makes frames of received bytes; holds less than one frame."""
-
     def __init__(self, seals: Seals) -> None:
         self._seals = seals
         self._rest = bytearray()

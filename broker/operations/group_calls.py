@@ -1,8 +1,7 @@
 """Run the calls of consumer groups' members at the group's coordinator.
 
-A member gets only partitions of topics that it may consume. If it names another topic, the rules
-refuse the call (`octavo.broker.operations.rules`); other topics that match its patterns, and other
-partitions that it says it holds, are left out.
+A member gets only partitions of topics that it may consume. A call that names other topics is
+refused; patterns skip other topics.
 """
 
 from __future__ import annotations
@@ -93,10 +92,7 @@ async def _held(
 async def _wanted(
     broker: Broker, operation: Heartbeat, identity: Identity, rules: GroupRules, most: int
 ) -> list[PartitionName]:
-    """Return the partitions that the member may consume.
-
-    Raises `TopicNotFound` for a topic by name; patterns match existing topics.
-    """
+    """Raises `TopicNotFound` for a topic by name; patterns match existing topics."""
     topics, name = broker.topics, operation.group
     wanted: dict[PartitionName, None] = {}
 

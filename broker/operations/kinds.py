@@ -75,7 +75,7 @@ Position = str | int | MessageId | tuple[int]
 
 
 At = str | int | list[int]
-"""A position; lists of three numbers (a message id) or of one (a time)."""
+"""A position; a message id is a list of three numbers, a time has a single number."""
 
 
 def at_of(position: Position) -> At:
@@ -113,7 +113,6 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
 
     @property
     def page_bytes(self) -> int:
-        """Bound on the batches, unless the first has more."""
         return min(self.bytes_max, PAGE_BYTES_MAX)
 
     @property
@@ -137,7 +136,6 @@ class Receive(msgspec.Struct, frozen=True, array_like=True, tag="receive"):
     request: str = ""
     """A repeat of the consumer's last call gets the same messages."""
     out_max: int | None = None
-    """Bounds this consumer's unacked messages of the partition."""
     generation: int | None = None
     priority: int = 0
     as_stored: bool = False
@@ -215,7 +213,6 @@ class Explain(msgspec.Struct, frozen=True, array_like=True, tag="explain"):
 class Unload(msgspec.Struct, frozen=True, array_like=True, tag="unload"):
     name: PartitionName
     to: str = ""
-    """Empty: the preferred broker."""
 
 
 class AcquireAccess(msgspec.Struct, frozen=True, array_like=True, tag="acquire"):
@@ -236,8 +233,6 @@ class DescribeAccess(msgspec.Struct, frozen=True, array_like=True, tag="describe
 
 
 class FindForkPoint(msgspec.Struct, frozen=True, array_like=True, tag="fork_point"):
-    """Find where a fork would end its share of the ledgers."""
-
     name: PartitionName
     at: At
 
@@ -266,7 +261,6 @@ class FindUnused(msgspec.Struct, frozen=True, array_like=True, tag="unused"):
     name: PartitionName
     for_ms: int
     retire_ms: int
-    """If it is unused, refuse calls for this long."""
     subscription: str = ""
 
 
@@ -299,11 +293,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
     member: str
     topics: list[TopicPattern]
     holds: list[PartitionName]
-    """The partitions not yet released."""
     generation: int
-    """The highest known; 0: none."""
     session_ms: int
-    """How long the member may be silent."""
     wait_ms: int = 0
 
 
@@ -393,19 +384,14 @@ class Fate(msgspec.Struct, frozen=True, array_like=True):
     published: Published | None
     refusal: Refusal | None = None
     number: int = 0
-    """The number of a single message in the batch."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """The fate of each batch, in order."""
-
     fates: list[Fate]
     epoch: int
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True):
-    """`offset`: of the requested place."""
-
     batches: list[GivenBatch]
     offset: int
     following: int
@@ -446,7 +432,6 @@ class Settled(msgspec.Struct, frozen=True, array_like=True):
 
     acked: int
     stale: list[str]
-    """Ack ids whose lease is over."""
     too_many_delayed: str
     """Why messages were not given back with their delay."""
     epoch: int
@@ -484,7 +469,6 @@ class ExplainedSubscription(msgspec.Struct, frozen=True, array_like=True):
     unacked_max: int
     unacked_of_consumer_max: int | None
     held_back: list[str]
-    """Why all consumers wait."""
     consumers_held_back: list[str | None]
     waiting: list[str]
 
@@ -493,13 +477,11 @@ class Explanation(msgspec.Struct, frozen=True, array_like=True):
     stats: PartitionStats
     why: str
     preferred: str
-    """The owner by the even spread."""
     placed: bool
     served_s: float
     load: float
     publishing: Publishing
     over_rates: list[str]
-    """Rates of the topic that refuse publishes now."""
     subscription: ExplainedSubscription | None = None
 
 
@@ -524,8 +506,8 @@ class ForkPlace(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     offset: int
     cut: tuple[int, int, int, int] | None
-    """The ledger that is cut, its last entry in the fork, its bytes up to there, a timestamp there
-    or -1.
+    """The ledger that is cut, its last entry in the fork, the bytes up to there, and a timestamp
+    there or -1.
     """
 
 
@@ -540,8 +522,6 @@ class Unused(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True):
-    """The partitions that this broker served until now."""
-
     partitions: list[int]
 
 
@@ -584,8 +564,6 @@ AnyAnswer = (
 
 
 class Caller(msgspec.Struct, frozen=True, array_like=True):
-    """An `Identity` without its `Standing`."""
-
     name: str
     groups: list[str]
     source: str
@@ -603,8 +581,6 @@ class Caller(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """`incarnation`: the topic's incarnation that the caller means."""
-
     caller: Caller
     incarnation: str
     operation: AnyOperation

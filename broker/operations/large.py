@@ -30,12 +30,10 @@ HELD_BYTES_MIN = 64 * 1024
 HELD_BYTES = 8 * PIECE_BYTES
 """… but at most this."""
 SENT_HELD_BYTES = PIECE_BYTES
-"""Bound at a broker that forwards an upload."""
 CUT_BYTES = PIECE_BYTES
 
 Pieces = AsyncGenerator[bytes, None]
 Hold = Callable[[int], Awaitable[None]]
-"""Sets the bytes held for the upload; raises `Overloaded`."""
 
 
 class Memory(Protocol):
@@ -94,10 +92,7 @@ async def counted(pieces: Pieces, hold: Hold, most: int) -> Pieces:
 async def store_upload(
     partition: Partition, operation: BeginUpload, pieces: Pieces, hold: Hold, rules: Charges
 ) -> LargeStored:
-    """Store a client's large message, unless it is stored already.
-
-    On an error nothing of it is stored, or the outcome is unknown (`LargeUpload`).
-    """
+    """On an error nothing of it is stored, or the outcome is unknown (`LargeUpload`)."""
     message, topic = head_of(operation), operation.name.topic_name
     async with aclosing(counted(pieces, hold, HELD_BYTES)) as coming:
         rules.may_publish(topic)

@@ -18,7 +18,6 @@ GIVEN_UP = -1
 class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="upload"):
     name: PartitionName
     body: str
-    """Unique at the asking broker."""
     upload: str
     """Makes a repeat safe; or empty."""
     head: bytes
@@ -81,10 +80,8 @@ class BodyPiece(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     size: int
     large: LargeBody | None
-    """None: the body is the message's value, a single piece."""
     data: bytes = b""
     upload: str = ""
-    """The piece's upload, and `number` there."""
     number: int = 0
 
 

@@ -55,8 +55,6 @@ class AnswerRefused(Exception):
 
 
 class Reply(NamedTuple):
-    """`undelivered` is called if the answer is not sent completely."""
-
     payload: bytes
     is_refused: bool = False
     undelivered: Undelivered | None = None
@@ -189,10 +187,6 @@ class AskingLink(_Link):
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> bytes:
-        """Send a request; return its answer.
-
-        `unwanted` gets an answer that comes too late.
-        """
         if self._ended:
             raise AnswerLost("the connection has ended", sent=False)
         number = self._channel.ask(

@@ -86,8 +86,7 @@ class Rules(Protocol):
 
     def rates_of(self, topic: TopicName) -> SlowedBy: ...
 
-    def bound(self, identity: Identity, batch: bytes) -> bytes:
-        """Return the batch as it is stored for this caller."""
+    def bound(self, identity: Identity, batch: bytes) -> bytes: ...
 
     def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool: ...
 
@@ -114,10 +113,7 @@ async def publish_all(
     *,
     checked: bool,
 ) -> list[Published | BaseException]:
-    """Store a client's batches, in order, with no other batch between; return each result.
-
-    They are charged when they begin; what is not stored is given back.
-    """
+    """They are charged when they begin; what is not stored is given back."""
     rules.may_publish(topic)
     rules.stored(topic, sum(map(len, batches)), sum(counts))
     work = [
@@ -138,7 +134,6 @@ async def publish_all(
 async def publish_single(
     partition: Partition, topic: TopicName, record: Record, rules: Rules
 ) -> Placed:
-    """Store a client's message, perhaps in a batch with other clients'."""
     rules.may_publish(topic)
     placed = await partition.publish_single(record)
     count_single(placed, topic, rules)
@@ -288,7 +283,6 @@ async def _receive(partition: Partition, operation: Receive, rules: Rules) -> Le
 
 
 async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Settled:
-    """Settle the parts, each in its own turn; refused parts are in the answer."""
     subscription = await partition.subscription(operation.subscription)
     to = None if operation.up_to is None else await resolve(partition, operation.up_to)
     acked = 0

@@ -21,7 +21,6 @@ class ProducerIds:
         self._secured = secured
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
-        """Return the batch as stored: unchanged, unless it names a producer."""
         if not self._secured() or identity.is_node:
             return batch
         header = read_header(batch)

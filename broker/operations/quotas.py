@@ -168,7 +168,6 @@ class OperationQuotas:
             )
 
     def _policies(self, topic: TopicName) -> Policies | None:
-        """Return the policies if they limit the topic's rates."""
         policies = self._broker.topics.settings_of(topic, _SILENT).policies
         return policies if has_rates(policies) else None
 
@@ -239,11 +238,9 @@ class OperationQuotas:
             self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
 
     def memory_of(self, subject: str) -> int | None:
-        """Return the bytes of bodies allowed for a subject; None: no quota."""
         return self._limits.quotas.of(subject).bound("memory") if self.on else None
 
     def sharers(self, identity: Identity, namespace: str) -> tuple[str, ...]:
-        """Return the subjects in whose memory shares a body counts."""
         principal = share_of(identity)
         found = (principal,) if principal else ()
         if self.on and namespace and namespace != AUDIT_TOPIC.namespace:

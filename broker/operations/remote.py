@@ -66,7 +66,7 @@ from octavo.protocol.log_limiter import LogLimiter
 from octavo.security.principal import Identity
 
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
-"""These mean: nothing was done, look for the owner again."""
+"""After these refusals nothing was done: look for the owner again."""
 NOTHING_AFTER_S = 10.0
 """A late piece is replaced by an empty piece, before the owner's `IDLE_S` ends."""
 
@@ -100,8 +100,6 @@ class Settings(Protocol):
 
 
 class Proof(NamedTuple):
-    """How this broker proves itself to others."""
-
     secret: bytes
     draw_nonce: Callable[[], str]
 
@@ -165,9 +163,7 @@ class Remote:
     async def read(
         self, owner: Owner, identity: Identity, operation: Read, wait_s: float = 0.0
     ) -> Given:
-        """Read at the owner; wait up to `wait_s`.
-
-        The wait is a separate, short operation: only a read that finds messages needs room for
+        """The wait is a separate, short operation: only a read that finds messages needs room for
         them.
         """
         found = await self.ask(owner, identity, operation)
@@ -187,7 +183,7 @@ class Remote:
     async def read_stream(
         self, owner: Owner, identity: Identity, operation: ReadStream
     ) -> StreamPage:
-        """Read a durable stream at the owner; a wait is separate, as in `read`."""
+        """A wait is separate, as in `read`."""
         once = msgspec.structs.replace(operation, wait_ms=0)
         found = await self.ask(owner, identity, once)
         assert isinstance(found, StreamPage)
@@ -210,10 +206,7 @@ class Remote:
         pieces: Pieces,
         measured: Measured = lambda work: work,
     ) -> LargeStored | None:
-        """Make the owner store a body that comes in pieces; return its place, None for a copy.
-
-        The outcome is unknown only if the whole body was sent.
-        """
+        """The outcome is unknown only if the whole body was sent."""
         name, body, number = begin.name, begin.body, 0
         async with aclosing(pieces), aclosing(_or_nothing(pieces, measured)) as coming:
             try:
@@ -241,11 +234,7 @@ class Remote:
     async def ask(
         self, owner: Owner, identity: Identity, operation: AnyOperation, wait_s: float = 0.0
     ) -> AnyAnswer:
-        """Return the owner's answer.
-
-        Raises `NotOwner`, `TopicChanged`, `OwnerUnreachable` (nothing was done),
-        `OperationOutcomeUnknown`, `Refused`, `OtherProtocol`, `Overloaded`.
-        """
+        """After `OwnerUnreachable` or `NotOwner` nothing was done."""
         self._count()
         rule = RULES[type(operation)]
         payload = encode_request(identity, owner.incarnation, operation)
@@ -376,8 +365,6 @@ class Remote:
 
 
 class _Opening(asyncio.Protocol):
-    """Until the upgrade is answered; then a link takes the transport."""
-
     def __init__(self, head: bytes, new_link: Callable[[str], AskingLink]) -> None:
         self._head = head
         self._new_link = new_link
@@ -431,7 +418,7 @@ class _Opening(asyncio.Protocol):
 
 
 async def _or_nothing(pieces: Pieces, measured: Measured) -> Pieces:
-    """Yield the pieces, and an empty piece while one takes long: so the owner keeps the body."""
+    """An empty piece keeps the body alive at the owner."""
     coming: asyncio.Task[bytes | None] | None = None
     try:
         while True:
@@ -460,7 +447,6 @@ def hello_of(broker_id: str) -> bytes:
 
 
 def seals_of(keys: Keys, *, is_tls: bool) -> tuple[Seals, Seals]:
-    """Return the answering side's seals: for frames sent, and received."""
     return Seals(keys.answering, first_only=is_tls), Seals(keys.asking, first_only=is_tls)
 
 

@@ -37,7 +37,6 @@ Result = TypeVar("Result")
 
 class Context(Protocol):
     incarnation: str | None
-    """The required incarnation; None: any."""
     owner_url: str
     served_incarnation: str
 
@@ -56,9 +55,7 @@ async def with_owner(
     owned: Callable[[], None],
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """Return the result of `here` or `there`, depending on the owner.
-
-    While the partition moves, repeats within `moving_wait_s` and while `may_repeat`. `owned` is
+    """While the partition moves, repeats within `moving_wait_s` and while `may_repeat`. `owned` is
     called before work begins here.
     """
     ownership = broker.ownership

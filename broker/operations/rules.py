@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from octavo.security.principal import Identity
 
 CALL = "operation"
-"""The operation's name in the audit log."""
 _SILENT = TopicSettings()
 _WITH_BODY = AppendToStream | MakeStream
 Value = TypeVar("Value")
@@ -90,7 +89,6 @@ class BrokerRules:
         self.proofs = BatchProofs()
 
     async def begin(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Admit a client's operation, or raise the error that refuses it."""
         _check_inner(identity, operation)
         for right, resource in self._needed(identity, operation):
             self._authorizer.check(identity, right, resource, peer, CALL)
@@ -116,16 +114,12 @@ class BrokerRules:
         *,
         is_single: bool = False,
     ) -> None:
-        """Check a client's batch: features, times, records, sizes.
-
-        `hold` counts the memory to unpack it.
-        """
+        """`hold` counts the memory to unpack it."""
         check_supported(header)
         most = self.single_bytes_max(topic) if is_single else self.message_bytes_max(topic)
         await self.proofs.prove(header, batch, peer, hold, most)
 
     def check_topics(self, identity: Identity, operation: Heartbeat, peer: str) -> None:
-        """Check the rights on the topics that a member names; the right on the group is checked."""
         for right, on in RULES[Heartbeat].needs:
             if on is not On.GROUP:
                 for resource in _resources(operation, on):
@@ -152,7 +146,6 @@ class BrokerRules:
             self._quotas.took(identity, _size_of(answer.deliveries), len(answer.deliveries))
 
     def message_bytes_max(self, topic: TopicName) -> int | None:
-        """Return the topic's limit, if it is below this broker's."""
         most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
         return None if most is None or most >= self._message_bytes_max else most
 
@@ -271,7 +264,6 @@ def _resources(operation: AnyOperation, on: On) -> Iterator[Resource]:
 
 
 def _of_named_topics(operation: Heartbeat, on: On) -> Iterator[Resource]:
-    """Yield the topics named without a pattern, or the group's subscriptions there."""
     for pattern in operation.topics:
         if not pattern.is_wild:
             topic = TopicName(*pattern)

@@ -96,7 +96,7 @@ class Serving:
         self._bodies.close()
 
     async def answer(self, payload: bytes, deadline_s: float, asker: Asker) -> Reply:
-        """Answer a request; raise only when cancelled."""
+        """Raise only when cancelled."""
         self._enter()
         try:
             request = decode_request(payload)
@@ -111,7 +111,6 @@ class Serving:
         return Reply(encode_answer(refusal.cut()), True)
 
     def _undoes(self, request: Request, answer: AnyAnswer) -> Callable[[], object] | None:
-        """Return what releases the leases of an answer that is not sent."""
         operation = request.operation
         if not (isinstance(operation, Receive) and isinstance(answer, Leases) and answer.count):
             return None
@@ -229,7 +228,6 @@ class Serving:
 
     @asynccontextmanager
     async def _turn(self, name: PartitionName) -> AsyncIterator[None]:
-        """Hold an operation's turn while its partition is looked up."""
         lock = self._turns.setdefault(name, asyncio.Lock())
         self._looking[name] = self._looking.get(name, 0) + 1
         try:

@@ -21,7 +21,6 @@ class Part(TypedDict, total=False):
 
 
 async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None]:
-    """Yield at least one part, each in its own turn."""
     count = _count(operation)
     if count <= ACKS_A_STEP:
         await turns.take(count)

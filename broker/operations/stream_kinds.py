@@ -36,7 +36,6 @@ class StreamAsked(NamedTuple):
     fork: ForkAsked | None
 
     def config(self, like: StreamConfig | None = None) -> StreamConfig:
-        """Return the config; a fork takes missing parts from `like`."""
         found = StreamConfig() if like is None or self.fork is None else like
         if self.content_type:
             found = found._replace(content_type=self.content_type)
@@ -80,7 +79,7 @@ class MakeStream(msgspec.Struct, frozen=True, array_like=True, tag="make_stream"
 class Making(enum.Enum):
     MADE = "made"
     THERE = "there"
-    """It existed, and is the same."""
+    """The stream existed, and is the same."""
     OVER = "over"
     UNPLANNED = "unplanned"
     """The fork's source was not asked yet."""
@@ -99,8 +98,6 @@ class StreamMade(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AppendToStream(msgspec.Struct, frozen=True, array_like=True, tag="append_to_stream"):
-    """A producer's repeat is recognised."""
-
     name: PartitionName
     append: Append
     content_type: str
@@ -124,7 +121,7 @@ class DeleteStream(msgspec.Struct, frozen=True, array_like=True, tag="delete_str
 
 
 class ReadStream(msgspec.Struct, frozen=True, array_like=True, tag="read_stream"):
-    """This counts as use of the stream."""
+    """A read counts as use of the stream."""
 
     name: PartitionName
     at: int | None
@@ -134,7 +131,6 @@ class ReadStream(msgspec.Struct, frozen=True, array_like=True, tag="read_stream"
     """0: no messages."""
     wait_ms: int = 0
     look_back: int = 0
-    """How many bytes before the place to return as well."""
 
 
 class StreamPage(msgspec.Struct, frozen=True, array_like=True):
@@ -176,7 +172,7 @@ StreamOperation = (
 
 
 class TooManyParts(ValueError):
-    """The body would take too long to read as JSON."""
+    pass
 
 
 def json_values(body: bytes) -> list[bytes] | None:

@@ -94,7 +94,7 @@ async def run(
 
 
 async def _standing(broker: Broker, partition: Partition, *, used: bool = True) -> StreamState:
-    """Return the stream's state; counts as a use; begins the deletion of an expired stream."""
+    """Counts as a use; begins the deletion of an expired stream."""
     try:
         return partition.stream.standing(used=used)
     except (StreamNotFound, StreamGone):
@@ -141,7 +141,6 @@ async def _make(
 
 
 async def _is_over(broker: Broker, partition: Partition) -> bool:
-    """Return whether an earlier stream must be removed first; raise if it must stay."""
     state = partition.stream.state
     if state is None:
         return False
@@ -286,7 +285,6 @@ async def _batches(partition: Partition, start: int, operation: ReadStream) -> l
 
 
 async def _before(opener: OpenBatches, partition: Partition, start: int, size: int) -> bytes:
-    """Return up to `size` bytes before `start`."""
     at = max(partition.earliest_offset, start - size)
     found = b""
     while at < start:

@@ -77,7 +77,6 @@ def headers_of(upgrade: Upgrade, secret: bytes) -> dict[str, str]:
 
 
 def read_upgrade(headers: Mapping[str, str], secret: bytes) -> Upgrade | None:
-    """Return a broker's proved request; None for any other."""
     found = Upgrade(
         headers.get(FROM_HEADER, ""),
         headers.get(TO_HEADER, ""),
@@ -128,7 +127,6 @@ def is_nonce(text: str) -> bool:
 
 
 def read_answer(data: bytes) -> tuple[Accepted, bytes] | None:
-    """Return the answer and the bytes after it, once its head is complete."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES_MAX:
         raise BrokenChannel(f"the answer to the upgrade has a head of over {HEAD_BYTES_MAX} bytes")

@@ -319,7 +319,7 @@ class PartitionOpener:
     async def _producers(
         self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
     ) -> tuple[ProducerTable, bool]:
-        """Also return whether any batch was scanned."""
+        """Return the producers, and whether any batch was scanned."""
         scanned = False
         table = ProducerTable(self._config.producers_max)
         for producer in known.snapshot() if known is not None else state.producers.values():

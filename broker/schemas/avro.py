@@ -76,7 +76,6 @@ class TooManyPairs(ValueError):
 
 
 def unreadable(reader: Avro, writer: Avro) -> list[str]:
-    """Return why `reader` does not read values of `writer`; raise `TooManyPairs`."""
     return _Pairs(names_of(reader), names_of(writer)).problems(reader, writer)
 
 
@@ -88,13 +87,12 @@ class _Pair:
     def __init__(self, reader: Avro, writer: Avro) -> None:
         self.reader, self.writer = reader, writer
         self.problems: list[tuple[str, str]] = []
-        """Of this pair itself: the rest of the path, and what is wrong."""
+        """The pair's own problems: the rest of the path, and what is wrong."""
         self.all_of: list[tuple[str, _Pair]] = []
         """All must fit: the rest of the path, and the pair."""
         self.any_of: list[_Pair] | None = None
         """At least one must fit."""
         self.left = 0
-        """How many of `any_of` may still fit."""
         self.needed_by: list[_Pair] = []
         self.fits = True
 
@@ -190,7 +188,6 @@ class _Pairs:
                     pair.problems.append((at, "was not written, and has no default"))
 
     def _told(self, top: _Pair) -> list[str]:
-        """Return the problems with their paths, at most `_TOLD_MAX`."""
         found: list[str] = []
         seen: set[int] = set()
         left: list[tuple[str, _Pair]] = [("", top)]
@@ -265,8 +262,6 @@ _PARTS_MAX = 1 << 30
 
 
 class _Blocks(NamedTuple):
-    """The next elements of a list or map, in counted blocks."""
-
     item: Avro
 
 
@@ -283,7 +278,6 @@ class Shape:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def mistake(self) -> str | None:
-        """Return why short values may have endless parts, if so."""
         try:
             for name in self._names:
                 parts = self._empty_parts(name, ())
@@ -309,7 +303,6 @@ class Shape:
         return None
 
     def misfit(self, value: bytes) -> str | None:
-        """Return why a value is invalid or nests too deeply, if so."""
         if not self.nests:
             return None
         try:
@@ -320,7 +313,7 @@ class Shape:
             return str(error)
 
     def _circles(self) -> frozenset[str]:
-        """Return types that every cycle of the schema passes through, without recursion."""
+        """Every cycle of the schema passes through one of these types."""
         named: set[str] = set()
         open_, done = set[str](), set[str]()
         for first in self._names:
@@ -376,9 +369,7 @@ class Shape:
         return base, per_byte
 
     def _size(self, schema: Avro) -> tuple[int, int]:
-        """Return the most parts of a value, and its fewest bytes.
-
-        Not the elements of lists and maps, nor recursive records: each has a byte, so `per_byte`
+        """Not the elements of lists and maps, nor recursive records: each has a byte, so `per_byte`
         bounds them.
         """
         schema = self._resolved(schema)
@@ -407,7 +398,7 @@ class Shape:
         return min(parts, _PARTS_MAX), min(sum(least for _, least in sizes), _PARTS_MAX)
 
     def _empty_parts(self, schema: Avro, inside: tuple[str, ...]) -> int | None:
-        """Return the parts of a value that never has a byte; None if it has bytes."""
+        """None if the value has bytes."""
         schema = self._resolved(schema)
         if schema == "null":
             return 1
@@ -443,7 +434,6 @@ class Shape:
     def _walk(self, value: bytes) -> str | None:
         at = 0
         todo: list[tuple[Avro, int, int]] = [(self._schema, 0, 1)]
-        """Types to read next, with depth and count."""
         while todo:
             schema, depth, count = todo.pop()
             if count > 1:
@@ -485,7 +475,6 @@ def _element(schema: Avro, kind: str) -> Avro:
 
 
 def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
-    """Return where a simple value ends; raise `IndexError`, `ValueError`."""
     if kind in ("int", "long", "enum"):
         return _long(value, at)[1]
     if kind in ("bytes", "string"):
@@ -500,7 +489,6 @@ def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
 
 
 def _long(value: bytes, at: int) -> tuple[int, int]:
-    """Read a number; return it and where it ends."""
     found = shift = 0
     for place in range(at, at + _LONG_BYTES_MAX):
         byte = value[place]

@@ -24,10 +24,6 @@ def problems_of(
     versions: Sequence[tuple[int, Schema]],
     unreadable: Callable[[Schema, Schema], Sequence[str]],
 ) -> list[str]:
-    """Return why `new` may not follow these versions, oldest first.
-
-    `unreadable(reader, writer)`: why `reader` does not read values of `writer`.
-    """
     assert mode in MODES, mode
     direction, _, transitive = mode.partition("_")
     found: list[str] = []

@@ -31,7 +31,7 @@ class Compare(msgspec.Struct, tag="compare", frozen=True):
     text: str
     mode: str
     versions: list[tuple[int, str]]
-    """Number and text, oldest first; all of one kind."""
+    """Number and text, oldest first; all of the same kind."""
 
 
 class Check(msgspec.Struct, tag="check", frozen=True):
@@ -74,13 +74,8 @@ Answer = Text | Problems | Misfit | Refused | TooCostly
 
 
 class Engine(Protocol):
-    """Answers in bounded time, without blocking the event loop."""
-
     async def ask(self, key: Hashable, question: Question) -> Answer:
-        """Answer a question; `key`s (callers or subjects) take turns.
-
-        Raises `SchemaCheckUnavailable`.
-        """
+        """Answer a question; `key`s (callers or subjects) take turns."""
 
     async def aclose(self) -> None: ...
 

@@ -38,8 +38,6 @@ _FORMATS = frozenset(("date", "date-time", "ipv4", "ipv6", "time", "uuid"))
 
 
 class JsonCost(NamedTuple):
-    """How many parts of a schema a part of a value may meet."""
-
     parts: int
     """References filled in; counted up to `PARTS_MAX` + 1."""
     known: bool
@@ -113,7 +111,7 @@ class _Walk:
         return self.weigh(found, depth + 1)
 
     def _other(self, given: Any, depth: int) -> int:
-        """Count the parts of an unknown value: a schema may be anywhere in it."""
+        """A schema may be anywhere in an unknown value."""
         if isinstance(given, Mapping):
             return self._list(list(given.values()), depth)
         if isinstance(given, list):

@@ -37,11 +37,9 @@ class Schema(Protocol):
     @property
     def text(self) -> str: ...
 
-    def misfit(self, value: bytes) -> str | None:
-        """Return why a value does not fit, with the path."""
+    def misfit(self, value: bytes) -> str | None: ...
 
-    def unreadable(self, writer: Any) -> Sequence[str]:
-        """Return why this schema does not read values of `writer`."""
+    def unreadable(self, writer: Any) -> Sequence[str]: ...
 
 
 def parsed(kind: str, given: Any) -> Schema:
@@ -72,8 +70,7 @@ def id_of(kind: str, text: str) -> str:
 
 
 class Quick(Protocol):
-    def steps(self, size: int) -> int:
-        """Return the most steps for a value of `size` bytes."""
+    def steps(self, size: int) -> int: ...
 
     def fits(self, value: bytes) -> bool: ...
 

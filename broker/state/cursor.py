@@ -35,7 +35,7 @@ class Cursor:
         return self._beyond
 
     def reset(self, committed_offset: int) -> None:
-        """Seek: ack all offsets before, none after."""
+        """Ack all offsets before `committed_offset`, and none from there on."""
         assert committed_offset >= 0
         self._floor = committed_offset
         self._chunks.clear()
@@ -89,7 +89,6 @@ class Cursor:
         return found
 
     def after_unacked(self, count: int, end: int) -> int:
-        """Return the offset after the `count`-th unacked offset, at most `end`."""
         at = self._floor
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT
@@ -112,7 +111,6 @@ class Cursor:
         return min(at + count, end)
 
     def next_acked(self, offset: int, limit: int) -> int:
-        """Return the first acked offset from `offset` on, at most `limit`."""
         if offset < self._floor:
             return min(offset, limit)
         while offset < limit:
@@ -122,7 +120,6 @@ class Cursor:
         return limit
 
     def ranges(self) -> Iterator[Range]:
-        """Yield the acked ranges after the committed offset, ascending."""
         start = end = -1
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT

@@ -31,8 +31,6 @@ Op = list[Any]
 
 
 class BadStateLedger(OctavoError):
-    """This version cannot read the state ledger: the partition is not opened."""
-
     name = "bad-state-ledger"
     scope = Scope.LEDGER
 
@@ -82,14 +80,12 @@ class State:
 
     @classmethod
     def told_by(cls, entries: Iterable[bytes]) -> State:
-        """Replay these entries; raise `BadStateLedger`."""
         state = cls()
         for entry in entries:
             state.apply(entry)
         return state
 
     def apply(self, entry: bytes) -> None:
-        """Replay an entry; raise `BadStateLedger`."""
         try:
             for op in msgpack.unpackb(entry, strict_map_key=False):
                 self._apply(op)
@@ -156,7 +152,7 @@ class State:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
     def _used_ms(self, name: str, created_ms: int) -> int:
-        """Return the last use of a subscription, which a seek does not change."""
+        """A seek does not change the last use."""
         held = self.cursors.get(name)
         return held.used_ms if held is not None and held.created_ms == created_ms else 0
 
@@ -201,7 +197,7 @@ def _unpack_counts(packed: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def producers_op(upto: int, states: Iterable[ProducerState]) -> Op:
-    """Set changed producers; with earlier operations they cover batches before `upto`."""
+    """With earlier operations these cover batches before `upto`."""
     return ["p", upto, [[s.producer_id, s.epoch, *map(list, s.batches)] for s in states]]
 
 
@@ -259,7 +255,6 @@ def _snapshot_ops(
     producers_upto: int,
     seeks: Mapping[str, int],
 ) -> Iterator[tuple[Op, int]]:
-    """Yield operations with their approximate sizes in bytes."""
     for name, created_ms, cursor in cursors:
         offset, sought = cursor.committed_offset, seeks.get(name)
         op = cursor_op(name, created_ms, offset)

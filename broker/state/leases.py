@@ -35,7 +35,6 @@ class LeftMessages(NamedTuple):
     consumer: str
     offsets: list[int]
     attempts: list[int]
-    """Deliveries without an ack."""
     keys: list[int | None]
     """Hashes of the keys, if key-shared."""
 
@@ -50,8 +49,6 @@ class LeftMessages(NamedTuple):
 
 
 class LeftConsumer(NamedTuple):
-    """Times are ages in milliseconds."""
-
     name: str
     priority: int
     seen_ms: int
@@ -68,8 +65,6 @@ class LeftAnswer(NamedTuple):
 
 
 class LeftHold(NamedTuple):
-    """The consumer has the partition for another `left_ms`."""
-
     name: str
     left_ms: int
     generation: int = 0
@@ -82,10 +77,8 @@ class LeftLeases:
     era: int
     """The epoch in the ack ids, which the successor continues to use."""
     numbers: int
-    """The highest so far."""
     active: str = ""
     holder: LeftHold | None = None
-    """The holder of an exclusive subscription."""
     group: LeftHold | None = None
     consumers: list[LeftConsumer] = field(default_factory=list)
     answers: list[LeftAnswer] = field(default_factory=list)
@@ -95,7 +88,6 @@ class LeftLeases:
 
     @property
     def says_something(self) -> bool:
-        """Whether a successor needs these leases."""
         return bool(self.messages or self.holder or self.group or self.active)
 
     def later(self, passed_ms: int) -> LeftLeases:
@@ -155,7 +147,6 @@ def left_ops(name: str, created_ms: int, left: LeftLeases) -> list[list[Any]]:
 
 
 def left_told(op: Sequence[Any]) -> LeftLeases:
-    """Decode operation 22; raise ValueError or TypeError."""
     epoch, era, numbers, active, holder, group, consumers, answers, newest = op[3:]
     return LeftLeases(
         _whole(epoch),
@@ -179,7 +170,6 @@ def left_told(op: Sequence[Any]) -> LeftLeases:
 
 
 def messages_told(left: LeftLeases, op: Sequence[Any]) -> None:
-    """Add the messages of operation 23; raise ValueError or TypeError."""
     kind, time_ms, number, consumer, ranges, attempts, keys = op[2:]
     if kind not in (OUT, ASLEEP, BACK, SPENT):
         raise ValueError(f"messages were left in an unknown state {kind!r:.20}")

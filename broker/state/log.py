@@ -79,7 +79,6 @@ async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None
 
 
 async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
-    """Close a state ledger, if its owner did not, and return its state."""
     state = State()
     reader = await ledgers.open(ledger_id, recover=True)
     try:
@@ -100,7 +99,7 @@ def _seen(done: asyncio.Future[None]) -> None:
 
 
 class _OpenedAnew(Exception):
-    """The record no longer has the new ledger's epoch."""
+    pass
 
 
 class StateLog:
@@ -145,9 +144,8 @@ class StateLog:
         return self._writer is not None
 
     async def append(self, op: Op) -> None:
-        """Return when `op`, which the state in memory contains, is durable.
-
-        Raises `AckOutcomeUnknown`, `Overloaded`, `NotOwner`.
+        """The state in memory already contains `op`. Raises `AckOutcomeUnknown`, `Overloaded`,
+        `NotOwner`.
         """
         await self._written([op])
 
@@ -204,7 +202,7 @@ class StateLog:
             await asyncio.wait((self._writing,))
 
     async def close(self, *, drain: bool) -> None:
-        """Stop; `drain` first writes waiting operations, which else fail with `NotOwner`."""
+        """Without `drain`, waiting operations fail with `NotOwner`."""
         self._closed = True
         if (task := self._writing) is not None:
             if not drain:
@@ -278,7 +276,6 @@ class StateLog:
         return self._ledgers.has_unsure_bookie(writer.metadata)
 
     async def _roll(self) -> None:
-        """Replace the ledger by a snapshot, which contains the operations to write."""
         old, old_id = self._writer, self._record.value.state_ledger
         self._writer = None
         try:

@@ -4,8 +4,8 @@ As in Kafka, sequences are `int32` without gaps per partition, wrapping to 0; a 
 0 and shuts out the older. A repeat of the last five batches is answered with the *old* offsets.
 Unlike in Kafka, a repeat may have other batch boundaries, and an unknown producer must begin at 0.
 
-Of more than `producers_max`, the producer silent for longest is forgotten; if it returns, it gets a
-gap error. Nothing is stored twice unless it repeats sequence 0.
+Beyond `producers_max`, the producer silent for longest is forgotten; if it returns, it gets a gap
+error. Nothing is stored twice unless it repeats sequence 0.
 
 `Access` is the exclusive producer. Every change raises the epoch, durably, before a client learns
 of it; a publish's epoch is checked where batches get offsets, so all batches of an epoch lie before
@@ -33,8 +33,6 @@ BATCHES_REMEMBERED = 5
 
 
 class Remembered(NamedTuple):
-    """A stored batch: sequences `first` to `last` (wrapping)."""
-
     first_sequence: int
     last_sequence: int
     first_offset: int
@@ -80,10 +78,7 @@ class ProducerTable:
         return len(self._producers)
 
     def check(self, producer_id: int, epoch: int, first: int, count: int) -> Duplicate | None:
-        """Return None for the producer's next batch, else the duplicate's place; change nothing.
-
-        Raises `StaleProducerEpoch`, `SequenceGap`.
-        """
+        """Return None for the producer's next batch, else the duplicate's place; change nothing."""
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
             raise StaleProducerEpoch(
@@ -112,7 +107,6 @@ class ProducerTable:
     def accept(
         self, producer_id: int, epoch: int, first: int, count: int, first_offset: int
     ) -> None:
-        """Remember a new batch, after `check` or a ledger's scan."""
         batch = Remembered(first, next_sequence(first, count - 1), first_offset)
         known = self._producers.get(producer_id)
         kept: tuple[Remembered, ...] = ()
@@ -123,7 +117,6 @@ class ProducerTable:
         self._put(ProducerState(producer_id, epoch, (*kept, batch)))
 
     def restore(self, state: ProducerState) -> None:
-        """Add a snapshot's producer, as the most recently active."""
         assert state.batches
         self._put(state)
 
@@ -148,7 +141,6 @@ class ProducerTable:
 
 
 def _place(batches: tuple[Remembered, ...], behind: int, count: int) -> Duplicate:
-    """Find messages that begin `behind` messages before the next sequence."""
     first_offset = last_offset = -1
     position = 0  # how far before the next sequence this batch ends
     for batch in reversed(batches):
@@ -165,7 +157,7 @@ def _place(batches: tuple[Remembered, ...], behind: int, count: int) -> Duplicat
 
 
 BROKERS = -1
-"""In place of an epoch: for brokers' own topics and copies, whoever has the access."""
+"""In place of an epoch: for brokers' own topics and copies, despite exclusive access."""
 
 
 class AccessState(NamedTuple):
@@ -174,7 +166,6 @@ class AccessState(NamedTuple):
     epoch: int = 0
     producer: str = ""
     session_ms: int = 0
-    """How long the holder may be silent."""
 
 
 NOBODY = AccessState()
@@ -236,7 +227,6 @@ class Access:
             self._heard_ms = now_ms
 
     def left_ms(self, now_ms: int) -> int:
-        """Return how long a silent holder's session lasts."""
         if self._heard_ms is None:  # the previous owner granted the access: the time starts now
             self._heard_ms = now_ms
         return self._heard_ms + self.state.session_ms - now_ms

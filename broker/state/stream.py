@@ -34,8 +34,6 @@ Tuple3 = tuple[str, int, int]
 
 
 class StreamConfig(NamedTuple):
-    """The properties at creation; they never change."""
-
     content_type: str = "application/octet-stream"
     ttl_s: int | None = None
     """The stream expires when unused for this long …"""
@@ -61,8 +59,6 @@ def media_type(content_type: str) -> str:
 
 
 class Append(NamedTuple):
-    """An append without its data."""
-
     producer: str | None = None
     epoch: int = 0
     sequence: int = 0
@@ -79,8 +75,6 @@ class Append(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A producer's newest append, and its end."""
-
     epoch: int
     sequence: int
     end: int
@@ -102,7 +96,6 @@ class StreamState:
     producers: OrderedDict[str, Written] = field(default_factory=OrderedDict)
     producers_max: int = 10_000
     changed: dict[str, None] = field(default_factory=dict)
-    """Producers changed since the last operation was made."""
 
     def copy(self) -> StreamState:
         found = StreamState(*(getattr(self, name) for name in self.__slots__))
@@ -112,8 +105,7 @@ class StreamState:
     def check(self, append: Append, end: int) -> int | None:
         """Return None for a new append; for a repeat, the offset before which it was stored.
 
-        Changes nothing. Raises `StaleStreamEpoch`, `EpochBegun`, `StreamClosed`,
-        `StreamSequenceGap`, `StreamSequence`.
+        Changes nothing.
         """
         known = None if append.producer is None else self.producers.get(append.producer)
         if known is not None:
@@ -192,10 +184,7 @@ class StreamState:
 
 
 def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
-    """Apply an operation; keep values newer than it.
-
-    Raises ValueError or TypeError if it cannot be read.
-    """
+    """Apply an operation; keep values newer than it."""
     _, revision, upto, config, base, whole_at, closed, closing, seq, is_gone, producers = op
     found = before
     if found is None or (revision >= found.revision and upto >= found.upto):
@@ -214,7 +203,6 @@ def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
 
 
 def marker_of(append: Append) -> bytes | None:
-    """Return the value of `MARKER`; None when only the log changes."""
     if append.producer is None and append.stream_seq is None and not append.closes:
         return None
     packed: bytes = msgpack.packb(list(append[:5]))
@@ -222,7 +210,6 @@ def marker_of(append: Append) -> bytes | None:
 
 
 def append_of(headers: Sequence[tuple[str, bytes | None]]) -> Append | None:
-    """Read an append from a first record's headers; raise ValueError if damaged."""
     for name, value in headers:
         if name == MARKER:
             try:

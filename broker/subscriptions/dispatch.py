@@ -618,7 +618,7 @@ class Dispatcher:
     def _take(
         self, consumer: str, messages_max: int, end: int, now_ms: int
     ) -> tuple[list[int], bool]:
-        """Also return whether the messages had a due time."""
+        """Return offsets, and whether they had a due time."""
         if self.keys is not None:
             self._tell_due(self.keys, now_ms)
             room = min(messages_max, self._leased_max - self.leased)

@@ -73,7 +73,7 @@ class Slots:
         return self._owners[place if place < len(self._ends) else 0]
 
     def ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """Both ends included."""
+        """Return the first and last slots of ranges, both included."""
         found: dict[str, list[tuple[int, int]]] = {name: [] for name in self.names}
         if not self._ends:
             return found

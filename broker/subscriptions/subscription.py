@@ -689,7 +689,7 @@ class Subscription:
         return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
     def _is_late(self, call: tuple[str, int] | None) -> bool:
-        """This is a late copy if its consumer has called again since."""
+        """A call is a late copy if its consumer has called again since."""
         newest = self._newest
         return call is not None and newest is not None and call[0] == newest[0] and call < newest
 

@@ -55,7 +55,6 @@ class Piece:
     def __init__(self, partition: int, first: int) -> None:
         self.partition = partition
         self.first = first
-        """The number of its first message in the request, from 0."""
         self.last = first
         self.count = 0
         self.index = 0
@@ -121,7 +120,6 @@ class Publishing:
         self.places: list[tuple[Piece, int]] | None = [] if keep_places else None
         self.count = 0
         self.failed = False
-        """Something was not stored: it is useless to read on."""
 
     def describe(self) -> dict[str, int]:
         return {"open_bytes": self._open_bytes, "in_flight": self._in_flight}
@@ -131,7 +129,6 @@ class Publishing:
         return self._open_bytes + self._in_flight
 
     def size_of(self, record: Record) -> int:
-        """Return a message's bytes in a batch; raise a 413 when it is too long."""
         return size_of(record, self._bytes_max)
 
     def add(self, record: Record) -> None:
@@ -179,7 +176,7 @@ class Publishing:
         self._submit(queue, piece, batch, count)
 
     def flush(self) -> None:
-        """Send unfinished batches while the input pauses, but not a producer's: these must not
+        """Send unfinished batches while the input pauses. A producer's batches wait: they must not
         depend on timing.
         """
         if self._producer is None and not self.failed:

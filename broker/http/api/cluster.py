@@ -182,7 +182,7 @@ async def list_bookies(call: Call) -> web.StreamResponse:
 
 
 def _stale(seen: Seen, *shown: str) -> dict[str, Any] | None:
-    """Return which `shown` parts may be out of date, and since when."""
+    """The `shown` parts that may be out of date, and since when."""
     names = [name for name in seen.stale if name in shown]
     return {"what": names, "since": seen.stale_since_ms} if names else None
 
@@ -266,7 +266,6 @@ async def confirm_clock(call: Call) -> web.StreamResponse:
 
 
 def show_clock(time: DeletionTime | None) -> dict[str, Any]:
-    """Return this broker's time for deletions."""
     if time is None:
         return {"deletion_time": None, "late_ms": 0, "doubt": "the metadata store has not answered"}
     return {"deletion_time": time.now_ms, "late_ms": time.late_ms, "doubt": time.doubt or None}

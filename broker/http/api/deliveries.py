@@ -114,17 +114,14 @@ async def acknowledge(call: Call) -> web.StreamResponse:
 
 
 def _acked(settled: Settled) -> int:
-    """Return how many messages were acked; raise the refused part's error."""
+    """Raise the error of the refused part, if any."""
     if (problem := settled.problem) is not None:
         raise problem
     return settled.acked
 
 
 async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, Share]) -> int:
-    """Apply each share at its owner; return how many messages became acked.
-
-    If owners fail, raises the worst problem, with that number.
-    """
+    """If owners fail, raises the worst problem, with that number."""
     answers = await ask_all(
         [_apply(call, topic.partition(number), name, share) for number, share in shares.items()]
     )
@@ -157,10 +154,7 @@ async def give_back(
     release: Sequence[str] = (),
     unread: Sequence[str] = (),
 ) -> None:
-    """Give back messages that were not delivered; see `Settle`.
-
-    On the broker's own behalf: the caller may have lost the right.
-    """
+    """On the broker's own behalf: the caller may have lost the right."""
     operation = Settle(partition, name, [], [*nacks], [], [*release], [*unread])
     await operate(call, operation, Settled, is_part=True, identity=call.services.own_identity)
 
@@ -185,7 +179,6 @@ class Share:
 
 
 async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int, Share]:
-    """Split a body by partition; raise a 400 or 422 if it is invalid."""
     for ids in (body.ack_ids, body.nack, body.extend, body.release):
         if len(ids) > ACK_IDS_MAX:
             raise _too_many()
@@ -252,7 +245,6 @@ DEFAULT_CONSUMER = "default"
 MESSAGE_TYPES = (JSON, NDJSON)
 HELD_BACK_HEADER = "Octavo-Held-Back"
 RECEIVE_PARTITIONS_MAX = 128
-"""Each receive begins with another partition."""
 GRACE_S = 0.005
 """After the first messages, the other partitions get this long."""
 GIVE_BACK_S = 2.0
@@ -500,7 +492,6 @@ class _Gathering:
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if len(failures) == len(answers):
             raise failures[0]
-        # A partition that moves must not delay other partitions' messages.
         for (number, share), answer in zip(shares.items(), answers, strict=True):
             if not isinstance(answer, BaseException):
                 found += answer

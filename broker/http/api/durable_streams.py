@@ -4,8 +4,7 @@ A stream is a topic with one partition, whose owner runs the operations; docs/du
 the protocol. A stream exists once its owner has made it; a broken-off call leaves a topic, and a
 repeat continues.
 
-A fork's topic is a fork of the source's, in the same namespace. If it is cut within a message, the
-inherited part is the fork's first own message. Properties that the request omits are the source's.
+If it is cut within a message, the inherited part is the fork's first own message.
 
 An event stream is a loop of reads by the broker that was called; it ends after a while, and the
 reader reconnects with its last offset.
@@ -148,7 +147,6 @@ def append_of(headers: Mapping[str, str]) -> Append:
 
 
 def word(headers: Mapping[str, str], name: str) -> str | None:
-    """Read a header that will be stored; raise a 400 if it is bad."""
     text = headers.get(name)
     if text is None:
         return None
@@ -175,7 +173,6 @@ def bad(name: str, text: str, expected: str) -> Problem:
 
 
 _TRIES_MAX = 4
-"""Tries while other streams of that name expire or are made."""
 
 
 class Plan(NamedTuple):
@@ -260,10 +257,7 @@ async def _make(
 
 
 def _check_may_convert(call: Call, operation: MakeStream) -> None:
-    """Check the right to turn a topic into a stream.
-
-    This excludes the topic's publishers, and an expired stream is deleted with its messages.
-    """
+    """This excludes the topic's publishers, and an expired stream is deleted with its messages."""
     topic = Resource(Kind.TOPIC, str(call.topic))
     call.check(Operation.ALTER, topic)
     if operation.expires:
@@ -304,7 +298,6 @@ async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
 
 
 async def planned(call: Call, asked: StreamAsked, fork: ForkAsked, cut: int | None = None) -> Plan:
-    """Ask the source for the fork's plan; `cut`: where an existing fork was cut."""
     info = await call.services.broker.topics.get(fork.source)
     if info.settings.partitions != 1:
         raise TOPIC_IS_NO_STREAM(
@@ -348,7 +341,7 @@ async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig
 async def _cut(
     call: Call, info: TopicInfo, like: StreamConfig, end: int, offset: int, sub_offset: int
 ) -> tuple[int, bytes]:
-    """Return the offset where the source is cut, and the inherited part of that message."""
+    """Also return the inherited part of the message that is cut."""
     if offset == end:
         raise _beyond(f"{info.name} has nothing behind {durable.offset_text(offset)}")
     asked = Read.of(info.name.partition(0), offset, 1, 1, compacted=False)

@@ -65,8 +65,7 @@ class Caller(Protocol):
     def take_long_way(self, verdict: BaseException | None) -> None:
         """Give the request to aiohttp from its first byte; a `verdict` is the answer."""
 
-    def cut(self) -> None:
-        """End the connection: the outcome is unknown."""
+    def cut(self) -> None: ...
 
 
 class KnownHead(NamedTuple):
@@ -74,19 +73,15 @@ class KnownHead(NamedTuple):
     topic: TopicName
     partition: int | None
     incarnation: str | None
-    """The incarnation that the caller means; None: any."""
     kind: str
     headers: Mapping[str, str]
-    """Of the request from which it was learnt, with its key."""
+    """The headers of the first request with this head, with its key."""
     grant: Grant
     resource: Resource
 
 
 def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
-    """Return the head without its key and length, and the key.
-
-    Cuts out a value only if every parser reads it alike: visible ASCII, on its own line.
-    """
+    """Cuts out a value only if every parser reads it alike: visible ASCII, on its own line."""
     key = None
     if found := _KEY.search(head):
         key = found[1]

@@ -1,8 +1,7 @@
 """Consumer groups over HTTP: a member calls regularly, and learns which partitions it has.
 
-The call says which topics the member wants and which partitions it holds, and waits until these
-should change. The member then receives from each of its partitions, or streams them, with the
-`generation` that gave it the partition.
+The member then receives from each of its partitions, or streams them, with the `generation` that
+gave it the partition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Publish and read large messages, as streams.
 
 The owner stores an upload (operations/large.py); a body of a single piece becomes an ordinary
-message. A read asks the owner for a piece at a time. The bytes in memory count like bodies.
+message. A read asks the owner for a piece at a time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _head(call: Call) -> str:
 
 
 async def _body_of(call: Call) -> Pieces:
-    """Yield the body as it arrives; raise a 400 at its end if it is not whole."""
+    """Raise a 400 at the body's end if it is not whole."""
     size = 0
     async for piece in call.stream_body():
         size += len(piece)

@@ -147,7 +147,6 @@ encode = _encoder.encode
 
 
 def decode_message(text: bytes) -> MessageIn:
-    """Decode a JSON object; raise a 400 if it is not JSON, a 422 if no message."""
     try:
         if has_more_parts(text, MESSAGE_PARTS_MAX):
             raise _invalid(
@@ -171,13 +170,12 @@ _SHAPE = 'a message is {"key", "value" or "value_text" or "value_base64", "heade
 
 
 def has_several(body: bytes) -> bool:
-    """Return whether a JSON body begins like `{"messages": …`."""
     start = body[:256].lstrip()[:12]
     return start.startswith(b"{") and start[1:].lstrip().startswith(b'"messages"')
 
 
 def messages_in(body: bytes) -> Iterator[MessageIn]:
-    """Yield a JSON body's messages, decoded when requested; raise a 400 or 422 with the place."""
+    """Decode each message when it is requested; raise a 400 or 422 with its place."""
     if not has_several(body):
         try:
             yield decode_message(body)
@@ -228,7 +226,6 @@ def _within(error: str, place: str) -> str:
 
 
 def record_of(message: MessageIn, now_ms: int) -> Record:
-    """Return the record to store; raise a 422 that says what is wrong."""
     text, data = message.value_text, message.value_base64
     given = message.value is not UNSET or text is not None
     if given and data is not None:
@@ -323,7 +320,6 @@ def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
 
 
 def _millis_of(text: str) -> int | None:
-    """Return milliseconds from a number or an RFC 3339 time, else None."""
     millis = whole(text, 10**15 - 1)
     return parse_time_ms(text) if millis is None else millis
 

@@ -1,10 +1,9 @@
 """Publish: read the request, choose its partition, and write the answer.
 
-Bodies by Content-Type: `application/json`, `application/x-ndjson` (streamed), Kafka's record
-batches, and every other type as a single message. The head is checked before the body is read, and
-unknown input is refused. A request for a topic with several partitions is split here (batching.py),
-and each partition's share goes to its owner. The status is 2xx only when all messages are durable;
-if something fails, the answer says what had been stored before.
+The head is checked before the body is read, and unknown input is refused. A request for a topic
+with several partitions is split here (batching.py), and each partition's share goes to its owner.
+The status is 2xx only when all messages are durable; if something fails, the answer says what had
+been stored before.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, build_batch, partition_for
 
 BLANK_LINES_MAX = 10_000
-"""Blank lines cost time, too."""
 BATCHES_MAX = 10_000
 ONE_TURN_BYTES = 64 * 1024
 """A longer body with several messages takes several turns of the loop."""
@@ -138,7 +136,6 @@ async def _single(call: Call) -> Record | None:
 
 
 def may_be_single(call: Call) -> bool:
-    """Return whether the head allows a single unnumbered message."""
     headers = call.headers
     return not (
         call.content_type in (RECORD_BATCH, NDJSON)
@@ -157,7 +154,7 @@ def single_record(
     topic: TopicName,
     key: bytes | None = None,
 ) -> Record | None:
-    """Return the body's message; None when it has several."""
+    """None when the body has several messages."""
     now_ms = services.clock()
     if kind == JSON:
         if len(body) > ONE_TURN_BYTES and has_several(body):
@@ -187,8 +184,6 @@ def single_answer(number: int, placed: Placed) -> answers.Published:
 
 
 async def _publish_single(call: Call, name: PartitionName, record: Record) -> web.StreamResponse:
-    """Publish a message, perhaps in a batch with other requests'."""
-
     async def here(partition: Partition) -> Placed:
         return await publish_single(partition, name.topic_name, record, call.services.rules)
 
@@ -319,7 +314,7 @@ def _bad_header(name: str, text: str, expected: str) -> Problem:
 
 
 def _refuse_producer_headers(call: Call) -> None:
-    """Refuse producer headers with a record batch, which names its producer."""
+    """The batch itself names its producer."""
     headers = call.headers
     if any(name in headers for name in _PRODUCER_HEADERS):
         raise Problem(
@@ -440,8 +435,6 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
 
 
 async def _check_batch(call: Call, body: bytes, header: BatchHeader, batch: bytes) -> None:
-    """Check a batch of a `body`, which is in memory besides."""
-
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
 
@@ -596,7 +589,6 @@ def _batch(piece: Piece) -> answers.StoredBatchAt:
 
 
 def _with_stored(problem: Problem, pieces: list[Piece]) -> Problem:
-    """Add to the input's problem what was stored before it."""
     problem.extra["stored"] = summarize(pieces)
     if errors := _errors(pieces):
         problem.extra["errors"] = errors

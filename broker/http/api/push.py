@@ -7,15 +7,14 @@ Events and lines of NDJSON are acked by separate calls, at any broker. A WebSock
     client → broker   {"ack_ids": […], "nack": […], "extend": […], "request": 7}, as `ack` takes it
     broker → client   {"acked": 2, "request": 7}: durable; or {"problem": {…}, "request": 7}
 
-Several acks may be under way; while too many are, the socket is not read. An invalid frame ends the
-connection, with the reason.
+Several acks may be under way; while too many are, the socket is not read.
 
 The broker that the client called keeps the connection, whichever brokers own the partitions: `Feed`
-receives from each partition's owner, as a consumer with leases. If an owner dies, the stream
-pauses. The client decides how many messages of a partition may be unacked: `credits`. When either
-side closes, unacked messages are given back at once.
+receives from each partition's owner, as a consumer with leases. The client decides how many
+messages of a partition may be unacked: `credits`. When either side closes, unacked messages are
+given back at once.
 
-Sent messages are leased, as by `receive`. So pages of other sites may not make this call.
+Pages of other sites may not make this call, because it leases messages.
 """
 
 from __future__ import annotations
@@ -113,9 +112,7 @@ async def stream(call: Call) -> web.StreamResponse:
 
 
 def _unnamed(info: SubscriptionInfo) -> str:
-    """Return a consumer's default name.
-
-    Streams of a shared subscription are separate consumers; an exclusive subscription has one
+    """Streams of a shared subscription are separate consumers; an exclusive subscription has one
     consumer, so that a reconnecting stream is the same consumer.
     """
     is_exclusive = info.settings.type == "exclusive"
@@ -160,16 +157,12 @@ def _written(messages: Sequence[Raw], kind: str) -> bytes:
 
 FRAME_BYTES_MAX = 1024 * 1024
 MESSAGES_BYTES = 256 * 1024
-"""Approximate; a single message may be longer."""
 ACKS_AT_ONCE = 16
 ACKS_END_S = 2.0
-"""For pending acks when the client leaves."""
 ACK_TRIES_S = 20.0
 """How long an ack is retried while partitions move."""
 REASON_BYTES = 123
-"""RFC 6455."""
 REFUSED_FOR_GOOD = 4000
-"""The close code after a problem."""
 
 
 class Command(AckBody):
@@ -210,7 +203,6 @@ class Socket:
         )
 
     async def run(self) -> web.StreamResponse:
-        """Run until either side closes."""
         request, socket = self._call.request, self._socket
         if request.method != "GET" or not socket.can_prepare(request).ok:
             raise Problem(400, "invalid-upgrade", "this is no handshake of a WebSocket (RFC 6455)")
@@ -235,7 +227,6 @@ class Socket:
             await self._close(ends)
 
     async def _exchange(self) -> _Ends:
-        """Send and listen, until either has ended."""
         tasks = [asyncio.ensure_future(self._push()), asyncio.ensure_future(self._listen())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -298,7 +289,6 @@ class Socket:
         await self._send(msgspec.json.encode(said), WSMsgType.TEXT)
 
     async def _send(self, frame: bytes, kind: WSMsgType, *, is_counted: bool = False) -> None:
-        """Send a frame; raise `TimeoutError` if the client takes none of it."""
         async with self._sending:
             if not is_counted:  # by the feed
                 await count(self._call, len(frame))
@@ -307,7 +297,6 @@ class Socket:
             await self._call.hold(0)
 
     async def _listen(self) -> None:
-        """Take commands, several at once; raise `_Ends`."""
         socket = self._socket
         async for frame in socket:
             if frame.type is WSMsgType.ERROR:
@@ -368,7 +357,6 @@ class Socket:
 
 
 def _refused(problem: Problem, else_: _Ends) -> _Ends:
-    """Return how a socket ends whose client has lost its right."""
     if problem.status in (401, 403):
         return _Ends(WSCloseCode.POLICY_VIOLATION, problem.detail)
     return else_
@@ -381,7 +369,7 @@ class _Out:
         """Partition → offset → end of its ack id, in the order sent."""
 
     def add(self, found: Handout) -> None:
-        """Note sent messages; forget the oldest, whose leases have ended."""
+        """Forget the oldest messages, whose leases have ended."""
         known = self._of.setdefault(found.partition, {})
         for ack_id in found.ack_ids:
             of = AckRange.parse(ack_id)
@@ -408,7 +396,7 @@ class _Out:
 
 
 def _frames(found: Handout) -> Iterator[bytes]:
-    """Yield frames one by one, so that one is in memory."""
+    """Yield frames one by one, to hold a single frame in memory."""
     parts: list[bytes] = []
     size = 0
     for message in found.messages:
@@ -429,7 +417,6 @@ FIRST_OF_ALL = 16
 ASKED_AT_ONCE = 2
 """Calls at once to partitions with messages: bounds what a slow consumer holds."""
 FIRST_S = 2.0
-"""How long the stream waits for each partition's first answer."""
 
 
 class Handout(NamedTuple):
@@ -446,7 +433,6 @@ class Handout(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """The messages, and the frame made of them."""
         return 2 * (len(self.body) + sum(map(len, self.messages)))
 
     @property
@@ -479,7 +465,6 @@ class Feed:
         self._begun = {number: asyncio.Event() for number in partitions}
 
     async def __aenter__(self) -> Feed:
-        """Begin; raise a partition's lasting refusal."""
         self._pulls = [asyncio.ensure_future(self._pull(number)) for number in self._partitions]
         try:
             begun = asyncio.ensure_future(self._all_begun())
@@ -542,7 +527,6 @@ class Feed:
         await self.give_back(ack_ids, were_sent=False)
 
     async def give_back(self, ack_ids: Sequence[str], *, were_sent: bool) -> None:
-        """Give messages back before the ack timeout."""
         if not ack_ids:
             return
         shares: dict[int, list[str]] = defaultdict(list)
@@ -565,7 +549,6 @@ class Feed:
                 )
 
     async def _pull(self, number: int) -> None:
-        """Receive from a partition until a lasting refusal."""
         wait_s = min(LIVES_S, self._call.services.config.wait_ms_max / 1000)
         most, expected = FIRST_OF_ALL, 2 * MESSAGE_BYTES_MAX
         name = self._topic.partition(number)
@@ -602,7 +585,6 @@ class Feed:
             raise
 
     async def _receive(self, asked: Receive, turn: int) -> Handout | None:
-        """Receive; repeat the same numbered call until it is answered."""
         one = replace(asked, request=f"{self._id}-{turn}")
         return await through_moves(lambda: self._ask(one), SubscriptionBusy.name)
 

@@ -6,8 +6,7 @@ offset that would work.
 
 A follower gets server-sent events, lines of NDJSON, or batches as stored. The broker that it called
 keeps the stream and fetches page after page from the owner, so a move is a pause without gap or
-repeat. Readers at the end share the next page. A reader that takes nothing for `stall_timeout_ms`
-is cut off.
+repeat. A reader that takes nothing for `stall_timeout_ms` is cut off.
 
 A problem after the beginning is the stream's last word: an event named `problem`, or the line
 `{"problem": …}`. A stream of batches cannot contain this: it ends, and the next call gets the
@@ -129,7 +128,6 @@ async def read(call: Call) -> web.StreamResponse:
 async def _follow(
     call: Call, name: PartitionName, kind: str, *, compacted: bool
 ) -> web.StreamResponse:
-    """Follow the partition: `follow` makes the stream, this function its pages."""
     if kind == JSON:
         raise bad_parameter("follow", "true", f"for Accept: {EVENTS}, {NDJSON} or {RECORD_BATCH}")
     if compacted:
@@ -263,7 +261,6 @@ def parse_position(call: Call, parameter: str, default: str) -> Position:
 
 
 async def one_partition(call: Call, what: str) -> PartitionName:
-    """Return the path's partition, or a topic's only partition; else raise a 422."""
     name = call.partition
     if name is not None:
         return name
@@ -286,7 +283,6 @@ def _several(topic: TopicName, partitions: int, what: str) -> Problem:
 
 
 def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
-    """Return the first accepted media type in `types`; raise a 406."""
     accepted = call.headers.get("Accept")
     if not accepted:
         return JSON
@@ -306,9 +302,7 @@ def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
 class _Page:
     def __init__(self, opener: OpenBatches, number: int, limit: int, room: int) -> None:
         self.messages: list[Raw] = []
-        """At least one after `fill`."""
         self.next_offset = -1
-        """The offset after the last message."""
         self._opener = opener
         self._number = number
         self._limit = limit
@@ -316,7 +310,6 @@ class _Page:
         self._is_full = False
 
     async def fill(self, batches: list[StoredBatch], offset: int) -> None:
-        """Add messages from `offset` on; raise a 406 if the first batch cannot be opened."""
         for batch in batches:
             try:
                 async with self._opener.opened(batch) as windows:
@@ -383,7 +376,7 @@ def _entries(batches: list[StoredBatch]) -> list[tuple[int, int]]:
 
 
 def append_times(batches: list[StoredBatch]) -> str:
-    """Return the header value for the append times, or ""."""
+    """Empty without append times."""
     return Times().tell(batch.header for batch in batches)
 
 
@@ -392,7 +385,7 @@ def _messages_of(batches: list[StoredBatch]) -> int:
 
 
 def _count_passed_on(call: Call, what: list[StoredBatch] | list[Raw], count: int) -> None:
-    """Count messages from another broker, which charged them to the topic."""
+    """Another broker has charged these to the topic."""
     del what
     call.messages += count
 
@@ -433,7 +426,6 @@ async def follow(
     read: ReadHere,
     read_other: ReadThere,
 ) -> web.StreamResponse:
-    """Stream from `start` on; `read` reads here, `read_other` at another broker."""
     with call.services.streams.one(), call.services.quotas.stream(call):
         return await _Following(call, name, kind, read, read_other).run(_from(call, start))
 
@@ -457,7 +449,7 @@ class _Following:
         self._times = Times()
 
     async def run(self, start: str) -> web.StreamResponse:
-        """Send from `start` on; raise only before anything was sent."""
+        """Raise only before anything was sent."""
         page = await self._fetch(start, 0.0)
         owner_url = page.owner_url
         if self._as_stored:
@@ -487,7 +479,7 @@ class _Following:
         return stream.response
 
     def _is_told(self, page: Page) -> bool:
-        """Return whether the head covers these batches: append times, and announced entries."""
+        """The head has the batches' append times, and entries if announced."""
         if self._placed and not page.is_empty and not page.entries:
             return False
         if not page.append_time:
@@ -498,7 +490,6 @@ class _Following:
         )
 
     async def _next(self, offset: int) -> Page:
-        """Return the page at `offset`, also while the partition moves."""
         services = self._call.services
         of = self._call.identity
         place = (self._name, self._call.incarnation or "", offset, self._as_stored, of)
@@ -530,7 +521,6 @@ def _stream_headers(batches: bytes) -> Iterator[BatchHeader]:
 
 
 def _from(call: Call, start: str) -> str:
-    """Return where to begin: after the reader's last event, if given."""
     last = call.headers.get(LAST_EVENT_HEADER)
     if last is None:
         return start

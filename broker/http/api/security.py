@@ -54,9 +54,8 @@ from octavo.security.quotas import (
 from octavo.security.rules import CLUSTER, Operation
 
 RULES_MAX = 10_000
-"""Also of roles: every process has them in memory, and a record is limited to 1 MB."""
+"""Bounds roles, too: every process has them in memory, and a record is limited to 1 MB."""
 POLICY_BYTES_MAX = 2 * 1024 * 1024
-"""The record takes at most half."""
 
 
 class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
@@ -109,7 +108,6 @@ async def get_user_groups(call: Call) -> web.StreamResponse:
 
 
 async def put_policy(call: Call) -> web.StreamResponse:
-    """Replace the version in `If-Match`."""
     body = await call.read_json(PolicyBody, bytes_max=POLICY_BYTES_MAX)
     policies = PolicyStore(call.services.store)
     seen, version = await policies.read_record()
@@ -264,7 +262,6 @@ def _body(quota: Quota) -> QuotaBody:
 
 
 LOOKED_AT_ONCE = 16
-"""Truncated ledgers searched at the same time."""
 
 
 async def issue(call: Call) -> web.StreamResponse:
@@ -316,7 +313,6 @@ async def issue(call: Call) -> web.StreamResponse:
 async def _entries_of(
     call: Call, link: PartitionLedger, trimmed_to: int, turn: asyncio.Semaphore
 ) -> EntryRange | None:
-    """Return the entries of a ledger that are the partition's."""
     last = link.cut if link.cut >= 0 else ENTRY_MAX
     start = trimmed_to - link.base_offset
     if start <= 0:
@@ -331,7 +327,7 @@ async def _entries_of(
 
 
 async def _entry_with(call: Call, ledger_id: int, offset: int) -> int | None:
-    """Return the entry with this offset of the ledger; None if the ledger is gone or shorter."""
+    """None if the ledger is gone or shorter."""
     try:
         reader = await call.services.ledgers.open(ledger_id)
     except LedgerNotFound:

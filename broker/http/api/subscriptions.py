@@ -1,8 +1,7 @@
-"""Subscriptions: create, show, delete, seek, peek, skip, expire. Receiving: `deliveries.py`.
+"""Subscriptions: create, show, delete, seek, peek, skip, expire.
 
 A call with a partition in its path goes to that owner. A call on the topic goes to all owners, and
-returns each owner's result. Creating a subscription again with the same settings is harmless, so a
-call that reached only some owners can be repeated.
+returns each owner's result.
 """
 
 from __future__ import annotations
@@ -65,9 +64,7 @@ from octavo.broker.types import (
 from octavo.security.rules import Kind, Operation, Resource
 
 RECORDS_A_SUBSCRIPTION = 20
-"""In messages of work: a tenth of a millisecond."""
 TELL_OWNERS_S = 1.0
-"""How long a deletion waits until the owners know of it."""
 TELL_PAUSE_S = 0.05
 
 
@@ -98,10 +95,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> None:
-    """Check that the caller may publish to the letter topics; create missing topics.
-
-    The broker publishes there later on its own behalf.
-    """
+    """The broker publishes there later on its own behalf."""
     for text, sub in (
         (settings.dead_letter_topic, settings.dead_letter_subscription),
         (settings.retry_topic, settings.retry_subscription),
@@ -196,8 +190,6 @@ async def delete_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _tell_gone(call: Call, number: int) -> None:
-    """Wait until the owner knows of the deletion, so that waiting calls end."""
-
     asked = DescribeSubscription(call.topic.partition(number), call.subscription)
     own = call.services.own_identity
     while True:
@@ -285,7 +277,6 @@ def _sought(found: dict[int, operations.Moved]) -> dict[str, Any]:
 
 
 SKIP_MAX = 2**53
-"""More messages than any partition has; JSON keeps it exactly."""
 PEEK_DEFAULT = 10
 
 

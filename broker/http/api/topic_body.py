@@ -67,7 +67,6 @@ def _word(default: str, *others: str) -> Meta:
 
 
 BACKOFF_MOST_MS = 600_000
-"""Default for the longest wait between deliveries."""
 
 _SIZE = re.compile(rf"({AMOUNT}) ?([KMGT]i?B|B)?", re.IGNORECASE | re.ASCII)
 _UNIT_BYTES = {
@@ -100,7 +99,6 @@ _GROUPS = {
         "view covers.",
     ),
 }
-"""Names and descriptions of the schemas of settings' objects."""
 _NEVER_NULL = "rollover"
 _ALWAYS_SHOWN = ("retention", "rollover")
 _KINDS: Mapping[Unit, Any] = {
@@ -488,7 +486,6 @@ def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBo
 
 @contextmanager
 def telling_differences() -> Iterator[None]:
-    """Add the differing settings to a conflict's message."""
     try:
         yield
     except SettingsConflict as error:

@@ -3,8 +3,8 @@
 Any broker answers from the metadata; live figures come from the owners, or a problem in their
 place.
 
-A fork begins with another topic's messages, without a copy. Only owners know where offsets lie, so
-each is asked for its point first, and again if a partition moved.
+Only owners know where offsets lie, so each is asked for its point first, and again if a partition
+moved.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ from octavo.security.rules import Kind, Operation, Resource
 TOPICS_SHOWN = 1000
 TOPICS_SHOWN_MAX = 10_000
 LOOKED_AT_ONCE = 1000
-"""Names checked before other calls get their turn."""
 FIGURES_WITHIN_S = 2.0
-"""Then an owner without an answer is shown as a problem."""
 
 
 async def list_namespaces(call: Call) -> web.StreamResponse:
@@ -205,14 +203,13 @@ def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
 
 
 def _check_may_see_schema(call: Call, settings: TopicSettings, before: str | None) -> None:
-    """Check that the caller may see the topic's schema, which error messages reveal."""
+    """Error messages reveal the topic's schema."""
     subject = settings.schema_subject
     if subject is not None and subject != before:
         call.check(Operation.DESCRIBE, Resource(Kind.TOPIC, f"{call.namespace}/{subject}"))
 
 
 async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
-    """Return a 422 if the cluster has too few bookies, down or not."""
     known = await call.services.overview.bookies_of_the_cluster()
     if settings.ensemble_size <= len(known):
         return None
@@ -228,10 +225,7 @@ async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None
 
 
 def beyond_any_message(call: Call, policies: Policies) -> InvalidSettings | None:
-    """Return a 422 for a limit above this broker's own.
-
-    Other brokers may differ, so existing settings are not checked again.
-    """
+    """Other brokers may differ, so existing settings are not checked again."""
     config, asked = call.services.config, policies.message_bytes_max
     if asked is None or asked <= max(config.line_bytes_max, config.large_message_bytes_max):
         return None
@@ -285,7 +279,6 @@ async def get_topic(call: Call) -> web.StreamResponse:
 
 
 async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
-    """Return figures in time: a slow owner must not delay the settings."""
     try:
         async with asyncio.timeout(FIGURES_WITHIN_S):
             stats = await operate(call, DescribePartition(name), PartitionStats, is_part=True)
@@ -310,7 +303,6 @@ async def get_partition(call: Call) -> web.StreamResponse:
 
 
 def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
-    """Remove subscriptions that the caller may not see."""
     topic = call.topic
     shown = figures.get("subscriptions", {})
     for name in tuple(shown):
@@ -322,7 +314,6 @@ def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
 async def each_partition(
     asked: list[Coroutine[Any, Any, dict[str, Any]]],
 ) -> list[dict[str, Any]]:
-    """Return the owners' answers by partition; a failure is shown as a problem."""
     found: list[dict[str, Any]] = []
     for number, answer in enumerate(await ask_all(asked)):
         if isinstance(answer, Exception):
@@ -451,7 +442,6 @@ async def fork(call: Call) -> web.StreamResponse:
 
 
 def _check_may_create(call: Call, name: TopicName) -> None:
-    """Check the right to create the topic, on it or on its namespace."""
     check_not_internal(name)
     gate = call.services.gate
     topic = Resource(Kind.TOPIC, str(name))
