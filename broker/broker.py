@@ -391,7 +391,7 @@ class Broker:
     async def _sweep_bulk_loads(self) -> None:
         due = await self.bulk_loads.due()
         self.background_tasks.keep_only("bulk_load", self.bulk_loads.known)
-        for one in due:
+        for one in due:  # a separate task each: it may wait for a slow partition
             work = partial(self.bulk_loads.sweep, one, self._served_here)
             self.background_tasks.begin("bulk_load", one, work)
 

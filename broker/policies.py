@@ -18,7 +18,7 @@ from octavo.metadata.topic_settings import Policies
 
 
 def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | None:
-    """The time to live counts from the storing, due or not."""
+    """A message's time to live begins when it is stored, not when it is due."""
     ttl_ms = policies.ttl_ms
     if due_ms is None or ttl_ms is None or due_ms - now_ms < ttl_ms:
         return None

@@ -303,7 +303,7 @@ class BulkLoads:
         """Make a batch part of its partitions, all or nothing; return when all is visible.
 
         `published`: the writer began and published it itself. Raises `BULK_LOAD_UNFINISHED` if it
-        is committed but not visible everywhere: call again. After any other error of its own or of
+        is committed but not visible everywhere: call again. After any other error, also of
         `check_taken`, nothing is committed.
         """
         parts: tuple[BulkLoadPart, ...] | None = None

@@ -198,7 +198,7 @@ class BrokerStatuses:
     async def _write(self, status: BrokerStatus) -> None:
         value = encode_status(status, self._registered)
         for _ in range(_TRIES):
-            if not self._is_there:
+            if not self._is_there:  # a record there is from an earlier session
                 with contextlib.suppress(RecordNotFound, RecordExists):
                     with contextlib.suppress(RecordNotFound):
                         await self._store.delete(self._path)

@@ -244,7 +244,7 @@ class Deletions:
             except RecordNotFound:
                 return
             if record.identity != incarnation:
-                return
+                return  # another broker finished the deletion, and a new topic was made
             if not record.deleting:
                 check()
                 await self._records.write_topic(*name, replace(record, deleting=True), version)

@@ -70,7 +70,7 @@ _GIVEN_LOOKS = 100
 _GIVEN_PAUSE_S = 0.005
 """Pause between tries to claim a record that its owner is releasing (one write)."""
 _ASKED_WITHIN_S = 1.0
-"""A released partition is left this long to the successor that was asked."""
+"""How long a released partition is left to the successor that was asked."""
 _ENDED_WITHIN_S = 10.0
 """A broker that came up at most this long before a take-over had the partition in its previous run.
 """

@@ -32,7 +32,7 @@ from octavo.protocol.log_limiter import LogLimiter
 _log = structlog.get_logger()
 _RETRY_S = 0.2
 _TOPICS_REMEMBERED = 32_768
-"""Computed each second for every topic served here, which should be fewer."""
+"""Size of the cache of preferences, which are needed each second for every topic served here."""
 _TAKEN_SESSIONS_MAX = 2
 """A record that stands after this many session timeouts is not our last run's."""
 

@@ -19,7 +19,7 @@ from octavo.broker.errors import Overloaded
 ROOM_WAIT_S = 2.0
 NAMESPACE = "namespace:"
 PACE_FULL_BYTES_S = 64 * 1024
-"""Needed when all room is taken, down to none when half is."""
+"""The speed that a body needs when all room is taken; none is needed while half is free."""
 
 
 def pace_least(held: int, bytes_max: int) -> float:
@@ -77,7 +77,7 @@ class HeldBytes:
         return min(size, self._bytes_max // 8)
 
     def has_room_to_send(self, size: int) -> bool:
-        """Half of the limit is for bodies."""
+        """Return whether the bytes may be sent: half of the limit is for bodies."""
         return (
             self._going_out + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
         )

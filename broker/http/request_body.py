@@ -24,7 +24,9 @@ GROWTH_FREE_BYTES = 1024 * 1024
 MEMBERS_FREE = 64
 """Any body may have this many gzip members (parallel tools make many) …"""
 MEMBER_BYTES_MIN = 1024
-"""… and a longer body a member per this many bytes: 4 MB of empty members took 11 s."""
+"""… and a longer body may have a member for each of this many bytes: 4 MB of empty members took 11
+s.
+"""
 _GZIP_BITS = 31
 _ZLIB_BITS = 15
 _RAW_BITS = -15

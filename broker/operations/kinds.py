@@ -92,7 +92,7 @@ class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
     name: PartitionName
     batches: list[bytes]
     expected_offset: int | None = None
-    """The offset of the first batch."""
+    """The offset that the first batch must get."""
     access: int | None = None
     is_single: bool = False
     """One message without a producer: it may share a batch."""
@@ -134,7 +134,7 @@ class Receive(msgspec.Struct, frozen=True, array_like=True, tag="receive"):
     most: int
     wait_ms: int = 0
     request: str = ""
-    """A repeat of the consumer's last call gets the same messages."""
+    """If the consumer repeats its last request, it gets the same messages."""
     out_max: int | None = None
     generation: int | None = None
     priority: int = 0
@@ -597,11 +597,11 @@ class On(enum.Enum):
     NEW_TOPIC = "new topic"
     """A right on the topic or its namespace is enough."""
     BROUGHT_TO = "brought to"
-    """If the operation brings messages."""
+    """The topic, if the operation brings messages."""
     CONVERTED = "converted"
-    """If the topic may become a durable stream …"""
+    """The topic, if it may become a durable stream …"""
     EXPIRING = "expiring"
-    """… that expires."""
+    """… or a durable stream that expires."""
 
 
 class Rate(enum.Enum):

@@ -113,7 +113,7 @@ async def publish_all(
     *,
     checked: bool,
 ) -> list[Published | BaseException]:
-    """They are charged when they begin; what is not stored is given back."""
+    """The batches are charged when they begin; what is not stored is given back."""
     rules.may_publish(topic)
     rules.stored(topic, sum(map(len, batches)), sum(counts))
     work = [

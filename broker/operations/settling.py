@@ -33,7 +33,7 @@ async def parts_of(operation: Settle, turns: Turns) -> AsyncGenerator[Part, None
         return
     spans = [await _span(one.ack_id, turns) for one in operation.nacks]
     for ack_ids in (operation.acks, operation.extend, operation.release):
-        for ack_id in ack_ids:
+        for ack_id in ack_ids:  # check all before the first takes effect
             await _span(ack_id, turns)
     for some in in_steps(operation.acks, ACKS_A_STEP):
         await turns.take(ACKS_A_STEP)

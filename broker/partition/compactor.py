@@ -72,7 +72,7 @@ _log = structlog.get_logger()
 
 _TURN_S = 0.001
 _LATE_S_MAX = 0.05
-"""A busy loop gives turns late; at most this is caught up."""
+"""A busy loop gives turns late; at most this delay is caught up."""
 _TURN_STEPS = 50
 
 
@@ -213,7 +213,7 @@ class Compactor:
                 lambda record: published(record, run, horizon, made, self._context.clock())
             )
         except CompactionLost:
-            target.discard()
+            target.discard()  # after any other error, the record may name its ledgers
             raise
         await self._record.look(newest=True)
         _log.info(

@@ -534,7 +534,7 @@ class Publisher:
             assert segment.writer is not None, "something was added"
             await segment.writer.force()
         except OctavoError:
-            return
+            return  # the writer has ended, and has reported it
         finally:
             self._forcing = None
         for job in self._pending:

@@ -116,7 +116,7 @@ class Rollover:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+            self._task = None  # a task cancelled before its start does not clear this itself
 
     async def begin(self) -> None:
         async def plan() -> Insertion | None:
@@ -215,10 +215,10 @@ class Rollover:
             if not may_be_named or was_refused(error):
                 self._spawn(self._ledgers.discard(new))
             if not isinstance(error, Exception):
-                raise
+                raise  # cancelled, and the caller makes the publisher let go
             if isinstance(error, OctavoError):
                 publisher.fail(error)
-            else:
+            else:  # after a bug, too, publishers must get an answer
                 _log.exception("rollover_failed", partition=str(self._name))
                 why = f"{self._name}: its roll-over failed: {error!r}"
                 publisher.fail(PartitionUnavailable(why))

@@ -89,9 +89,9 @@ class _Pair:
         self.problems: list[tuple[str, str]] = []
         """The pair's own problems: the rest of the path, and what is wrong."""
         self.all_of: list[tuple[str, _Pair]] = []
-        """All must fit: the rest of the path, and the pair."""
+        """All of these pairs must fit; each with the rest of its path."""
         self.any_of: list[_Pair] | None = None
-        """At least one must fit."""
+        """At least one of these pairs must fit."""
         self.left = 0
         self.needed_by: list[_Pair] = []
         self.fits = True

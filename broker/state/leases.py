@@ -91,7 +91,7 @@ class LeftLeases:
         return bool(self.messages or self.holder or self.group or self.active)
 
     def later(self, passed_ms: int) -> LeftLeases:
-        """Return these leases as of `passed_ms` later, without use."""
+        """Return these leases as they are `passed_ms` later, if unused."""
         if passed_ms <= 0:
             return self
         return replace(

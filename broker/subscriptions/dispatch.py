@@ -332,7 +332,7 @@ class Dispatcher:
             elif self.keys is None and offset == self._fresh and offset not in self._resumed:
                 self._fresh = offset + 1
             else:
-                continue
+                continue  # a consumer has the message, or has acked it
             if not self.cursor.is_acked(offset):
                 self.delays.add(when_ms, offset)
         return found._replace(offsets=[one for one in found.offsets if one not in due_ms])

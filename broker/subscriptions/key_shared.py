@@ -307,8 +307,8 @@ class KeyOrder:
     def _most_of(self, key: _Key, asks: str) -> int:
         """Return how many messages of a key to remember.
 
-        All of the asking consumer's, which takes them at once: otherwise each call would read the
-        same entries again.
+        The asking consumer takes all of its messages at once, so all are remembered: otherwise
+        each call would read the same entries again.
         """
         if self._waiting < 2 * self._messages_max and self._may_have(key) == asks:
             return LOOK_MESSAGES

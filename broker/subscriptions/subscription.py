@@ -639,7 +639,7 @@ class Subscription:
             if self._dispatcher.revoke(asked.consumer):
                 self._answered.clear()
             self._dispatcher.alone(asked.consumer)
-            self.wake()
+            self.wake()  # a waiting call of the member before must end
 
     def _plan_a_look(self) -> None:
         """Others may get the share of a consumer that stops counting."""
@@ -676,7 +676,7 @@ class Subscription:
         if seen.refused:
             await self._persist(ack_op(self.info.name, seen.refused))
         if look.due:
-            self.wake()
+            self.wake()  # the keys of due messages may belong to other consumers
         return True
 
     async def _persist(self, op: Op) -> None:

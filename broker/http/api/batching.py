@@ -260,7 +260,7 @@ class Publishing:
                 if not queue.pieces:
                     raise
                 if self._stored_some and (wait_s := wait_of(error)):
-                    await asyncio.sleep(wait_s)
+                    await asyncio.sleep(wait_s)  # a request that has begun is slowed, not refused
                     continue
                 if queue.pieces[0] is first or not isinstance(error, _MOVED):
                     self._fail(queue.pieces[0], error)

@@ -257,7 +257,9 @@ async def _make(
 
 
 def _check_may_convert(call: Call, operation: MakeStream) -> None:
-    """This excludes the topic's publishers, and an expired stream is deleted with its messages."""
+    """A stream excludes the topic's publishers, and an expired stream is deleted with its
+    messages.
+    """
     topic = Resource(Kind.TOPIC, str(call.topic))
     call.check(Operation.ALTER, topic)
     if operation.expires:
@@ -341,7 +343,7 @@ async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig
 async def _cut(
     call: Call, info: TopicInfo, like: StreamConfig, end: int, offset: int, sub_offset: int
 ) -> tuple[int, bytes]:
-    """Also return the inherited part of the message that is cut."""
+    """Return the offset of the cut, and the inherited part of a message that is cut."""
     if offset == end:
         raise _beyond(f"{info.name} has nothing behind {durable.offset_text(offset)}")
     asked = Read.of(info.name.partition(0), offset, 1, 1, compacted=False)

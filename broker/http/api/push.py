@@ -411,7 +411,9 @@ def _frames(found: Handout) -> Iterator[bytes]:
 AT_ONCE = 500
 """Messages in a call to a partition that has some, if they are small …"""
 HANDOUT_BYTES = 64 * 1024
-"""… else as many as fit this estimated size; a call holds twice this or the last answer …"""
+"""… else as many as fit this size by an estimate; a call counts as twice this, or as its last
+answer …
+"""
 FIRST_OF_ALL = 16
 """… and the most in a call that waits, because all partitions are asked at once."""
 ASKED_AT_ONCE = 2
