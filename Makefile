@@ -112,10 +112,13 @@ bench-peers: install
 	    $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(SECONDS),--seconds $(SECONDS)) \
 	    $(if $(PAGE),--page) $(if $(FROM),--from $(FROM))
 
-# B9: what the Spark source reads from closed ledgers, and what the sink writes.
+# B9: what the Spark source reads from closed ledgers, what the sink writes, and both beside Kafka's connector.
 bench-spark: install
+	@$(BIN)/pip install --quiet --editable '.[dev,peers]' \
+	    || echo 'the client of Kafka could not be installed' >&2
 	$(BIN)/python -m bench.b9_source --megabytes 100
 	$(BIN)/python -m bench.b9_sink
+	$(BIN)/python -m bench.b9_beside
 
 # The storage engine: busy, restarts, index. 15 minutes, 25 GB of disk.
 bench-storage: install

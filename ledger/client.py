@@ -12,7 +12,7 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -49,11 +49,13 @@ from octavo.metadata.store import MetadataStore, RecordNotFound
 from octavo.protocol.codes import BadRequest, OctavoError
 from octavo.protocol.entry import DigestType
 from octavo.protocol.extension import Op
-from octavo.security.bookie_tokens import Prove
 from octavo.security.keys.data_keys import DataKeys
 from octavo.security.keys.errors import KeyMissing
 from octavo.security.keys.wrapped import ENCRYPTION_KEY
 from octavo.tls.contexts import Certificates
+
+if TYPE_CHECKING:
+    from octavo.security.bookie_tokens import Prove  # slow to import
 
 log = structlog.get_logger()
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from octavo.metadata.credentials import read_credentials
-from octavo.metadata.embedded import EmbeddedStore
 from octavo.metadata.paths import is_safe_name
 from octavo.metadata.store import BadMetadataUrl, MetadataStore
-from octavo.tls.contexts import Certificates, client_context
+
+if TYPE_CHECKING:
+    from octavo.tls.contexts import Certificates
 
 SESSION_TIMEOUT_MS = 6000
 ZOOKEEPER_PORT = 2181
@@ -37,6 +39,8 @@ def open_store(
     scheme, separator, rest = url.partition("://")
     match scheme if separator else "":
         case "file":
+            from octavo.metadata.embedded import EmbeddedStore  # a process needs one kind
+
             path = _file_path(url)
             return EmbeddedStore(path, session_timeout_ms=session_timeout_ms)
         case "zk" | "zks":
@@ -74,6 +78,8 @@ def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
             return found.client
 
         return present
+    from octavo.tls.contexts import client_context
+
     context = client_context()
     return lambda: context
 

@@ -23,7 +23,7 @@ import contextlib
 import enum
 import random
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -37,10 +37,12 @@ from octavo.protocol.auth import OCTAVO
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.extension import Op
-from octavo.security.bookie_tokens import Prove
 from octavo.tls.connecting import connect_tls
 from octavo.tls.contexts import Certificates
 from octavo.tls.words import CUT_OFF, why
+
+if TYPE_CHECKING:
+    from octavo.security.bookie_tokens import Prove  # slow to import
 
 log = structlog.get_logger()
 

@@ -26,10 +26,9 @@ from octavo.spark.options import SourceOptions, source_options
 from octavo.spark.planning import planned, range_of, views_of
 from octavo.spark.readers import OctavoReader
 from octavo.spark.reading import Split, SplitReader
-from octavo.spark.served import NotServed
 from octavo.spark.source import OctavoDataSource
 from octavo.spark.splits import Piece
-from octavo.spark.stored import stored_batch
+from octavo.spark.stored import NotServed, stored_batch
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
@@ -88,7 +87,8 @@ class WholeReader(SplitReader):
     async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Yield the batches of whole ledgers, with a piece that has the offsets to keep."""
         assert isinstance(split, WholeSplit)
-        cluster = Cluster(SnapshotStore(split.records, self._service))
+        pieces = self.pieces()
+        cluster = Cluster(SnapshotStore(split.records, self._options.service))
         await cluster.start()
         try:
             rest = list(split.parts)
@@ -117,7 +117,7 @@ class WholeReader(SplitReader):
                     raise  # a retry cannot help
                 except (LedgerError, NoSuchEntry, NotServed) as error:
                     tries += 1
-                    cluster, rest = await self.tried_again(cluster, at, rest[1:], error, tries)
+                    cluster, rest = await pieces.tried_again(cluster, at, rest[1:], error, tries)
         finally:
             await cluster.close()
 

@@ -15,15 +15,12 @@ import random
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import aiohttp
 import structlog
 
-from octavo.broker.cluster.registry import decode_broker
-from octavo.client.trust import connector
 from octavo.clock import wall_clock_ms
-from octavo.credentials import TOKEN, bearer, certificates, credentials_file
+from octavo.credentials import certificates
 from octavo.keys import keys_of_environment
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
@@ -40,75 +37,35 @@ from octavo.metadata.gather_all import gather_all
 from octavo.metadata.ledger_codec import encode_ledger_metadata
 from octavo.metadata.ledger_ids import ledger_path
 from octavo.metadata.ledgers import LEDGERS_ROOT
-from octavo.metadata.opening import open_store
 from octavo.metadata.paths import join
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.snapshot_store import SnapshotStore
-from octavo.metadata.store import MetadataError, MetadataStore, RecordNotFound
-from octavo.metadata.topic_settings import resolved
+from octavo.metadata.store import MetadataStore, RecordNotFound
 from octavo.metadata.topics import (
-    BROKERS_ROOT,
     OffloadRecord,
     PartitionLedger,
     PartitionRecord,
-    Policies,
     TopicSettings,
     TopicStore,
-    broker_path,
 )
 from octavo.protocol.batch import read_header
-from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import Entry
-from octavo.security.bookie_tokens import LEDGERS_MAX, BookieTokens, prover
-from octavo.security.principal import Identity
 from octavo.spark.options import InvalidOption, Selection
+from octavo.spark.service import live_urls, naming, settings_of, store_of
 from octavo.spark.splits import DataLost, Piece, Span, View, copy_to_read
 
-_ANSWER_S = 30.0
+if TYPE_CHECKING:
+    from octavo.security.bookie_tokens import BookieTokens
+
 _RECORDS_AT_ONCE = 64
 """Records are read in parallel: each read may be a round trip to a far metadata store."""
 _NODE = "spark"
 _READER_TOKEN = "/octavo/reader-token"
 """The path, among the records copied for a task, of the token that reads their ledgers."""
+_AGAIN_MS = 3_600_000
 _TASK_TOKEN_S = 86_400
 """Long, because tasks may wait before they run. When the token has ended, a task asks the service
 for new records."""
-
-
-class ServiceUnavailable(OctavoError):
-    """The cluster at the URL of option `service` does not answer."""
-
-    name = "service-unavailable"
-    retryable = True
-
-
-async def metadata_url(service: str) -> str:
-    """Ask a broker for the metadata's URL. Raises `ServiceUnavailable`, `InvalidOption`."""
-    if not service.startswith(("http://", "https://")):
-        return service
-    url = service.rstrip("/") + "/v1/cluster"
-    try:
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-        async with (
-            aiohttp.ClientSession(
-                timeout=timeout, connector=connector(), headers=bearer()
-            ) as session,
-            session.get(url) as answer,
-        ):
-            if answer.status in (401, 403):
-                raise ServiceUnavailable(
-                    f"{service} refuses to describe the cluster ({answer.status}): set {TOKEN} to "
-                    "a token that may do so, or give the metadata store's URL as option service"
-                )
-            answer.raise_for_status()
-            found = (await answer.json())["metadata"]["url"]
-            assert isinstance(found, str)
-            return found
-    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
-        raise ServiceUnavailable(
-            f"no broker answers at {service}: {str(error) or 'no answer in 30 s'}. Set the option "
-            "service to the URL of a broker, or of the metadata store"
-        ) from error
 
 
 class Cluster:
@@ -130,6 +87,8 @@ class Cluster:
         )
         self._open: dict[int, LedgerReader | OffloadedReader] = {}
         self._tokens: BookieTokens | None = None
+        self._newest: tuple[tuple[int, ...], bytes, int] | None = None
+        """The newest reader token: for which ledgers, and until when it is given out again."""
 
     async def start(self) -> None:
         """Connect. Raises `MetadataUnavailable`, `MetadataUnusable`."""
@@ -145,6 +104,8 @@ class Cluster:
                 token = (await self.store.get(_READER_TOKEN)).value
                 self.ledgers.bookies.prove = lambda _: token
             return
+        from octavo.security.bookie_tokens import BookieTokens, prover  # slow to import
+
         secret = await cluster_secret(self.store)
         self.ledgers.cluster_password = secret.ledger_password
         self._tokens = BookieTokens(secret, wall_clock_ms)
@@ -200,17 +161,7 @@ class Cluster:
     async def settings(self, name: str) -> TopicSettings | None:
         """Return the topic's settings, with the namespace's policies applied; None if the topic
         does not exist."""
-        namespace, topic = _parts(name)
-        try:
-            record, _ = await self.topics.read_topic(namespace, topic)
-        except RecordNotFound:
-            return None
-        if not record.stands:
-            return None
-        said = Policies()
-        with contextlib.suppress(RecordNotFound):
-            said = (await self.topics.read_namespace(namespace))[0].policies
-        return replace(record.settings, policies=resolved(record.settings.policies, said))
+        return await settings_of(self.topics, name)
 
     async def incarnation(self, name: str) -> str:
         """Return the topic's incarnation; "" if the topic does not exist."""
@@ -234,13 +185,7 @@ class Cluster:
 
     async def broker_urls(self) -> list[str]:
         """Return the URLs of the live brokers."""
-        found = []
-        for broker_id in await self.store.children(BROKERS_ROOT):
-            with contextlib.suppress(RecordNotFound):
-                info = decode_broker((await self.store.get(broker_path(broker_id))).value)
-                if info is not None:
-                    found.append(info.url)
-        return found
+        return await live_urls(self.store)
 
     # ------------------------------------------------------------------ ends of partitions
 
@@ -355,12 +300,9 @@ class Cluster:
             join(LEDGERS_ROOT, "available", info.bookie_id): encode_service_info(info)
             for info in self.ledgers.bookies.available.values()
         }
-        wanted = dict.fromkeys(ledger_ids)
-        if self._tokens is not None and len(wanted) <= LEDGERS_MAX:  # too many: bookies refuse
-            token, _ = self._tokens.reader(
-                Identity(f"node:{_NODE}", source="node"), None, wanted, _TASK_TOKEN_S
-            )
-            records[_READER_TOKEN] = token.encode()
+        wanted = tuple(dict.fromkeys(ledger_ids))
+        if (token := self._reader_token(wanted)) is not None:
+            records[_READER_TOKEN] = token
         gate = asyncio.Semaphore(_RECORDS_AT_ONCE)
 
         async def one(ledger_id: int) -> None:
@@ -371,6 +313,24 @@ class Cluster:
 
         await gather_all(one(ledger_id) for ledger_id in wanted)
         return records
+
+    def _reader_token(self, wanted: tuple[int, ...]) -> bytes | None:
+        """Return a token that reads these ledgers; None if bookies would refuse it.
+
+        The newest token is given out again for an hour: with equal records, tasks of a stream keep
+        their connections (kept.py).
+        """
+        from octavo.security.bookie_tokens import LEDGERS_MAX
+        from octavo.security.principal import Identity
+
+        if self._tokens is None or len(wanted) > LEDGERS_MAX:
+            return None
+        now_ms = wall_clock_ms()
+        if self._newest is None or self._newest[0] != wanted or now_ms >= self._newest[2]:
+            identity = Identity(f"node:{_NODE}", source="node")
+            token, _ = self._tokens.reader(identity, None, wanted, _TASK_TOKEN_S)
+            self._newest = wanted, token.encode(), now_ms + _AGAIN_MS
+        return self._newest[1]
 
     # ------------------------------------------------------------------ entries
 
@@ -435,21 +395,10 @@ def _parts(topic: str) -> tuple[str, str]:
 @contextlib.asynccontextmanager
 async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Cluster]:
     """Connect to the cluster that `service` names. For the driver."""
-    store = open_store(
-        await metadata_url(service), credentials_file=credentials_file(), tls=certificates()
-    )
-    cluster = Cluster(store, read_from)
+    cluster = Cluster(await store_of(service), read_from)
     try:
-        try:
+        with naming(service):
             await cluster.start()
-        except MetadataError as error:
-            if service.startswith("http"):
-                raise type(error)(
-                    f"{error}. Spark reads the metadata store directly; {service} only gives its "
-                    "address. This host must reach the store, and needs the credentials and CA "
-                    "that the store asks for: OCTAVO_METADATA_CREDENTIALS_FILE, OCTAVO_TLS_CA"
-                ) from error
-            raise
         yield cluster
     finally:
         await cluster.close()

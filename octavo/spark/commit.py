@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -19,13 +19,17 @@ from octavo.client.trust import connector
 from octavo.client.wire import CONNECT_TIMEOUT_S
 from octavo.credentials import bearer
 from octavo.metadata.gather_all import gather_all
+from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.secret import cluster_secret
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
-from octavo.spark.cluster import connected
 from octavo.spark.process_cache import ProcessCache
-from octavo.spark.sink_ledgers import Written
-from octavo.spark.sink_rows import Target
+from octavo.spark.service import live_urls, metadata_of
+from octavo.spark.sink_message import SinkFailed as SinkFailed
+
+if TYPE_CHECKING:
+    from octavo.spark.sink_message import Written
+    from octavo.spark.sink_rows import Target
 
 _GIVEN_UP_AT_ONCE = 5_000
 """Ledgers in a single call; a broker accepts twice as many."""
@@ -53,16 +57,6 @@ If another cluster has the service's address by now, its brokers refuse the call
 names its cluster. Otherwise they would bind the id to a token that no later process can make.
 """
 _log = logging.getLogger("octavo.spark")
-
-
-class SinkFailed(OctavoError):
-    """A batch could not be committed. The message is the broker's reason, `problem` its answer."""
-
-    name = "sink-failed"
-
-    def __init__(self, message: str, problem: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.problem = problem or {}
 
 
 def parts_of(written: Iterable[Written]) -> list[dict[str, Any]]:
@@ -263,11 +257,11 @@ async def _proof(brokers: _Brokers, service: str, bulk_load: str) -> _Proof:
     pauses = _pauses()
     while True:
         try:
-            async with connected(service) as cluster:
-                secret = await cluster_secret(cluster.store, rng=cluster.ledgers.rng)
+            async with metadata_of(service) as store:
+                secret = await cluster_secret(store)
                 # Keep the word of 0.1: existing ids are bound to a token made with it.
                 token = secret.key(f"transaction {bulk_load}").hex()
-                found = _Proof(token, await cluster.ledgers.records.instance_id())
+                found = _Proof(token, await LedgerStore(store).instance_id())
                 _proofs.put((service, bulk_load), found)
                 return found
         except OctavoError as error:
@@ -293,7 +287,7 @@ async def _urls(service: str) -> list[str]:
     """Return the service's URL, and the URLs of all brokers in the metadata store."""
     own = _own(service)
     try:
-        async with connected(service) as cluster:
-            return [*own, *(url for url in await cluster.broker_urls() if url not in own)]
+        async with metadata_of(service) as store:
+            return [*own, *(url for url in await live_urls(store) if url not in own)]
     except OctavoError:
         return own

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from octavo.metadata.topics import PartitionRecord
-from octavo.spark.cluster import Cluster
 from octavo.spark.options import EARLIEST, LATEST, Bound, InvalidOption, SourceOptions
 from octavo.spark.reading import Split
 from octavo.spark.splits import (
@@ -23,6 +23,9 @@ from octavo.spark.splits import (
     pieces,
     shared_out,
 )
+
+if TYPE_CHECKING:
+    from octavo.spark.cluster import Cluster
 
 
 async def views_of(

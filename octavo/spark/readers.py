@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
@@ -20,7 +19,6 @@ from pyspark.sql.datasource import (
 )
 
 from octavo.loop_thread import LoopThread
-from octavo.spark.cluster import connected
 from octavo.spark.options import SourceOptions
 from octavo.spark.planning import (
     compacted_at_once,
@@ -58,6 +56,9 @@ from octavo.spark.versions import (
     SupportsTriggerAvailableNow,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 class OctavoReader(DataSourceReader):
     """Reads a batch query, planned once on the driver."""
@@ -75,6 +76,8 @@ class OctavoReader(DataSourceReader):
             thread.stop()
 
     async def _plan(self) -> list[Split]:
+        from octavo.spark.cluster import connected  # slow to import, and tasks do not plan
+
         options = self._options
         async with connected(options.service, options.read_from) as cluster:
             wanted = await cluster.partitions(options.selection)
@@ -234,6 +237,8 @@ class _Driver:
     """A stream's connection to the cluster, on its own event loop."""
 
     def __init__(self, options: SourceOptions) -> None:
+        from octavo.spark.cluster import connected
+
         self._options = options
         self._thread = LoopThread("octavo-spark")
         self._context = connected(options.service, options.read_from)

@@ -7,16 +7,19 @@ loop on its own thread reads entries, while this thread makes Arrow batches of t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from octavo.loop_thread import LoopThread
-from octavo.spark.batches import StoredBatch
-from octavo.spark.columns import ArrowBuilder
 from octavo.spark.options import SourceOptions
 from octavo.spark.splits import Piece
-from octavo.spark.stored import PieceReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from octavo.spark.batches import StoredBatch
+    from octavo.spark.stored import PieceReader
 
 ROWS_MAX = 20_000
 BYTES_MAX = 2 * 2**20
@@ -32,19 +35,17 @@ class Split(InputPartition):
         self.records = records
 
 
-class SplitReader(PieceReader):
+class SplitReader:
     """Reads splits. Spark pickles it to the tasks, so it holds only values."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
-        super().__init__(
-            options.service,
-            fail_on_data_loss=options.fail_on_data_loss,
-            read_from=options.read_from,
-        )
+        self._options = options
         self._names = names
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Return the rows of a split, in order within each partition."""
+        from octavo.spark.arrow import ArrowBuilder  # slow to import: in tasks only
+
         thread = LoopThread("octavo-spark")
         builder = ArrowBuilder(self._names)
         try:
@@ -60,4 +61,14 @@ class SplitReader(PieceReader):
 
     def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Return the stored batches that hold the split's pieces, about a megabyte at a time."""
-        return self.batches(split.parts, split.records)
+        return self.pieces().batches(split.parts, split.records)
+
+    def pieces(self) -> PieceReader:
+        """Return a reader of pieces, with these options."""
+        from octavo.spark.stored import PieceReader
+
+        return PieceReader(
+            self._options.service,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            read_from=self._options.read_from,
+        )

@@ -16,9 +16,9 @@ from octavo.client.trust import connector
 from octavo.credentials import bearer
 from octavo.protocol.append_time import APPEND_TIME_HEADER, Times, readable
 from octavo.protocol.batch import InvalidBatch, split_batches
-from octavo.protocol.codes import OctavoError
 from octavo.spark.batches import StoredBatch
 from octavo.spark.splits import Piece
+from octavo.spark.stored import NotServed
 
 _BYTES_MAX = 8 * 2**20
 _MESSAGES_MAX = 10_000
@@ -26,13 +26,6 @@ _ANSWER_S = 60.0
 _INCARNATION = "Octavo-Incarnation"
 """The broker answers only for this incarnation, not for a later topic of the same name."""
 _RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
-
-
-class NotServed(OctavoError):
-    """A broker did not return the messages. The message is its answer."""
-
-    name = "not-served"
-    retryable = True
 
 
 async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]]:

@@ -9,17 +9,18 @@ batch, and ledgers made here are orphans.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from octavo.metadata.topics import TopicStore
 from octavo.protocol.codes import OctavoError
-from octavo.spark import commit as calls
-from octavo.spark import sink_producer as producing
-from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption
 from octavo.spark.process_cache import ProcessCache
-from octavo.spark.sink_ledgers import TaskLedgers, Written
+from octavo.spark.service import metadata_of, no_topic, settings_of
 from octavo.spark.sink_options import SinkOptions
-from octavo.spark.sink_rows import Rows, Target, batches_of
+
+if TYPE_CHECKING:
+    from octavo.spark.sink_message import Written
+    from octavo.spark.sink_rows import Rows, Target
 
 _ATTEMPT = "driver"
 _checked = ProcessCache[SinkOptions, bool](64)
@@ -35,11 +36,6 @@ class Batch(NamedTuple):
     rows: Sequence[Mapping[Target, Rows]]
 
 
-def no_topic(topic: str) -> InvalidOption:
-    """Return the error for a missing target topic."""
-    return InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} creates it")
-
-
 async def check_target(options: SinkOptions, *, once: bool = False) -> None:
     """Check the target before any task runs: a task's error is pages long. Raises `InvalidOption`.
 
@@ -50,8 +46,8 @@ async def check_target(options: SinkOptions, *, once: bool = False) -> None:
     if options.topic is None or (once and _checked.get(options)):
         return
     try:
-        async with connected(options.service) as cluster:
-            settings = await cluster.settings(options.topic)
+        async with metadata_of(options.service) as store:
+            settings = await settings_of(TopicStore(store), options.topic)
     except OctavoError:
         return
     if settings is None:
@@ -66,10 +62,17 @@ async def check_target(options: SinkOptions, *, once: bool = False) -> None:
 
 async def commit(options: SinkOptions, batch: Batch) -> None:
     """Commit a batch. Raises `SinkFailed`, `NotSmall`, `InvalidOption`."""
+    from octavo.spark import commit as calls  # slow to import, and a planner only checks
+
     service, timeout_ms = options.service, options.commit_timeout_ms
-    shares = producing.together(batch.rows)
     written = batch.written
-    if options.commit != "bulk-load" and not written:
+    if options.commit == "bulk-load":
+        await calls.commit(service, batch.bulk_load, batch.number, written, timeout_ms)
+        return
+    from octavo.spark import sink_producer as producing
+
+    shares = producing.together(batch.rows)
+    if not written:
         why = producing.why_not_small(shares, options)
         odd = producing.odd_time(shares)
         if why is None and odd is None:
@@ -92,6 +95,8 @@ async def commit(options: SinkOptions, batch: Batch) -> None:
 
 async def abort(options: SinkOptions, batch: Batch) -> None:
     """Give up a batch. Never raises."""
+    from octavo.spark import commit as calls
+
     await calls.abort(
         options.service, batch.bulk_load, batch.number, batch.written, options.commit_timeout_ms
     )
@@ -100,6 +105,10 @@ async def abort(options: SinkOptions, batch: Batch) -> None:
 async def _to_ledgers(
     options: SinkOptions, batch: Batch, shares: Mapping[Target, Rows]
 ) -> tuple[Written, ...]:
+    from octavo.spark.cluster import connected
+    from octavo.spark.sink_ledgers import TaskLedgers
+    from octavo.spark.sink_rows import batches_of
+
     async with connected(options.service) as cluster:
         ledgers = TaskLedgers(cluster, batch.bulk_load, batch.number, _ATTEMPT)
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import NamedTuple
 
 from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY, PARTITION_KEY
 from octavo.broker.errors import DueAfterExpiry
@@ -35,6 +34,7 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.records import Record, build_batch, read_records
 from octavo.spark.cluster import Cluster
 from octavo.spark.options import InvalidOption
+from octavo.spark.sink_message import Written
 from octavo.spark.sink_rows import LargeRow, Target
 from octavo.spark.splits import Piece, copy_to_read
 
@@ -45,21 +45,6 @@ class BodyNotCopied(OctavoError):
     """The body of a large message could not be copied. The message says which it is."""
 
     name = "body-not-copied"
-
-
-class Written(NamedTuple):
-    """A closed private ledger and its contents."""
-
-    topic: str
-    partition: int
-    ledger_id: int
-    messages: int
-    bytes: int
-    first_ms: int
-    last_ms: int
-    disorder_ms: int
-    pieces: int = 0
-    """The pieces of the large message, if the ledger holds one."""
 
 
 class _Ledger:

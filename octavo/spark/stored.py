@@ -17,17 +17,23 @@ from octavo.ledger.errors import LedgerError, LedgerNotFound, OffloadDamaged
 from octavo.metadata.snapshot_store import SnapshotStore
 from octavo.protocol.append_time import readable, shown
 from octavo.protocol.batch import read_header
-from octavo.protocol.codes import NoSuchEntry
+from octavo.protocol.codes import NoSuchEntry, OctavoError
 from octavo.protocol.entry import Entry
 from octavo.spark.batches import StoredBatch
 from octavo.spark.cluster import Cluster, connected
-from octavo.spark.served import NotServed, served
 from octavo.spark.splits import DataLost, Piece, checked_range, of_this_topic, pieces
 
 _TRIES_MAX = 5
 _PAUSE_S = 0.5
 
 _log = logging.getLogger("octavo.spark")
+
+
+class NotServed(OctavoError):
+    """A broker did not return the messages. The message is its answer."""
+
+    name = "not-served"
+    retryable = True
 
 
 class PieceReader:
@@ -75,6 +81,8 @@ class PieceReader:
 
     async def _stored(self, cluster: Cluster, piece: Piece) -> AsyncGenerator[list[StoredBatch]]:
         if self._from == "broker":
+            from octavo.spark.served import served  # slow to import: aiohttp
+
             async with contextlib.aclosing(served(self._service, piece)) as found:
                 async for batches in found:
                     yield batches

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from octavo.broker.types import PartitionName
 from octavo.spark import commit as driver
 from octavo.spark.orphans import collect_orphans
-from octavo.spark.sink_ledgers import TaskLedgers, Written
+from octavo.spark.sink_ledgers import TaskLedgers
+from octavo.spark.sink_message import Written
 from octavo.spark.sink_rows import Target
 from tests.sim.bulk_load_audit import Attempt, BulkLoadAudit
 from tests.sim.tools import SERVICE, ToolCluster, Tools

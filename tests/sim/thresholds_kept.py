@@ -49,7 +49,7 @@ KEPT: Mapping[str, str] = {
         octavo.metadata.opening:ZOOKEEPER_TLS_PORT
         octavo.metadata.secret:SECRET_BYTES octavo.metadata.store:ANY_VERSION
         octavo.metadata.topic_records:FORMAT_VERSION octavo.metadata.one_record:ABSENT
-        octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST octavo.spark.options:LATEST
+        octavo.spark.arrow:_APPEND_TIME octavo.spark.options:EARLIEST octavo.spark.options:LATEST
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
         octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction_rules:_KEY_BYTES
@@ -100,7 +100,7 @@ KEPT: Mapping[str, str] = {
     "(cluster/test_bookie_callers)": """
         octavo.bookie.wire.caller:FAILED_PROOFS_MAX octavo.bookie.wire.caller:_CLOCKS_APART_S
         octavo.bookie.wire.connection:_FAREWELL_S octavo.bookie.wire.caller:PROOF_S
-        octavo.spark.cluster:_TASK_TOKEN_S
+        octavo.spark.cluster:_TASK_TOKEN_S octavo.spark.cluster:_AGAIN_MS
     """,
     "an estimate of memory, or a share of it: it is added up, and decides nothing by itself": """
         octavo.bookie.back_pressure:_CHUNK_SHARE octavo.bookie.read.cache:_RUN_OVERHEAD_BYTES
@@ -256,7 +256,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.operations.upgrade:*
         octavo.broker.http.api.batching:SENT_TOGETHER_BYTES
         octavo.broker.http.call:PRESSED_STALL_S octavo.broker.http.call:PACE_OVER_S
-        octavo.broker.http.call:PACED_FROM_BYTES octavo.spark.cluster:_ANSWER_S
+        octavo.broker.http.call:PACED_FROM_BYTES octavo.spark.service:_ANSWER_S
         octavo.spark.commit:_ANSWER_S
     """,
     "SQLite and ZooKeeper are outside of the simulator": """
@@ -266,7 +266,7 @@ KEPT: Mapping[str, str] = {
         octavo.metadata.opening:SESSION_TIMEOUT_MS
     """,
     "Spark's own processes are outside of the simulator; its load draws this for itself": """
-        octavo.spark.reading:* octavo.spark.served:* octavo.spark.sink:* octavo.spark.stored:*
+        octavo.spark.reading:* octavo.spark.served:* octavo.spark.sink_task:* octavo.spark.stored:*
         octavo.spark.options:SPLIT_BYTES octavo.spark.options:TRIGGER_DELAY_MS
         octavo.spark.orphans:GRACE_MS octavo.spark.orphans:_ABORT_TIMEOUT_MS
         octavo.spark.sink_options:BATCH_BYTES octavo.spark.sink_options:COMMIT_TIMEOUT_MS

@@ -61,6 +61,7 @@ class ToolCluster(Cluster):
         self.topics = TopicStore(store)
         self.ledgers = ledgers
         self._open = {}
+        self._newest = None
 
     async def close(self) -> None:
         # A process that ends does not wait for a store that is away either.
@@ -101,7 +102,7 @@ class Tools:
             (octavo.spark.commit, "_Brokers", partial(_SimBrokers, self)),
             (octavo.spark.commit, "_PAUSE_S", _AGAIN_S),
             (octavo.spark.commit, "_urls", self._urls),
-            (octavo.spark.commit, "connected", self.connected),
+            (octavo.spark.commit, "metadata_of", self.metadata_of),
             (octavo.spark.commit, "aiohttp", _NO_HTTP),
             (octavo.spark.commit, "_log", mute),
             (octavo.spark.orphans, "connected", self.connected),
@@ -131,6 +132,12 @@ class Tools:
             yield made
         finally:
             await made.close()
+
+    @contextlib.asynccontextmanager
+    async def metadata_of(self, service: str) -> AsyncIterator[MetadataStore]:
+        """Replace `octavo.spark.service.metadata_of` for the calling process."""
+        async with self.connected(service) as cluster:
+            yield cluster.store
 
     def _frozen(self, store: SnapshotStore) -> ToolCluster:
         return self._made(store, _here(), "auto")

@@ -10,7 +10,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import read_records
-from octavo.spark.sink import Message, OctavoStreamWriter, OctavoWriter
+from octavo.spark.sink import OctavoStreamWriter, OctavoWriter
+from octavo.spark.sink_message import Message
 from tests.support.cluster import Cluster
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])

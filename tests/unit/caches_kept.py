@@ -152,8 +152,9 @@ KEPT: Mapping[str, str] = {
         broker.schemas.avro:Shape._empty broker.schemas.avro:Shape._sizes
         broker.schemas.json_cost:_Walk._weights pipeline.interrupt:Signals._before
         pipeline.spread:Findings.counts process.schema_server:_Server._pids
-        protocol.topic_patterns:_Compiled._places security.rules:Policy._of spark.sink:_Task._counts
-        spark.sink_ledgers:TaskLedgers._open spark.sink_ledgers:TaskLedgers._settings
+        protocol.topic_patterns:_Compiled._places security.rules:Policy._of
+        spark.sink_task:_Task._counts spark.sink_ledgers:TaskLedgers._open
+        spark.sink_ledgers:TaskLedgers._settings
         spark.sink_rows:RowRouter._lanes spark.sink_rows:RowRouter._names
         process.schema_server:_Server._names""",
     "by a number that a connection gives to one request alone": """

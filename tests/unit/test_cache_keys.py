@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -37,6 +36,7 @@ from octavo.broker.topic_rates import INTO, OUT_OF, Rates
 from octavo.broker.types import Owner, PartitionName, Published, StoredBatch
 from octavo.client.doubt import Doubts
 from octavo.ledger.bookies.connection import BookieConnection
+from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.opening import open_store
 from octavo.metadata.schemas import SchemaStore
 from octavo.metadata.topic_settings import Policies
@@ -547,15 +547,14 @@ async def test_proofs_of_bulk_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     connections: list[str] = []
 
     @contextlib.asynccontextmanager
-    async def connected(service: str) -> AsyncIterator[Any]:
+    async def metadata_of(service: str) -> AsyncIterator[MemoryStore]:
         connections.append(service)
         store = MemoryStore(MemoryMetadata())
-        records = SimpleNamespace(instance_id=AsyncMock(return_value=f"of {service}"))
-        yield SimpleNamespace(
-            store=store, ledgers=SimpleNamespace(rng=random.Random(service), records=records)
-        )
+        await store.start()
+        await LedgerStore(store).initialize()
+        yield store
 
-    monkeypatch.setattr(commit, "connected", connected)
+    monkeypatch.setattr(commit, "metadata_of", metadata_of)
     hit = Proved("http://a", "q")
     first = await commit._proof(_no_brokers(), *hit)
     assert await commit._proof(_no_brokers(), *hit) == first
@@ -576,14 +575,16 @@ async def test_targets_that_were_checked(monkeypatch: pytest.MonkeyPatch) -> Non
     looked: list[str] = []
 
     @contextlib.asynccontextmanager
-    async def connected(service: str) -> AsyncIterator[Any]:
-        async def settings(topic: str) -> Any:
-            looked.append(f"{service} {topic}")
-            return SimpleNamespace(partitions=4)
+    async def metadata_of(service: str) -> AsyncIterator[str]:
+        yield service
 
-        yield SimpleNamespace(settings=settings)
+    async def settings_of(service: str, topic: str) -> Any:
+        looked.append(f"{service} {topic}")
+        return SimpleNamespace(partitions=4)
 
-    monkeypatch.setattr(sink_driver, "connected", connected)
+    monkeypatch.setattr(sink_driver, "metadata_of", metadata_of)
+    monkeypatch.setattr(sink_driver, "TopicStore", lambda service: service)
+    monkeypatch.setattr(sink_driver, "settings_of", settings_of)
     hit = sink_options({"service": "http://a", "topic": "t"}, streaming=True)
     for _ in range(2):
         await sink_driver.check_target(hit, once=True)

@@ -480,9 +480,9 @@ BUGS = (
         "nothing is taken that can never be delivered",
         "cluster/test_spark_sink_cluster.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
         (
-            "octavo.spark.cluster:Cluster.settings",
-            "said = (await self.topics.read_namespace(namespace))[0].policies",
-            "await self.topics.read_namespace(namespace)",
+            "octavo.spark.service:settings_of",
+            "said = (await topics.read_namespace(namespace))[0].policies",
+            "await topics.read_namespace(namespace)",
         ),
     ),
     _bug(

@@ -52,9 +52,10 @@ from octavo.client.types import TopicName as ColumnsTopicName
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import build_batch, read_records
 from octavo.spark import commit
+from octavo.spark.arrow import ArrowBuilder, shown
 from octavo.spark.batches import StoredBatch
 from octavo.spark.cluster import connected
-from octavo.spark.columns import EVERY, ArrowBuilder, shown
+from octavo.spark.columns import EVERY
 from octavo.spark.reading import Split
 from octavo.spark.sink_options import checked_columns
 from octavo.spark.sink_rows import RowRouter, Target
@@ -479,11 +480,11 @@ async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.Monk
             async def urls(_: str) -> list[str]:
                 return [vanished, str(live.make_url("")).rstrip("/")]
 
-            async def token(*_: object) -> str:
-                return ""
+            async def proof(*_: object) -> commit._Proof:
+                return commit._Proof("", "")
 
             monkeypatch.setattr(commit, "_urls", urls)
-            monkeypatch.setattr(commit, "_token", token)
+            monkeypatch.setattr(commit, "_proof", proof)
             # Half of an answer's time: with one bound for all, the time would be over.
             assert await commit.give_up("octavo.db", "t", 0, [7], 30_000) == [7]
     assert len(asked) == 1

@@ -26,7 +26,7 @@ from octavo.protocol.records import partition_for, read_records
 from octavo.spark import sink_producer as producing
 from octavo.spark.commit import parts_of
 from octavo.spark.options import InvalidOption
-from octavo.spark.sink_ledgers import Written
+from octavo.spark.sink_message import Written
 from octavo.spark.sink_options import SinkOptions, checked_columns, sink_options
 from octavo.spark.sink_rows import BadRow, RowRouter, Rows, Target, batches_of
 

@@ -20,8 +20,8 @@ from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.calendar import in_calendar, iso_of
 from octavo.protocol.limits import TIMESTAMP_MS_MAX
 from octavo.protocol.records import Record, build_batch, build_gapped_batch, read_records
+from octavo.spark.arrow import ArrowBuilder
 from octavo.spark.batches import StoredBatch
-from octavo.spark.columns import ArrowBuilder
 
 NOW_MS = 1_764_000_000_000
 ODD = [-1, -5, NOW_MS * 1_000, NOW_MS * 1_000_000, 2**63 - 1, -(2**63), TIMESTAMP_MS_MAX + 1]
