@@ -1,17 +1,8 @@
 """Split adds from the wire into batches, with work for each chunk and not for each entry. Pure.
 
-A batch is consecutive entries of one ledger with their frames as they arrived, which are the bytes
-that the journal stores. It is the unit of the hot path: one object, one key check, one fence check,
-one place in the journal and one answer for many entries.
-
-`split_adds` walks over the whole v2 add frames of a chunk and stops at the first frame that is not
-a whole add. It checks lengths, ids and, if the sender uses CRC32C, the checksum of every entry. It
-joins adds with the same ledger, key and flags whose ids ascend by one. An entry with a LAC that is
-not below its own id is refused: such a LAC would have readers and recoveries look for entries that
-never existed. Recovery adds may have such a LAC, because Apache's replicator packs the entries of a
-closed ledger with its last LAC. Bytes are copied once for each batch. Frames of the same length,
-which is what a busy writer sends, are walked by a single `iter_unpack`; that takes a third of the
-time for each entry.
+A batch is consecutive entries of one ledger, with the frames that the journal stores. An entry
+whose LAC is not below its own id is refused: readers would look for entries that never existed.
+Recovery adds may have one, because Apache's replicator does it.
 """
 
 from __future__ import annotations
@@ -43,9 +34,8 @@ _RECOVERY_ADD = int(Flag.RECOVERY_ADD)
 _FRAME_BYTES_MIN = ADD_PREFIX_BYTES + HEADER_BYTES
 _PAYLOAD_AT = _FRAME_BYTES_MIN + LENGTH.size
 _ADD_FRONT = struct.Struct(f"{ADD_IDS.format}q")
-"""Length, header, key, ledger id, entry id and LAC."""
 _PREFIX_BYTES = ADD_PREFIX_BYTES + 8
-"""Length, header, key and ledger id: the same in all frames of a batch, except the length."""
+"""The same in all frames of a batch, except the length."""
 
 
 FALSE_LAC = "its LAC is not below its own id, as it was when the entry was written"
@@ -53,19 +43,16 @@ FALSE_LAC = "its LAC is not below its own id, as it was when the entry was writt
 
 @dataclass(slots=True, eq=False)
 class AddBatch:
-    """Entries `first_entry … first_entry + count − 1` of `ledger_id`. Not changed once made."""
-
     ledger_id: int
     first_entry: int
     count: int
     key: bytes
-    """The 20-byte master key that all the adds carry."""
     recovery: bool
     """Whether the adds pass the fence (BookKeeper RECOVERY_ADD)."""
     frames: bytes
     """Whole v2 add frames back to back."""
     offsets: Sequence[int]
-    """Where each frame begins in `frames`; a `range` when all have the same length."""
+    """Where each frame begins; a `range` when all have the same length."""
 
     @property
     def last_entry(self) -> int:
@@ -73,26 +60,18 @@ class AddBatch:
 
 
 class Refused(NamedTuple):
-    """An add that must not be stored, whatever the state of its ledger."""
-
     ledger_id: int
     entry_id: int
     reason: str
 
 
 class Adds(NamedTuple):
-    """The result of `split_adds`."""
-
     batches: list[tuple[int, AddBatch]]
-    """(flags, batch) in the order of arrival."""
     refused: list[Refused]
     end: int
-    """The position of the first byte that was not taken."""
 
 
 class _OpenBatch:
-    """A batch that the next frame may extend."""
-
     __slots__ = ("first", "head", "key", "ledger_id", "next_entry", "offsets", "start")
 
     def __init__(self, start: int, head: int, key: bytes, ledger_id: int, first: int) -> None:
@@ -105,7 +84,6 @@ class _OpenBatch:
         self.offsets: range | list[int] = range(0)
 
     def takes(self, head: int, key: bytes, ledger_id: int, entry_id: int) -> bool:
-        """Whether this entry is the next entry of the batch."""
         return (
             entry_id == self.next_entry
             and self.first >= 0
@@ -115,7 +93,6 @@ class _OpenBatch:
         )
 
     def extend(self, position: int, size: int, count: int) -> None:
-        """Append `count` frames of `size` bytes each that begin at `position`."""
         begin = position - self.start
         more = range(begin, begin + size * count, size)
         if not self.offsets:
@@ -128,10 +105,9 @@ class _OpenBatch:
 
 
 def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
-    """Take the whole add frames that begin at `data[start]`.
+    """Raises `FrameTooLong`, and `ProtocolError` for an add that does not name its entry.
 
-    Raises `FrameTooLong`, and `ProtocolError` for an add that is too short to name its entry. After
-    either error the rest of the connection's bytes cannot be read.
+    After that the connection's other bytes cannot be read.
     """
     adds: list[tuple[int, AddBatch]] = []
     refused: list[Refused] = []
@@ -175,10 +151,7 @@ def _check_length(length: int, frame_bytes_max: int) -> None:
 
 
 def _count_alike(data: memoryview, position: int, size: int, entry_id: int) -> int:
-    """Count the frames from `position` on that differ only in payload, LAC and ascending entry id.
-
-    Each LAC must be below the entry's id.
-    """
+    """Count frames that differ only in payload, LAC (below the id) and ascending id."""
     following = position + size
     prefix = bytes(data[position : position + _PREFIX_BYTES])
     if data[following : following + _PREFIX_BYTES] != prefix:
@@ -190,7 +163,7 @@ def _count_alike(data: memoryview, position: int, size: int, entry_id: int) -> i
         if found_entry != expected or found != prefix or lac >= found_entry:
             break
         expected += 1
-    return max(1, expected - entry_id)  # the caller has checked the first frame
+    return max(1, expected - entry_id)
 
 
 @functools.lru_cache(maxsize=64)
@@ -205,7 +178,7 @@ def _finish(
     adds: list[tuple[int, AddBatch]],
     refused: list[Refused],
 ) -> None:
-    """Check a batch, and sort its entries into `adds` and, if damaged, `refused`."""
+    """Damaged entries are `refused`."""
     flags = batch.head & _FLAGS_MASK
     count = len(batch.offsets)
     if batch.ledger_id < 0 or batch.first < 0:
@@ -230,7 +203,6 @@ def _finish(
 
 
 def _damaged(frames: bytes, offsets: Sequence[int]) -> list[int]:
-    """Return the indexes of the entries whose CRC32C does not match."""
     view = memoryview(frames)
     digest_at = LENGTH.unpack_from
     damaged: list[int] = []
@@ -250,7 +222,7 @@ def _damaged(frames: bytes, offsets: Sequence[int]) -> list[int]:
 
 
 def _part(batch: AddBatch, start: int, stop: int) -> AddBatch:
-    """Return entries `start … stop − 1` (counted within the batch) as a separate batch."""
+    """Return entries `start … stop − 1`, counted within the batch."""
     begin = batch.offsets[start]
     end = batch.offsets[stop] if stop < batch.count else len(batch.frames)
     return AddBatch(

@@ -1,22 +1,12 @@
 """A port for operators and scrapers: HTTP/1.1, one short request per connection, JSON answers.
 
-It is a page of code instead of a web framework, because a bookie's memory belongs to its caches.
-Other parts of the bookie register routes:
-
     admin.route("GET", "/damage", lambda query: found[: number_of(query, "limit", 1000)], "limit")
     admin.route("POST", "/gc", start_collection)          # may be a coroutine function
 
-A handler gets the query's parameters, of which the route names all, and returns what `json.dumps`
-takes. The handler bounds its own answer (`limit`). An `OctavoError` that it raises becomes an
-answer with the error's text, and so does a wrong parameter (`400`). The bytes of a request, the
-time until its answer and the number of connections are bounded. Above the number, a new connection
-cuts off the oldest connection that has sent no request yet, so silent connections cannot lock out a
-health probe. `GET` changes nothing.
-
-A `POST` from a web page in a browser (with `Origin` or `Sec-Fetch-Site`) is refused, and so is a
-request whose `Host` header names another host. In a secured cluster `/healthz` tells
-every caller only whether the bookie is healthy. Other `GET` requests need the right to describe
-bookies or the cluster, and every `POST` needs the right to administer bookies.
+A handler's `OctavoError` becomes the answer. `GET` changes nothing. Above the bound of connections,
+a new one cuts off the oldest silent one, so that health probes get in. A `POST` from a web page and
+a foreign `Host` are refused. In a secured cluster `GET` needs the right to describe, `POST` to
+administer bookies; `/healthz` tells strangers only whether the bookie is healthy.
 """
 
 from __future__ import annotations
@@ -42,13 +32,13 @@ from octavo.tls.contexts import Certificates
 from octavo.tls.listening import TlsListener, plain_http
 
 Handler = Callable[[Mapping[str, str]], Any]
-"""Takes the query; returns a JSON-able value, or an awaitable of such a value."""
+"""May return an awaitable."""
 
 _REQUEST_BYTES_MAX = 8 * 1024
 _REQUEST_S_MAX = 10.0
 _CONNECTIONS_MAX = 64
 _CONNECTIONS_OF_ADDRESS_MAX = 16
-"""Connections from one address; the next one cuts off the address's oldest silent connection."""
+"""The next one cuts off the address's oldest silent connection."""
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _UNHEALTHY = "503 Service Unavailable"
@@ -59,12 +49,10 @@ log = structlog.get_logger()
 
 
 class BadParameter(Exception):
-    """A parameter of a query is wrong. The caller gets 400 with this text."""
+    pass
 
 
 class AdminServer:
-    """Serves a node's metrics and health, and the routes that its parts register."""
-
     def __init__(
         self,
         metrics: BookieMetrics,
@@ -72,32 +60,27 @@ class AdminServer:
         guard: Guard | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """`guard` decides what each caller may do; without it every caller may do everything.
+        """Without `guard` everything is allowed.
 
-        `names` are the host names of this node, besides IP addresses and names without a dot.
+        `names`: host names, besides addresses and names without a dot.
         """
         self._names = frozenset(name.lower() for name in names)
         self._metrics = metrics
         self._health = health
         self._guard = guard
         self._routes: dict[tuple[str, str], tuple[Handler, tuple[str, ...]]] = {}
-        """The handler and the parameters of each route."""
         self._listener: asyncio.Server | TlsListener | None = None
         self._connections: dict[asyncio.StreamWriter, str] = {}
-        """The address of each connection, in order of arrival."""
+        """By address, in order of arrival."""
         self._silent: dict[asyncio.StreamWriter, None] = {}
-        """Connections that have sent no request yet, in order of arrival."""
+        """They have sent no request yet."""
         self.port = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"connections": len(self._connections), "silent": len(self._silent)}
 
     def route(self, method: str, path: str, handler: Handler, *parameters: str) -> None:
-        """Answer `method` (GET or POST) on `path` with what `handler` returns, as JSON.
-
-        A query with other `parameters` is answered with 400.
-        """
+        """400 for other `parameters`."""
         assert method in ("GET", "POST")
         assert path.startswith("/")
         assert (method, path) not in self._routes, f"{method} {path} is registered already"
@@ -105,12 +88,14 @@ class AdminServer:
 
     @property
     def paths(self) -> list[str]:
-        """The requests that are served, for example `GET /healthz`."""
         found = [("GET", "/healthz"), ("GET", "/metrics"), *self._routes]
         return [f"{method} {path}" for method, path in sorted(found, key=lambda one: one[::-1])]
 
     async def start(self, host: str, port: int, tls: Certificates | None = None) -> None:
-        """Listen, by https:// if `tls` is given. Raises `ListenFailed`."""
+        """By https:
+
+        if `tls` is given. Raises `ListenFailed`.
+        """
         try:
             if tls is None:
                 self._listener = server = await asyncio.start_server(
@@ -152,7 +137,7 @@ class AdminServer:
             writer.close()
 
     def _has_room(self, address: str) -> bool:
-        """Whether a connection may be served; cuts off a silent connection if necessary."""
+        """Cut off a silent connection if necessary."""
         same = [one for one, its in self._connections.items() if its == address]
         if len(same) >= _CONNECTIONS_OF_ADDRESS_MAX:
             return self._cut_off(one for one in same if one in self._silent)
@@ -161,7 +146,7 @@ class AdminServer:
         return True
 
     def _cut_off(self, silent: Iterable[asyncio.StreamWriter]) -> bool:
-        """End the first of these connections; False when there is none."""
+        """The first of these; False when there is none."""
         oldest = next(iter(silent), None)
         if oldest is None:
             return False
@@ -183,7 +168,7 @@ class AdminServer:
         return front.encode() + (b"" if method == "HEAD" else body)
 
     def _misdirected(self, head: bytes) -> tuple[str, str, bytes] | None:
-        """Return the refusal of a foreign host name; None when the name is ours."""
+        """None when the host name is ours."""
         for host in _values(head, b"host"):
             if not is_own(host, self._names):
                 reason = (
@@ -197,7 +182,7 @@ class AdminServer:
         return None
 
     async def _refusal(self, method: str, path: str, shown: Shown) -> tuple[str, str, bytes] | None:
-        """Return status, content type and body of a refusal; None when the caller may ask."""
+        """None when the caller may ask."""
         guard = self._guard
         if guard is None or not guard.secured:
             return None
@@ -225,14 +210,12 @@ class AdminServer:
         return "403 Forbidden", _JSON, _plain({"error": "forbidden", "reason": reason})
 
     def _alive(self) -> tuple[str, str, bytes]:
-        """Answer only whether the bookie is healthy: more is for callers with rights."""
         healthy, _ = self._health()
         return "200 OK" if healthy else _UNHEALTHY, _JSON, _plain({"healthy": healthy})
 
     async def _route(
         self, method: str, path: str, query: str, head: bytes
     ) -> tuple[str, str, bytes]:
-        """Return status, content type and body of the answer."""
         wanted = "GET" if method == "HEAD" else method
         if (wanted, path) == ("GET", "/metrics"):
             return "200 OK", _TEXT, self._metrics.exposition()
@@ -261,7 +244,6 @@ class AdminServer:
 
 
 def number_of(query: Mapping[str, str], name: str, default: int) -> int:
-    """Return a whole number from the query. Raises `BadParameter`."""
     text = query.get(name)
     found = default if text is None else whole(text)
     if found is None:
@@ -273,7 +255,6 @@ def number_of(query: Mapping[str, str], name: str, default: int) -> int:
 
 
 def flag_of(query: Mapping[str, str], name: str) -> bool:
-    """Return whether the query sets `name`. Raises `BadParameter`."""
     text = query.get(name, "0")
     if text not in ("0", "1"):
         raise BadParameter(f"{name}={text[:60]!r}: it must be 1 (yes) or 0 (no)")
@@ -281,7 +262,7 @@ def flag_of(query: Mapping[str, str], name: str) -> bool:
 
 
 def _parameters(query: str, known: Sequence[str]) -> dict[str, str]:
-    """Return the query's parameters. Raises `BadParameter` for unknown and repeated ones."""
+    """Raises `BadParameter` for unknown and repeated parameters."""
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
@@ -299,7 +280,6 @@ def _address_of(writer: asyncio.StreamWriter) -> str:
 
 
 def _shown(head: bytes, writer: asyncio.StreamWriter) -> Shown:
-    """Return the credentials that the caller shows."""
     given = ", ".join(_values(head, b"authorization")) or None  # several headers prove nothing
     tls = writer.get_extra_info("ssl_object")
     peer = writer.get_extra_info("peername") or ("?",)
@@ -307,7 +287,6 @@ def _shown(head: bytes, writer: asyncio.StreamWriter) -> Shown:
 
 
 def _values(head: bytes, wanted: bytes) -> list[str]:
-    """Return the value of each header of that name."""
     lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
     return [
         value.strip().decode("latin-1")

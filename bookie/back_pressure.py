@@ -1,23 +1,16 @@
-"""Back-pressure: decide when a client's socket is not read. The only place that decides it.
+"""Back-pressure: decide when a client's socket is not read.
 
-Under load nothing is dropped, and almost nothing is refused. When a client sends too much, or does
-not take its answers, its socket is left unread, and TCP slows the client down. `Flow` controls a
-single connection; `Pause` lists the reasons. Memory shared by all connections is bounded in total,
-because a bound for each connection is worth nothing with ten thousand of them:
+A client that sends too much, or does not take its answers, is left unread, and TCP slows it down;
+almost nothing is refused. Memory is bounded for all connections together:
 
-- `AddPressure`: what adds occupy until they are in their final place, that is, bytes and objects
-  that wait for the journal, and what the write cache holds above its bound while the other memtable
-  is still being flushed. First the clients that send most are not read any more, then all clients
-  that add. Adds that still arrive are answered with TOO_MANY_REQUESTS.
+- `AddPressure`: adds on their way to the disk. First the clients that send most are not read, then
+  all that add; adds that still arrive get TOO_MANY_REQUESTS.
 - `Budget`: answers that clients have not taken.
 - `FrameRoom`: frames that have arrived in part.
 - `Turns`: requests handled in a turn of the loop.
 
-`AddBurst` pauses no client that adds: during a burst of adds it makes cold reads wait.
-
-So memory is bounded whatever the number of clients, and a client that sends little is served while
-others flood the bookie. A peer that takes no answer for long, or leaves half a frame here while
-others wait for room, is cut off. Used on the loop only; no state outlives the connections.
+A peer that takes no answer for long, or leaves half a frame while others wait for room, is cut off.
+Used on the loop only.
 """
 
 from __future__ import annotations
@@ -41,25 +34,24 @@ if TYPE_CHECKING:
     from octavo.protocol.frames import FrameReceiver
 
 CHUNK_BYTES_MIN = 1024
-"""The smallest chunk that is read from a socket while memory is short."""
+"""While memory is short."""
 _CHUNK_SHARE = 1024
 RUN_BYTES = 700
-"""What a waiting batch of adds costs in addition to its frames: objects and its queue place."""
+"""In addition to a waiting batch's frames."""
 MODEST_BYTES = 64 * 1024
-"""At `Pressure.GREEDY`, a client with fewer bytes on their way to the disk may send on."""
+"""At `Pressure.GREEDY`, a client with fewer bytes on their way may send on."""
 _CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
-"""The largest chunk at each level of pressure: thousands of clients may still be read."""
+"""By level of pressure: thousands of clients may still be read."""
 REQUESTS_PER_TURN = 2_000
 """Tens of milliseconds of work; the last chunk of a turn may exceed it."""
 REQUESTS_PER_CHUNK = 250
-"""What a socket should bring at once, estimated from its last chunk."""
+"""A socket should bring so much at once."""
 _READ_PER_TURN = 16
-"""Sockets from the queue that are read in the next turn."""
 PEAK_BYTES = 128 * 1024
-"""A peak: this many bytes of adds within a millisecond or in one chunk."""
+"""Within a millisecond or in one chunk."""
 _AT_ONCE_S = 0.001
 BURST_S = 0.02
-"""Two peaks within this time make a burst, which lasts this long after the last peak."""
+"""Two peaks within this time make a burst."""
 _HELD_BYTES_MIN = 4096
 """A connection that holds less of a frame is no burden."""
 
@@ -67,10 +59,7 @@ log = structlog.get_logger()
 
 
 class Budget:
-    """Bytes in use, with an upper bound.
-
-    Work that began below the bound may exceed it: ask `is_spent` before anything new begins.
-    """
+    """Ask `is_spent` before anything new begins: work under way may exceed the bound."""
 
     __slots__ = ("_listeners", "bytes_max", "peak", "used")
 
@@ -79,24 +68,20 @@ class Budget:
         self.bytes_max = bytes_max
         self.used = 0
         self.peak = 0
-        """The highest use so far."""
         self._listeners: list[Callable[[], None]] = []
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.used}
 
     def when_room(self, listener: Callable[[], None]) -> None:
-        """Call `listener` each time the use falls below the bound again."""
+        """When the use falls below the bound again."""
         self._listeners.append(listener)
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing new should begin."""
         return self.used >= self.bytes_max
 
     def change(self, by: int) -> None:
-        """Change the bytes in use by `by`."""
         before = self.used
         self.used = before + by
         assert self.used >= 0, "more was given back than was taken"
@@ -107,21 +92,15 @@ class Budget:
                 listener()
 
     def share(self) -> int:
-        """Return what a single user may occupy: half of what is free.
-
-        So users that give nothing back never take everything: a lone user gets half of the bound,
-        and after n such users the next user still gets one part in n + 2.
-        """
+        """Half of what is free: users that give nothing back never take everything."""
         return max(0, self.bytes_max - self.used) // 2
 
 
 class FrameRoom:
-    """Grants room for frames that have arrived in part.
+    """A long frame gets its room whole or not at all, so that half frames cannot wait for each
+    other.
 
-    A long frame gets its room whole or not at all, so that half frames cannot wait for each other.
-    A connection without room waits in a queue, unread, and holds what has arrived so far. That is
-    little, because sockets are read in small pieces (`chunk_bytes`) once half the room is taken. At
-    least one grant is always given, however much the beginnings of other frames occupy.
+    At least one grant is always given.
     """
 
     __slots__ = ("_grants", "_waiting", "bytes_max", "peak", "used")
@@ -135,32 +114,27 @@ class FrameRoom:
         self._waiting: dict[Flow, int] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.used, "grants": self._grants, "waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
         if self._waiting and self._fits(next(iter(self._waiting.values()))):
             return "a frame waits, and there is room for it"
         return ""
 
     @property
     def is_pressed(self) -> bool:
-        """Whether sockets should be read in small pieces."""
         return self.used > self.bytes_max // 2
 
     @property
     def waiting(self) -> int:
-        """How many connections wait for room."""
         return len(self._waiting)
 
     @property
     def chunk_bytes(self) -> int:
-        """How much to read from a socket at once while room is short."""
+        """While room is short."""
         return max(CHUNK_BYTES_MIN, (self.bytes_max - self.used) // _CHUNK_SHARE)
 
     def change(self, by: int) -> None:
-        """Change the bytes of unfinished frames by `by`."""
         self.used += by
         assert self.used >= 0, "more was given back than was taken"
         if self.used > self.peak:
@@ -169,7 +143,7 @@ class FrameRoom:
             self._grant()
 
     def ask(self, who: Flow, more: int) -> bool:
-        """Reserve `more` bytes for `who` and return true, or queue it and return false."""
+        """Else queue `who` and return false."""
         if self._waiting or not self._fits(more):
             self._waiting[who] = more
             return False
@@ -178,11 +152,10 @@ class FrameRoom:
         return True
 
     def withdraw(self, who: Flow) -> None:
-        """Take `who` out of the queue."""
         self._waiting.pop(who, None)
 
     def give_back(self, who: Flow, size: int, *, granted: bool) -> None:
-        """Take `who` out of the queue, and free the `size` bytes that it holds."""
+        """`who` holds `size` bytes."""
         self._waiting.pop(who, None)
         self._grants -= granted
         self.change(-size)
@@ -204,10 +177,8 @@ class FrameRoom:
 class Turns:
     """Bounds the requests that a turn of the loop takes from all sockets together.
 
-    A turn reads every socket with data, in chunks that may hold thousands of small requests.
-    Without this bound, twenty peers kept a loop from all other work for eight seconds. So a client
-    that sends small requests is read in smaller chunks (`Flow`). Once a turn has had its share,
-    further sockets are read by a single byte, which is the minimum, and wait for a later turn.
+    Without it, twenty peers kept a loop from other work for eight seconds. After its share, further
+    sockets are read by a single byte, the minimum, and wait for a later turn.
     """
 
     __slots__ = ("_due", "_loop", "_over_at", "_waiting", "taken")
@@ -215,36 +186,29 @@ class Turns:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.taken = 0
-        """All requests so far."""
         self._over_at = REQUESTS_PER_TURN
         self._waiting: dict[Flow, None] = {}
         self._due = False
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
         return "sockets wait for a turn that is not due" if self._waiting and not self._due else ""
 
     @property
     def is_over(self) -> bool:
-        """Whether this turn has had its share."""
         return self.taken >= self._over_at
 
     def took(self, requests: int) -> None:
-        """Count requests that were taken."""
         self.taken += requests
         self._soon()
 
     def wait(self, who: Flow) -> None:
-        """Let `who` continue in a later turn."""
         self._waiting[who] = None
         self._soon()
 
     def leave(self, who: Flow) -> None:
-        """Drop a connection that is gone."""
         self._waiting.pop(who, None)
 
     def _soon(self) -> None:
@@ -269,14 +233,12 @@ class Pressure(enum.IntEnum):
     GREEDY = 1
     """Connections with more than `MODEST_BYTES` on their way."""
     ALL = 2
-    """Connections that have ever added, or are receiving a long frame."""
+    """They have ever added, or are receiving a long frame."""
     FULL = 3
     """As `ALL`; adds that still arrive are answered with TOO_MANY_REQUESTS."""
 
 
 class AddPressure:
-    """Compute the level of pressure from the memory that adds occupy; report each change."""
-
     def __init__(self, cache: WriteCache, queue_bytes_max: int, add_bytes_max: int) -> None:
         assert 0 < queue_bytes_max <= add_bytes_max
         self._cache = cache
@@ -287,28 +249,24 @@ class AddPressure:
         self.level = Pressure.NONE
         self.used = 0
         self.peak = 0
-        """The highest use so far."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"level": int(self.level)}
 
     def on_change(self, listener: Callable[[Pressure], None]) -> None:
-        """Call `listener` with each new level."""
         self._listeners.append(listener)
 
     @property
     def chunk_bytes(self) -> int:
-        """How much to read from a socket at once."""
         return _CHUNK_BYTES[self.level]
 
     @property
     def has_room_for_recovery(self) -> bool:
-        """Whether recovery's adds may pass: their bound is a quarter higher."""
+        """Their bound is a quarter higher."""
         return self.used < self._add_bytes_max + self._add_bytes_max // 4
 
     def update(self, pending_bytes: int, pending_runs: int) -> None:
-        """Compute the level from what waits for the journal now."""
+        """By what waits for the journal now."""
         cache = self._cache
         over = cache.active.bytes - cache.memtable_bytes_max
         used = pending_bytes + RUN_BYTES * pending_runs + max(0, over)
@@ -335,11 +293,9 @@ class AddPressure:
 
 
 class AddBurst:
-    """Detects that adds come as fast as the loop takes them, so that other work delays them.
+    """Detects that adds come as fast as the loop takes them.
 
-    A loop that keeps up finds little data on each socket, whatever the rate is. A loop that was
-    delayed for a moment finds a peak once; a loop that does not keep up finds peaks again and
-    again.
+    A loop that keeps up finds a peak once, after a delay; otherwise peaks come again and again.
     """
 
     __slots__ = ("_bytes", "_loop", "_much_at", "_since", "_there_until")
@@ -350,7 +306,6 @@ class AddBurst:
         self._bytes = 0
 
     def came(self, size: int) -> None:
-        """Count `size` bytes of adds that came just now."""
         now = self._loop.time()
         if now - self._since > _AT_ONCE_S:
             self._since, self._bytes = now, 0
@@ -363,25 +318,20 @@ class AddBurst:
 
     @property
     def is_there(self) -> bool:
-        """Whether two peaks came close together, and the last of them a moment ago."""
+        """Two peaks came close together, the last a moment ago."""
         return self._loop.time() < self._there_until
 
 
 class Counted(Protocol):
-    """The metrics of pauses and of peers that were cut off."""
-
     @property
-    def pauses(self) -> Counter:
-        """By reason."""
+    def pauses(self) -> Counter: ...
 
     @property
     def stalled(self) -> Counter:
-        """By the kind of memory that the peer held."""
+        """By kind of memory."""
 
 
 class Pause(enum.Flag):
-    """Reasons why a socket is not read at present."""
-
     NONE = 0
     STORAGE = enum.auto()
     ADDS = enum.auto()
@@ -395,8 +345,6 @@ class Pause(enum.Flag):
 
 
 class Flow:
-    """The flow control of a connection."""
-
     def __init__(
         self,
         config: BookieConfig,
@@ -416,29 +364,28 @@ class Flow:
         self._frames = frames
         self._turns = turns
         self._on_hold = on_hold
-        """Called with true when no further answer should be made, with false when it may."""
+        """Gets true when no further answer should be made, false when it may."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.pauses = Pause.NONE
         self.peer = ""
         self._chunk_bytes = sys.maxsize
-        """How much to read at once, given the number of requests in the last chunk."""
+        """Adapted to the last chunk's requests."""
         self._held_bytes = 0
         self._granted = False
         self._held_since = 0.0
         self._written_bytes = 0
         self._counted_bytes = 0
         self._batches: deque[tuple[int, int]] = deque()
-        """(end position, length) of each write that the socket has not taken completely.
+        """(end position, length) of writes that the socket has not taken.
 
-        The transport keeps all of a write in memory until its last byte is sent.
+        The transport keeps all of a write until its last byte is sent.
         """
         self._batch_bytes = 0
         self._stall: asyncio.TimerHandle | None = None
         self._looked_at = (0, 0.0)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {
             "held_bytes": self._held_bytes,
             "answer_bytes": self._counted_bytes,
@@ -447,14 +394,12 @@ class Flow:
         }
 
     def attach(self, transport: asyncio.Transport, peer: str) -> None:
-        """Take over the socket. The transport then reports when its write buffer holds a byte, and
-        when it is empty."""
+        """The transport reports a filled and an empty write buffer."""
         self._transport = transport
         self.peer = peer
         transport.set_write_buffer_limits(high=0)
 
     def release(self) -> None:
-        """Free everything that the connection holds, because it is gone."""
         self._transport = None
         self._cancel_stall()
         self._count(0)
@@ -465,7 +410,6 @@ class Flow:
     # Reading the socket
 
     def pause(self, reason: Pause) -> None:
-        """Stop reading the socket for this reason."""
         if reason in self.pauses:
             return
         self._metrics.pauses.labels(reason.name).inc()
@@ -474,7 +418,6 @@ class Flow:
         self.pauses |= reason
 
     def resume(self, reason: Pause) -> None:
-        """Read the socket again, unless another reason remains."""
         if reason not in self.pauses:
             return
         self.pauses &= ~reason
@@ -483,7 +426,6 @@ class Flow:
             self._transport.resume_reading()
 
     def get_buffer(self) -> memoryview:
-        """Return the buffer for the next bytes of the socket."""
         if self._turns.is_over:
             return self._receiver.get_buffer(1)
         pressed = self._frames.is_pressed
@@ -497,7 +439,7 @@ class Flow:
         return self._receiver.get_buffer(chunk_bytes)
 
     def took(self, chunk_bytes: int, requests: int) -> None:
-        """Adapt the chunk size to the requests in the last chunk; yield if the turn is over."""
+        """Adapt the chunk size; yield if the turn is over."""
         if requests > REQUESTS_PER_CHUNK:
             self._chunk_bytes = max(CHUNK_BYTES_MIN, chunk_bytes * REQUESTS_PER_CHUNK // requests)
         elif chunk_bytes >= self._chunk_bytes // 2:
@@ -507,11 +449,11 @@ class Flow:
             self._turns.wait(self)
 
     def kept(self, taken: int) -> None:
-        """Account for the unfinished frame that follows the `taken` bytes of whole frames."""
+        """The unfinished frame follows the `taken` bytes."""
         receiver = self._receiver
         if self._granted:
             if not taken:
-                return  # the same frame continues, and all of it is counted already
+                return  # all of this frame is counted already
             self._granted = False
             self._frames.give_back(self, self._held_bytes, granted=True)
             self._held_bytes = 0
@@ -533,7 +475,7 @@ class Flow:
             self.resume(Pause.FRAMES)
 
     def granted(self, size: int) -> None:
-        """Receive the rest of the unfinished frame: there is room for it."""
+        """There is room for the rest of the frame."""
         self._granted = True
         self._held_bytes += size
         self._held_since = self._loop.time()
@@ -543,21 +485,18 @@ class Flow:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that the socket has not taken."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
     def is_held(self) -> bool:
-        """Whether the peer must take answers before more are made."""
         return Pause.ANSWERS in self.pauses
 
     def made(self, size: int) -> None:
-        """Count an answer that was made."""
         self._counted_bytes += size
         self._answers.change(size)
 
     def written(self, size: int) -> None:
-        """All `size` bytes of answers are with the transport: count what it still holds."""
+        """The transport has them: count what it still holds."""
         self._written_bytes += size
         self._batches.append((self._written_bytes, size))
         self._batch_bytes += size
@@ -570,12 +509,12 @@ class Flow:
             self._on_hold(True)
 
     def sending(self) -> None:
-        """The socket takes no more for the moment: watch whether it stalls."""
+        """Watch whether the socket stalls."""
         if self._stall is None:
             self._watch_stall(self._sent_bytes())
 
     def sent(self) -> None:
-        """The socket took everything: make answers again."""
+        """Make answers again."""
         self._cancel_stall()
         self._count_batches()
         if self.is_held:
@@ -604,7 +543,7 @@ class Flow:
         )
 
     def _check_stall(self, sent_before: int) -> None:
-        """Cut off a peer that took nothing in all that time; a slow peer stays."""
+        """It took nothing in all that time; a slow peer stays."""
         sent = self._sent_bytes()
         if sent > sent_before:
             self._watch_stall(sent)
@@ -612,8 +551,7 @@ class Flow:
             self._stalled("answers", self.unsent_bytes)
 
     def look(self, now: float) -> None:
-        """While memory is short, cut off a peer that holds memory for too long without
-        progress."""
+        """While memory is short: it holds memory without progress."""
         sent = self._sent_bytes()
         if self.unsent_bytes == 0 or sent != self._looked_at[0]:
             self._looked_at = (sent, now)

@@ -1,7 +1,7 @@
-"""The metrics of a bookie. Updated once per chunk, group commit, sync or flush, never per entry.
+"""The metrics of a bookie, updated once per chunk, group commit, sync or flush.
 
 Each bookie has its own registry, so that several can live in one process. A gauge is read when it
-is scraped, and costs nothing in between. Every metric has a row in docs/operations.md.
+is scraped. Every metric has a row in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class _Counts(Collector):
         self._counts = counts
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Called by the registry."""
         name, text, label = self._about
         family = CounterMetricFamily(name, text, labels=[label])
         for value, count in self._counts.items():
@@ -48,13 +47,12 @@ class _Counts(Collector):
 
 
 class _Damages(Collector):
-    """Damaged places by kind, counted at each scrape."""
+    """Damaged places by kind."""
 
     def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Called by the registry."""
         family = GaugeMetricFamily(
             "octavo_bookie_damage", "Damaged places on the disks, by kind", labels=["kind"]
         )
@@ -64,13 +62,12 @@ class _Damages(Collector):
 
 
 class _Scrubbing(Collector):
-    """Bytes read back, whole passes, and seconds since the last whole pass ended."""
+    """Bytes read back, whole passes, and seconds since the last."""
 
     def __init__(self, progress: Callable[[], tuple[int, int, float]]) -> None:
         self._progress = progress
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
         size, passes, age_s = self._progress()
         yield CounterMetricFamily("octavo_bookie_scrub_bytes", "Bytes read back", value=size)
         yield CounterMetricFamily("octavo_bookie_scrub_passes", "Whole passes", value=passes)
@@ -86,7 +83,6 @@ class _Memory(Collector):
         self._used = used
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
         now = GaugeMetricFamily(
             "octavo_bookie_memory_bytes", "Occupied by all connections together", labels=["of"]
         )
@@ -107,7 +103,6 @@ class _Garbage(Collector):
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
         status = self._status
         total = status.total
         for name, text, value in (
@@ -146,14 +141,13 @@ class _Garbage(Collector):
 
 
 class _Bytes(Collector):
-    """Where a bookie's bytes are, at each scrape."""
+    """Where a bookie's bytes are."""
 
     def __init__(self) -> None:
         self.in_storage: Callable[[], Mapping[str, int]] = dict
         self.logs: CollectorStatus | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
         found = dict(self.in_storage())
         if self.logs is not None and self.logs.count:
             total = sum(size for _, size in self.logs.bytes_by_state().values())
@@ -201,18 +195,17 @@ class WriteMetrics:
         registry.register(self._bytes)
 
     def observe_disk(self, disk: Disk) -> None:
-        """Observe a disk. Call it before a storage opens its files."""
+        """Call it before a storage opens its files."""
         if isinstance(disk, RealDisk):
             disk.on_sync = self._sync
 
     def observe(self, stats: WriteStats) -> None:
-        """Observe a storage."""
         stats.on_group = self._group
         stats.on_flush = self._flush
         self._bytes.in_storage = lambda: stats.bytes_by_state()
 
     def collected(self, status: CollectorStatus) -> None:
-        """Report which bytes of the entry logs are live."""
+        """Which bytes of the entry logs are live."""
         self._bytes.logs = status
 
     def _group(self, group: Group) -> None:
@@ -226,14 +219,11 @@ class WriteMetrics:
         self._flush_seconds.observe(seconds)
 
     def _sync(self, path: str, seconds: float) -> None:
-        """An `fdatasync` has ended; called on the thread that made it."""
         of = next((name for suffix, name in _SYNCED if path.endswith(suffix)), "other")
         self._sync_seconds.labels(of).observe(seconds)
 
 
 class BookieMetrics:
-    """The metrics of a bookie."""
-
     def __init__(self) -> None:
         registry = CollectorRegistry()
         self.registry = registry
@@ -311,11 +301,9 @@ class BookieMetrics:
         self.writing = WriteMetrics(registry)
 
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """Expose a number that is computed at each scrape."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
     def reads_of(self, stats: ReadStats) -> None:
-        """Expose where entries were found, and how useful reading ahead was."""
         places, ahead = stats.lookups, stats.ahead_bytes
         self.registry.register(
             _Counts("octavo_bookie_lookups", "Runs of entries found, by place", "place", places)
@@ -326,22 +314,18 @@ class BookieMetrics:
         stats.on_cold_wait = self.cold_wait_seconds.observe
 
     def damages(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Expose the findings of damage by kind."""
         self.registry.register(_Damages(counts))
 
     def scrubbing(self, progress: Callable[[], tuple[int, int, float]]) -> None:
-        """Expose the progress of the scrubber."""
         self.registry.register(_Scrubbing(progress))
 
     def memory(self, used: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
-        """Expose the memory that connections occupy."""
         self.registry.register(_Memory(used))
 
     def garbage(self, status: CollectorStatus) -> None:
-        """Expose the collector's work and findings."""
         self.registry.register(_Garbage(status))
         self.writing.collected(status)
 
     def exposition(self) -> bytes:
-        """Return all metrics in the Prometheus text format."""
+        """In the Prometheus text format."""
         return generate_latest(self.registry)

@@ -1,13 +1,12 @@
 """A bookie's life: identity, replay, serving, registration, and an orderly end.
 
-Start: bind the port, lock the folders, check the cookies, replay the journal, serve, register. This
-order detects a second process on the same port or folders, or a wrong disk, before anything is
-changed, and registers no bookie that cannot serve. Stop: unregister, answer the requests that were
-read, flush, unlock. After a crash at any point the journal restores the state.
+Start: bind the port, lock the folders, check the cookies, replay the journal, serve, register. So a
+second process or a wrong disk is detected before anything is changed, and no bookie is registered
+that cannot serve.
 
-The disk is watched. When it is short of space, the bookie turns read-only by itself (recovery may
-still write into the reserve), registers as read-only, and turns back when there is room. A failed
-`fsync` ends the node: `failed` carries the reason, and the process must exit with it.
+When the disk is short of space, the bookie turns read-only by itself (recovery may still write into
+the reserve), and back. A failed `fsync` ends the node: `failed` carries the reason, and the process
+must exit.
 """
 
 from __future__ import annotations
@@ -70,28 +69,26 @@ _RETRY_MAX_S = 5.0
 _RISE_EVERY_S = 60.0
 """The longest time between two raises of the high-water mark."""
 _RISE_PAUSE_S = 1.0
-"""The shortest time between two raises, when ledgers have begun here."""
+"""The shortest time, when ledgers have begun here."""
 _LISTED = 1000
-"""How many rows the admin port lists if the request has no `limit`."""
+"""Rows of the admin port without `limit`."""
 
 
 class BookieStartTimeout(OctavoError):
-    """Metadata did not answer in time while the bookie was starting."""
+    """Metadata did not answer in time."""
 
     name = "bookie-start-timeout"
     scope = Scope.PROCESS
 
 
 class _Serving(NamedTuple):
-    """The parts of a node that exist once its storage is open."""
-
     storage: Storage
     server: BookieServer
     collector: Collector
 
 
 class BookieNode:
-    """A bookie. `store` is started and closed by the caller."""
+    """`store` is started and closed by the caller."""
 
     def __init__(
         self,
@@ -106,11 +103,10 @@ class BookieNode:
         tls: Certificates | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`open_storage` is called like `Storage.open`; a test replaces it to watch the storage.
+        """A test may replace `open_storage` to watch the storage.
 
-        `tls` holds the certificates of the ports; without it they are plain. `guard` decides what
-        each caller may do; without it every caller may do everything. The node starts and closes
-        it.
+        Without `tls` ports are plain. Without `guard`, which the node starts and closes, every
+        caller may do everything.
         """
         self.config = config
         self.metrics = BookieMetrics()
@@ -136,11 +132,11 @@ class BookieNode:
         self._told_read_only = config.read_only
         self._short_of_space = False
         self._short_because = ""
-        """Why the bookie last turned read-only for lack of space."""
+        """Why it last turned read-only for lack of space."""
         self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
         self._free_told = 0
-        """The free bytes that the bookie's registration shows."""
+        """The free bytes that the registration shows."""
         self._stopping = False
         self._version = _version()
         self.metrics.writing.observe_disk(disk)
@@ -157,7 +153,6 @@ class BookieNode:
 
     @property
     def storage(self) -> Storage:
-        """The storage; available once started, like `server` and `collector`."""
         return self._parts.storage
 
     @property
@@ -172,12 +167,11 @@ class BookieNode:
 
     @property
     def host(self) -> str:
-        """The host under which clients reach the bookie."""
         return self.config.advertised_host or self.config.host
 
     @property
     def port(self) -> int:
-        """The port that the bookie listens on; the real port once started."""
+        """The real port once started."""
         return self._listener.port if self._listener is not None else self.config.port
 
     @property
@@ -186,27 +180,26 @@ class BookieNode:
 
     @property
     def bookie_id(self) -> str:
-        """The bookie's name in ensembles."""
         return self.config.bookie_id or self.address
 
     @property
     def incarnation(self) -> str:
-        """Tells this bookie from an earlier life on wiped disks; known once started."""
+        """Tells this bookie from an earlier life on wiped disks."""
         return self._cookie.incarnation if self._cookie else ""
 
     @property
     def read_only(self) -> bool:
-        """Whether it takes no ordinary adds at present."""
+        """It takes no ordinary adds at present."""
         return self._told_read_only or self._short_of_space
 
     @property
     def read_only_because(self) -> str:
-        """Why it is read-only, in words; empty when it is not."""
+        """In words; empty when it is not."""
         told = [space.TOLD] if self._told_read_only else []
         return "; ".join((*told, self._short_because) if self._short_of_space else told)
 
     def info(self) -> dict[str, Any]:
-        """Return the answer to `NODE_INFO`."""
+        """The answer to `NODE_INFO`."""
         return {
             "bookie_id": self.bookie_id,
             "incarnation": self.incarnation,
@@ -238,7 +231,7 @@ class BookieNode:
         )
 
     def _show(self, storage: Storage, server: BookieServer, collector: Collector) -> None:
-        """Expose metrics and register the routes of the admin port."""
+        """Expose metrics and register the admin port's routes."""
         metrics, admin = self.metrics, self.admin
         metrics.writing.observe(storage.write_stats)
         metrics.reads_of(storage.read_stats)
@@ -262,7 +255,7 @@ class BookieNode:
             return storage.scrubber.status()
 
         def start_gc(query: Mapping[str, str]) -> dict[str, Any]:
-            """Start a round; `?minor=1` or `?major=1` includes compactions that are not due yet."""
+            """`?minor=1` or `?major=1` includes compactions that are not due yet."""
             collector.start_now(minor=flag_of(query, "minor"), major=flag_of(query, "major"))
             return collector.status_json(0)
 
@@ -281,8 +274,6 @@ class BookieNode:
     # Life
 
     async def start(self) -> None:
-        """Return once the bookie serves and is registered. Raises an `OctavoError` if it
-        cannot."""
         try:
             await self._start()
         except BaseException:
@@ -372,7 +363,7 @@ class BookieNode:
         return await SecureListener.bind(host, port, self._tls)
 
     async def stop(self) -> None:
-        """End in an orderly way; may be called twice, and after `failed`."""
+        """May be called twice, and after `failed`."""
         if self._stopping:
             return
         self._stopping = True
@@ -422,7 +413,7 @@ class BookieNode:
     # Limbo
 
     async def end_limbo(self) -> None:
-        """End limbo, because all lost entries are here again; then register without limbo."""
+        """All lost entries are here again; register without limbo."""
         await self.storage.limbo_file.end()
         self.metrics.limbo.set(0)
         self._registration_due.set()
@@ -452,7 +443,7 @@ class BookieNode:
             log.warning("metadata_session", bookie=self.bookie_id, state=state.value)
 
     async def _keep_registered(self) -> None:
-        """Register again whenever the session or the mode has changed; retry until it works."""
+        """Whenever the session or the mode has changed; retry until it works."""
         while True:
             await self._registration_due.wait()
             self._registration_due.clear()
@@ -469,9 +460,9 @@ class BookieNode:
     # High-water mark of the metadata
 
     async def _raise_high_water(self, mark: HighWaterMark) -> None:
-        """Raise the mark when ledgers have begun here, after a session was lost, and at intervals.
+        """When ledgers have begun here, after a session was lost, and at intervals.
 
-        If the metadata has become older, this task ends with an error, and with it the bookie.
+        If the metadata has become older, this task and the bookie end.
         """
         while True:
             await asyncio.sleep(_RISE_PAUSE_S)
@@ -485,8 +476,6 @@ class BookieNode:
                 log.warning("high_water_not_raised", bookie=self.bookie_id, reason=str(error))
                 self._rise_due.set()
 
-    # Disk space
-
     async def _watch_space(self) -> None:
         while True:
             await asyncio.sleep(self.config.disk_check_interval_ms / 1000)
@@ -498,7 +487,7 @@ class BookieNode:
             self._registration_due.set()
 
     async def _measure_space(self) -> dict[str, tuple[int, int]]:
-        """Return the free and total bytes of each folder's file system."""
+        """(free, total) bytes of each folder's file system."""
         measured: dict[str, tuple[int, int]] = {}
         for folder in self.config.directories:
             try:
@@ -510,8 +499,7 @@ class BookieNode:
         return measured
 
     def _judge_space(self, measured: Mapping[str, tuple[int, int]], *, collect: bool) -> None:
-        """Set the mode by the free space; with `collect`, collect garbage if space has run
-        short."""
+        """With `collect`, collect garbage if space has run short."""
         ledgers = [measured[folder] for folder in self.config.ledger_directories]
         self._free_bytes = sum(free for free, _ in ledgers)
         self._most_free_bytes = max(free for free, _ in ledgers)
@@ -552,7 +540,7 @@ class BookieNode:
     # Failure
 
     def _fail(self, error: BaseException) -> None:
-        """Stop at once: after this error it would be wrong to serve."""
+        """Stop at once: it would be wrong to serve."""
         if self.failed.done():
             return
         log.critical(

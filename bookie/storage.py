@@ -1,24 +1,17 @@
 """The storage engine of a bookie: its parts, how they start and end, and the path of an add.
 
-Reads are in `Storage.reads` (read/path.py); fences, LACs and the state of ledgers are in
-`Storage.control` (ledgers/control.py).
-
-Promises:
-
 - An add, fence, explicit LAC or deletion that was reported done survives any crash. A deferred add
   survives once a later `force`, fence or add that is not deferred is done.
-- A fence is ordered with adds: adds queued before it are answered first, later adds are refused.
-- Reads see only what is durable or deferred, wait for no write, and tell absent (`NoSuchEntry`)
-  from unknown (`BookieIOError`).
-- Memory is bounded: above its bounds `pressure` asks the connections to read less; nothing is
-  dropped.
+- Adds queued before a fence are answered first, later adds are refused.
+- Reads see only what is durable or deferred, wait for no write, and tell absent from unknown.
+- Memory is bounded: above its bounds `pressure` asks the connections to read less.
 
-Relies on journal/journal.py (durable, in order) and write/checkpoint.py (order of a flush). After a
-crash, the index, the logs and the ledger state hold everything before the mark; the journal holds
-the rest and is replayed. `SyncFailed` is final: `on_fatal` is called and nothing is acked any more.
+After a crash, the index, the logs and the ledger state hold everything before the mark; the journal
+holds the rest and is replayed. `SyncFailed` is final: `on_fatal` is called and nothing is acked any
+more.
 
-All methods are called on the event loop. Blocking calls run in separate executors for journals,
-flushes, reads and garbage collection, so that they do not wait for each other.
+All methods are called on the loop; blocking calls run in executors for journals, flushes, reads and
+garbage collection.
 """
 
 from __future__ import annotations
@@ -62,12 +55,11 @@ _OK = Code.OK
 _log = structlog.get_logger()
 
 
-def _ignore(error: BaseException) -> None:
-    """Ignore a fatal error: the owner of this storage did not ask for it."""
+def _ignore(error: BaseException) -> None: ...
 
 
 class _Threads:
-    """The threads of a storage: journals, flushes, reads and garbage do not wait for each other."""
+    """Journals, flushes, reads and garbage do not wait for each other."""
 
     def __init__(self, config: BookieConfig) -> None:
         self.journals: list[Executor] = [
@@ -89,7 +81,7 @@ class _Threads:
 
 @dataclass(frozen=True)
 class _Restored:
-    """The state restored from disks and journals, flushed, with new journal files open."""
+    """From disks and journals, flushed, with new journal files open."""
 
     states: LedgerStates
     cache: WriteCache
@@ -102,7 +94,7 @@ class _Restored:
 
 
 class Storage:
-    """Store a bookie's entries and keep its promises about their ledgers. Made by `open`."""
+    """Made by `open`."""
 
     def __init__(
         self,
@@ -128,15 +120,14 @@ class Storage:
         self.write_stats = WriteStats()
         self._read_cache = ReadCache(config.read_cache_bytes_max, self.read_stats)
         self.answers = Budget(config.answer_bytes_max)
-        """Answers that reads have made and clients have not taken yet."""
+        """Answers that clients have not taken yet."""
         self.limbo = restored.limbo
-        """The ledgers of which this bookie may have lost something."""
+        """This bookie may have lost something of these ledgers."""
         self.limbo_file = LimboFile(
             self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
         )
-        """The file of the limbo; re-replication calls it when ledgers are complete again."""
+        """Re-replication calls it when ledgers are complete again."""
         self.damages = restored.damages
-        """The known damage on the disks."""
         self._journals = drive(
             restored.writers,
             threads.journals,
@@ -152,19 +143,18 @@ class Storage:
             config.unlisted_ledgers_max,
             restored.unsure_deletions,
         )
-        """Fences, LACs, and the state of each ledger."""
         self._burst = AddBurst()
         self._cold = self._new_cold_reads()
         caches, lookups = (self._cache, self._read_cache), self.read_stats.lookups
         self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
         self.compactor = self._new_compactor()
-        """Empties and removes the entry logs that the collector chooses."""
+        """Empties and removes the logs that the collector chooses."""
         self.scrubber = self._new_scrubber(disk)
-        """Reads the entry logs back; its owner runs it."""
+        """Its owner runs it."""
         self.pressure = AddPressure(
             self._cache, config.journal_queue_bytes_max, config.add_bytes_max
         )
-        """How far the disk is behind the adds, and which clients have to wait for it."""
+        """How far the disk is behind the adds."""
         self.duplicate_adds = DuplicateAdds(
             self.reads,
             lambda batch: self.control.admission(batch, read_only=self.disk_full),
@@ -190,10 +180,9 @@ class Storage:
     ) -> Storage:
         """Open the files and replay the journals.
 
-        If the files are damaged, close them and raise. `on_fatal` is called once when nothing can
-        be promised any more: the process must end. `clock` gives wall-clock milliseconds, for
-        operators. With `on_loss` a loss is accepted instead: `on_loss` gets the losses, and must
-        make limbo durable before it returns.
+        `on_fatal` is called once when nothing can be promised any more: the process must end.
+        `clock` gives wall-clock milliseconds. With `on_loss` losses are accepted: it gets them, and
+        must make limbo durable before it returns.
         """
         threads = _Threads(config)
         bounds = config.entry_log_bytes_max, config.open_entry_logs_max
@@ -293,7 +282,7 @@ class Storage:
         return self._threads.all
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the journals and report: nothing can be promised any more."""
+        """Nothing can be promised any more."""
         if isinstance(error, GeneratorExit):
             return  # the loop is gone, so no caller waits for an answer
         if self._failed is None:
@@ -314,11 +303,9 @@ class Storage:
     ) -> None:
         """Admit `batches` in order; `done` gets each with its code when its group is durable.
 
-        A batch is taken or refused whole. `done` is called for the batches of each journal
-        together, and for each batch that may be here already separately
-        (write/duplicate_adds.py). Lanes take turns at a journal. With `deferred`, `done` is called
-        when batches are written: until `force` a power failure may lose them. Batches that may be
-        here already are durable even then.
+        A batch is taken or refused whole. `done` is called for each journal's batches together, and
+        separately for each batch that may be here already (write/duplicate_adds.py). With
+        `deferred`, batches are only written: until `force` a power failure may lose them.
         """
         if (only := self._journals.only) is not None:
             self._add_to(only, batches, done, lane, deferred=deferred)
@@ -355,8 +342,7 @@ class Storage:
         *,
         deferred: bool = False,
     ) -> None:
-        """Append the admitted batches to the journal, then call `done` with all `results`. If no
-        batch was admitted, call `done` now."""
+        """Call `done` with all `results`: after the commit, or now if no batch was admitted."""
         buffers = [batch.frames for batch, code in results if code is _OK]
         if buffers:
             added = partial(self._added, journal, results, done)
@@ -370,7 +356,7 @@ class Storage:
     def _added(
         self, journal: Journal, results: Results, done: Done, error: BaseException | None
     ) -> None:
-        """The group with these batches is durable (or written, if deferred), or has failed."""
+        """The group is durable (or written, if deferred), or has failed."""
         flushing = self._flushing
         if error is None:
             for batch, code in results:
@@ -393,7 +379,6 @@ class Storage:
 
     @property
     def pending_add_bytes(self) -> int:
-        """Bytes admitted and not yet durable."""
         return self._journals.pending_bytes
 
     def _update_pressure(self) -> None:
@@ -404,11 +389,11 @@ class Storage:
     # Ledgers
 
     def ledgers(self) -> list[int]:
-        """Return the ids of the ledgers here that are not deleted, ascending."""
+        """Not deleted, ascending."""
         return self._states.ids()
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger durably: reads then raise `NoSuchLedger`, and adds are refused."""
+        """Durable: reads then raise `NoSuchLedger`, and adds are refused."""
         await self.control.delete(ledger_id, self._clock())
 
     def _deleted(self, ledger_id: int) -> None:
@@ -417,10 +402,9 @@ class Storage:
         self._checkpointer.forget_ledger(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
-        """Make all earlier acked adds of the ledger durable: deferred adds, and with `journal_sync`
-        off all adds.
+        """Make all earlier acked adds of the ledger durable.
 
-        The ledger may be unknown or fenced. Raises `SyncFailed`.
+        It may be unknown or fenced. Raises `SyncFailed`.
         """
         journal = self._journals.of(ledger_id)
         await journal.synced()
@@ -431,7 +415,7 @@ class Storage:
 
     @property
     def disk_full(self) -> bool:
-        """Whether ordinary adds get READ_ONLY, until space returns by itself."""
+        """Ordinary adds get READ_ONLY, until space returns by itself."""
         return self._flushing.disk_full
 
     async def checkpoint(self) -> None:
@@ -439,7 +423,7 @@ class Storage:
         await self._flushing.checkpoint()
 
     def _flushed(self, memtable: Memtable) -> None:
-        """A memtable is in log and index: drop older copies from the read cache."""
+        """It is in log and index: drop older copies from the read cache."""
         self._cold.index_changed()
         for ledger_id, held in memtable.ledgers.items():
             self._read_cache.drop(ledger_id, held.pieces[0].first, held.pieces[-1].last)

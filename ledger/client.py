@@ -1,7 +1,7 @@
-"""The ledger client, the entry to this package: create, open, recover, delete and list ledgers.
+"""The ledger client: create, open, recover, delete and list ledgers.
 
-One `LedgerClient` per process: it owns the connections to bookies, the list of live bookies, and
-the clock tick of all writers. Everything runs on one event loop.
+One `LedgerClient` per process, on one event loop: it owns the connections to bookies and the clock
+tick of all writers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 _TICK_S = 0.05
 _TICKED_AT_ONCE = 100
-"""Ledgers that are ticked in one turn of the loop: a broker of 2,000 partitions writes 4,000."""
+"""In one turn of the loop: a broker of 2,000 partitions writes 4,000 ledgers."""
 _RECORDS_AT_ONCE = 64
 _ASK_FOR_ID_S = 2.0
 
@@ -82,13 +82,11 @@ class LedgerClient:
         prove: Prove | None = None,
         keys: DataKeys | None = None,
     ) -> None:
-        """`clock` returns milliseconds since the epoch, for creation times; without it they are 0.
+        """`clock` returns milliseconds since 1970, for creation times.
 
-        `observe_recovery` gets (ledger id, step) of every recovery without its own observer.
-        `tls`: certificates for connections to bookies; without them connections are in the clear.
-        `prove`: makes the token for bookies that ask who calls (`security/bookie_tokens.py`).
-        `keys`: needed to write or read the payloads of encrypted ledgers; everything else works
-        without them.
+        `observe_recovery` gets (ledger id, step) of recoveries without their own observer. Without
+        `tls` connections are in the clear. `prove` makes tokens for bookies. `keys`: for payloads
+        of encrypted ledgers.
         """
         self.store = store
         self.options = options or LedgerOptions()
@@ -101,34 +99,30 @@ class LedgerClient:
         self._clock = clock or (lambda: 0)
         self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ticking: dict[Ticking, None] = {}  # dicts as sets that keep their order
+        self._ticking: dict[Ticking, None] = {}
         self._ticker: asyncio.Task[None] | None = None
         self._writers: dict[OpenWriter, tuple[str, ...]] = {}
-        """The writers under way, each with its first ensemble."""
+        """Each with its first ensemble."""
         self._open_ledgers: Counter[str] = Counter()
-        """How many of these writers each bookie serves: placement prefers bookies with few."""
+        """How many writers each bookie serves: placement prefers bookies with few."""
         self._recoveries: dict[tuple[int, bytes | None], asyncio.Task[LedgerMetadata]] = {}
-        """By ledger and by the password that the caller gave."""
         self._told_of_risk = False
-        """Whether this client has warned of an ack quorum of 1 with a larger write quorum."""
+        """That an ack quorum of 1 is risky."""
         self.doubts = Doubts(self)
-        """Asks bookies to compare their copies of a doubtful entry."""
         self.taken = TakenIds()
-        """Ids given to new ledgers that bookies already knew under another key."""
+        """Ids of new ledgers that bookies knew under another key."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"recoveries": len(self._recoveries)}
 
     async def start(self) -> None:
-        """Read the cluster's secret and the registered bookies. The store must be started. Raises
-        `MetadataUnavailable`."""
+        """The store must be started. Raises `MetadataUnavailable`."""
         await self.records.initialize()
         self.cluster_password = (await cluster_secret(self.store, rng=self.rng)).ledger_password
         await self.bookies.start()
 
     async def close(self) -> None:
-        """End everything under way. Ledgers stay open until a client recovers them."""
+        """Ledgers stay open until a client recovers them."""
         reason = ClientClosed("this ledger client was closed")
         for writer in tuple(self._writers):
             writer.abandon(reason)
@@ -154,14 +148,12 @@ class LedgerClient:
     ) -> LedgerWriter:
         """Create a ledger and return its writer. The default password is the cluster's.
 
-        With `deferred_sync` bookies acknowledge entries that they have written but not synced, and
-        the LAC advances only with `LedgerWriter.force`: until then a power failure may lose the
-        newest entries. `encrypted_for` names a namespace: payloads are encrypted with a new data
-        key, which is wrapped by the namespace's key.
+        With `deferred_sync` an ack means written, and the LAC advances only with
+        `LedgerWriter.force`: until then a power failure may lose entries. `encrypted_for` names a
+        namespace, whose key wraps a new data key.
 
-        Raises `NotEnoughBookies`, which names the bookies that are up; `TooFewBookies` when the
-        cluster has too few even if all were up; `MetadataUnavailable`; `KeyMissing` and
-        `KeySourceUnavailable`.
+        Raises `NotEnoughBookies`; `TooFewBookies` when even all would be too few;
+        `MetadataUnavailable`; `KeyMissing` and `KeySourceUnavailable`.
         """
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise LedgerError(
@@ -219,7 +211,7 @@ class LedgerClient:
         return self.keys
 
     async def _is_free(self, bookies: Sequence[str], ledger_id: int) -> bool:
-        """Whether to use this id. For a while after a taken id, ask the chosen bookies first."""
+        """For a while after a taken id, ask the chosen bookies first."""
         if not self.taken.is_wary(asyncio.get_running_loop().time()):
             return True
         asked = [self.spawn(self._knows(bookie, ledger_id)) for bookie in bookies]
@@ -238,7 +230,7 @@ class LedgerClient:
             await self.records.leave(ledger_id, stretches)
 
     async def _knows(self, bookie_id: str, ledger_id: int) -> bool:
-        """Whether a bookie has heard of the ledger. A bookie that cannot tell counts as no."""
+        """A bookie that cannot tell counts as no."""
         if not self.bookies.get(bookie_id).is_ours:
             return False
         try:
@@ -248,7 +240,7 @@ class LedgerClient:
         return True
 
     def id_taken(self, ledger_id: int, reason: str) -> None:
-        """Report that a chosen bookie already knows this id under the key of another ledger."""
+        """A bookie already knows this id under another ledger's key."""
         log.warning("ledger_id_taken", ledger=ledger_id, reason=reason)
         self.taken.met(ledger_id, asyncio.get_running_loop().time())
 
@@ -270,7 +262,7 @@ class LedgerClient:
                     if len(known) < ensemble_size:
                         raise TooFewBookies(ensemble_size, known, error.up) from None
                     raise
-                await self.bookies.reload()  # a bookie may have registered a moment ago
+                await self.bookies.reload()
         raise AssertionError("the second attempt returns or raises")
 
     async def open(
@@ -283,22 +275,21 @@ class LedgerClient:
     ) -> LedgerReader:
         """Open for reading. With `recover`, fence the writer and close the ledger first.
 
-        Without `recover` the reader follows an open ledger and leaves its writer alone. A
-        `password` must be the ledger's; without one, read access to the record is proof enough.
-        `as_stored`: entries of an encrypted ledger stay encrypted, which needs no key. Raises
-        `LedgerNotFound`, `Unauthorized`, `RecoveryFailed`.
+        Otherwise an open ledger is followed. Without a `password`, access to the record is proof
+        enough. `as_stored`: encrypted entries stay encrypted. Raises `LedgerNotFound`,
+        `Unauthorized`, `RecoveryFailed`.
         """
         if recover:
             await self.recover(ledger_id, password=password)
         changed = asyncio.Event()
-        watch = self.records.watch(ledger_id, changed.set)  # before the record is read
+        watch = self.records.watch(ledger_id, changed.set)
         try:
             metadata, version = await read_record(
                 self.records, ledger_id, self.options.metadata_timeout_s
             )
             check_password(metadata, password)
             opening = None if as_stored else opening_of(metadata, self.keys)
-            reader = LedgerReader(self, metadata, version, opening)  # watches from here on
+            reader = LedgerReader(self, metadata, version, opening)
         finally:
             watch.cancel()
         if metadata.state is not LedgerState.CLOSED:
@@ -318,8 +309,7 @@ class LedgerClient:
         """Fence and close the ledger; `password` as in `open`.
 
         Raises `RecoveryFailed` (the end could not be proved: try again), `LedgerNotFound`,
-        `Unauthorized`. Concurrent calls for one ledger with the same password share one recovery;
-        only the first call's `observe` is used.
+        `Unauthorized`. Concurrent calls with the same password share one recovery.
         """
         key = ledger_id, password
         task = self._recoveries.get(key)
@@ -332,7 +322,7 @@ class LedgerClient:
         return await asyncio.shield(task)
 
     async def delete(self, ledger_id: int) -> None:
-        """Remove the record; bookies free the space when they notice. Raises `LedgerNotFound`."""
+        """Remove the record; bookies free the space later. Raises `LedgerNotFound`."""
         try:
             await self.records.delete(ledger_id)
         except RecordNotFound as error:
@@ -341,8 +331,7 @@ class LedgerClient:
     async def discard(self, writer: LedgerWriter) -> None:
         """Delete a new ledger that no other record names, and stop its writer.
 
-        Pending adds get `LedgerClosed` or `OutcomeUnknown`. Raises nothing: a ledger that cannot
-        be deleted now costs space, not safety, and is logged.
+        Raises nothing: a ledger that cannot be deleted costs only space.
         """
         ledger_id = writer.ledger_id
         writer.abandon(LedgerClosed(f"ledger {ledger_id} was discarded by its writer"))
@@ -352,19 +341,15 @@ class LedgerClient:
             log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
 
     async def list(self) -> list[int]:
-        """Return all ledger ids, ascending."""
         return await self.records.list()
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Read the ledger's record. Raises `LedgerNotFound`."""
+        """Raises `LedgerNotFound`."""
         timeout_s = self.options.metadata_timeout_s
         return (await read_record(self.records, ledger_id, timeout_s))[0]
 
     async def standing(self, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
-        """Read the records of the ledgers, in order, and leave out ledgers that do not exist.
-
-        For ids from `list()`: a ledger may be deleted between the listing and the reading.
-        """
+        """Read the records of those ledgers that exist, in order."""
 
         async def read(ledger_id: int) -> LedgerMetadata | None:
             with contextlib.suppress(LedgerNotFound):
@@ -377,7 +362,6 @@ class LedgerClient:
     # ------------------------------------------------------------------ for this package
 
     def replacements(self, wish: ChooseReplacements, metadata: LedgerMetadata) -> dict[int, str]:
-        """Choose a spare bookie for each position that can have one."""
         return choose_replacements(
             self.bookies.available,
             wish.ensemble,
@@ -390,14 +374,13 @@ class LedgerClient:
         )
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:
-        """Say why bookies cannot be chosen now; `failed`: bookies that failed a ledger, and why."""
         suspects = self.bookies.suspects()
         return no_choice(self.bookies.available, suspects=suspects, failed=failed)
 
     def has_unsure_bookie(self, metadata: LedgerMetadata) -> bool:
-        """Whether a bookie that the record names lost data, and may have lost some of this ledger.
+        """Whether a bookie of the record may have lost some of it.
 
-        Such a bookie stays in limbo until the ledger is closed and copied back.
+        It stays in limbo until the ledger is closed and copied back.
         """
         return any(
             self.bookies.is_unsure(metadata.ledger_id, fragment.bookies)
@@ -410,7 +393,6 @@ class LedgerClient:
         use: Callable[[BookieConnection], None],
         failed: Callable[[BookieUnavailable], None],
     ) -> None:
-        """Call `use` with the bookie's connection, now or once it is connected."""
         bookie = self.bookies.get(bookie_id)
         if bookie.connection is not None:
             use(bookie.connection)
@@ -431,8 +413,7 @@ class LedgerClient:
     ) -> dict[str, Any]:
         """Send one extension request. Raises `BookieUnavailable` and errors of the bookie.
 
-        Raises `BadRequest` for an Apache bookie without asking it: it does not know the extension
-        and would close the connection, with everything under way on it.
+        `BadRequest` for an Apache bookie, unasked: it would close the connection.
         """
         bookie = self.bookies.get(bookie_id)
         if bookie.is_foreign:
@@ -446,7 +427,6 @@ class LedgerClient:
         return await answer
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task that `close` cancels if it still runs."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -456,19 +436,17 @@ class LedgerClient:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, OctavoError):
-                return  # the caller that awaits the task gets it
+                return
             log.error("ledger_task_failed", reason=repr(error))
 
     def forget(self, writer: OpenWriter) -> None:
-        """Stop counting a writer that has ended."""
         self._open_ledgers.subtract(self._writers.pop(writer, ()))
 
     def stop_ticking(self, ticking: Ticking) -> None:
-        """Stop the calls of `ticking.tick`."""
         self._ticking.pop(ticking, None)
 
     def keep_ticking(self, ticking: Ticking) -> None:
-        """Call `ticking.tick` every 50 ms, until it returns False."""
+        """Every 50 ms, until it returns False."""
         self._ticking[ticking] = None
         if self._ticker is None:
             self._ticker = self.spawn(self._tick())

@@ -1,11 +1,8 @@
-"""Encrypted ledgers: the writer encrypts (seals) payloads, and readers of messages decrypt them.
+"""Encrypted ledgers: the writer seals payloads, and readers of messages decrypt them.
 
-The payload is sealed before the digest is computed. So every part that only carries entries works
-on sealed payloads and needs no key: bookies, recovery, re-replication, scrubbing, offloaded
-objects. A ledger is encrypted if its record has a wrapped key (`Wrapped`), and then every entry is.
-
-Opening a payload also checks it: an entry that was not sealed for this ledger and id raises
-`EntryTampered`; it is never reported as absent.
+Payloads are sealed before the digest, so parts that only carry entries need no key. A ledger is
+encrypted, as a whole, if its record has a wrapped key. An entry that was not sealed for its place
+raises `EntryTampered`; it is never absent.
 """
 
 from __future__ import annotations
@@ -22,42 +19,35 @@ from octavo.security.keys.errors import KeyMissing, KeySourceUnavailable
 from octavo.security.keys.wrapped import ENCRYPTION_KEY, Wrapped
 
 TURN_BYTES = 256 * 1024
-"""After this many bytes let other tasks run: about 0.2 ms of work. A thread would not help: the
-cipher library holds the interpreter lock."""
+"""About 0.2 ms of work. A thread would not help: the cipher library holds the interpreter lock."""
 
 
 def wrapped_of(metadata: LedgerMetadata) -> Wrapped | None:
-    """Read the ledger's wrapped data key from its record; None when the ledger is not encrypted.
-
-    Raises `BadRecord`.
-    """
+    """None if it is not encrypted. Raises `BadRecord`."""
     text = metadata.custom.get(ENCRYPTION_KEY)
     return None if text is None else Wrapped.decode(f"ledger {metadata.ledger_id}", text)
 
 
 def plain_length(metadata: LedgerMetadata) -> int:
-    """Bytes of all payloads of a closed ledger, before encryption."""
+    """Before encryption, of a closed ledger."""
     if ENCRYPTION_KEY not in metadata.custom:
         return metadata.length
     return metadata.length - OVERHEAD_BYTES * (metadata.last_entry + 1)
 
 
 class Sealing:
-    """Seals a ledger's entries for its writer."""
-
     def __init__(self, ledger_id: int, key: DataKey, writer: bytes) -> None:
-        """`writer`: four bytes that are unique to this writer, for the nonces."""
+        """`writer` has four bytes that are unique to this writer, for the nonces."""
         self._ledger_id = ledger_id
         self._key = key
         self._cipher = key.sealing()
         self._writer = writer
 
     def check(self) -> None:
-        """Call before an add. Raises `KeyMissing` once the key is known to be forgotten."""
+        """Raises `KeyMissing` once the key is known to be forgotten."""
         self._key.sealing()
 
     async def is_readable(self) -> bool:
-        """Whether a reader could decrypt these entries now."""
         try:
             await self._key.opening()
         except (KeyMissing, KeySourceUnavailable):
@@ -65,13 +55,11 @@ class Sealing:
         return True
 
     def seal(self, entry_id: int, payload: bytes) -> bytes:
-        """Encrypt the payload. Call once per entry id: a nonce must not be used twice."""
+        """Call once per entry id: a nonce must not be used twice."""
         return seal(self._cipher, self._writer, self._ledger_id, entry_id, payload)
 
 
 class Opening:
-    """Decrypts a ledger's entries."""
-
     def __init__(self, ledger_id: int, wrapped: Wrapped, keys: DataKeys | None) -> None:
         self._ledger_id = ledger_id
         self.wrapped = wrapped
@@ -79,11 +67,11 @@ class Opening:
         self._key: DataKey | None = None if keys is None else keys.of(wrapped)
 
     async def check(self) -> None:
-        """Check that entries could be decrypted now. Raises the key errors of `opened`."""
+        """Raises the key errors of `opened`."""
         await self._held().opening()
 
     def anew(self, metadata: LedgerMetadata) -> Opening:
-        """Use the wrapped key that the ledger's record has now."""
+        """Use the wrapped key that the record has now."""
         return Opening(self._ledger_id, wrapped_of(metadata) or self.wrapped, self._keys)
 
     def _held(self) -> DataKey:
@@ -96,10 +84,10 @@ class Opening:
         return self._key
 
     async def opened(self, entries: Iterable[Entry], *, front: bool = False) -> list[Entry]:
-        """Return the same entries with decrypted payloads; the entry's length field is unchanged.
+        """Decrypt the payloads; the entry's length field is unchanged.
 
-        `front`: stop before a bad entry instead of raising, unless it is the first. Raises
-        `KeyMissing`, `KeySourceUnavailable`, and `EntryTampered` if a payload fails its check.
+        `front`: stop before a bad entry, unless it is the first. Raises `KeyMissing`,
+        `KeySourceUnavailable`, `EntryTampered`.
         """
         cipher = await self._held().opening()
         found: list[Entry] = []
@@ -120,10 +108,9 @@ class Opening:
 
 
 def opening_of(metadata: LedgerMetadata, keys: DataKeys | None) -> Opening | None:
-    """Return what decrypts the ledger's entries; None if not encrypted. Raises `BadRecord`."""
+    """None if not encrypted. Raises `BadRecord`."""
     wrapped = wrapped_of(metadata)
     return None if wrapped is None else Opening(metadata.ledger_id, wrapped, keys)
 
 
 Seal = Callable[[int, bytes], bytes]
-"""(entry id, payload) → the sealed payload."""

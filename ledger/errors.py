@@ -1,7 +1,4 @@
-"""Errors of the ledger client. Bookies' own error answers are in `octavo.protocol.codes`.
-
-The set is closed. Each error says what was wrong and, where it helps, what would be right.
-"""
+"""Errors of the ledger client; bookies' error answers are in `octavo.protocol.codes`."""
 
 from __future__ import annotations
 
@@ -11,20 +8,16 @@ from octavo.protocol.codes import OctavoError, Scope
 
 
 class LedgerError(OctavoError):
-    """The base of all errors that the ledger client raises."""
-
     name = "ledger-error"
 
 
 class BadLedgerOption(LedgerError):
-    """A setting of the ledger client is out of range. The message says what would be right."""
-
     name = "bad-ledger-option"
     scope = Scope.PROCESS
 
 
 class LedgerNotFound(LedgerError):
-    """No such ledger in the metadata store: never made, or deleted."""
+    """Never made, or deleted."""
 
     name = "ledger-not-found"
     http_status = 404
@@ -32,7 +25,7 @@ class LedgerNotFound(LedgerError):
 
 
 class LedgerFenced(LedgerError):
-    """Another client closed the ledger or is closing it. Its writer gets no further ack, ever."""
+    """Another client closes the ledger. Its writer gets no further ack, ever."""
 
     name = "ledger-fenced"
     http_status = 409
@@ -40,16 +33,13 @@ class LedgerFenced(LedgerError):
 
 
 class LedgerClosed(LedgerError):
-    """This writer closed the ledger. The add is not part of it."""
-
     name = "ledger-closed"
     http_status = 409
     scope = Scope.LEDGER
 
 
 class NotEnoughBookies(LedgerError):
-    """Fewer usable bookies than an ensemble, or a write set, needs. The message names the usable
-    bookies, and `why` says what is wrong with the others."""
+    """`why` says what is wrong with the others."""
 
     name = "not-enough-bookies"
     http_status = 503
@@ -64,7 +54,7 @@ class NotEnoughBookies(LedgerError):
 
 
 class TooFewBookies(NotEnoughBookies):
-    """The cluster has too few bookies, even if all were up: waiting will not help."""
+    """Even if all were up: waiting will not help."""
 
     name = "too-few-bookies"
     retryable = False
@@ -81,7 +71,7 @@ class TooFewBookies(NotEnoughBookies):
 
 
 class BookieUnavailable(LedgerError):
-    """A bookie cannot be reached, broke the connection, or did not answer in time."""
+    """Not reached, connection broken, or no answer in time."""
 
     name = "bookie-unavailable"
     http_status = 503
@@ -94,7 +84,7 @@ class BookieUnavailable(LedgerError):
 
 
 class OutcomeUnknown(LedgerError):
-    """The add may or may not be part of the ledger; only its recovery decides. `cause` says why."""
+    """Only the ledger's recovery decides whether it has the add. `cause` says why."""
 
     name = "outcome-unknown"
     http_status = 504
@@ -106,7 +96,7 @@ class OutcomeUnknown(LedgerError):
 
 
 class RecoveryFailed(LedgerError):
-    """Recovery could not prove where the ledger ends, and changed nothing. Try again later."""
+    """The end could not be proved, and nothing was changed. Try again later."""
 
     name = "recovery-failed"
     http_status = 503
@@ -115,7 +105,7 @@ class RecoveryFailed(LedgerError):
 
 
 class ReadFailed(LedgerError):
-    """No replica returned a good copy, and too few deny the entry: the answer is unknown."""
+    """No replica has a good copy, and too few deny the entry: unknown."""
 
     name = "read-failed"
     http_status = 503
@@ -128,7 +118,7 @@ class ReadFailed(LedgerError):
 
 
 class LedgerDamaged(LedgerError):
-    """An entry does not follow from the entry before it: it is forged, or entries are missing."""
+    """An entry does not follow from the one before it: forged, or entries are missing."""
 
     name = "ledger-damaged"
     http_status = 503
@@ -141,14 +131,14 @@ class LedgerDamaged(LedgerError):
 
 
 class EntryTampered(LedgerDamaged):
-    """An entry of an encrypted ledger was not sealed under this ledger's key for this id."""
+    """It was not sealed under this ledger's key for this id."""
 
     name = "entry-tampered"
     http_status = 503
 
 
 class BeyondLastConfirmed(LedgerError):
-    """A read above the last confirmed entry that the reader knows of."""
+    """The entry is above the last confirmed entry that the reader knows of."""
 
     name = "beyond-last-confirmed"
     http_status = 404
@@ -162,8 +152,6 @@ class BeyondLastConfirmed(LedgerError):
 
 
 class PayloadTooLong(LedgerError):
-    """The payload does not fit one frame."""
-
     name = "payload-too-long"
     http_status = 413
 
@@ -172,7 +160,7 @@ class PayloadTooLong(LedgerError):
 
 
 class WriterBusy(LedgerError):
-    """The writer's limit of pending bytes or entries is reached: await `drain()` before adding."""
+    """Await `drain()` before adding."""
 
     name = "writer-busy"
     http_status = 429
@@ -180,8 +168,6 @@ class WriterBusy(LedgerError):
 
 
 class DuplicateEntryId(LedgerError):
-    """This writer already added an entry with this id."""
-
     name = "duplicate-entry-id"
     http_status = 409
 
@@ -190,14 +176,14 @@ class DuplicateEntryId(LedgerError):
 
 
 class ClientClosed(LedgerError):
-    """The ledger client of this process was closed. Ledgers stay open until their recovery."""
+    """Ledgers stay open until their recovery."""
 
     name = "client-closed"
     http_status = 503
 
 
 class WriteRefused(LedgerError):
-    """The write cannot continue, for a reason that an ensemble change does not repair."""
+    """An ensemble change does not repair the reason."""
 
     name = "write-refused"
     http_status = 503
@@ -205,15 +191,13 @@ class WriteRefused(LedgerError):
 
 
 class OffloadUnavailable(LedgerError):
-    """An offloaded ledger's object cannot be reached. The message names it and the reason."""
-
     name = "offload-unavailable"
     http_status = 503
     retryable = True
 
 
 class OffloadDamaged(LedgerError):
-    """An offloaded ledger's object differs from the uploaded bytes. The message says where."""
+    """The object differs from the uploaded bytes."""
 
     name = "offload-damaged"
     http_status = 503

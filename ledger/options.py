@@ -14,39 +14,37 @@ _DAY_S = 86_400
 
 
 def _seconds(default: float) -> Any:
-    """Declare a time in seconds. Not a number and infinity are beyond its bounds."""
     return bounded(default, 0.001, _DAY_S)
 
 
 def _ms(default: float) -> Any:
-    """Declare a time in milliseconds."""
     return bounded(default, 1, 1000 * _DAY_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerOptions:
-    """All settings of a `LedgerClient`. The defaults suit one data centre."""
-
     # Deadlines
     add_timeout_s: float = _seconds(5.0)
     """A bookie that owes acks and sends nothing for this time has failed. Measured from its last
-    answer, not from the add: a slow disk behind a deep queue is no failure."""
+    answer: a slow disk behind a deep queue is no failure.
+    """
     read_timeout_s: float = _seconds(5.0)
-    """A read without an answer in this time has failed; so has any request except long-polls."""
+    """A read or another request, except a long-poll, without an answer in this time has failed."""
     connect_timeout_s: float = _seconds(10.0)
     """Bounds the connect and the check of the bookie's identity."""
     metadata_timeout_s: float = _seconds(30.0)
     """How long to retry a change of the ledger's record while the metadata store is away."""
     stall_timeout_s: float = _seconds(10.0)
-    """How long a writer that cannot reach its ack quorum waits for a bookie to become usable."""
+    """How long a writer without its ack quorum waits for a bookie to become usable."""
     speculative_read_ms: float = _ms(200.0)
     """If a read has no answer in this time, send it to the next replica as well."""
 
     # Writing
     pending_bytes_max: int = 32 * MIB
     """Above this `LedgerWriter.drain` waits. Counts entries that any live bookie of the ensemble
-    has not acked, even if their callers were already answered: so a bookie that lags behind the
-    ack quorum slows the writer down instead of filling its memory (pulsar #14861)."""
+    has not acked, even if their callers were answered: a bookie that lags behind slows the writer
+    down instead of filling its memory (pulsar #14861).
+    """
     pending_entries_max: int = 100_000
     """Above this many pending entries `LedgerWriter.drain` waits too."""
     explicit_lac_interval_ms: float = _ms(100.0)
@@ -74,15 +72,17 @@ class LedgerOptions:
     read_batch_entries_max: int = 5_000
     """The most entries that a batch read asks for."""
     long_poll_ms: float = _ms(5_000.0)
-    """Length of a long-poll at one bookie; the next poll asks another bookie, because a dead bookie
-    would hide new entries."""
+    """Length of a long-poll at one bookie; the next asks another, because a dead bookie would hide
+    new entries.
+    """
 
     # Placement
     suspect_ms: float = _ms(30_000.0)
     """For this time after a failure choose a bookie for new ensembles only if there is no other."""
     free_space_weight_max: float = bounded(3.0, 1, 1_000)
     """A bookie with much free space gets at most this many times as many new ledgers as the median
-    bookie; a bookie with little free space, at least the inverse share. 1: ignore free space."""
+    bookie; with little free space, at least the inverse share. 1: ignore free space.
+    """
 
     def __post_init__(self) -> None:
         """Raise `BadLedgerOption` if a value is out of range."""

@@ -1,16 +1,16 @@
 """Which bookies must hold an entry, and how many answers are enough. Pure; only `Acks` has state.
 
-A fragment's ensemble is a ring of E positions. Entry e's *write set* is the Qw positions
-(e + k) mod E, k = 0 … Qw−1; the entry is durable when Qa of these bookies stored it. Everything
-else follows:
+A fragment's ensemble is a ring of E positions. Entry e's *write set* is the Qw positions (e + k)
+mod E, k = 0 … Qw−1; the entry is durable when Qa of these bookies stored it. Everything else
+follows:
 
     an entry was perhaps acked      unless Qw − Qa + 1 of its write set deny having it
     a fence holds everywhere        when each window of Qw positions has Qw − Qa + 1 answers
     a ledger can still be written   while each window of Qw positions has Qa live bookies
 
-Coverage is taken over windows, never by counting answers: with E > Qw, Qw − Qa + 1 answers may
-leave a write set uncovered (BookKeeper PR #2281, #2303). tests/unit/ledger/test_quorum.py compares
-each function with a slow reference that enumerates ack sets.
+Count windows, never answers: with E > Qw, Qw − Qa + 1 answers may leave a write set uncovered
+(BookKeeper PR #2281, #2303). tests/unit/ledger/test_quorum.py compares each function with a slow
+reference.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """E, Qw and Qa of a ledger, and the rules that follow from them."""
-
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
@@ -42,7 +40,7 @@ class Quorum:
 
     @property
     def everywhere(self) -> bool:
-        """Whether every bookie of the ensemble holds every entry (E = Qw)."""
+        """Every bookie of the ensemble holds every entry (E = Qw)."""
         return self.ensemble_size == self.write_quorum
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
@@ -51,7 +49,6 @@ class Quorum:
         return tuple((entry_id + k) % size for k in range(self.write_quorum))
 
     def holds(self, position: int, entry_id: int) -> bool:
-        """Whether `position` is in the write set of `entry_id`."""
         return (position - entry_id) % self.ensemble_size < self.write_quorum
 
     def next_held(self, position: int, after: int) -> int:
@@ -65,7 +62,6 @@ class Quorum:
         return self._every_window_has(answered, self.denials)
 
     def writable(self, live: Collection[int]) -> bool:
-        """Whether every write set can still reach its ack quorum with the `live` positions."""
         return self._every_window_has(live, self.ack_quorum)
 
     def _every_window_has(self, positions: Collection[int], count: int) -> bool:
@@ -76,7 +72,7 @@ class Quorum:
 
 
 def risk_of(write_quorum: int, ack_quorum: int) -> str:
-    """Describe the risk of an ack quorum of 1 with several copies; empty for other quorums."""
+    """Say what is risky in an ack quorum of 1 with several copies; else empty."""
     if ack_quorum > 1 or write_quorum == 1:
         return ""
     return (
@@ -88,17 +84,15 @@ def risk_of(write_quorum: int, ack_quorum: int) -> str:
 
 
 def quorum_of(metadata: LedgerMetadata) -> Quorum:
-    """Return E, Qw and Qa of a ledger."""
     return Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
 
 class Acks:
-    """How far each position has acked without gaps; so a range of any length costs O(1).
+    """How far each position has acked without gaps: a range of any length costs O(1).
 
-    `acked_to[p] = a` means: position p has stored every entry in (base, a] that it must hold. The
-    base is where p joined, never above the last confirmed entry. Ranges that came early (the bookie
-    refused an entry before them for a while) wait in `_early`. Counting only gapless acks confirms
-    an entry later than BookKeeper would, never earlier.
+    `acked_to[p] = a`: position p has stored every entry in (base, a] that it must hold; base is
+    where p joined. Early ranges wait in `_early`. This confirms an entry later than BookKeeper
+    would, never earlier.
     """
 
     __slots__ = ("_early", "acked_to", "quorum")
@@ -109,12 +103,12 @@ class Acks:
         self._early: dict[int, list[tuple[int, int]]] = {}
 
     def join(self, position: int, base: int) -> None:
-        """Start a new bookie at `position`, which has acked nothing above `base`."""
+        """The new bookie has acked nothing above `base`."""
         self.acked_to[position] = base
         self._early.pop(position, None)
 
     def add(self, position: int, first: int, last: int) -> None:
-        """Note that `position` stored all entries of `first` … `last` that it must hold."""
+        """All of `first` … `last` that the position must hold."""
         reached = self.acked_to[position]
         if first > reached + 1 and first > self.quorum.next_held(position, reached):
             heappush(self._early.setdefault(position, []), (first, last))
@@ -134,7 +128,7 @@ class Acks:
             del self._early[position]
 
     def confirmed(self, last_confirmed: int, last_pushed: int) -> int:
-        """Return the highest entry up to which every entry is stored by Qa of its write set."""
+        """Up to it every entry is stored by Qa of its write set."""
         quorum = self.quorum
         if quorum.everywhere:
             reached = sorted(self.acked_to)[quorum.ensemble_size - quorum.ack_quorum]

@@ -1,8 +1,4 @@
-"""Change a ledger's record when replies can be lost: written, lost to another writer, or an error.
-
-A compare-and-set without an answer may have taken place. So the record is read again, and its
-content decides.
-"""
+"""Change a ledger's record when replies can be lost: read it again, and its content decides."""
 
 from __future__ import annotations
 
@@ -30,14 +26,14 @@ _PAUSE_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeWritten:
-    """The record has the wanted content."""
+    """Its content is as wanted."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeLost:
-    """Another process changed the record first; `current` is its content."""
+    """Another process changed it first, to `current`."""
 
     current: LedgerMetadata
     version: int
@@ -46,10 +42,9 @@ class ChangeLost:
 async def change_record(
     records: LedgerStore, metadata: LedgerMetadata, version: int, timeout_s: float
 ) -> ChangeWritten | ChangeLost:
-    """Compare-and-set the record, with retries until `timeout_s` is over.
+    """With retries until `timeout_s` is over.
 
-    Raises `LedgerNotFound`, and `MetadataUnavailable` when the store stays away: then the change
-    may or may not have taken place.
+    Raises `LedgerNotFound`, and `MetadataUnavailable` when the change may have taken place.
     """
     pauses = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX, records.rng)
     unsure = warned = False
@@ -80,7 +75,7 @@ async def change_record(
 
 
 def check_password(metadata: LedgerMetadata, password: bytes | None) -> None:
-    """Raise `Unauthorized` when a password is given and differs from the ledger's."""
+    """Raise `Unauthorized` for a given, different password."""
     if password is not None and metadata.password != password:
         raise Unauthorized(f"ledger {metadata.ledger_id}: wrong password")
 
@@ -88,7 +83,7 @@ def check_password(metadata: LedgerMetadata, password: bytes | None) -> None:
 async def read_record(
     records: LedgerStore, ledger_id: int, timeout_s: float
 ) -> tuple[LedgerMetadata, int]:
-    """Read the record and its version. Raises `LedgerNotFound`, `MetadataUnavailable`."""
+    """Raises `LedgerNotFound`, `MetadataUnavailable`."""
     pauses = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX, records.rng)
     try:
         async with asyncio.timeout(timeout_s):

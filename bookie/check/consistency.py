@@ -1,15 +1,8 @@
 """Check that index, entry logs and ledger state agree. Blocking; changes nothing.
 
-Three rules:
-
-- Every extent of the index points to a good record of its ledger that holds these entries.
-- For every entry in a record of a live ledger, the index names this record or a later copy. An
-  older copy is enough only if it holds the same bytes: an interrupted compaction leaves that.
-- The ledger state has every ledger of the index, and its last entry is not lower.
-
-The check makes one pass over the logs and one pass over the index. Only if the passes count
-different numbers of entries, each extent of the index is looked up. Findings go to a registry
-(disk/damage.py).
+Every extent of the index points to a good record. Every entry of a live ledger's record is indexed
+there, or at a later copy, or at an older copy with the same bytes (after an interrupted
+compaction). The ledger state has every ledger of the index.
 """
 
 from __future__ import annotations
@@ -30,19 +23,15 @@ from octavo.bookie.read.cache import CachedExtent
 from octavo.protocol.codes import BookieIOError
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes read since its last call."""
 
 
 _log = structlog.get_logger()
 
 
-def _quiet(size: int) -> None:
-    """Report no progress."""
+def _quiet(size: int) -> None: ...
 
 
 class ConsistencyCheck:
-    """A check of what a bookie has stored."""
-
     def __init__(
         self,
         disk: Disk,
@@ -56,7 +45,7 @@ class ConsistencyCheck:
         state_path: str,
         progress: Progress = _quiet,
     ) -> None:
-        """`vouched` is the mark's (log id, offset). `states` None: check no ledger state."""
+        """`vouched` is the mark's (log id, offset)."""
         self._disk = disk
         self._logs = logs
         self._index = index
@@ -68,15 +57,13 @@ class ConsistencyCheck:
         self._state_path = state_path
         self._progress = progress
         self._matched = 0
-        """Entries whose extent in the index points to the record that was read."""
         self.records = 0
         self.runs = 0
         self.entries = 0
-        """Entries in the index."""
         self.bytes = 0
 
     def run(self) -> None:
-        """Run the check. Raises `BookieIOError` when the index cannot be read."""
+        """Raises `BookieIOError` when the index cannot be read."""
         if self._covered > self._vouched:
             self._damages.report(DamageKind.INDEX, self._index_path)
         for log_id in self._logs.log_ids:
@@ -137,7 +124,7 @@ class ConsistencyCheck:
         )
 
     def _same(self, run: IndexedExtent, walked: Checked) -> bool:
-        """Whether an older copy, which the index prefers, holds the same bytes."""
+        """The index prefers an older copy with the same bytes."""
         record = walked.record
         assert record is not None
         first, last = max(run.first, record.first_entry), min(run.last, record.last_entry)
@@ -149,7 +136,7 @@ class ConsistencyCheck:
                 )
             )
         except BookieIOError:
-            return True  # the damage is reported as another finding
+            return True
         return all(
             old.entry(entry_id) == new.entry(entry_id) for entry_id in range(first, last + 1)
         )
@@ -158,10 +145,7 @@ class ConsistencyCheck:
         _, frames = self._logs.read(run.location, run.ledger_id)
         return CachedExtent(run.ledger_id, run.first, run.last, frames)
 
-    # Index → ledger state
-
     def _count_index(self) -> int:
-        """Count the entries of the index, and compare each ledger with the ledger state."""
         ledger_id, first, last = -1, 0, -1
         for run in self._index.all_runs():
             if run.ledger_id != ledger_id:
@@ -190,7 +174,7 @@ class ConsistencyCheck:
     # Index → logs
 
     def _check_runs(self) -> None:
-        """Look up every extent of the index: some of them point to no record that was read."""
+        """Some extents point to no record that was read."""
         known = {(damage.path, damage.offset) for damage in self._damages.current()}
         present = dict.fromkeys(self._logs.log_ids)
         gone: dict[tuple[int, int], tuple[int, int]] = {}
@@ -243,9 +227,9 @@ def check_at_start(
     vouched: tuple[int, int],
     directory: str,
 ) -> None:
-    """Check a bookie that is about to serve; findings are reported and do not stop the start.
+    """Findings do not stop the start.
 
-    Entries in the write cache are in no log yet, and are not checked.
+    Entries in the write cache are in no log yet.
     """
     check = ConsistencyCheck(
         disk,

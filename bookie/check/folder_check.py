@@ -1,9 +1,6 @@
 """Check the folders of a stopped bookie: mark, ledger state, journals, logs, index. Blocking.
 
-The report lists why a start would be refused, and everything that is damaged or contradictory
-(consistency.py). All files are opened read-only, and nothing is changed. The journals are read from
-the mark on, as at a start, and applied to the ledger state in memory. An index that is missing or
-behind is a note, not a finding, because a start repairs it.
+It changes nothing. An index that is missing or behind is only a note, because a start repairs it.
 """
 
 from __future__ import annotations
@@ -30,20 +27,16 @@ from octavo.protocol.codes import OctavoError
 _MARK_BYTES_MAX = 1024 * 1024
 
 Progress = Callable[[int], None]
-"""Called with the bytes of entry logs and journals read since its last call."""
 
 
 @dataclass
 class Report:
-    """The result of a check."""
-
     damage: list[Damage] = field(default_factory=list)
     dropped: int = 0
-    """The number of further findings, which `damage` does not list."""
+    """Findings that `damage` does not list."""
     refusals: list[str] = field(default_factory=list)
-    """Why this bookie would not start: the errors of a start."""
+    """Why this bookie would not start."""
     notes: list[str] = field(default_factory=list)
-    """Unusual facts that need no action."""
     ledgers: int = 0
     journal_blocks: int = 0
     log_records: int = 0
@@ -53,25 +46,22 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to repair."""
         return not self.damage and not self.refusals and not self.dropped
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values; `damage` has the same form as on the admin port."""
+        """`damage` is as on the admin port."""
         plain = {**self.__dict__, "damage": [damage.as_json() for damage in self.damage]}
         return {"ok": self.ok, **plain}
 
 
 class _ReadOnlyDisk:
-    """A disk that refuses all changes; syncs pass without effect."""
-
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.list_directory, self.exists = disk.list_directory, disk.exists
         self.free_bytes, self.descriptors_max = disk.free_bytes, disk.descriptors_max
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:  # noqa: ARG002
-        """Open read-only, even when `write` is asked for."""
+        """Read-only, even when `write` is asked for."""
         if create:
             raise DiskError(f"open {path}: this check creates no files")
         return _SyncedFile(self._disk.open(path))
@@ -82,13 +72,10 @@ class _ReadOnlyDisk:
     make_directory = remove_folder = unlink = sync_directory = rename = _refuse
 
     def lock(self, path: str) -> File:
-        """Refuse: a check takes no lock."""
         raise DiskError(f"lock {path}: this check changes nothing")
 
 
 class _SyncedFile:
-    """A file whose syncs do nothing, because nothing is written to it."""
-
     def __init__(self, file: File) -> None:
         self.path = file.path
         self.size, self.pread, self.uncache = file.size, file.pread, file.uncache
@@ -99,8 +86,7 @@ class _SyncedFile:
         )
         self.close = file.close
 
-    def datasync(self) -> None:
-        """Do nothing: nothing was written."""
+    def datasync(self) -> None: ...
 
 
 class _FolderCheck:
@@ -144,7 +130,7 @@ class _FolderCheck:
         return report
 
     def _marks(self) -> None:
-        """Check each copy of the mark: a start skips bad copies without reporting them."""
+        """A start skips bad copies without reporting them."""
         for directory in self._ledgers:
             path = f"{directory}/{MARK_NAME}"
             if not self._disk.exists(path):
@@ -160,10 +146,9 @@ class _FolderCheck:
             except DiskError:
                 self._damages.report(DamageKind.UNREADABLE, path)
             except OctavoError:
-                continue  # a newer version of the format: the refusal reports it
+                continue  # a newer version: the refusal reports it
 
     def _replay(self, states: LedgerStates, mark: Mark | None) -> None:
-        """Apply the journals' records after the mark to `states`."""
         for number, directory in enumerate(self._journals):
             position = mark.journals[number] if mark is not None else None
             try:
@@ -244,8 +229,7 @@ def _apply(states: LedgerStates, record: AddBatch | Meta) -> None:
         state.last_entry = max(state.last_entry, record.last_entry)
 
 
-def _quiet(size: int) -> None:
-    """Report no progress."""
+def _quiet(size: int) -> None: ...
 
 
 def check_folders(
@@ -255,5 +239,4 @@ def check_folders(
     progress: Progress = _quiet,
     index_opener: Callable[[str], LedgerIndex] = IndexView,
 ) -> Report:
-    """Check a stopped bookie. The folders are in the order of its settings."""
     return _FolderCheck(disk, journal_directories, ledger_directories, progress, index_opener).run()

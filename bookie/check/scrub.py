@@ -1,15 +1,7 @@
 """The scrubber: read every entry log back at a bounded rate and report damage.
 
-So damage is found while there are other copies, and not only when a reader needs the entry. A pass
-walks the logs in order (entrylog/walk.py), each up to the mark, and checks headers, extent
-checksums and entry digests. It reads from the device, not from any cache; only the current log may
-come from the system's memory. Damage goes to the registry (disk/damage.py) with the ledger and the
-entries that the index still finds there, so that these can be re-replicated. Damage in bytes that
-the index no longer points to is reported without a ledger. A finding is cleared when the bytes are
-read back good, or are gone. The scrubber changes and removes nothing.
-
-The scrubber works in slices on a separate thread. The position of a pass is kept in memory only:
-after a restart the next pass begins at the oldest log.
+So damage is found while there are other copies. A pass walks the logs in order, up to the mark,
+past every cache. A finding is cleared when the bytes are read back good, or are gone.
 """
 
 from __future__ import annotations
@@ -40,14 +32,12 @@ _AT_REST = (
     DamageKind.UNREADABLE,
     DamageKind.MISSING_FILE,
 )
-"""The kinds of damage that a good read disproves."""
+"""A good read disproves these."""
 
 _log = structlog.get_logger()
 
 
 class LogScrub:
-    """The scrub of a single log. Blocking."""
-
     def __init__(
         self,
         disk: Disk,
@@ -60,10 +50,7 @@ class LogScrub:
         on_good: Callable[[Checked], None] | None = None,
         uncached: bool = True,
     ) -> None:
-        """`end` is the offset up to which the mark vouches for the log; None: the whole log.
-
-        `on_good` is called with every good record.
-        """
+        """`end`: the mark's; None: the whole log. `on_good` gets every good record."""
         self._logs = logs
         self._index = index
         self._damages = damages
@@ -81,21 +68,20 @@ class LogScrub:
 
     @property
     def offset(self) -> int:
-        """The offset reached so far."""
         return self._walk.offset
 
     @property
     def done(self) -> bool:
-        """Whether everything was read, or the log is gone."""
+        """Or the log is gone."""
         return self._walk.done
 
     def step(self) -> int:
-        """Read and check the next slice; return its bytes. Raises `NoDescriptorLeft`."""
+        """Return the slice's bytes. Raises `NoDescriptorLeft`."""
         before = self._walk.offset
         try:
             found = self._walk.step(SLICE_BYTES)
         except NoDescriptorLeft:
-            raise  # the pass ends; this error tells nothing about the log
+            raise  # this error tells nothing about the log
         except (FileNotFoundError, DiskError) as error:
             self._walk.done = True
             gone = isinstance(error, FileNotFoundError)
@@ -119,13 +105,13 @@ class LogScrub:
                 self._damages.clear_range(self._walk.path, start, walked.location.offset, *_AT_REST)
                 start = walked.location.offset + walked.location.length
         self._damages.clear_range(self._walk.path, start, self._walk.offset, *_AT_REST)
-        if self._walk.ledgers is not None:  # the map is good, so all after the records is good
+        if self._walk.ledgers is not None:  # the map is good, so the records are
             self._damages.clear_range(
                 self._walk.path, self._walk.end, sys.maxsize, DamageKind.LEDGERS_MAP, *_AT_REST
             )
 
     def _report(self, fault: Damage, walked: Checked) -> None:
-        """Report a fault, with the entries that the index still finds in the damaged bytes."""
+        """With the entries that the index still finds there."""
         try:
             runs = self._held(fault, walked)
         except BookieIOError as error:
@@ -168,8 +154,7 @@ class LogScrub:
         return [run for run in runs if run.location[:2] == at[:2]]
 
     def _indexed(self) -> list[IndexedExtent]:
-        """Return the extents that the index has in this log, by offset; used after a bad
-        header."""
+        """By offset, after a bad header."""
         if self._runs is None:
             ledgers = self._walk.ledgers
             if ledgers is None:
@@ -189,8 +174,7 @@ class LogScrub:
             return []
 
     def _lost_file(self, kind: DamageKind) -> None:
-        """Report that all entries of a missing or unreadable file are lost, unless GC removed
-        it."""
+        """Unless GC removed the file."""
         if self._log_id not in self._logs.log_ids:
             self._damages.clear_file(file_name(self._log_id))
             return
@@ -206,8 +190,6 @@ class LogScrub:
 
 
 class Scrubber:
-    """Scrubs all logs of a bookie, pass after pass, as a task on the loop."""
-
     def __init__(
         self,
         *,
@@ -219,7 +201,7 @@ class Scrubber:
         bytes_per_s: int,
         interval_s: float,
     ) -> None:
-        """`vouched` is the mark's (log id, offset); `interval_s` 0 means only on request."""
+        """`vouched` is the mark's (log id, offset); `interval_s` 0: only on request."""
         self._disk = disk
         self._logs = logs
         self._index = index
@@ -236,12 +218,10 @@ class Scrubber:
         self._running = False
         self._ended_s: float | None = None
         self.passes = 0
-        """Complete passes since the start."""
         self.bytes = 0
-        """Bytes read since the start."""
 
     async def run(self) -> None:
-        """Scrub for ever. An error ends a pass, never the bookie."""
+        """An error ends a pass, never the bookie."""
         while True:
             if self._interval_s or self._wanted.is_set():
                 self._wanted.clear()
@@ -258,12 +238,10 @@ class Scrubber:
                 pass
 
     def start_pass(self) -> None:
-        """Begin a pass now, unless a pass runs."""
         if not self._running:
             self._wanted.set()
 
     async def one_pass(self) -> None:
-        """Scrub every log once, oldest first."""
         self._running = True
         self._due_s = asyncio.get_running_loop().time()
         try:
@@ -292,7 +270,7 @@ class Scrubber:
             await asyncio.sleep(self._due_s - loop.time())
 
     async def stop(self) -> None:
-        """Stop; on return the scrubber touches no file any more."""
+        """It touches no file any more on return."""
         self._stopping = True
         if self._under_way is not None and not self._under_way.done():
             await asyncio.wait([self._under_way])
@@ -300,17 +278,16 @@ class Scrubber:
 
     @property
     def last_pass_age_s(self) -> float:
-        """Seconds since a whole pass ended; −1 before the first pass ends."""
+        """−1 before the first pass ends."""
         if self._ended_s is None:
             return -1
         return asyncio.get_running_loop().time() - self._ended_s
 
     def progress(self) -> tuple[int, int, float]:
-        """Return bytes, whole passes, and seconds since the last pass, for the metrics."""
+        """Bytes, whole passes, and seconds since the last pass."""
         return self.bytes, self.passes, self.last_pass_age_s
 
     def status(self) -> dict[str, Any]:
-        """Return the state for the admin port."""
         return {
             "running": self._running,
             "log_id": self._at[0],

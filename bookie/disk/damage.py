@@ -1,16 +1,11 @@
 """The known damage on this bookie's disks: kept and named, never skipped.
 
-Reads, the scrubber, compaction and the journal's replay report here. Operators, a metric and
-re-replication read it. A finding is logged once, however often it is met. The list is bounded:
-findings that arrive when it is full are counted and not logged. Nothing here decides about the
-data: a damaged range stays on the disk and is answered as *unknown*.
+A damaged range is answered as *unknown*. The registry starts empty, and may be called from any
+thread.
 
-May be called from any thread. Kept in memory only: after a restart, reads and the scrubber find the
-remaining damage again.
-
-A `Loss` is data that this bookie had vouched for and that a start finds missing. The start fails
-with an error that names `REMEDY`, unless the operator accepts the loss. Then the good data is kept
-(startup/repair.py), and the bookie enters limbo for the rest (ledgers/limbo.py).
+A `Loss` is data that this bookie had vouched for and a start finds missing. The start fails, unless
+the operator accepts the loss. Then the good data is kept (startup/repair.py), and the bookie enters
+limbo for the rest.
 """
 
 from __future__ import annotations
@@ -35,40 +30,36 @@ _NAMED_MAX = 3
 
 
 class DamageKind(enum.StrEnum):
-    """What is wrong with a place on the disk. The values are labels of the metric."""
+    """The values are labels of the metric."""
 
     FILE_HEADER = "file-header"
-    """The header of a file: no record in the file can be trusted to belong to it."""
+    """No record can be trusted to belong to the file."""
     RECORD_HEADER = "record-header"
-    """A record header; `length` reaches to the next good header, if that is known."""
+    """`length` reaches to the next good header, if known."""
     TRUNCATED = "truncated"
-    """The file ends too early."""
     EXTENT_CHECKSUM = "extent-checksum"
-    """An extent's bytes do not match its checksum."""
     ENTRY_DIGEST = "entry-digest"
-    """An entry does not match its own digest, although its extent's checksum matches."""
+    """The extent's checksum matches, the entry's digest does not."""
     WRONG_RECORD = "wrong-record"
-    """A good record, but another than the index says, or with frames of other entries."""
+    """Another record than the index says, or with frames of other entries."""
     NOT_INDEXED = "not-indexed"
-    """A good record of a live ledger that the index does not know: its entries read as absent."""
+    """The index does not know this good record: its entries read as absent."""
     LEDGERS_MAP = "ledgers-map"
-    """The ledgers map or footer of a sealed log. No entry is lost: the log is walked instead."""
+    """No entry is lost: the log is walked instead."""
     MISSING_FILE = "missing-file"
-    """A file that the index or the mark names is missing."""
     UNREADABLE = "unreadable"
-    """The disk fails to read these bytes, also at the second attempt."""
+    """The disk fails to read these bytes twice."""
     INDEX = "index"
-    """RocksDB found a damaged block in the index: its records cannot be looked up."""
+    """RocksDB found a damaged block."""
     MARK = "mark"
-    """A copy of the journal mark; another copy may be good."""
+    """Another copy may be good."""
     JOURNAL = "journal"
-    """A range of a journal file that held acknowledged records."""
+    """It held acknowledged records."""
     STATE = "state"
-    """The ledger state contradicts what the logs and the index hold."""
 
 
 _BY_LEDGER = frozenset({DamageKind.MISSING_FILE, DamageKind.STATE})
-"""Kinds of damage without a place within a file: each ledger is a separate finding."""
+"""Each ledger is a separate finding."""
 _Key = tuple[DamageKind, str, int, int | None]
 
 
@@ -77,21 +68,19 @@ class Damage(NamedTuple):
     path: str
     offset: int
     length: int
-    """The length of the damage, as far as it is known; else 0."""
+    """0 if it is not known."""
     ledger_id: int | None = None
-    """The ledger whose entries `first … last` are lost here; None when that is unknown."""
+    """Its entries `first … last` are lost here."""
     first: int | None = None
     last: int | None = None
     found_ms: int = 0
-    """Wall clock, when the damage was first reported."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for the admin port and `octavo bookie check --json`."""
         return {**self._asdict(), "kind": self.kind.value}
 
 
 class DamagedRead(BookieIOError):
-    """A read that met damage: `damage` says where. The entry may exist: unknown, never absent."""
+    """The entry may exist."""
 
     def __init__(self, message: str, damage: Damage) -> None:
         super().__init__(message)
@@ -99,8 +88,6 @@ class DamagedRead(BookieIOError):
 
 
 class DamageRegistry:
-    """The findings of a bookie, oldest first."""
-
     def __init__(
         self,
         clock: Callable[[], int] = lambda: 0,
@@ -108,14 +95,13 @@ class DamageRegistry:
         *,
         told: bool = True,
     ) -> None:
-        """`clock` gives wall-clock milliseconds; without `told` nothing is logged."""
+        """`clock` gives milliseconds; without `told` nothing is logged."""
         self._told = told
         self._clock = clock
         self._findings_max = findings_max
         self._lock = threading.Lock()
         self._found: dict[_Key, Damage] = {}
         self.dropped = 0
-        """Findings that arrived when the list was full."""
 
     def report(
         self,
@@ -128,11 +114,11 @@ class DamageRegistry:
         first: int | None = None,
         last: int | None = None,
     ) -> Damage:
-        """Note a finding, and log it if it is new; return the finding that is kept."""
+        """Log a new finding; return the finding that is kept."""
         return self.add(Damage(kind, path, offset, length, ledger_id, first, last))
 
     def add(self, damage: Damage) -> Damage:
-        """Like `report`. A known finding is kept, and completed if its ledger was unknown."""
+        """Completes a known finding whose ledger was unknown."""
         owner = damage.ledger_id if damage.kind in _BY_LEDGER else None
         key = (damage.kind, damage.path, damage.offset, owner)
         with self._lock:
@@ -171,12 +157,11 @@ class DamageRegistry:
         )
 
     def current(self) -> list[Damage]:
-        """Return every finding that still holds, oldest first."""
         with self._lock:
             return list(self._found.values())
 
     def listing(self, limit: int) -> dict[str, Any]:
-        """Return at most `limit` findings for the admin port, oldest first."""
+        """Oldest first, for the admin port."""
         found = self.current()
         return {
             "findings": len(found),
@@ -185,19 +170,17 @@ class DamageRegistry:
         }
 
     def counts(self) -> dict[str, int]:
-        """Return the number of findings of every kind, for the metric."""
+        """For the metric, by kind."""
         found = {kind.value: 0 for kind in DamageKind}
         for damage in self.current():
             found[damage.kind.value] += 1
         return found
 
     def clear_file(self, name: str) -> None:
-        """Drop the findings of a file that was removed."""
         self._clear(lambda damage: damage.path.rpartition("/")[2] == name)
 
     def clear_range(self, path: str, start: int, end: int, *kinds: DamageKind) -> None:
-        """Drop findings of these kinds in bytes `start … end`, which were read back and are
-        good."""
+        """These bytes were read back good."""
         self._clear(
             lambda damage: (
                 damage.path == path and start <= damage.offset < end and damage.kind in kinds
@@ -217,24 +200,23 @@ class DamageRegistry:
 
 
 class Loss(NamedTuple):
-    """Data that this bookie can no longer vouch for."""
+    """This bookie can no longer vouch for it."""
 
     kind: DamageKind
     path: str
     offset: int
     length: int
-    """The length of the loss; 0 when the file is missing, or the length is unknown."""
+    """0 if unknown, or the file is missing."""
     why: str
 
 
 OnLoss = Callable[[str], Awaitable[None]]
-"""Called with a text that says what was lost; limbo for it is durable on return."""
+"""Limbo for the loss is durable on return."""
 
 
 async def tell_losses(
     losses: Sequence[Loss], damages: DamageRegistry, on_loss: OnLoss | None
 ) -> None:
-    """Report each loss, then enter limbo for them."""
     for loss in losses:
         damages.report(loss.kind, loss.path, loss.offset, loss.length)
     if losses and on_loss is not None:
@@ -242,7 +224,6 @@ async def tell_losses(
 
 
 def in_words(losses: Sequence[Loss]) -> str:
-    """Describe the losses for the limbo file and the log."""
     named = "; ".join(loss.why for loss in losses[:_NAMED_MAX])
     more = len(losses) - _NAMED_MAX
     return f"{named}; and {more} more" if more > 0 else named

@@ -1,12 +1,7 @@
 """The seam between the bookie and a disk: the only module of this package that touches files.
 
-`Disk` and `File` are small synchronous interfaces. Callers make their blocking calls through
-`loop.run_in_executor`, so that a simulated loop and a simulated disk run the production code above
-them. `RealDisk` is the operating system's. A failed `fsync` is reported as `SyncFailed` and never
-retried: the kernel may have dropped the dirty pages, so the only honest answer left is to stop.
-
-`Blocking` runs calls of the loop on the threads that touch disks. `numbered_name` names files that
-are numbered (journal files, entry logs, ledger state files).
+Callers use `loop.run_in_executor`, so that a simulated disk can replace it. A failed `fsync` is
+never retried: the kernel may have dropped the dirty pages.
 """
 
 from __future__ import annotations
@@ -32,108 +27,95 @@ R = TypeVar("R")
 
 
 class DiskError(OctavoError):
-    """A disk call failed. The message names call, path and the system's reason."""
-
     name = "disk-error"
 
 
 class DiskFull(DiskError):
-    """No space left. Acked data is not affected."""
-
     name = "disk-full"
     retryable = True
 
 
 class NoDescriptorLeft(DiskError):
-    """The process, or the machine, may open no more files. The file itself may be good."""
+    """The file itself may be good."""
 
     name = "no-descriptor-left"
     retryable = True
 
 
 class SyncFailed(DiskError):
-    """`fsync` failed: what was written since the last sync may be lost. The process must stop."""
+    """Writes since the last sync may be lost. The process must stop."""
 
     name = "sync-failed"
     scope = Scope.PROCESS
 
 
 class File(Protocol):
-    """An open file. Writes are not durable before `datasync` has returned."""
+    """Writes are not durable before `datasync` has returned."""
 
     @property
-    def path(self) -> str:
-        """The path under which the file was opened."""
+    def path(self) -> str: ...
 
-    def size(self) -> int:
-        """Return the length in bytes, with preallocated bytes."""
+    def size(self) -> int: ...
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Return up to `length` bytes; fewer only at the end of the file."""
+        """Fewer bytes only at the end of the file."""
 
     def uncache(self, offset: int, length: int) -> None:
-        """Drop the system's copy in memory, so that the next `pread` reads from the device."""
+        """The next `pread` reads from the device."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write all of `buffers` one after another from `offset`; return the bytes written."""
+        """Back to back; return the bytes written."""
 
     def preallocate(self, length: int) -> None:
-        """Reserve `length` bytes, so that later syncs need not change the file's size."""
+        """So that later syncs need not change the file's size."""
 
     def truncate(self, length: int) -> None:
-        """Cut or zero-extend to `length` bytes."""
+        """Zero-extends, too."""
 
     def datasync(self) -> None:
-        """Make all that was written durable. Raises `SyncFailed`."""
+        """Raises `SyncFailed`."""
 
-    def close(self) -> None:
-        """Close the file. Does not sync."""
+    def close(self) -> None: ...
 
 
 class Disk(Protocol):
-    """A folder tree. Paths are absolute strings."""
-
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
-        """Open a file. Raises `FileNotFoundError`; with `create`, `FileExistsError` if it
-        exists."""
+        """Raises `FileNotFoundError`; with `create`, `FileExistsError`."""
 
     def list_directory(self, path: str) -> list[str]:
-        """Return the names, sorted; empty when the folder does not exist."""
+        """Sorted; empty without the folder."""
 
     def make_directory(self, path: str) -> None:
-        """Make a folder with its parents, unless it exists. Durable on return."""
+        """With parents. Durable on return."""
 
-    def exists(self, path: str) -> bool:
-        """Whether a file or folder lies there."""
+    def exists(self, path: str) -> bool: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Rename atomically; durable only after `sync_directory`."""
+        """Atomic; durable only after `sync_directory`."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file; durable only after `sync_directory`."""
+        """Durable only after `sync_directory`."""
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder and the files in it, if it exists. Durable like `unlink`."""
+        """With the files in it. Durable like `unlink`."""
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in the folder durable. Raises `SyncFailed`."""
+        """Raises `SyncFailed`."""
 
-    def free_bytes(self, path: str) -> tuple[int, int]:
-        """Return (free, total) bytes of the file system that holds `path`."""
+    def free_bytes(self, path: str) -> tuple[int, int]: ...
 
     def descriptors_max(self) -> int:
-        """Return how many files and sockets this process may have open at once."""
+        """Files and sockets of this process."""
 
     def lock(self, path: str) -> File:
-        """Take an exclusive lock file, held until closed. Raises `DiskError` naming the holder."""
+        """Held until closed. Raises `DiskError` naming the holder."""
 
 
 _IOV_MAX = 1024
-"""Buffers that one `pwritev` takes (POSIX promises 16, Linux and macOS 1024)."""
+"""Buffers of a `pwritev` (POSIX promises 16, Linux and macOS 1024)."""
 
 
 def _failure(call: str, path: str, error: OSError) -> DiskError:
-    """Return the error to raise, naming call, path and the system's reason."""
     what = f"{call} {path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{what}; free some space on this file system")
@@ -143,7 +125,7 @@ def _failure(call: str, path: str, error: OSError) -> DiskError:
 
 
 class RealFile:
-    """A file of the operating system. Every call blocks: use it from an executor."""
+    """Every call blocks."""
 
     __slots__ = ("_fd", "_on_sync", "_path")
 
@@ -221,14 +203,13 @@ class RealFile:
             self._on_sync(self._path, time.monotonic() - began)
 
     def close(self) -> None:
-        """Close the file. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 OnSync = Callable[[str, float], None]
-"""Called with the path, and the seconds that the call took."""
+"""(path, the seconds that the call took)."""
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 """macOS has no `fdatasync`."""
@@ -237,10 +218,8 @@ _fadvise = getattr(os, "posix_fadvise", None)
 
 
 class RealDisk:
-    """The operating system's files."""
-
     on_sync: OnSync | None = None
-    """Called after each successful `fdatasync`, on the thread that made it."""
+    """On the thread that made the sync."""
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
@@ -347,15 +326,14 @@ class RealDisk:
 
 
 def draft_of(path: str) -> str:
-    """Return where `replace_file` prepares the new content of a file."""
+    """Where `replace_file` prepares the new content."""
     return f"{path}.new"
 
 
 def replace_file(disk: Disk, path: str, data: Buffer) -> None:
-    """Replace the content of a small file with `data`; durable on return; blocking.
+    """Replace a small file's content; durable on return; blocking.
 
-    A crash leaves the old content or the new content, and perhaps a draft, which the next call
-    removes.
+    A crash leaves the old content or the new, and perhaps a draft, which the next call removes.
     """
     draft = draft_of(path)
     if disk.exists(draft):
@@ -371,11 +349,7 @@ def replace_file(disk: Disk, path: str, data: Buffer) -> None:
 
 
 def lock_holder(path: str) -> str | None:
-    """Return the process that holds a lock file, as the file says; None when it is free.
-
-    For tools that only look; it writes nothing. It holds a shared lock for an instant, so a process
-    that must be alone uses `lock`.
-    """
+    """For tools that only look. Without a holder, None."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -398,19 +372,17 @@ class Blocking:
         self.executor = executor
 
     async def __call__(self, function: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
-        """Return or raise the result of `function(*args)`."""
         return await asyncio.get_running_loop().run_in_executor(
             self.executor, partial(function, *args)
         )
 
 
 def numbered_name(number: int, suffix: str) -> str:
-    """Return the name of file `number`, for example `000000000000001a.journal`."""
     return f"{number:016x}{suffix}"
 
 
 def number_in(name: str, suffix: str) -> int | None:
-    """Return the number in such a name; None for every other file."""
+    """None for other files."""
     stem, dot, rest = name.partition(".")
     if dot + rest != suffix or len(stem) != 16:
         return None

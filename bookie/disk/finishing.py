@@ -10,11 +10,10 @@ T = TypeVar("T")
 
 
 async def finished(change: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `change`; raise a cancellation only after `change` has ended.
+    """A cancellation is raised only after `change` has ended.
 
-    A thread that writes a file cannot be cancelled. If its caller ended at once, it would release
-    its lock or its place in a queue, and the next writer would write the same file at the same
-    time.
+    A thread that writes cannot be cancelled: if its caller ended and released its lock, the next
+    writer would write the same file at the same time.
     """
     task = asyncio.ensure_future(change)
     try:

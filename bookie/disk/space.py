@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 TOLD = "the setting bookie.read_only says so"
 _SHARE_TOLD = 20
-"""Report the free space when it has changed by one twentieth of the disk."""
+"""One twentieth of the disk."""
 _LEAST_TOLD = 1000
-"""Report it too when it has doubled or halved, and changed by at least this part of the disk."""
+"""At least, when it has doubled or halved."""
 
 
 def has_changed(told: int, free: int, total: int) -> bool:
-    """Whether placement should hear that `told` bytes of `total` have become `free`."""
+    """Whether placement should hear of the change."""
     changed = abs(free - told)
     if changed * _SHARE_TOLD >= total:
         return changed > 0
@@ -22,10 +22,9 @@ def has_changed(told: int, free: int, total: int) -> bool:
 def disk_is_short(
     measured: Mapping[str, tuple[int, int]], least: int, resume: int, *, write_failed: bool
 ) -> str:
-    """Say which folder has the least room, how many bytes are free, and why that is too few.
+    """`measured`: (free, all) bytes by folder.
 
-    `measured` has the free and all bytes of each folder's file system. `least` and `resume` are the
-    settings. `write_failed`: a write found no room, whatever the file system says.
+    `write_failed`: a write found no room, whatever the file system says.
     """
     folder = min(measured, key=lambda one: measured[one][0])
     free, total = measured[folder]

@@ -7,10 +7,8 @@
     map    := "EMAP" count:u32 (ledger_id:i64 bytes:u64)*
     footer := map_offset:u64 map_crc32c:u32 "ELogDone"
 
-An extent holds consecutive entries of a ledger as their add frames, so that a flush writes what
-arrived without touching single entries. The checksum of an extent lets a scrubber check it,
-whatever digest the ledger uses. Records describe themselves: the index can be rebuilt by stepping
-from header to header. Only a sealed log ends with a map. Spec: docs/formats/entry_log.md.
+An extent has a checksum, so that a scrubber need not know the ledger's digest. Only a sealed log
+ends with a map. Spec: docs/formats/entry_log.md.
 """
 
 from __future__ import annotations
@@ -53,21 +51,16 @@ class Record(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """Header and frames."""
         return RECORD_BYTES + self.frames_bytes
 
 
 class Location(NamedTuple):
-    """Where a record lies."""
-
     log_id: int
     offset: int
     length: int
 
 
 class Extent(NamedTuple):
-    """The contents of an entry log record: consecutive entries of a ledger, as add frames."""
-
     ledger_id: int
     first_entry: int
     entries: int
@@ -80,7 +73,7 @@ def file_name(log_id: int) -> str:
 
 
 def log_id_of(name: str) -> int | None:
-    """Return the id in an entry log's name; None for other files."""
+    """None for other files."""
     return number_in(name, SUFFIX)
 
 
@@ -90,7 +83,7 @@ def encode_file_header(log_id: int) -> bytes:
 
 
 def decode_file_header(data: Buffer) -> int | str:
-    """Return the log's id, or a text that says what is wrong with the header."""
+    """Or a text that says what is wrong."""
     if len(data) < FILE_HEADER_BYTES:
         return f"header has {len(data)} bytes of {FILE_HEADER_BYTES}"
     magic, version, log_id, crc = FILE_HEADER.unpack_from(data)
@@ -104,7 +97,6 @@ def decode_file_header(data: Buffer) -> int | str:
 
 
 def encode_record(ledger_id: int, first_entry: int, count: int, frames: Sequence[bytes]) -> bytes:
-    """Encode the header of a record whose body is `frames` back to back."""
     crc = length = 0
     for part in frames:
         crc = crc32c(part, crc)
@@ -114,7 +106,7 @@ def encode_record(ledger_id: int, first_entry: int, count: int, frames: Sequence
 
 
 def decode_record(data: Buffer, start: int = 0) -> Record | None:
-    """Decode the record header at `data[start:]`; None when it is not good."""
+    """None when the header is not good."""
     end = start + RECORD_BYTES
     if len(data) < end:
         return None
@@ -125,7 +117,7 @@ def decode_record(data: Buffer, start: int = 0) -> Record | None:
 
 
 def encode_map(bytes_of: Mapping[int, int], offset: int) -> bytes:
-    """Encode ledgers map and footer of a sealed log; the map begins at `offset` of the file."""
+    """The map begins at `offset`."""
     parts = [MAP_FRONT.pack(MAP_MAGIC, len(bytes_of))]
     parts += [MAP_ITEM.pack(ledger_id, bytes_of[ledger_id]) for ledger_id in sorted(bytes_of)]
     body = b"".join(parts)
@@ -133,7 +125,7 @@ def encode_map(bytes_of: Mapping[int, int], offset: int) -> bytes:
 
 
 def decode_footer(data: Buffer) -> tuple[int, int] | None:
-    """Return (map offset, map checksum) from a file's last bytes; None when it is not sealed."""
+    """(map offset, map checksum); None: not sealed."""
     if len(data) < FOOTER.size:
         return None
     offset, crc, magic = FOOTER.unpack_from(data, len(data) - FOOTER.size)
@@ -141,7 +133,7 @@ def decode_footer(data: Buffer) -> tuple[int, int] | None:
 
 
 def decode_map(body: bytes, crc: int) -> dict[int, int] | None:
-    """Return bytes by ledger; None when the map is damaged (the log is then scanned)."""
+    """Bytes by ledger; None: damaged."""
     if len(body) < MAP_FRONT.size or crc32c(body) != crc:
         return None
     magic, count = MAP_FRONT.unpack_from(body)

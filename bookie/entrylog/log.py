@@ -1,14 +1,8 @@
 """Entry logs: append sorted extents, read an extent back. Blocking; one appending thread at a time.
 
-A log is written by a single life of the process: after a restart a new log is begun, so a torn tail
-is never appended to. Space is reserved ahead, so "disk full" appears before the write and not in a
-failed sync. A record that cannot be read, or differs from what the index says, is a `BookieIOError`
-and never `NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the
-ledger).
-
-Several threads read a log's file, and one thread removes it. A bounded number of logs is open
-(open_logs.py), and each is closed only when no read uses it. A removed log refuses further reads
-(`LogRemoved`); its space is freed when the reads under way have ended.
+A restart begins a new log, so a torn tail is never appended to. A record that cannot be read is a
+`BookieIOError` and never `NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and
+recovery cut the ledger). A removed log frees its space when the reads under way have ended.
 """
 
 from __future__ import annotations
@@ -50,15 +44,13 @@ _BLANK_BYTES = 1024 * 1024
 
 
 class EntryLogMissing(OctavoError):
-    """A log that the journal mark names is missing, so its entries would be reported absent."""
+    """The journal mark names it: its entries would be reported absent."""
 
     name = "entry-log-missing"
     scope = Scope.PROCESS
 
 
 class EntryLogs:
-    """All entry logs of a bookie, in one or more folders."""
-
     def __init__(
         self,
         disk: Disk,
@@ -66,10 +58,7 @@ class EntryLogs:
         log_bytes_max: int,
         open_max: int = 8,
     ) -> None:
-        """`open_max` bounds the logs open at once, within the descriptors of the process.
-
-        The default suits tools, which read log after log.
-        """
+        """The default of `open_max` suits tools, which read log after log."""
         assert directories
         self._disk = disk
         self._directories = tuple(directories)
@@ -79,13 +68,12 @@ class EntryLogs:
         self._current: File | None = None
         self._current_id = 0
         self._last_id = 0
-        """The highest id ever used, also by removed logs: no id is used twice."""
+        """Also of removed logs: no id is used twice."""
         self._offset = 0
         self._reserved = 0
         self._bytes_of: dict[int, int] = {}
 
     def open(self) -> None:
-        """Find the logs in the folders."""
         for directory in self._directories:
             for name in self._disk.list_directory(directory):
                 log_id = log_id_of(name)
@@ -94,10 +82,7 @@ class EntryLogs:
         self._current_id = self._last_id = max(self._paths, default=0)
 
     def goes_behind(self, end: tuple[int, int]) -> bool:
-        """Whether the logs hold anything, even damage, after `end` (log id, offset).
-
-        Only the journal has another copy of such records.
-        """
+        """Even damage, after `end` (log id, offset)."""
         if any(log_id > end[0] for log_id in self._paths):
             return True
         if end[0] not in self._paths:
@@ -116,13 +101,11 @@ class EntryLogs:
     def cut_abandoned(
         self, mark: tuple[int, int], journaled: bool, *, missing: bool = False
     ) -> None:
-        """Cut the logs after `mark` (log id, offset).
+        """After the mark a log may be torn, or only in the page cache; the journal has it too.
 
-        Everything after the mark is in the journal too. In the logs it may be torn, or only in the
-        page cache after a failed sync, so it is cut. The exception is a start that lost the mark
-        and the first journal files (`journaled` is false). Then `mark` is where the index ends, and
-        good records after it are kept. Raises `EntryLogMissing` when the log that the mark names is
-        missing. If that loss is accepted (`missing`), a new log is begun instead.
+        If a start lost the mark and the first journal files (`journaled` is false), `mark` is where
+        the index ends, and good records after it are kept. Raises `EntryLogMissing`; if that loss
+        is accepted (`missing`), a new log is begun.
         """
         if mark[0] and mark[0] not in self._paths and not missing:
             raise EntryLogMissing(
@@ -141,10 +124,9 @@ class EntryLogs:
             self.roll()
 
     def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
-        """Cut a log durably, and return where its records end.
+        """Durable.
 
-        The result is never before `vouched`: if the file lost its end, that is damage, and the mark
-        must not move back.
+        If the file lost its end before `vouched`, that is damage, and the mark must not move back.
         """
         file = self._disk.open(self._paths[log_id], write=True)
         try:
@@ -161,17 +143,16 @@ class EntryLogs:
             for record, location in self.scan(log_id, end):
                 frames = file.pread(record.frames_bytes, location.offset + RECORD_BYTES)
                 if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
-                    break  # torn: the journal has these entries, or they were never acked
+                    break  # the journal has these entries, or they were never acked
                 end = location.offset + record.total_bytes
         if end <= size:
             self._seal_at(file, log_id, end)
         return end
 
     def _seal_at(self, file: File, log_id: int, end: int) -> None:
-        """Seal a log at `end` if all records before can be read; otherwise do nothing.
+        """If all records before can be read.
 
-        Map and footer are written even if they are there already: if the previous process died
-        before the sync, they and the file's length may be only in the page cache.
+        Map and footer are written again: the previous process may have died before the sync.
         """
         bytes_of: dict[int, int] = {}
         found = FILE_HEADER_BYTES
@@ -185,9 +166,9 @@ class EntryLogs:
             write_tail(file, bytes_of, end)
 
     def _drop_unused(self, above: int, *, journaled: bool) -> None:
-        """Remove logs above `above` that are empty, or whose entries are all in the journal.
+        """Empty, or with entries that are all in the journal.
 
-        The ids are not used again, because a flushed index may name these records until the replay.
+        A flushed index may name their records, so the ids are not used again.
         """
         changed: dict[str, None] = {}
         for log_id in [found for found in self.log_ids if found > above]:
@@ -205,16 +186,15 @@ class EntryLogs:
 
     @property
     def log_ids(self) -> list[int]:
-        """The ids of all logs, ascending."""
         return sorted(self._paths)
 
     @property
     def position(self) -> tuple[int, int]:
-        """(log id, offset) where the next record will stand."""
+        """Where the next record will stand."""
         return self._current_id, self._offset
 
     def append(self, runs: Sequence[Extent]) -> list[Location]:
-        """Append `runs`; not durable before `sync`. Raises `DiskFull`: then nothing was added."""
+        """Durable after `sync`. Raises `DiskFull`: then nothing was added."""
         total = sum(RECORD_BYTES + run.frames_bytes for run in runs)
         if self._current is None or (
             self._offset + total > self._log_bytes_max and self._offset > FILE_HEADER_BYTES
@@ -251,7 +231,7 @@ class EntryLogs:
         self._reserved = wanted
 
     def roll(self) -> None:
-        """Seal the current log and begin the next log, in the folder with most room."""
+        """The next log is in the folder with most room."""
         free = [self._disk.free_bytes(directory)[0] for directory in self._directories]
         directory = self._directories[free.index(max(free))]
         log_id = self._last_id + 1
@@ -277,7 +257,6 @@ class EntryLogs:
         self._open.keep_for_writer(log_id, file)
 
     def seal(self) -> None:
-        """End the current log with its ledgers map, cut the reserve, sync."""
         file = self._current
         if file is None:
             return
@@ -290,7 +269,7 @@ class EntryLogs:
         return len(self._open)
 
     def size_of(self, log_id: int) -> int:
-        """Return the size of a log's file. Raises `DamagedRead`."""
+        """Raises `DamagedRead`."""
         try:
             with self._file(log_id) as file:
                 return file.size()
@@ -298,7 +277,7 @@ class EntryLogs:
             raise self._unreadable(error, log_id, 0, 0) from error
 
     def remove(self, log_id: int) -> None:
-        """Remove a log for ever; durable on return. A read under way looks in the index again."""
+        """Durable on return. A read under way looks in the index again."""
         assert log_id < self._current_id
         path = self._paths.pop(log_id)
         try:
@@ -317,9 +296,8 @@ class EntryLogs:
 
     @contextlib.contextmanager
     def _file(self, log_id: int) -> Iterator[File]:
-        """Lend the open file of a log. Raises `LogRemoved`, `DamagedRead`."""
         with self._open.use(log_id, partial(self._open_log, log_id)) as file:
-            if log_id not in self._paths:  # the log was removed while it was opened
+            if log_id not in self._paths:  # it was removed while it was opened
                 self._open.drop(log_id)
                 raise LogRemoved(f"{file.path} was removed")
             yield file
@@ -342,20 +320,18 @@ class EntryLogs:
             ) from error
 
     def path_of(self, log_id: int) -> str:
-        """Return where a log lies, or would lie."""
         return self._paths.get(log_id) or f"{self._directories[0]}/{file_name(log_id)}"
 
     def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:
-        """Return the record at `location`, checked. Raises `BookieIOError`."""
+        """Checked. Raises `BookieIOError`."""
         data = self.read_bytes(location.log_id, location.offset, location.length)
         return self.check_record(data, 0, location, ledger_id)
 
     def reader(self, log_id: int) -> Read:
-        """Return a function that reads bytes of this log; a walk over the log needs it."""
         return lambda length, offset: self.read_bytes(log_id, offset, length)
 
     def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
-        """Return raw bytes of a log, fewer at its end. Raises `DamagedRead`."""
+        """Fewer at the end. Raises `DamagedRead`."""
         try:
             with self._file(log_id) as file:
                 return file.pread(length, offset)
@@ -363,7 +339,7 @@ class EntryLogs:
             raise self._unreadable(error, log_id, offset, length) from error
 
     def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> BookieIOError:
-        """Return the error to raise: damage, unless the process has no descriptor left."""
+        """Damage, unless the process has no descriptor left."""
         if isinstance(error, NoDescriptorLeft):
             return BookieIOError(f"entry log {file_name(log_id)}: {error}")
         kind = DamageKind.UNREADABLE
@@ -377,7 +353,6 @@ class EntryLogs:
     def check_record(
         self, data: bytes, start: int, location: Location, ledger_id: int
     ) -> tuple[Record, bytes]:
-        """Return the record at `data[start:]`, which `location` names. Raises `DamagedRead`."""
         where = f"entry log {file_name(location.log_id)} at byte {location.offset}"
         record = decode_record(data, start)
         if record is None:
@@ -411,8 +386,8 @@ class EntryLogs:
         return DamagedRead(message, damage)
 
     def ledgers_of(self, log_id: int) -> dict[int, int]:
-        """Return bytes by ledger: from the log's map if it is sealed, else by a walk through it."""
-        held = self._bytes_of  # taken first, because a new log may be begun meanwhile
+        """From a sealed log's map, else by a walk."""
+        held = self._bytes_of
         if self._current is not None and log_id == self._current_id:
             return dict(held)
         sealed = ledgers_map(self.reader(log_id), self.size_of(log_id))
@@ -426,9 +401,9 @@ class EntryLogs:
     def scan_all(
         self, log_id: int, offset: int = 0, end: int = 0
     ) -> Iterator[tuple[Record, Location]]:
-        """Like `scan`, but complete: raises `BookieIOError` when a record cannot be read.
+        """Raises `BookieIOError` when a record cannot be read.
 
-        `end` is the offset up to which the mark vouches for this log; 0 means all its records.
+        The mark vouches up to `end`; 0: all records.
         """
         found = max(offset, FILE_HEADER_BYTES)
         for record, location in self.scan(log_id, offset):
@@ -445,7 +420,7 @@ class EntryLogs:
             )
 
     def _records_end(self, log_id: int, found: int) -> int:
-        """Return where the records of a log end; they could be read up to `found`."""
+        """Records could be read up to `found`."""
         if self._current is not None and log_id == self._current_id:
             return self._offset
         size = self.size_of(log_id)
@@ -458,10 +433,10 @@ class EntryLogs:
                     return found
         except DiskError as error:
             raise self._unreadable(error, log_id, found, 0) from error
-        return size + 1  # the log's end is lost: all logs but the current log are sealed
+        return size + 1  # its end is lost: all other logs are sealed
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
-        """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""
+        """Raises `BookieIOError` on a bad file."""
         its_id = decode_file_header(self.read_bytes(log_id, 0, FILE_HEADER_BYTES))
         if its_id != log_id:
             raise BookieIOError(f"entry log {self.path_of(log_id)}: {its_id}")
@@ -472,13 +447,13 @@ class EntryLogs:
 
 
 class LogRemoved(DiskError):
-    """The log was removed while a caller wanted to read it: look in the index again."""
+    """A caller wanted to read it: look in the index again."""
 
     name = "log-removed"
 
 
 def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
-    """Write map and footer at `end`, cut what follows, sync."""
+    """Cut what follows, and sync."""
     tail = encode_map(bytes_of, end)
     file.preallocate(end + len(tail))
     file.pwritev([tail], end)
@@ -487,7 +462,7 @@ def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
 
 
 def ends_at(file: File, offset: int) -> bool:
-    """Whether a good map and footer stand at `offset`, whatever the file's length is."""
+    """Whatever the file's length is."""
     front = file.pread(MAP_FRONT.size, offset)
     if len(front) < MAP_FRONT.size:
         return False
@@ -501,7 +476,6 @@ def ends_at(file: File, offset: int) -> bool:
 
 
 def is_blank(file: File, offset: int) -> bool:
-    """Whether only zeros follow from `offset` on."""
     while data := file.pread(_BLANK_BYTES, offset):
         if data.strip(b"\0"):
             return False

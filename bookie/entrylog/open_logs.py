@@ -1,15 +1,8 @@
 """Keep a bounded number of entry logs open; close the least recently used log first.
 
-Each open log takes a file descriptor, and sockets need descriptors too. A bookie with 10 TB has
-20,000 logs. A reader that goes through an old topic would open all of them, and at the limit of the
-process no connection could be accepted any more.
-
-A file is never closed while a read uses it or the writer appends to it: the number of a closed
-descriptor goes to the next file that is opened, so a running read would return bytes of another
-file. When more than `open_max` threads each read another log, more than `open_max` logs are open
-for a moment.
-
-May be used by any thread. The lock is never held during a call to the disk.
+A bookie with 10 TB has 20,000 logs, and sockets need descriptors too. A file in use is never
+closed: its descriptor's number goes to the next file, so a read would return another file's bytes.
+The lock is never held during a call to the disk.
 """
 
 from __future__ import annotations
@@ -23,17 +16,14 @@ from itertools import islice
 from octavo.bookie.disk.files import File, NoDescriptorLeft
 
 _SHARE_OF_DESCRIPTORS = 4
-"""At most a fourth of a process's descriptors: the rest is for connections and the index."""
+"""The rest is for connections and the index."""
 
 
 def open_logs_max(wanted: int, descriptors_max: int) -> int:
-    """Return how many logs a process with `descriptors_max` descriptors may open. Pure."""
     return max(1, min(wanted, descriptors_max // _SHARE_OF_DESCRIPTORS))
 
 
 class _OpenLog:
-    """An open file, and how it is used."""
-
     __slots__ = ("dropped", "file", "reads", "written")
 
     def __init__(self, file: File, *, written: bool = False) -> None:
@@ -41,11 +31,10 @@ class _OpenLog:
         self.reads = 0
         self.written = written
         self.dropped = False
-        """Whether the log was removed: no read begins, and the last running read closes it."""
+        """The last running read closes it."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether the file may be closed now."""
         return not self.reads and not self.written
 
 
@@ -54,16 +43,13 @@ class OpenLogs:
         self._open_max = open_max
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenLog] = OrderedDict()
-        """By log id; the most recently used log is last."""
+        """The most recently used is last."""
         self._leaving = 0
-        """Dropped logs that reads still use."""
 
     def __len__(self) -> int:
-        """Count the descriptors in use."""
         return len(self._open) + self._leaving
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         with self._lock:
             reads = sum(log.reads for log in self._open.values())
             over = len(self._open) - max(1, self._open_max)
@@ -71,10 +57,7 @@ class OpenLogs:
 
     @contextmanager
     def use(self, log_id: int, open_file: Callable[[], File]) -> Iterator[File]:
-        """Lend the file of a log; `open_file` opens it if needed, and its errors are raised.
-
-        When the process has no descriptor left, idle logs are closed and the call is tried again.
-        """
+        """Without a free descriptor, close idle logs and try again."""
         log = self._begin(log_id) or self._opened(log_id, open_file)
         try:
             yield log.file
@@ -117,8 +100,7 @@ class OpenLogs:
             self._close(self._take_idle(self._open_max))
 
     def _take_idle(self, left_max: int) -> list[_OpenLog]:
-        """Take idle logs out, least recently used first, until `left_max` are left or all are in
-        use."""
+        """Least recently used first, until `left_max` are left or all are in use."""
         with self._lock:
             excess = max(0, len(self._open) - left_max)
             idle = (log_id for log_id, log in self._open.items() if log.is_idle)
@@ -130,14 +112,13 @@ class OpenLogs:
             log.file.close()
 
     def keep_for_writer(self, log_id: int, file: File) -> None:
-        """Register a file that is being written: it stays open until `written`."""
+        """It stays open until `written`."""
         with self._lock:
             assert log_id not in self._open
             self._open[log_id] = _OpenLog(file, written=True)
         self._close(self._take_idle(self._open_max))
 
     def written(self, log_id: int) -> None:
-        """The writer has ended the log: from now on it may be closed like every other log."""
         with self._lock:
             log = self._open.get(log_id)
             if log is not None:
@@ -145,7 +126,7 @@ class OpenLogs:
         self._close(self._take_idle(self._open_max))
 
     def drop(self, log_id: int) -> None:
-        """Close the log of a removed file, once the last read that uses it has ended."""
+        """Once the last read of the log has ended."""
         with self._lock:
             log = self._open.pop(log_id, None)
             if log is None:
@@ -157,7 +138,6 @@ class OpenLogs:
             log.file.close()
 
     def close(self) -> None:
-        """Close all logs. The caller knows that no read is under way."""
         with self._lock:
             logs = list(self._open.values())
             self._open.clear()

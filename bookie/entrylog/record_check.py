@@ -1,9 +1,7 @@
 """Find what is wrong with the body of an entry log record. Pure: bytes in, faults out.
 
-The checksum of the extent comes first: it proves the bytes at rest, whatever digest the ledger
-uses. Then every frame is checked: its length, the ledger and entry that it names and, if its writer
-said that the digest is CRC32C, the entry's own digest. Other digests cannot be checked here: HMAC
-needs a password, and other writers do not say which digest they use.
+The extent's checksum proves the bytes, whatever digest the ledger uses. An entry's own digest is
+checked if the writer said that it is CRC32C.
 """
 
 from __future__ import annotations
@@ -20,18 +18,16 @@ from octavo.protocol.frames import LENGTH
 
 
 class Fault(NamedTuple):
-    """A fault, and the entries that it affects."""
-
     kind: DamageKind
     offset: int
-    """Counted from the first byte of the frames."""
+    """From the first byte of the frames."""
     length: int
     first: int
     last: int
 
 
 def frame_faults(record: Record, frames: bytes) -> list[Fault]:
-    """Return all faults of `frames`, the body of `record`; empty when they are good."""
+    """Empty when the body is good."""
     if crc32c(frames) != record.frames_crc or len(frames) != record.frames_bytes:
         return [_whole(DamageKind.EXTENT_CHECKSUM, record)]
     try:
@@ -47,8 +43,7 @@ def frame_faults(record: Record, frames: bytes) -> list[Fault]:
         expected = last + 1
     if not in_order or expected != record.last_entry + 1:
         return [_whole(DamageKind.WRONG_RECORD, record)]
-    # An older version accepted false LACs. They are no damage: readers ignore them
-    # (`Entry.known_lac`).
+    # An older version accepted false LACs. Readers ignore them (`Entry.known_lac`).
     bad_ids = [bad.entry_id for bad in found.refused if bad.reason != FALSE_LAC]
     return _bad_entries(record, frames, bad_ids) if bad_ids else []
 

@@ -1,14 +1,8 @@
 """Walk over an entry log, record by record. All code that goes through a log uses it.
 
-`LogWalk` steps from header to header, and returns for each step a record, or what is wrong. The
-caller decides what to do at a bad record: starts and counts stop there (`EntryLogs.scan`),
-compaction refuses the log (index/log_slice.py), `octavo inspect` continues at the next good header,
-and `LogCheck` at the next record that the index knows.
-
-`LogCheck` serves the scrubber and the consistency check. It goes from the first byte of a log to
-its last, names what it skipped, and checks every record header, extent checksum and entry digest
-(record_check.py). Blocking; it opens its own file handle for each step, so that a log may be
-removed in between. A read that the disk refuses is repeated once before it counts as damage.
+At a bad record the caller of `LogWalk` decides; `LogCheck` names what it skipped, and checks all
+checksums. The file is opened for each step, so that a log may be removed in between. A refused read
+is repeated once before it counts as damage.
 """
 
 from __future__ import annotations
@@ -35,27 +29,21 @@ from octavo.bookie.entrylog.format import (
 from octavo.bookie.entrylog.record_check import frame_faults
 
 Read = Callable[[int, int], bytes]
-"""(length, offset) → bytes of a log, fewer at its end."""
+"""(length, offset) → bytes, fewer at the log's end."""
 
 
 class Step(NamedTuple):
-    """The result of a step of a walk."""
-
     location: Location
-    """The place of the record; its length is 0 without a good header."""
+    """Length 0 without a good header."""
     record: Record | None
     frames: bytes
-    """Without a good header: the bytes where it should be. Empty in a walk over headers only."""
+    """Without a good header: the bytes in its place. Empty when only headers are walked."""
     fault: DamageKind | None
-    """None: header and length are good. The caller checks the frames' checksums."""
+    """None does not mean that the frames' checksums are good."""
 
 
 class LogWalk:
-    """Steps over the records of a log from `start` to `end`.
-
-    After a good header the walk continues by itself, whatever is wrong with the frames. At a bad
-    header the walk stays until the caller sets `offset`.
-    """
+    """At a bad header the walk stays until the caller sets `offset`."""
 
     def __init__(
         self,
@@ -67,13 +55,8 @@ class LogWalk:
         window_bytes: int,
         headers_only: bool = False,
     ) -> None:
-        """`window_bytes` is how much to read at once.
-
-        Errors of `read` go to the caller, except a `DiskError`: then only the needed bytes are read
-        again, and a second error becomes a fault.
-        """
+        """After a `DiskError` only the needed bytes are read again; a second error is a fault."""
         self.offset = max(start, FILE_HEADER_BYTES)
-        """Where the next step begins."""
         self._read = read
         self._log_id = log_id
         self._end = end
@@ -83,11 +66,10 @@ class LogWalk:
         self._data = b""
 
     def next(self) -> Step:
-        """Make a step."""
         at = self.offset
         nowhere = Location(self._log_id, at, 0)
         record = decode_record(self._data, at - self._base) if at >= self._base else None
-        if record is None:  # outside the window, or cut by its end, or bad: read it again
+        if record is None:  # outside the window, or bad: read it again
             try:
                 front = self._fresh(at, RECORD_BYTES)
             except DiskError:
@@ -112,7 +94,7 @@ class LogWalk:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the next record has been read completely already."""
+        """The next record has been read completely already."""
         start = self.offset - self._base
         record = decode_record(self._data, start) if start >= 0 else None
         return record is not None and start + record.total_bytes <= len(self._data)
@@ -124,7 +106,7 @@ class LogWalk:
         return self._fresh(offset, length)
 
     def _fresh(self, offset: int, length: int) -> bytes:
-        """Read bytes, fewer at the end of the log. Raises the `DiskError` of the second attempt."""
+        """Raises the `DiskError` of the second attempt."""
         try:
             ahead = max(length, min(self._window_bytes, self._end - offset))
             self._base, self._data = offset, self._read(ahead, offset)
@@ -137,10 +119,9 @@ class LogWalk:
 def ledgers_map(
     read: Read, size: int, map_bytes_max: int = sys.maxsize
 ) -> tuple[int, dict[int, int] | None] | None:
-    """Return where the map of a sealed log of `size` bytes begins, and the map: bytes by ledger.
+    """Return where a sealed log's map begins, and the map.
 
-    None when the log is not sealed: it does not end in a footer. The map is None when it does not
-    match the footer, or is longer than `map_bytes_max`.
+    The map is None when it does not match the footer, or is longer than `map_bytes_max`.
     """
     footer = decode_footer(read(FOOTER.size, max(0, size - FOOTER.size)))
     if footer is None:
@@ -153,18 +134,14 @@ def ledgers_map(
 
 
 class Checked(NamedTuple):
-    """A record, or the damage in its place."""
-
     location: Location
     record: Record | None
-    """None when there is no good header: the contents are unknown."""
+    """None: the contents are unknown."""
     faults: list[Damage]
-    """Empty when the record is good. Faults name the entries that the record claims to hold."""
+    """They name the entries that the record claims to hold."""
 
 
 class LogCheck:
-    """A pass over a log that checks everything."""
-
     def __init__(
         self,
         disk: Disk,
@@ -175,19 +152,18 @@ class LogCheck:
         starts: Callable[[], Sequence[int]] = tuple,
         uncached: bool = False,
     ) -> None:
-        """`end` is the offset up to which the mark vouches for the log; None: the whole log.
+        """`end`: the mark's; None: the whole log.
 
-        `starts` gives the offsets, ascending, at which the index knows records; it is called only
-        after a bad header. `uncached` reads from the device instead of the system's memory.
+        `starts`: the index's offsets, asked only after a bad header. `uncached`: read from the
+        device.
         """
         self.path = path
         self.log_id = log_id
         self.offset = 0
-        """The offset reached so far."""
         self.end = end if end is not None else 0
         self.done = False
         self.ledgers: list[int] | None = None
-        """The ledgers in a sealed log; None if its map is missing or damaged."""
+        """None if the log has no good map."""
         self._disk = disk
         self._whole = end is None
         self._starts = starts
@@ -195,7 +171,7 @@ class LogCheck:
         self._map_fault = DamageKind.LEDGERS_MAP
 
     def step(self, bytes_max: int) -> list[Checked]:
-        """Check the next records, about `bytes_max` bytes.
+        """About `bytes_max` bytes.
 
         Raises `FileNotFoundError`, and `DiskError` when the file cannot be opened.
         """
@@ -221,7 +197,6 @@ class LogCheck:
         return found
 
     def _begin(self, file: File) -> list[Checked]:
-        """Check the file's header and find where the records end."""
         found: list[Checked] = []
         if self._whole:
             size = file.size()
@@ -237,7 +212,7 @@ class LogCheck:
         return found
 
     def _sealed_at(self, file: File, size: int) -> int:
-        """Return where the map of a sealed log begins; 0 when no map can be trusted."""
+        """0 when no map can be trusted."""
         try:
             found = ledgers_map(partial(_twice, file), size)
         except DiskError:
@@ -261,7 +236,7 @@ class LogCheck:
         return Checked(location, record, self._faults(location, record, frames))
 
     def _faults(self, location: Location, record: Record, frames: bytes) -> list[Damage]:
-        """Return the faults of a record. A fault of the whole record is placed at its beginning."""
+        """At the beginning, if the whole record is affected."""
         found: list[Damage] = []
         for kind, offset, length, first, last in frame_faults(record, frames):
             place = location[1:]
@@ -286,7 +261,7 @@ class LogCheck:
 
 
 def _twice(file: File, length: int, offset: int) -> bytes:
-    """Call `File.pread`; after an error call it once more."""
+    """Call `File.pread` again after an error."""
     try:
         return file.pread(length, offset)
     except DiskError:

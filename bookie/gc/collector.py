@@ -1,21 +1,11 @@
 """Garbage collection: remove from this bookie's disks what was deleted in metadata.
 
-A round runs every `gc_interval_ms`, or when an operator asks for it:
+A ledger whose record is proven gone waits in quarantine, and can still be read; when it is proven
+gone again, `gc_quarantine_ms` later, it is deleted for ever. Mostly dead logs are read to their
+end, their live entries copied, and the logs removed. A deletion is forgotten after
+`gc_deleted_keep_ms`, once no log has a record of the ledger.
 
-    1. Proofs (deletion_proof.py): find the ledgers here that have no record any more. If the
-       metadata store does not answer, nothing is proven, and the round continues with step 3.
-    2. Quarantine (rules.py): a ledger that is proven gone for the first time waits, and can still
-       be read. When it is proven gone again, `gc_quarantine_ms` later, it is deleted for ever.
-    3. Find the ledgers in each entry log (log_metadata.py), and decide what to do with the log
-       (rules.py).
-    4. Read mostly dead logs to their end, copy the live entries, and remove the logs
-       (compaction.py).
-    5. Forget that a ledger was deleted, `gc_deleted_keep_ms` after its deletion and once no log
-       has a record of the ledger. Ids are never used again, so no correct writer adds to it later.
-
-Quarantine and plan are kept in memory only: after a restart, ledgers wait again and logs are read
-again. An error of the disk in writing is final, as everywhere in the storage. A damaged log is
-kept.
+A restart forgets the quarantine. An error in writing is final. A damaged log is kept.
 """
 
 from __future__ import annotations
@@ -38,30 +28,22 @@ _log = structlog.get_logger()
 
 
 class _Due(NamedTuple):
-    """The compactions that a round may do."""
-
     minor: bool
     major: bool
 
 
 class Collected(Protocol):
-    """The storage, as far as the collector uses it."""
-
     compactor: Compactor
 
-    def ledgers(self) -> list[int]:
-        """Return the ids of the ledgers here that are not deleted, ascending."""
+    def ledgers(self) -> list[int]: ...
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger durably: reads then raise `NoSuchLedger`, and adds are refused."""
+        """Reads then raise `NoSuchLedger`, and adds are refused."""
 
-    async def checkpoint(self) -> None:
-        """Flush what is durable in the journals, move the mark, remove old journal files."""
+    async def checkpoint(self) -> None: ...
 
 
 class Collector:
-    """Collects the garbage of a bookie. Used on the loop."""
-
     def __init__(
         self,
         config: BookieConfig,
@@ -72,7 +54,7 @@ class Collector:
         short_of_space: Callable[[], bool] = lambda: False,
         free_bytes: Callable[[], int] = lambda: 2**62,
     ) -> None:
-        """`clock` gives wall-clock ms; `free_bytes`, the free bytes of the folder with the most."""
+        """`clock` gives wall-clock ms; `free_bytes`: of the folder with the most."""
         self._config = config
         self._storage = storage
         self._proofs = proofs
@@ -88,10 +70,8 @@ class Collector:
         self._minor_s = self._major_s = asyncio.get_running_loop().time()
         self.status = CollectorStatus()
 
-    # Start and stop
-
     async def stop(self) -> None:
-        """Stop; return when the round has ended. It ends after the current slice of a log."""
+        """The current slice of a log is finished."""
         self._stopping = True
         self._storage.compactor.stop()
         self._wanted.set()
@@ -101,12 +81,11 @@ class Collector:
             pass
 
     def start_now(self, *, minor: bool = False, major: bool = False) -> None:
-        """Begin a round after the running round, if any; `minor`, `major`: force compactions."""
+        """After the running round; `minor`, `major`: force compactions."""
         self._forced = _Due(self._forced.minor or minor, self._forced.major or major)
         self._wanted.set()
 
     async def run(self) -> None:
-        """Collect until `stop` is called, or until a round raises."""
         interval_s = self._config.gc_interval_ms / 1000
         while not self._stopping:
             try:
@@ -119,10 +98,8 @@ class Collector:
                 async with self._running:
                     await self.round()
 
-    # A round
-
     async def round(self) -> None:
-        """Run a round. Raises only errors after which the bookie must not write any more."""
+        """Raises only errors after which the bookie must not write."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         due = self._take_due(started_s)
@@ -157,8 +134,6 @@ class Collector:
             self._minor_s = now_s
         return _Due(minor, major)
 
-    # Ledgers
-
     async def _delete_ledgers(self, now_ms: int) -> None:
         storage, done = self._storage, self.status.last
         held = self._quarantine.in_turn(storage.ledgers(), now_ms)
@@ -185,7 +160,7 @@ class Collector:
             try:
                 await storage.delete_ledger(ledger_id)
             except BookieError as error:
-                # It is deleted in memory; the next round writes the deletion to the journal again.
+                # The next round writes the deletion to the journal again.
                 _log.warning("ledger_not_deleted_here", ledger=ledger_id, reason=str(error))
                 break
             self._quarantine.forget(ledger_id)
@@ -196,8 +171,6 @@ class Collector:
                 await storage.checkpoint()
             except DiskFull as error:
                 _log.warning("gc_without_checkpoint", reason=str(error))
-
-    # Logs
 
     async def _collect_logs(self, due: _Due, now_s: float) -> None:
         compactor, config = self._storage.compactor, self._config
@@ -248,7 +221,7 @@ class Collector:
             _log.warning("log_not_removed", log=cleared.log_id, reason=cleared.reason)
 
     async def _renew_current(self, due: _Due, rules: Rules) -> None:
-        """Begin a new log when little of the current log is live: the next round may empty it."""
+        """Little of the current log is live: the next round may empty it."""
         ratio = self._config.gc_major_ratio if due.major else self._config.gc_minor_ratio
         current = self.status.newest()
         if not due.minor or current is None or current.why_not or rules.room_bytes <= 0:
@@ -260,7 +233,7 @@ class Collector:
                 _log.warning("gc_without_checkpoint", reason=str(error))
 
     def status_json(self, limit: int) -> dict[str, Any]:
-        """Return the last rounds, and why each log is kept, for the admin port."""
+        """For the admin port."""
         found = self.status.as_json(limit)
         progress = self._storage.compactor.progress
         names = ("log_id", "read_bytes", "of_bytes")

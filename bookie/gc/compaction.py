@@ -1,14 +1,8 @@
 """Empty an entry log and remove it, slice by slice, while the bookie serves its clients.
 
-The log is read from its first record to its last (index/log_slice.py). A record is dead when its
-ledger was deleted for good, or when the index points to another copy. Live records are copied by
-`Checkpointer.relocate`, which keeps the order of writes. `Checkpointer.retire` removes the file
-only when every byte was read back and accounted for, and nothing in it is live any more. A map, a
-header or a listing is never enough to remove a file.
-
-A pass stores no state on disk. After a crash, a stop or a full disk, the next pass reads the log
-again, finds which records were moved, and copies the rest. A damaged log stays, and the damage is
-reported. Records that were moved before are safe in their new place.
+A record is dead when its ledger was deleted for good, or the index points to another copy. The file
+is removed only when every byte was read back and accounted for; a map or a listing is never enough.
+After a crash the next pass copies the rest. A damaged log stays.
 """
 
 from __future__ import annotations
@@ -33,43 +27,39 @@ from octavo.protocol.codes import BookieIOError
 T = TypeVar("T")
 
 _SLICE_BYTES = 1024 * 1024
-"""The most that a single call to the executor reads and looks up."""
+"""In a single call to the executor."""
 _SLICE_BYTES_MIN = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
-"""The most that is copied in one `relocate`, because a checkpoint waits for that."""
+"""A checkpoint waits for one `relocate`."""
 
 
 class Kept(Exception):
-    """The log cannot be removed now; the message says why."""
+    """Why the log cannot be removed now."""
 
 
 class Cleared(NamedTuple):
-    """The result of a pass over a log."""
-
     log_id: int
     removed: bool
     reason: str
-    """Why the log stays; empty when it was removed."""
+    """Empty when the log was removed."""
     read_bytes: int
     copied_bytes: int
 
 
 class Pace:
-    """Limits a background job to a number of bytes per second."""
-
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._due_s = 0.0
         self.slice_bytes = min(_SLICE_BYTES, max(_SLICE_BYTES_MIN, bytes_per_s // 4))
-        """How much to do between two pauses."""
+        """Between two pauses."""
         self._hurry = asyncio.Event()
 
     def hurry(self) -> None:
-        """End all pauses, now and later, so that the jobs can stop."""
+        """So that the jobs can stop."""
         self._hurry.set()
 
     async def spend(self, count: int) -> None:
-        """Wait until reading or writing these `count` bytes is within the rate."""
+        """Wait until they are within the rate."""
         loop = asyncio.get_running_loop()
         self._due_s = max(self._due_s, loop.time()) + count / self._bytes_per_s
         try:
@@ -80,8 +70,6 @@ class Pace:
 
 
 class Compactor:
-    """Runs passes over logs, one at a time."""
-
     def __init__(
         self,
         *,
@@ -94,7 +82,7 @@ class Compactor:
         pace: Pace,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_fatal` is called when a write fails for another reason than lack of room."""
+        """Called when a write fails for another reason than lack of room."""
         self._logs = logs
         self._index = index
         self._checkpointer = checkpointer
@@ -111,20 +99,19 @@ class Compactor:
         """(log id, bytes read, bytes to read) of the pass under way."""
 
     def unsure_deletions(self) -> list[int]:
-        """Return ledgers that are deleted in memory, and perhaps not on disk: delete them again."""
+        """Deleted in memory, and perhaps not on disk: delete them again."""
         return self._control.unsure_deletions()
 
     async def log_metadata(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
-        """Return the facts about each log, according to its ledgers map."""
+        """By the logs' ledgers maps."""
         return await self._log_metadata.take(quarantine_left_ms)
 
     async def renew_current(self) -> None:
-        """Begin a new log, so that the current log can be emptied. Raises `DiskFull`."""
+        """So that the current log can be emptied. Raises `DiskFull`."""
         await self._changing(self._checkpointer.roll())
 
     async def drop_markers(self, before_ms: int, in_logs: Mapping[int, None]) -> int:
-        """Forget ledgers that were deleted before `before_ms` and are in no log; return how
-        many."""
+        """They are in no log; return how many."""
         return await self._checkpointer.drop_markers(
             lambda ledger_id: (
                 ledger_id not in in_logs and self._control.fate(ledger_id) is Fate.DELETED
@@ -133,14 +120,13 @@ class Compactor:
         )
 
     def stop(self) -> None:
-        """End the pass after the current slice; the log stays."""
         self._stopping = True
         self._pace.hurry()
 
     async def clear(self, log_id: int, *, copy: bool) -> Cleared:
-        """Read all of a log, copy its live entries if `copy` is true, remove it if none is left.
+        """Read all of a log, copy its live entries if `copy`, remove it if none is left.
 
-        Raises the disk's errors in writing, except `DiskFull`: then the log stays.
+        Raises errors in writing, except `DiskFull`: then the log stays.
         """
         self._read = self._copied = 0
         try:
@@ -196,8 +182,7 @@ class Compactor:
             raise Kept("the bookie stops")
 
     def _of_live_ledgers(self, found: Iterable[Stored]) -> list[Stored]:
-        """Return the records of live ledgers. Raises `Kept` when the state of a ledger is
-        uncertain."""
+        """Raises `Kept` when the state of a ledger is uncertain."""
         kept: list[Stored] = []
         for one in found:
             ledger_id = one.record.ledger_id
@@ -220,7 +205,7 @@ class Compactor:
             await self._pace.spend(copied)
 
     async def _changing(self, work: Awaitable[T]) -> T:
-        """Run a write. An error is fatal, as in a flush: it is unknown how much was written."""
+        """An error is fatal: it is unknown how much was written."""
         try:
             return await work
         except (DiskFull, BookieIOError, asyncio.CancelledError):

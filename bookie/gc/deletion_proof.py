@@ -1,12 +1,8 @@
 """Prove that a ledger's record is gone from the metadata store, in two different ways.
 
-A ledger gets its record before any bookie hears of it, and its id is never used again. So the ids
-of the ledgers here are taken first. Then the store gives a complete listing, after its `sync`. Each
-id that the listing lacks is looked up, after another `sync`, and the answer must be "not found". A
-ledger created in the meantime is not among the ids. Before and after, the cluster's instance id
-must be the one in this bookie's cookie; otherwise the answers come from another cluster. A listing
-alone proves nothing (BookKeeper #870). Any error of the store is raised: without an answer there is
-no proof.
+Take the ids here; list all records, after a `sync`; look up each id that the listing lacks, after
+another: it must be "not found". A record comes before any entry, and ids are never used again. The
+cluster's instance id must stay the cookie's. A listing alone proves nothing (BookKeeper #870).
 """
 
 from __future__ import annotations
@@ -23,35 +19,30 @@ from octavo.protocol.codes import OctavoError
 
 _LOOKUPS_AT_ONCE = 16
 _LOOKUPS_MAX = 20_000
-"""Lookups in a round; the next round does the rest. `Quarantine.in_turn` decides the order."""
+"""In a round; `Quarantine.in_turn` decides the order."""
 
 
 class OtherCluster(OctavoError):
-    """The metadata store belongs to another cluster than this bookie's cookie."""
+    """The store belongs to another cluster than this bookie's cookie."""
 
     name = "other-cluster"
 
 
 class Proven(NamedTuple):
-    """The result of a round of proofs. A ledger whose answer was uncertain is in neither list."""
+    """Uncertain ledgers are in neither list."""
 
     gone: list[int]
     present: list[int]
 
 
 class DeletionProof:
-    """Asks the metadata store of a cluster."""
-
     def __init__(self, store: MetadataStore, ledgers: LedgerStore, instance_id: str) -> None:
         self._store = store
         self._ledgers = ledgers
         self._instance_id = instance_id
 
     async def prove(self, held: Sequence[int]) -> Proven:
-        """Look for the records of these ledgers, in this order.
-
-        Raises a `MetadataError`, or `OtherCluster`.
-        """
+        """In this order. Raises a `MetadataError`, or `OtherCluster`."""
         await self._check_cluster()
         listed = frozenset(await self._ledgers.list())
         missing = [found for found in held if found not in listed]

@@ -1,9 +1,7 @@
 """Count all bytes and the bytes of live ledgers in each entry log, by its ledgers map.
 
-The counts are an estimate, good enough to choose which logs to read. The map of a sealed log is
-read again each time. A log that a dead process left without a map is walked once, and the sums are
-kept: 16 bytes for each ledger in the log, up to a bound. Logs are looked at one after another, so
-memory holds the map of a single log and the numbers that are returned.
+They only choose which logs to read. Maps are read again each time; a log without a map is walked
+once, and its sums are kept, up to a bound.
 """
 
 from __future__ import annotations
@@ -23,35 +21,27 @@ from octavo.bookie.write.checkpoint import Checkpointer
 from octavo.protocol.codes import BookieIOError
 
 _KEPT_PAIRS_MAX = 500_000
-"""Bound on the kept sums of logs without a map: 8 MiB."""
+"""8 MiB, of logs without a map."""
 _LEDGERS_AT_ONCE = 2000
 
 
 class _Sums(NamedTuple):
-    """The bytes of each ledger in a log."""
-
     bytes: int
     pairs: array[int]
     """Ledger, bytes, ledger, bytes, …"""
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """Yield (ledger, bytes)."""
         return zip(self.pairs[::2], self.pairs[1::2], strict=True)
 
 
 class Counted(NamedTuple):
-    """The contents of all logs."""
-
     logs: list[LogFacts]
     deleted: dict[int, None]
-    """The deleted ledgers that still have records in some log."""
+    """They still have records in some log."""
     complete: bool
-    """Whether every log could be read."""
 
 
 class EntryLogMetadata:
-    """Counts the logs of a bookie."""
-
     def __init__(
         self,
         logs: EntryLogs,
@@ -70,7 +60,6 @@ class EntryLogMetadata:
         self._kept: dict[int, _Sums] = {}
 
     async def take(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
-        """Look at every log, until the bookie stops."""
         settled = await self._blocking(self._checkpointer.settled_log_id)
         found: list[LogFacts] = []
         deleted: dict[int, None] = {}
@@ -114,7 +103,7 @@ class EntryLogMetadata:
             return kept
         bytes_of = self._logs.ledgers_of(log_id)
         pairs = array("q", [number for pair in sorted(bytes_of.items()) for number in pair])
-        # The current log's file is longer than its content: count the frames instead.
+        # The current log's file is longer than its content: count the frames.
         size = self._logs.size_of(log_id) if settled else sum(bytes_of.values())
         sums = _Sums(size, pairs)
         held = sum(len(one.pairs) for one in self._kept.values()) // 2

@@ -1,11 +1,7 @@
 """Decide what happens to sealed entry logs, and when a deleted ledger may go. Pure.
 
-`plan` gives every log a decision and its reason. It rests on the log's ledgers map, which may be
-wrong (BookKeeper #4607), so it only says which logs are worth reading. compaction.py reads a log to
-its end before it removes it.
-
-`Quarantine` follows a ledger from the first proof that its record is gone to the second proof, at
-least the quarantine later. A ledger that is seen again in between is released.
+Ledgers maps may be wrong (BookKeeper #4607), so `plan` only says which logs are worth reading. A
+ledger that is seen between two proofs leaves quarantine.
 """
 
 from __future__ import annotations
@@ -18,46 +14,42 @@ from typing import NamedTuple
 class Action(enum.Enum):
     KEEP = "keep"
     UNLINK = "unlink"
-    """Nothing in the log seems live: read it to its end and remove it."""
+    """Nothing seems live: read the log to its end and remove it."""
     REWRITE = "rewrite"
-    """Copy the live entries to the current log while reading it to its end; then remove it."""
+    """Also copy the live entries."""
 
 
 class LogFacts(NamedTuple):
-    """The facts about a log that are known before its records are read."""
+    """Known before its records are read."""
 
     log_id: int
     bytes: int
-    """The size of the file."""
     live_bytes: int
-    """Frames of ledgers that are not deleted, by the log's map."""
+    """Frames of ledgers that are not deleted, by the map."""
     current: bool = False
-    """The journal mark stands in this log or before it, so the log may be incomplete."""
+    """The mark stands in or before it, so it may be incomplete."""
     why_not: str = ""
-    """Why the log cannot be read; empty when it can."""
+    """Empty when the log can be read."""
     quarantined: tuple[int, int] | None = None
-    """(ledger, ms left) of the ledger in this log whose quarantine ends last; None for none."""
+    """(ledger, ms left) of the quarantine that ends last."""
 
     frame_bytes: int = 0
-    """Frames of all ledgers, by the map; 0 means that `bytes` is used instead."""
+    """Frames of all ledgers; 0: use `bytes`."""
 
     @property
     def ratio(self) -> float:
-        """The live share of the frames; file headers and maps do not count."""
         whole = self.frame_bytes or self.bytes
         return min(1.0, self.live_bytes / whole) if whole else 0.0
 
 
 class Rules(NamedTuple):
-    """When to rewrite a log."""
-
     minor_ratio: float
     major_ratio: float
     minor_due: bool
-    """Whether the interval of minor compactions has passed."""
+    """Their interval has passed."""
     major_due: bool
     room_bytes: int
-    """The room for copies before the first log is removed."""
+    """For copies, before the first log is removed."""
 
 
 class Decision(NamedTuple):
@@ -67,10 +59,8 @@ class Decision(NamedTuple):
 
 
 def plan(logs: Iterable[LogFacts], rules: Rules) -> list[Decision]:
-    """Return a decision for each log, in the order in which to act.
-
-    Logs without live entries come first, then those with the smallest live share, because each
-    removed log makes room for the next. Kept logs come last.
+    """In the order in which to act: logs with the smallest live share first, because each removed
+    log makes room; kept logs last.
     """
     acts: list[Decision] = []
     kept: list[Decision] = []
@@ -116,21 +106,14 @@ def _waiting(log: LogFacts) -> str:
 
 
 class Verdict(NamedTuple):
-    """The changes that follow from a round of proofs."""
-
     entered: list[int]
-    """Ledgers proven gone for the first time."""
     released: list[int]
-    """Ledgers that were in quarantine and have a record after all."""
     confirmed: list[int]
-    """Ledgers proven gone twice, far enough apart: delete them."""
+    """Proven gone twice: delete them."""
 
 
 class Quarantine:
-    """The ledgers that were proven gone once. A restart forgets them; then they wait again.
-
-    A round that gets no proofs changes nothing.
-    """
+    """A restart forgets them."""
 
     def __init__(self, quarantine_ms: int, ledgers_max: int = 100_000) -> None:
         self._quarantine_ms = quarantine_ms
@@ -141,9 +124,9 @@ class Quarantine:
         return len(self._since_ms)
 
     def round(self, now_ms: int, gone: Sequence[int], present: Sequence[int]) -> Verdict:
-        """Apply a round of proofs: `gone` have no record, `present` have a record.
+        """Ledgers in neither list stay as they are.
 
-        `now_ms` is when the round's first read began. A ledger in neither list stays as it is.
+        `now_ms` is when the round's first read began.
         """
         released = [found for found in present if self._since_ms.pop(found, None) is not None]
         entered: list[int] = []
@@ -159,10 +142,10 @@ class Quarantine:
         return Verdict(entered, released, confirmed)
 
     def in_turn(self, held: Iterable[int], now_ms: int) -> list[int]:
-        """Sort `held` into the order in which to look for records; a round may look for a part.
+        """In the order of looking for records; a round may look for a part.
 
-        First the ledgers whose second proof is due, because their deletion frees room. Then ledgers
-        that were never proven gone. Last the ledgers still in quarantine, which can wait.
+        First those whose second proof is due, because their deletion frees room; last those still
+        in quarantine.
         """
         due: list[int] = []
         new: list[int] = []
@@ -178,11 +161,10 @@ class Quarantine:
         return due + new + waiting
 
     def forget(self, ledger_id: int) -> None:
-        """Drop a ledger that was deleted here."""
         self._since_ms.pop(ledger_id, None)
 
     def left_ms(self, now_ms: int) -> dict[int, int]:
-        """Return for each ledger in quarantine how long it must stay at least."""
+        """How long each quarantine lasts at least."""
         return {
             ledger_id: since_ms + self._quarantine_ms - now_ms
             for ledger_id, since_ms in self._since_ms.items()
@@ -190,7 +172,7 @@ class Quarantine:
 
 
 def longest(ledgers: Iterable[int], left_ms: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the ledger whose quarantine ends last, and the ms left; None for none."""
+    """With the ms left."""
     waiting = [(left_ms[found], found) for found in ledgers if found in left_ms]
     if not waiting:
         return None

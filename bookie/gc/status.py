@@ -1,8 +1,4 @@
-"""Report to operators: the last rounds, why each log stays, and the bytes of each ledger.
-
-Memory is bounded: the numbers and a reason for each log, and ten rounds. The bytes of ledgers are
-read from the logs' maps on each request, and not kept.
-"""
+"""Report to operators: the last rounds, why each log stays, and the bytes of each ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ class Round:
     """Wall clock."""
     seconds: float = 0.0
     metadata_error: str = ""
-    """Why no ledger could be proven gone; empty when there was no error."""
+    """Why nothing could be proven gone."""
     ledgers_deleted: int = 0
     logs: int = 0
     logs_removed: int = 0
@@ -37,22 +33,17 @@ class Round:
 
 
 class CollectorStatus:
-    """The collector's memory of its rounds and decisions."""
-
     def __init__(self) -> None:
         self.rounds: deque[Round] = deque(maxlen=_ROUNDS_KEPT)
         self.running = False
         self.quarantined = 0
         self.total = Round()
-        """Sums since the start."""
         self.count = 0
-        """Rounds ended."""
         self._logs: dict[int, LogFacts] = {}
         self._decisions: dict[int, Decision] = {}
 
     @property
     def last(self) -> Round:
-        """The round under way, or the last round."""
         return self.rounds[-1]
 
     def begin(self, now_ms: int) -> None:
@@ -71,12 +62,11 @@ class CollectorStatus:
         total.seconds += seconds
 
     def planned(self, logs: Iterable[LogFacts], decisions: Iterable[Decision]) -> None:
-        """Remember what is decided for each log."""
         self._logs = {log.log_id: log for log in logs}
         self._decisions = {decision.log_id: decision for decision in decisions}
 
     def cleared(self, done: Cleared) -> int:
-        """A pass over a log has ended: update its decision; return the bytes freed."""
+        """Return the bytes freed."""
         if done.removed:
             self._decisions.pop(done.log_id, None)
             return self._logs.pop(done.log_id).bytes
@@ -84,11 +74,9 @@ class CollectorStatus:
         return 0
 
     def newest(self) -> LogFacts | None:
-        """Return the log that is written to."""
         return self._logs[max(self._logs)] if self._logs else None
 
     def bytes_by_state(self) -> dict[str, tuple[int, int]]:
-        """Return (logs, bytes) by decision, for the metric."""
         found = {"current": (0, 0), "keep": (0, 0), "rewrite": (0, 0), "unlink": (0, 0)}
         for log_id, log in self._logs.items():
             state = "current" if log.current else self._decisions[log_id].action.value
@@ -98,11 +86,11 @@ class CollectorStatus:
 
     @property
     def live_bytes(self) -> int:
-        """Frames of ledgers that are not deleted, by the logs' maps."""
+        """Frames of ledgers that are not deleted, by the maps."""
         return sum(log.live_bytes for log in self._logs.values())
 
     def as_json(self, limit: int) -> dict[str, Any]:
-        """Return the status; of the logs, the `limit` logs with the lowest live share."""
+        """With the `limit` logs with the lowest live share."""
         logs = sorted(self._logs.values(), key=lambda log: (log.ratio, log.log_id))
         return {
             "running": self.running,
@@ -126,7 +114,7 @@ class CollectorStatus:
 
 
 async def ledger_sizes(logs: EntryLogs, limit: int) -> dict[str, Any]:
-    """Return the `limit` longest ledgers, longest first, and the sums over all ledgers."""
+    """Longest first, and the sums over all ledgers."""
     return await asyncio.get_running_loop().run_in_executor(None, _collect, logs, limit)
 
 

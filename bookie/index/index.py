@@ -3,16 +3,12 @@
     key   := ledger_id:u64 first:u64               big-endian, so that RocksDB sorts by entry
     value := last:u64 log_id:u64 offset:u64 length:u32
 
-A lookup seeks to the last record at or before the entry. Records of a ledger never overlap: a later
-extent cuts the earlier extents that it overlaps (entries that come again: recovery, duplicates,
-resends), so the newest copy is found. A cut record still names its whole extent; the reader skips
-the entries that were cut off. The index is derived: RocksDB's WAL is off, and a checkpoint makes
-the index durable by `flush`. `covered` says up to where the index is complete, so that a missing or
-old index is rebuilt from the entry logs. Spec: docs/formats/index.md.
+A lookup seeks to the last record at or before the entry. A later extent cuts earlier ones, so the
+newest copy is found; a cut record still names its whole extent. RocksDB's WAL is off: a checkpoint
+makes it durable by `flush`. Spec: docs/formats/index.md.
 
-`IndexView` reads an index without changing it. RocksDB writes a log of its own into the folder that
-it opens, even read-only. So `IndexView` opens a temporary folder of symbolic links instead, which
-`close` removes.
+RocksDB writes into a folder even read-only, so `IndexView` opens a temporary folder of symbolic
+links.
 """
 
 from __future__ import annotations
@@ -46,14 +42,12 @@ COVERED_KEY = b"\xff" * 8 + b"covered\0"
 COVERED = struct.Struct(">QQ")
 ENTRY_MAX = 2**63 - 1
 INDEX_FOLDER = "index"
-"""The folder's name within the first ledger folder."""
+"""Within the first ledger folder."""
 _NOT_LINKED = ("LOCK", "LOG", "IDENTITY", "rocksdict-config")
-"""Files that RocksDB and its binding write at each start."""
+"""RocksDB writes them at each start."""
 
 
 class IndexedExtent(NamedTuple):
-    """Entries `first … last` lie in the extent at `location`."""
-
     ledger_id: int
     first: int
     last: int
@@ -61,36 +55,33 @@ class IndexedExtent(NamedTuple):
 
 
 class LedgerIndex(Protocol):
-    """An index. Writes come from one thread at a time; reads from any thread."""
+    """Writes come from one thread at a time; reads from any thread."""
 
     @property
     def covered(self) -> tuple[int, int] | None:
-        """(log id, offset) before which every record is indexed; None when it was never set."""
+        """Every record before it is indexed."""
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
-        """Index `runs`, all or none; a later extent replaces an earlier extent."""
+        """All or none; later extents replace earlier ones."""
 
-    def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
-        """Return the extent that holds the entry."""
+    def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None: ...
 
     def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
-        """Return the extents of a ledger that hold any of the entries `first … last`, ascending."""
+        """They hold any of the entries, ascending."""
 
     def all_runs(self) -> Iterator[IndexedExtent]:
-        """Yield every extent, by ledger and entry. Extents put meanwhile may be missing."""
+        """Extents put meanwhile may be missing."""
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        """Forget a ledger."""
+    def delete_ledger(self, ledger_id: int) -> None: ...
 
-    def flush(self) -> None:
-        """Make everything durable."""
+    def flush(self) -> None: ...
 
     def close(self) -> None:
-        """Close the files; what was not flushed may be lost."""
+        """Changes that were not flushed may be lost."""
 
 
 def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
-    """Return the parts of `old` that are left when `new` takes its entries."""
+    """Return the parts that are left when `new` takes its entries."""
     left: list[IndexedExtent] = []
     if old.first < new.first:
         left.append(old._replace(last=min(old.last, new.first - 1)))
@@ -100,12 +91,7 @@ def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
 
 
 def rocks_options() -> Options:
-    """Return RocksDB options for little memory.
-
-    An index is far below 1 % of the data, and three bookies may share a laptop. The index is
-    compressed, because neighbouring records are similar: even an index of single entries of 1 KB
-    becomes three to four times smaller.
-    """
+    """For little memory: three bookies may share a laptop."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(2 * 1024 * 1024)
@@ -116,8 +102,8 @@ def rocks_options() -> Options:
     options.set_max_log_file_size(1024 * 1024)
     options.set_stats_dump_period_sec(0)
     options.set_compression_type(DBCompressionType.zstd())
-    # The index block of a table file must fit into one of eight parts of the cache. Otherwise each
-    # lookup would read and unpack the block again.
+    # The index block must fit into one of eight parts of the cache. Otherwise each lookup would
+    # unpack it again.
     options.set_target_file_size_base(4 * 1024 * 1024)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(4 * 1024 * 1024))
@@ -127,8 +113,6 @@ def rocks_options() -> Options:
 
 
 class RocksIndex:
-    """The index in RocksDB."""
-
     def __init__(self, path: str, access: AccessType | None = None) -> None:
         self._path = path
         with self._translated("open"):
@@ -137,11 +121,10 @@ class RocksIndex:
         # Its type stub says that it is a method; it is a property.
         setattr(self._write_options, "disable_wal", True)  # noqa: B010
         self._last: dict[int, int] = {}
-        """Highest indexed entry by ledger: saves a seek for extents that only append."""
+        """Saves a seek for extents that only append."""
 
     @contextmanager
     def _translated(self, call: str) -> Iterator[None]:
-        """Turn rocksdict's bare `Exception` into `DiskFull` or `BookieIOError`."""
         try:
             yield
         except BookieIOError:
@@ -270,15 +253,13 @@ class RocksIndex:
 
 
 def link_files(path: str, folder: str) -> None:
-    """Link the files of the index at `path` into `folder`, to open them there unchanged."""
     for name in sorted(os.listdir(path)):
         if not name.startswith(_NOT_LINKED):
             os.symlink(os.path.abspath(f"{path}/{name}"), f"{folder}/{name}")
 
 
 class IndexView(RocksIndex):
-    """An index that is only read. Raises `BookieIOError` if `path` has no index or a damaged
-    one."""
+    """Raises `BookieIOError` without a good index."""
 
     def __init__(self, path: str) -> None:
         if not os.path.exists(f"{path}/CURRENT"):
@@ -297,15 +278,15 @@ class IndexView(RocksIndex):
         self._path = path
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:  # noqa: ARG002
-        """Refuse: this view only reads."""
+        """This view only reads."""
         raise BookieIOError(f"index {self._path} is opened for reading only")
 
     def delete_ledger(self, ledger_id: int) -> None:  # noqa: ARG002
-        """Refuse: this view only reads."""
+        """This view only reads."""
         raise BookieIOError(f"index {self._path} is opened for reading only")
 
     def flush(self) -> None:
-        """Do nothing: nothing was put."""
+        """Nothing was put."""
 
     def close(self) -> None:
         super().close()

@@ -1,8 +1,7 @@
-"""Read a sealed entry log back, slice by slice, and find what the index still points to. Blocking.
+"""Read a sealed entry log back, and find what the index still points to. Blocking.
 
-Every byte between the file's header and the end of the records must belong to a record with a
-correct checksum; otherwise `DamagedRead` names the first wrong byte. The removal of a log relies on
-this: a bad header once made a live log look empty (BookKeeper #4607).
+Every byte must belong to a good record: a bad header once made a live log look empty, and removable
+(BookKeeper #4607).
 """
 
 from __future__ import annotations
@@ -30,23 +29,19 @@ from octavo.protocol.frames import ADD_IDS, LENGTH
 
 
 class Stored(NamedTuple):
-    """A record that was read back, with its frames."""
-
     record: Record
     location: Location
     frames: bytes
 
 
 class LogEnd(NamedTuple):
-    """Where the records of a log end, and the contents of its map."""
-
     offset: int
     bytes_of: dict[int, int] | None
-    """Frame bytes by ledger; None for a log that was not sealed, because its process died."""
+    """None for a log that was not sealed."""
 
 
 def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
-    """Check header, footer and map. Raises `DamagedRead` when they cannot be trusted."""
+    """Raises `DamagedRead` when the log cannot be trusted."""
     path = logs.path_of(log_id)
     header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)
     if decode_file_header(header) != log_id:
@@ -73,8 +68,7 @@ def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
 def read_slice(
     logs: EntryLogs, log_id: int, offset: int, end: int, bytes_max: int
 ) -> tuple[list[Stored], int]:
-    """Return the records from `offset` on, about `bytes_max` bytes, and where the next record
-    begins.
+    """About `bytes_max`, and where the next record begins.
 
     Raises `DamagedRead` at the first wrong byte.
     """
@@ -110,14 +104,14 @@ def _damaged(
 
 
 def live_in(index: LedgerIndex, one: Stored) -> list[IndexedExtent]:
-    """Return the index's extents that point to this very record."""
+    """They point to this very record."""
     record = one.record
     runs = index.runs(record.ledger_id, record.first_entry, record.last_entry)
     return [run for run in runs if run.location == one.location]
 
 
 def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[Extent]:
-    """Return the live entries of these records as extents. Raises `BookieIOError`."""
+    """As extents. Raises `BookieIOError`."""
     parts: list[Extent] = []
     for one in found:
         for run in live_in(index, one):
@@ -128,10 +122,7 @@ def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[Extent]:
 
 
 def cut_frames(one: Stored, first: int, last: int) -> bytes:
-    """Return the frames of entries `first … last` of a record.
-
-    Raises `BookieIOError` when the record does not hold exactly what its header says.
-    """
+    """Raises `BookieIOError` when header and frames differ."""
     record, frames = one.record, one.frames
     start = position = 0
     end = len(frames)

@@ -7,10 +7,9 @@
     body   := frame*                    add frames as they arrived, meta records among them
     meta   := length:u32 header:u32 ledger_id:i64 key:20 [value:i64]   header's version is 0x4A
 
-A block is a group commit. `offset` is where the block begins, so neither a stale block of a
-recycled file nor a misplaced block is accepted. `synced` says how far the file was known to be
-durable when the block was written. So a damaged block below the `synced` of a later block was
-acknowledged (corruption); any other damaged block was not (a torn tail). Spec:
+A block is a group commit. `offset` is where it begins, so a stale block of a recycled file is not
+accepted. `synced` says how far the file was durable when the block was written: a damaged block
+below a later block's `synced` was acknowledged (corruption), any other was not (a torn tail). Spec:
 docs/formats/journal.md.
 """
 
@@ -38,12 +37,12 @@ _CRC = struct.Struct(">I")
 META = struct.Struct(">IIq20s")
 META_VALUE = struct.Struct(">IIq20sq")
 META_VERSION = 0x4A
-"""'J': differs from 2, the version byte of an add frame."""
+"""'J' differs from 2, the version of an add frame."""
 SUFFIX = ".journal"
 
 
 class JournalDamaged(OctavoError):
-    """The journal lost acknowledged data, so the bookie must not start as if nothing happened."""
+    """Acknowledged data is lost: the bookie must not start as if nothing happened."""
 
     name = "journal-damaged"
     scope = Scope.PROCESS
@@ -57,13 +56,12 @@ class JournalVersionUnknown(JournalDamaged):
 
 class BlockKind(enum.IntEnum):
     GROUP = 1
-    """A group commit."""
     END = 2
-    """The file ends here on purpose; the next file continues."""
+    """The file ends here on purpose; the next continues."""
 
 
 class MetaOp(enum.IntEnum):
-    """Meta records: changes other than entries that must be as durable as entries."""
+    """Changes other than entries that must be as durable as entries."""
 
     FENCE = 1
     EXPLICIT_LAC = 2
@@ -80,7 +78,7 @@ class Block(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """A decoded meta record. `value` is −1 if the record has none."""
+    """`value` is −1 if the record has none."""
 
     op: MetaOp
     ledger_id: int
@@ -93,7 +91,6 @@ def file_name(file_id: int) -> str:
 
 
 def file_id_of(name: str) -> int | None:
-    """Return the id in a journal file's name; None for other files."""
     return number_in(name, SUFFIX)
 
 
@@ -121,7 +118,7 @@ def decode_file_header(data: Buffer) -> tuple[int, int]:
 def encode_block_header(
     kind: BlockKind, file_id: int, offset: int, synced: int, buffers: Sequence[Buffer]
 ) -> bytes:
-    """Encode the header of the block at `offset` whose body is the joined `buffers`."""
+    """The body is the joined `buffers`."""
     crc = body_bytes = 0
     for buffer in buffers:
         crc = crc32c(buffer, crc)
@@ -132,7 +129,7 @@ def encode_block_header(
 
 
 def decode_block_header(data: Buffer, start: int, file_id: int, offset: int) -> Block | None:
-    """Decode the block header at `data[start:]`; None if damaged, or written for another place.
+    """None if damaged, or written for another place.
 
     `offset` is where `data[start]` lies in the file. The body is not checked.
     """
@@ -152,7 +149,7 @@ def decode_block_header(data: Buffer, start: int, file_id: int, offset: int) -> 
 
 
 def body_is_good(block: Block, body: Buffer) -> bool:
-    """Whether `body` is complete and matches the block's checksum."""
+    """Complete, and with the block's checksum."""
     return len(body) == block.body_bytes and crc32c(body) == block.body_crc
 
 
@@ -164,7 +161,7 @@ def encode_meta(op: MetaOp, ledger_id: int, key: bytes, value: int | None = None
 
 
 def decode_meta(body: Buffer, start: int) -> Meta:
-    """Decode the meta record at `body[start:]` of a good block. Raises `JournalDamaged`."""
+    """Raises `JournalDamaged`."""
     length, head, ledger_id, key = META.unpack_from(body, start)
     try:
         op = MetaOp(head >> 16 & 0xFF)

@@ -1,32 +1,21 @@
 """The journal: group commit. Appends reported durable survive a crash, in order.
 
-`Journals` holds all journals of a bookie, each with its own folder, thread and group commits. A
-ledger's journal follows from its id and the number of journals (`journal_of`), so everything about
-a ledger stands in a single journal, in order. Between ledgers no order is promised. Journals do not
-wait for each other, but a failed sync in one of them stops all.
+A ledger's journal follows from its id (`journal_of`), so everything about a ledger stands in one
+journal, in order. Journals do not wait for each other.
 
-`Journal.append` queues buffers. A single executor call at a time writes everything that waits as
-one block, with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is
-no artificial delay: a lone add waits for a single sync, and the busier the bookie, the larger the
-groups. Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails only one
-group. `SyncFailed` is final, because the kernel may have dropped the pages: from then on nothing is
-reported durable, and the process must end.
+One executor call at a time writes everything that waits as one block, with one `pwritev` and one
+`fdatasync`, while the loop gathers the next group. There is no artificial delay: a lone add waits
+for one sync, and the busier the bookie, the larger the groups. `DiskFull` fails one group.
+`SyncFailed` is final, because the kernel may have dropped the pages: nothing is reported durable
+any more.
 
 A *deferred* append is reported when it is written: reads may find it, and a power failure may take
-it back. A group with only deferred appends is not synced. The next append that is not deferred,
-even an empty append, syncs everything written before (`Journals.settled`). So does the end of a
-file.
+it back. The next append that is not deferred, even an empty one, syncs everything written before.
 
-`JournalQueue` keeps the waiting appends in a fair order. Adds wait in lanes, one lane for each
-connection. A lane that was empty goes first; busy lanes take turns by bytes. So a client that sends
-little waits only for the current group, not for the queues of busy clients. Within a lane the order
-of arrival holds. An append without a lane (a fence, a deletion) keeps its place between earlier and
-later appends of all lanes. So an add that was admitted before a fence is never reported after the
-fence.
-
-`Journals.durable_positions` has one `Position` for each journal, all read in one step of the loop.
-Everything before these positions is durable and has been reported. Relies on format.py for bytes
-and on disk/files.py for calls.
+Each connection has a lane of waiting adds. A lane that was empty goes first; busy lanes take turns
+by bytes, so a client that sends little waits only for the current group. An append without a lane
+(a fence, a deletion) keeps its place among all lanes: an add that was admitted before a fence is
+never reported after it.
 """
 
 from __future__ import annotations
@@ -59,11 +48,11 @@ Durable = Callable[[BaseException | None], None]
 SPARE = "journal.spare"
 """An old file that is kept to be used again."""
 _GROUP_APPENDS_MAX = 1024
-"""Appends in a group. Their callbacks run in a single turn of the loop; more would delay others."""
+"""Their callbacks run in a single turn of the loop."""
 _JOIN_BELOW_BYTES = 4096
-"""Buffers shorter on average are joined before the write: copying costs less than many iovecs."""
+"""Joining short buffers costs less than many iovecs."""
 QUANTUM_BYTES = 64 * 1024
-"""Bytes that a lane may write in its turn; a longer item waits for more turns."""
+"""Bytes that a lane may write in its turn."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 
@@ -71,7 +60,7 @@ T = TypeVar("T")
 
 
 class JournalWriter:
-    """The files of a journal, one block after another. Blocking; one caller at a time."""
+    """The files of a journal. Blocking; one caller at a time."""
 
     def __init__(
         self,
@@ -94,17 +83,17 @@ class JournalWriter:
         self._synced = 0
         self._reserved = 0
         self._next_has_its_name = False
-        """Whether `open` failed at the rename: the next file may exist under its final name, so the
-        current file must not be written any more."""
+        """`open` failed at the rename: the next file may exist, so the current file must not be
+        written any more.
+        """
         self.short_of_space = False
 
     def open(self, file_id: int) -> None:
         """Begin file `file_id`: header and directory are durable on return.
 
-        If there is a spare file, it becomes the new file: disk blocks that were written before sync
-        a third faster than new ones, and need no space on a full disk. Journal blocks in the spare
-        file have another file id, so a replay ignores them. The header is durable before the file
-        gets its final name.
+        A spare file becomes the new file: its blocks sync a third faster than new ones, and need no
+        space on a full disk. Its old blocks have another file id, so a replay ignores them. The
+        header is durable before the file gets its name.
         """
         spare, path = f"{self._directory}/{SPARE}", f"{self._directory}/{file_name(file_id)}"
         file = self._disk.open(spare, create=not self._disk.exists(spare), write=True)
@@ -128,8 +117,7 @@ class JournalWriter:
         self._next_has_its_name = False
 
     def write(self, buffers: list[bytes], length: int, sync: bool = True) -> None:
-        """Append a block of `length` body bytes; durable on return, if `sync` is true and syncs are
-        not switched off."""
+        """Durable on return, if `sync` is true and syncs are not switched off."""
         if len(buffers) > 1 and length < _JOIN_BELOW_BYTES * len(buffers):
             buffers = [b"".join(buffers)]
         is_long = self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max
@@ -138,7 +126,7 @@ class JournalWriter:
                 self.roll()
             except DiskFull:
                 if self._next_has_its_name:
-                    raise  # the next file may exist, so a replay needs the old file's END block
+                    raise  # a replay would need the old file's END block
                 self.short_of_space = True  # continue in the old file's margin, over its END block
         file = self._file
         assert file is not None
@@ -153,7 +141,7 @@ class JournalWriter:
         self.offset = end
 
     def _reserve_for(self, file: File, end: int) -> None:
-        """Reserve room up to `end` and a margin. Raises `DiskFull` only when `end` does not fit.
+        """Raises `DiskFull` only when `end` does not fit.
 
         If only the margin does not fit, `short_of_space` becomes true. Then ordinary adds are
         refused, so that the reserved room is left for fences and recovery (BookKeeper #208).
@@ -173,7 +161,7 @@ class JournalWriter:
             self.short_of_space = False
 
     def remove_below(self, file_id: int) -> None:
-        """Remove the files before `file_id`; keep a file of full length as the spare."""
+        """Keep a file of full length as the spare."""
         directory, disk = self._directory, self._disk
         old = [found for found in journal_files(disk, directory) if found < file_id]
         spare = f"{directory}/{SPARE}"
@@ -194,29 +182,26 @@ class JournalWriter:
             file.close()
 
     def roll(self) -> None:
-        """Seal the file with an END block and begin the next file."""
         self.seal()
         self.open(self.file_id + 1)
 
     def seal(self) -> None:
-        """Write the END block and sync. The next `write` needs a new file."""
+        """The next `write` needs a new file."""
         assert self._file is not None
         seal_file(self._file, self.file_id, self.offset)
         self._synced = self.offset
 
     @property
     def is_behind(self) -> bool:
-        """Whether syncs are on and some written bytes are not durable yet."""
         return self._sync and self._synced < self.offset
 
     def sync(self) -> None:
-        """Make everything written durable, even if syncs are switched off."""
+        """Even if syncs are switched off."""
         assert self._file is not None
         self._file.datasync()
         self._synced = self.offset
 
     def reserve(self) -> None:
-        """Try again to reserve the margin. Raises `DiskFull`."""
         assert self._file is not None
         wanted = max(self._reserved, self.offset + self._preallocate_bytes)
         self._file.preallocate(wanted)
@@ -230,8 +215,6 @@ class JournalWriter:
 
 
 class _Lane(Generic[T]):
-    """The waiting items of a connection."""
-
     __slots__ = ("credit_bytes", "items")
 
     def __init__(self) -> None:
@@ -240,7 +223,7 @@ class _Lane(Generic[T]):
 
 
 class _Stretch(Generic[T]):
-    """The lanes of all items that were queued between two items without a lane."""
+    """The items queued between two items without a lane."""
 
     __slots__ = ("_lanes", "_new", "_old")
 
@@ -257,7 +240,7 @@ class _Stretch(Generic[T]):
         lane.items.append((item, size))
 
     def next(self) -> tuple[Hashable, _Lane[T]] | None:
-        """Return the lane whose turn it is; None when nothing waits."""
+        """The lane whose turn it is; None when nothing waits."""
         while True:
             turns = self._new or self._old
             if not turns:
@@ -277,21 +260,18 @@ class _Stretch(Generic[T]):
 
 
 class JournalQueue(Generic[T]):
-    """Items with their sizes, in a fair order."""
-
     def __init__(self) -> None:
         self._stretches: deque[_Stretch[T] | tuple[T, int]] = deque()
         self._count = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"items": self._count}
 
     def __len__(self) -> int:
         return self._count
 
     def push(self, item: T, size: int, lane: Hashable | None) -> None:
-        """Queue an item in its lane, or after everything queued so far if it has no lane."""
+        """Without a lane, after everything queued so far."""
         self._count += 1
         if lane is None:
             self._stretches.append((item, size))
@@ -303,7 +283,7 @@ class JournalQueue(Generic[T]):
         last.push(item, size, lane)
 
     def pop(self, bytes_max: int) -> T | None:
-        """Return the next item; None if there is none, or if it is longer than `bytes_max`."""
+        """None if there is no item, or if it is longer than `bytes_max`."""
         while self._stretches:
             first = self._stretches[0]
             if not isinstance(first, _Stretch):
@@ -331,8 +311,6 @@ class JournalQueue(Generic[T]):
 
 
 class _Append(NamedTuple):
-    """An append that waits for its group."""
-
     buffers: list[bytes]
     length: int
     done: Durable
@@ -361,20 +339,17 @@ class Journal:
         self._scheduled = False
         self._dead: BaseException | None = None
         self.pending_bytes = 0
-        """Bytes queued or being written: not yet reported."""
+        """Queued or being written: not yet reported."""
         self.written_bytes = 0
-        """Bytes written since the start."""
         self.pending_buffers = 0
-        """Buffers queued or being written: not yet reported."""
+        """Queued or being written: not yet reported."""
         self.durable_position = Position(writer.file_id, writer.offset)
-        """Everything before this position is durable and has been reported."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.pending_bytes, "buffers": self.pending_buffers}
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
+        """Name work that could run; empty when there is none."""
         works = self._committer is not None or self._scheduled
         return "appends wait for no committer" if self._queue and not works else ""
 
@@ -387,12 +362,10 @@ class Journal:
         *,
         deferred: bool = False,
     ) -> None:
-        """Queue `buffers` of `length` bytes; call `done` when they are durable, or written if
-        `deferred`.
+        """Call `done` when the buffers are durable, or written if `deferred`.
 
-        Lanes take turns. An append without a lane comes after everything queued earlier. An append
-        without bytes is reported when all appends reported earlier are durable; a full disk does
-        not fail it.
+        An append without bytes is reported when all appends reported earlier are durable; a full
+        disk does not fail it.
         """
         if self._dead is not None:
             self._loop.call_soon(done, self._dead)
@@ -412,9 +385,9 @@ class Journal:
                 await self.synced()
 
     def synced(self) -> asyncio.Future[None]:
-        """Return a future that ends when everything appended so far is durable or refused.
+        """Ends when everything appended so far is durable or refused.
 
-        It ends with an error when the journal has stopped.
+        With an error when the journal has stopped.
         """
         future: asyncio.Future[None] = self._loop.create_future()
 
@@ -431,7 +404,7 @@ class Journal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a deferred append was reported that is not durable yet."""
+        """A deferred append was reported that is not durable yet."""
         return self._dead is None and self._writer.is_behind
 
     async def sync(self) -> None:
@@ -439,25 +412,22 @@ class Journal:
         await self._loop.run_in_executor(self._executor, self._writer.sync)
 
     async def reserve(self) -> None:
-        """Try again to reserve room ahead. Raises `DiskFull`."""
         await self._loop.run_in_executor(self._executor, self._writer.reserve)
 
     async def remove_below(self, file_id: int) -> None:
-        """Remove the files before `file_id`: the mark has passed them."""
         await self._loop.run_in_executor(self._executor, self._writer.remove_below, file_id)
 
     @property
     def short_of_space(self) -> bool:
-        """Whether the disk refused to reserve room ahead: ordinary adds should be refused."""
+        """The disk refused to reserve room: refuse ordinary adds."""
         return self._writer.short_of_space
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing is reported durable any more."""
         return self._dead is not None
 
     def stop(self, error: BaseException) -> None:
-        """Fail all waiting and future appends with `error`."""
+        """Fail all waiting and future appends."""
         if self._dead is not None:
             return
         self._dead = error
@@ -467,7 +437,7 @@ class Journal:
             item.done(error)
 
     async def close(self) -> None:
-        """Report everything queued, then close the file."""
+        """Report everything queued before."""
         await self.drain()
         await self._loop.run_in_executor(self._executor, self._writer.close)
 
@@ -501,8 +471,8 @@ class Journal:
             buffers += item.buffers
             length += item.length
             group.append(item)
-        # Deferred appends are reported after the write, the others after the sync. In a group with
-        # both, the sync is a separate call, so that deferred appends do not wait for it.
+        # In a group with both, the sync is a separate call, so that deferred appends do not wait
+        # for it.
         early = [item for item in group if item.deferred]
         late = [item for item in group if not item.deferred]
         full: BaseException | None = None
@@ -521,8 +491,7 @@ class Journal:
         self._report(late, full)
 
     async def _try(self, call: Callable[..., None], *args: Any) -> DiskError | None:
-        """Make a call on the thread. Return an error that fails only this group; after any other
-        error, stop the journal."""
+        """Return an error that fails only this group; after any other error, stop the journal."""
         try:
             await self._loop.run_in_executor(self._executor, call, *args)
         except Exception as error:
@@ -532,8 +501,7 @@ class Journal:
         return None
 
     def _report(self, group: list[_Append], full: BaseException | None) -> None:
-        """Report a group. A failed write fails the appends with bytes, a stopped journal all of
-        them."""
+        """A failed write fails the appends with bytes, a stopped journal all of them."""
         self.pending_bytes -= sum([item.length for item in group])
         self.pending_buffers -= sum([len(item.buffers) for item in group])
         for item in group:
@@ -547,10 +515,10 @@ class Journal:
 
 
 def journal_of(ledger_id: int, count: int) -> int:
-    """Return which of `count` journals holds a ledger. Part of the format: docs/formats/journal.md.
+    """Part of the format: docs/formats/journal.md.
 
-    Ledger ids are drawn in sequence, and often in a pattern (a data ledger, then a state ledger).
-    Multiplication by the golden ratio spreads them evenly.
+    Ledger ids often come in a pattern (a data ledger, then a state ledger). Multiplication by the
+    golden ratio spreads them evenly.
     """
     return (ledger_id * _GOLDEN & _MASK) * count >> 64
 
@@ -574,16 +542,12 @@ class Journals:
             await self.of(ledger_id).synced()
 
     async def catch_up(self) -> None:
-        """Sync the deferred appends that were reported before they were durable.
-
-        Raises the error that has stopped a journal.
-        """
         behind = [journal.synced() for journal in self._all if journal.is_behind]
         if behind:
             await _all_of(behind)
 
     def split(self, batches: Sequence[AddBatch]) -> Iterator[tuple[Journal, Sequence[AddBatch]]]:
-        """Yield each journal with those `batches` that belong to it, in order."""
+        """Yield each journal with its `batches`, in order."""
         parts: dict[int, list[AddBatch]] = {}
         for batch in batches:
             parts.setdefault(journal_of(batch.ledger_id, len(self._all)), []).append(batch)
@@ -595,46 +559,40 @@ class Journals:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes written since the start."""
+        """Since the start."""
         return sum(journal.written_bytes for journal in self._all)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes queued or being written: not yet reported."""
         if self.only is not None:
             return self.only.pending_bytes
         return sum([journal.pending_bytes for journal in self._all])
 
     @property
     def pending_buffers(self) -> int:
-        """Buffers queued or being written: not yet reported."""
         return sum([journal.pending_buffers for journal in self._all])
 
     @property
     def durable_positions(self) -> tuple[Position, ...]:
-        """Everything before these positions is durable and has been reported."""
         return tuple([journal.durable_position for journal in self._all])
 
     async def drain(self) -> None:
-        """Wait until everything queued has been reported and is durable."""
         await _all_of([journal.drain() for journal in self._all])
 
     async def reserve(self) -> None:
-        """Try again to reserve room ahead in all journals. Raises `DiskFull`."""
+        """Try again to reserve room ahead. Raises `DiskFull`."""
         await _all_of([journal.reserve() for journal in self._all])
 
     async def remove_below(self, positions: Sequence[Position]) -> None:
-        """Remove the files before `positions`: the mark has passed them."""
+        """The mark has passed these files."""
         for journal, position in zip(self._all, positions, strict=True):
             await journal.remove_below(position.file_id)
 
     def stop(self, error: BaseException) -> None:
-        """Stop all journals."""
         for journal in self._all:
             journal.stop(error)
 
     async def close(self) -> None:
-        """Report everything queued, then close the files."""
         await _all_of([journal.close() for journal in self._all])
 
 
@@ -646,7 +604,7 @@ def drive(
     on_fatal: Callable[[BaseException], None],
     stats: WriteStats,
 ) -> Journals:
-    """Return the journals of these writers, each with its thread."""
+    """Give the journal of each writer its thread."""
     return Journals(
         [
             Journal(
@@ -663,7 +621,7 @@ def drive(
 
 
 async def _all_of(works: Sequence[object]) -> None:
-    """Wait for all, then raise the first error, if any."""
+    """Wait for all, then raise the first error."""
     results = await asyncio.gather(*works, return_exceptions=True)  # type: ignore[call-overload]
     for result in results:
         if isinstance(result, BaseException):

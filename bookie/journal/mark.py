@@ -1,16 +1,13 @@
 """The journal mark: up to where the journals are also in the entry logs and the ledger state.
 
-The mark is a small file in every ledger folder, replaced atomically. It holds a position for each
-journal folder, in the order of the settings. Entries before these positions are in the entry logs
-before (`log_id`, `log_offset`); fences, keys and LACs are in the ledger state before (`state_id`,
-`state_offset`). The index may be behind the mark; a start completes it from the logs.
+It is a small file in every ledger folder, replaced atomically. Entries before its journal positions
+are in the entry logs before (`log_id`, `log_offset`); fences, keys and LACs in the ledger state
+before (`state_id`, `state_offset`). The index may be behind; a start completes it from the logs.
 
-Marks are compared component by component (`covers`), and no component ever moves back. Two marks of
-which neither covers the other have no order; an invented order would skip a flush (BookKeeper
-#4844) or go back (#4105). So `Mark` has no `<`. The highest readable copy counts (#3329: a mark
-written to a single folder lost entries). A copy that cannot be read is ignored: an older mark only
-means more replay, and replay is idempotent. Copies that contradict each other, and a copy of a
-later version, are refused. Spec: docs/formats/mark.md.
+No component ever moves back. Two marks of which neither covers the other have no order: an invented
+order would skip a flush (BookKeeper #4844) or go back (#4105). The highest readable copy counts
+(#3329: a mark in a single folder lost entries); an older mark only means more replay. Copies that
+contradict each other, and a copy of a later version, are refused. Spec: docs/formats/mark.md.
 
     file     := "OctvMark" version:u32 journals:u32 log_id:u64 log_offset:u64 state_id:u64
                 state_offset:u64 position{journals} crc32c:u32
@@ -48,7 +45,7 @@ class MarkRefused(OctavoError):
 
 
 class Position(NamedTuple):
-    """A place in a journal; (0, 0) is before its first file."""
+    """(0, 0) is before the journal's first file."""
 
     file_id: int
     offset: int
@@ -59,17 +56,15 @@ NOWHERE = Position(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Everything before `journals` is in the entry logs and the ledger state, before their
-    positions. Compare with `covers`."""
+    """Compare with `covers`."""
 
     journals: tuple[Position, ...]
-    """A position for each journal folder, in the order of the settings."""
     log_id: int = 0
     log_offset: int = 0
     state_id: int = 0
     state_offset: int = 0
     folders: tuple[str, ...] = ()
-    """The journal folders; empty for a mark of version 1, which does not name them."""
+    """The journal folders; empty in version 1, which does not name them."""
 
     @property
     def log_position(self) -> tuple[int, int]:
@@ -82,7 +77,7 @@ class Mark:
         return self.state_id, self.state_offset
 
     def covers(self, other: Mark) -> bool:
-        """Whether this mark is at or after `other` in every component, for the same journals."""
+        """At or after `other` in every component, for the same journals."""
         return (
             len(self.journals) == len(other.journals)
             and all(mine >= its for mine, its in zip(self.journals, other.journals, strict=True))
@@ -92,7 +87,7 @@ class Mark:
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """Encode the whole file, in version 2."""
+    """The whole file, in version 2."""
     assert len(mark.folders) == len(mark.journals) > 0
     front = _HEAD.pack(
         _MAGIC, VERSION, len(mark.journals), *mark.log_position, *mark.state_position
@@ -104,9 +99,9 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark | None:
-    """Decode the mark; None when the bytes are not a good copy.
+    """None when it is not a good copy.
 
-    Raises `MarkRefused`, without the file's name, for a good copy of an unknown version.
+    Raises `MarkRefused` for a good copy of an unknown version.
     """
     if len(data) < _FRONT.size + _CRC.size:
         return None
@@ -152,7 +147,7 @@ def _decode_version_2(data: bytes) -> Mark | None:
 
 
 def read_mark(disk: Disk, directories: Sequence[str]) -> Mark | None:
-    """Return the highest readable copy; None when there is none. Raises `MarkRefused`."""
+    """The highest readable copy, if any. Raises `MarkRefused`."""
     highest: tuple[str, Mark] | None = None
     for directory in directories:
         path = f"{directory}/{NAME}"
@@ -184,11 +179,11 @@ def _read_copy(disk: Disk, path: str) -> Mark | None:
 
 
 def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
-    """Raise `MarkRefused` when the mark belongs to other journals than those configured.
+    """Raise `MarkRefused` when the mark belongs to other journals.
 
-    A ledger's journal follows from its id and the number of journals. With another list of folders
-    a start would look in the wrong journal for entries that are not flushed. Folders with new names
-    in the same order pass: the cookie decides whether a bookie may move.
+    A ledger's journal follows from the number of journals: with another list a start would look in
+    the wrong journal. New names in the same order pass: the cookie decides whether a bookie may
+    move.
     """
     if mark is None:
         return
@@ -208,6 +203,6 @@ def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
 
 
 def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
-    """Replace the mark in every folder; durable on return."""
+    """In every folder; durable on return."""
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", encode_mark(mark))

@@ -1,14 +1,9 @@
 """Read a journal back after a crash: good blocks in order, a torn tail cut, damage refused.
 
-At each position there are three outcomes. The block is good; or the journal ends there, and nothing
-that follows was acknowledged; or acknowledged data is lost, and `JournalDamaged` names the file and
-the range. Nothing is ever skipped silently (BookKeeper #4659: a journal without checksums takes
-damage for the end). When the operator has accepted losses, the reader notes each loss in `lost`
-instead of raising, and reads every good block around the loss. Relies on format.py.
-
-`block_at` and `blocks_behind` walk over the blocks of a file, for this reader and for `octavo
-inspect`, which continues where this reader stops. `records_of` splits a block into batches of add
-frames, and meta records.
+A block is good; or the journal ends there, and later bytes were not acknowledged; or acknowledged
+data is lost, and `JournalDamaged` names the range. Nothing is skipped silently (BookKeeper #4659: a
+journal without checksums takes damage for the end). When the operator has accepted losses, each is
+noted in `lost`, and every good block around it is read.
 """
 
 from __future__ import annotations
@@ -51,26 +46,24 @@ _FIRST_FILE = 1
 _ADD = ADD_HEADER >> 16
 _RECOVERY = int(Flag.RECOVERY_ADD)
 _SAME_BYTES = ADD_IDS.size - 8
-"""The part of an add frame that is the same in a whole batch: everything before the entry id."""
+"""Everything before the entry id is the same in a whole batch."""
 
 
 class JournalEnd(NamedTuple):
-    """Where the last good block of a journal file ends: the place of the END block."""
+    """The end of a file's last good block: the place of the END block."""
 
     file_id: int
     offset: int
 
 
 class GoodBlock(NamedTuple):
-    """A checked group commit."""
-
     file_id: int
     end: int
     body: bytes
 
 
 class JournalReader:
-    """Reads the journal files of `directory`, from `mark` on. Blocking.
+    """Reads the journal files from `mark` on. Blocking.
 
     `mark` is None when there is no readable mark.
     """
@@ -86,10 +79,10 @@ class JournalReader:
         self.end: JournalEnd | None = None
         """Set after the last block; None when there is no file."""
         self.lost: dict[tuple[str, int], Loss] = {}
-        """The losses found, by path and offset; only with `accept_loss`."""
+        """By path and offset; only with `accept_loss`."""
 
     def is_whole(self) -> bool:
-        """Whether the files hold everything that is not before the mark. Raises `JournalDamaged`.
+        """The files hold everything that is not before the mark. Raises `JournalDamaged`.
 
         False when the mark is lost and the first file is gone, or when a loss was accepted.
         """
@@ -97,23 +90,19 @@ class JournalReader:
         return not self.lost and (self.mark is not None or self.files[:1] == [_FIRST_FILE])
 
     def begins(self) -> Position:
-        """Return where `blocks` begins: at the mark, or before the first file."""
+        """At the mark, or before the first file."""
         if self.mark is not None:
             return self.mark
         return Position(self.files[0], 0) if self.files else NOWHERE
 
     def survey(self) -> list[Loss]:
-        """If losses are accepted, find all of them before anything is changed."""
+        """If losses are accepted, find all before anything is changed."""
         if self._accept_loss:
             for _ in self.blocks():
                 pass
         return list(self.lost.values())
 
     def prove(self) -> None:
-        """Check every block, before a start cuts the same entries from the entry logs.
-
-        Raises `JournalDamaged`.
-        """
         for _ in self.blocks():
             pass
 
@@ -125,8 +114,7 @@ class JournalReader:
         self.lost.setdefault((path, offset), loss)
 
     def blocks(self) -> Iterator[GoodBlock]:
-        """Yield every good block after the mark, in order. Raises `JournalDamaged`,
-        `SyncFailed`."""
+        """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
         for file_id in self._files_to_read():
             path = f"{self.directory}/{file_name(file_id)}"
             last = file_id == self.files[-1]
@@ -139,12 +127,10 @@ class JournalReader:
                 file.close()
 
     def seal(self) -> int:
-        """End the last file after its last good block, so that a newer file may follow; return its
-        id.
+        """End the last file after its last good block; return its id.
 
-        Call this only after `blocks` has ended. Without a file, return the mark's file id, or 0. An
-        END block that is already there is written again: it may be only in the page cache, if the
-        previous process died before the sync or the sync failed.
+        Only after `blocks` has ended. Without a file, return the mark's file id, or 0. An END block
+        that is there is written again: it may be only in the page cache.
         """
         if self.end is None:
             return self.mark.file_id if self.mark is not None else 0
@@ -230,8 +216,8 @@ class JournalReader:
     ) -> int | None:
         """Note the loss of a bad block that was acknowledged; return where good blocks continue.
 
-        Later blocks or files prove that it was acknowledged. Return None at the journal's end, and
-        when no good block follows in this file. Raises `JournalDamaged`.
+        Later blocks or files prove that it was acknowledged. None: the journal's end, or no good
+        block follows in this file. Raises `JournalDamaged`.
         """
         good = _later_block(file, file_id, bad, size)
         if good is None and last:
@@ -251,10 +237,9 @@ class JournalReader:
 def block_at(
     file: File, file_id: int, offset: int, body_bytes_max: int = sys.maxsize
 ) -> tuple[Block | None, bytes]:
-    """Return header and body of the block at `offset` of journal file `file_id`.
+    """The header is None when it is damaged.
 
-    The header is None when it is damaged. The caller checks the body by `body_is_good`. A body
-    longer than `body_bytes_max` is not read.
+    The caller checks the body by `body_is_good`. A body longer than `body_bytes_max` is not read.
     """
     block = decode_block_header(file.pread(BLOCK_HEADER_BYTES, offset), 0, file_id, offset)
     if block is None or block.body_bytes > body_bytes_max:
@@ -263,10 +248,7 @@ def block_at(
 
 
 def blocks_behind(file: File, file_id: int, start: int, size: int) -> Iterator[Block]:
-    """Yield every block after `start` that has a good header, whatever lies in between.
-
-    Reads the bytes up to `size` once.
-    """
+    """Every block after `start` that has a good header, whatever lies in between."""
     keep = BLOCK_HEADER_BYTES - 1
     position = start + 1
     while position < size:
@@ -283,25 +265,24 @@ def blocks_behind(file: File, file_id: int, start: int, size: int) -> Iterator[B
 
 
 def _later_block(file: File, file_id: int, bad: int, size: int) -> int | None:
-    """Return the first block written after the bad block was durable; None if there is none."""
+    """The first block written after the bad block was durable."""
     later = blocks_behind(file, file_id, bad, size)
     return next((block.offset for block in later if block.synced > bad), None)
 
 
 def seal_file(file: File, file_id: int, offset: int) -> None:
-    """Write and sync an END block at `offset`: what follows does not belong to the journal."""
+    """Bytes after the END block do not belong to the journal."""
     file.pwritev([encode_block_header(BlockKind.END, file_id, offset, offset, ())], offset)
     file.datasync()
 
 
 def journal_files(disk: Disk, directory: str) -> list[int]:
-    """Return the ids of the journal files in `directory`, ascending."""
+    """Ascending ids."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
 
 
 def records_of(body: bytes) -> Iterator[AddBatch | Meta]:
-    """Yield the records of a good block's body, in order. Raises `JournalDamaged`."""
     position, end = 0, len(body)
     while position < end:
         try:
@@ -314,7 +295,7 @@ def records_of(body: bytes) -> Iterator[AddBatch | Meta]:
 
 
 def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
-    """Return the record at `start`, and its end. Raises `JournalDamaged`, `struct.error`."""
+    """Return the record and its end. Raises `JournalDamaged`, `struct.error`."""
     length, head = PREFIX.unpack_from(body, start)
     if head >> 16 == _ADD:
         return _next_batch(body, start)
@@ -324,7 +305,7 @@ def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
 
 
 def _next_batch(body: bytes, start: int) -> tuple[AddBatch, int]:
-    """Return the longest batch of consecutive adds from `start`, and its end."""
+    """Return the longest batch of consecutive adds, and its end."""
     length, head, key, ledger_id, first = ADD_IDS.unpack_from(body, start)
     same_length, end = True, len(body)
     count = _alike(body, start, 4 + length)
@@ -349,9 +330,9 @@ def _next_batch(body: bytes, start: int) -> tuple[AddBatch, int]:
 
 
 def _alike(body: bytes, start: int, frame_bytes: int) -> int:
-    """Count the frames from `start` on, at least one, that differ only in ascending entry ids.
+    """Count the frames that differ only in ascending entry ids.
 
-    Most frames do, and a start after a crash reads many of them, so this must be fast.
+    A start after a crash reads many, so this must be fast.
     """
     room = (len(body) - start) // frame_bytes
     if room < 2 or frame_bytes < ADD_IDS.size:

@@ -1,8 +1,7 @@
-"""The thread of a journal: it runs commit after commit, with a short way back to the loop.
+"""The thread of a journal, with a short way back to the loop.
 
-In a thread pool the answer passes through another future, a condition and two callbacks before it
-reaches the loop. That takes 25 of the 290 µs of processor time that a bookie spends on a commit of
-a single entry. This thread calls the loop itself (docs/performance.md, B4).
+A thread pool takes 25 of the 290 µs of processor time that a commit of a single entry costs; this
+thread calls the loop itself (docs/performance.md, B4).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[..., Any],
 
 
 class JournalThread(Executor):
-    """A thread that makes calls in order, for `loop.run_in_executor`."""
+    """Makes calls in order, for `loop.run_in_executor`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,7 +31,7 @@ class JournalThread(Executor):
     def submit(  # type: ignore[override]
         self, call: Callable[..., T], /, *args: Any
     ) -> asyncio.Future[T]:
-        """Queue a call; the future belongs to the running loop, and `run_in_executor` passes it on.
+        """The future belongs to the running loop.
 
         A call that is cancelled before its turn is not made. Raises `RuntimeError` after
         `shutdown`.
@@ -49,7 +48,7 @@ class JournalThread(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Take no more calls; calls in the queue are still made."""
+        """Calls in the queue are still made."""
         self._shutdown = True
         self._jobs.put(None)
         if wait and self._thread is not None:

@@ -1,15 +1,11 @@
 """Admit adds, fence, take explicit LACs and delete ledgers; all of these are journaled.
 
-All rules in one place:
-
-- The first key seen is the ledger's key; a caller with another key can neither write nor fence.
+- The first key seen is the ledger's key; a caller with another can neither write nor fence.
 - A fence holds from the call on, and is durable before it is answered. In the journal it comes
   after the adds that were admitted earlier, so these are answered first (P23–P25).
 - A deleted ledger never takes an add again (BookKeeper #4462).
-- A change is in memory by the time the journal reports its record, never later: a checkpoint that
-  moves the mark past the record must find the change.
-
-`LacWatches` parks readers that wait for a LAC.
+- A change is in memory when the journal reports its record: a checkpoint that moves the mark past
+  the record must find it.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ _LAC_AT = ADD_PREFIX_BYTES + 16
 
 
 class LedgerControl:
-    """The ledgers' states and the changes to them. Used on the loop only."""
+    """Used on the loop only."""
 
     def __init__(
         self,
@@ -63,7 +59,7 @@ class LedgerControl:
         self.ledger_admission = LedgerAdmission(states, unlisted_max)
         """Decides whether a ledger that is new here may begin."""
         self.limbo = limbo or Limbo()
-        """The ledgers of which this bookie may have lost data; it must deny nothing about them."""
+        """This bookie must deny nothing about these ledgers."""
         self._on_deleted = on_deleted
         self._journals = journals
         self._fences: dict[int, asyncio.Future[None]] = {}
@@ -73,11 +69,10 @@ class LedgerControl:
         self._watches = LacWatches()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"fences": len(self._fences), "deletions": len(self._deletions)}
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
+        """Name work that could run; empty when there is none."""
         for ledger_id, lowest in self._watches.lowest().items():
             state = self._states.get(ledger_id)
             if state is not None and state.last_add_confirmed > lowest:
@@ -87,7 +82,7 @@ class LedgerControl:
     # Adds
 
     def admit(self, batch: AddBatch, *, read_only: bool) -> Code | None:
-        """Decide whether a batch may be journaled; if so, create the ledger's state if needed.
+        """Decide whether a batch may be journaled; create the ledger's state if needed.
 
         None means yes, but some entries may be here already: see write/duplicate_adds.py.
         """
@@ -107,7 +102,7 @@ class LedgerControl:
         return _OK if first > reached else None
 
     def admission(self, batch: AddBatch, *, read_only: bool) -> Code:
-        """Decide whether a batch may be journaled, a repeated batch or a new one."""
+        """Whether a batch, repeated or new, may be journaled."""
         state = self._states.get(batch.ledger_id)
         limbo = self.limbo
         unsure = batch.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
@@ -116,8 +111,7 @@ class LedgerControl:
         return ledger_rules.admission(state, batch, read_only=read_only, unsure=unsure)
 
     def stored(self, batch: AddBatch) -> bool:
-        """Note last entry and LAC of a durable batch; return False if the ledger was deleted
-        meanwhile."""
+        """Note a durable batch; False if the ledger was deleted meanwhile."""
         ledger_id = batch.ledger_id
         state = self._states.get(ledger_id)
         if state is None or state.deleted:
@@ -130,8 +124,7 @@ class LedgerControl:
     # Queries
 
     def known(self, ledger_id: int) -> LedgerState:
-        """Return the state of a ledger. Without a state, raises `NoSuchLedger` or (in limbo)
-        `UnknownState`."""
+        """Without a state, raises `NoSuchLedger` or (in limbo) `UnknownState`."""
         state = self._states.get(ledger_id)
         if state is None:
             self.require_certain(ledger_id, "knows the ledger")
@@ -150,16 +143,15 @@ class LedgerControl:
             )
 
     def sure(self, ledger_id: int, what: str) -> LedgerState:
-        """Like `known`, for answers that lost data could make too low: also raises `UnknownState`
-        in limbo."""
+        """Like `known`, for answers that lost data could make too low: in limbo `UnknownState`."""
         state = self.known(ledger_id)
         self.require_certain(ledger_id, what)
         return state
 
     def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
-        """Return the highest LAC seen, explicit or in an entry. Raises like `known`.
+        """The highest LAC seen, explicit or in an entry. Raises like `known`.
 
-        In limbo, a caller gets an answer only if it gives `after` and the LAC is above that.
+        In limbo, only a LAC above `after` is returned.
         """
         lac = self.known(ledger_id).last_add_confirmed
         if after is None or lac <= after:
@@ -167,12 +159,14 @@ class LedgerControl:
         return lac
 
     def last_entry(self, ledger_id: int) -> int:
-        """Return the highest entry id here; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
+        """−1 for none. Raises `NoSuchLedger`, `UnknownState`."""
         return self.sure(ledger_id, "has a later entry").last_entry
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
-        """Return a future for the LAC: it ends once the LAC is above `after`, or when the ledger is
-        fenced or deleted. The ledger may be unknown."""
+        """Ends once the LAC is above `after`, or when the ledger is fenced or deleted.
+
+        The ledger may be unknown.
+        """
         future = self._watches.park(ledger_id, after)
         state = self._states.get(ledger_id)
         if state is not None:
@@ -185,7 +179,7 @@ class LedgerControl:
     # Changes
 
     def _authorized(self, ledger_id: int, key: bytes) -> LedgerState:
-        """Return the state of the ledger, and create it if the ledger is new.
+        """Create the state if the ledger is new.
 
         Raises `Unauthorized`, `NoSuchLedger`, and `TooManyRequests` when a new ledger may not begin
         yet.
@@ -208,9 +202,9 @@ class LedgerControl:
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Refuse ordinary adds from now on; durable on return, also for an unknown ledger.
 
-        Raises `Unauthorized`, `NoSuchLedger` (deleted), and `ReadOnly` or `BookieIOError` when the
-        fence could not be made durable. It then holds in memory, and the next call tries again.
-        Readers that wait for a LAC are answered, because later entries may come from a recovery.
+        Raises `Unauthorized`, `NoSuchLedger`, and `ReadOnly` or `BookieIOError` when the fence
+        could not be made durable: it holds in memory, and the next call tries again. Readers that
+        wait for a LAC are answered, because later entries may come from a recovery.
         """
         try:
             state = self._authorized(ledger_id, key)
@@ -240,8 +234,8 @@ class LedgerControl:
         """Make the key that the ledger has here durable.
 
         A caller that fences with another key takes the refusal as final: no entry was or will be
-        stored under the caller's key (ledger/recover/recovery_state.py). If this bookie forgot the
-        ledger's key in a crash, it could accept the caller's key afterwards.
+        stored under its key (ledger/recover/recovery_state.py). A crash must not make this bookie
+        forget that.
         """
         if (state := self._states.get(ledger_id)) is not None:
             known = MetaOp.EXPLICIT_LAC, ledger_id, state.key, state.explicit_lac
@@ -253,7 +247,7 @@ class LedgerControl:
             self._unsure_fences.discard(ledger_id)
 
     async def set_explicit_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
-        """Take a LAC that was sent without an entry; durable on return. Raises like `fence`."""
+        """Durable on return. Raises like `fence`."""
         state = self._authorized(ledger_id, key)
         if lac <= state.explicit_lac:
             return
@@ -268,17 +262,16 @@ class LedgerControl:
         await self._write(ledger_id, record, take)
 
     def keep_signed_lac(self, ledger_id: int, lac: int, body: bytes) -> None:
-        """Keep `body`, the writer's signed form of `lac`, for readers that check signatures.
+        """Keep `lac` as its writer signed it, for readers that check signatures.
 
-        Kept in memory only: after a restart `signed_lac` signs the LAC again if no password is
-        needed.
+        In memory: after a restart `signed_lac` signs again if no password is needed.
         """
         state = self._states.get(ledger_id)
         if state is not None and state.explicit_lac == lac:
             state.lac_body = body
 
     def signed_lac(self, ledger_id: int, last_entry: bytes | None) -> bytes | None:
-        """Return the explicit LAC with its digest; None if there is none. Raises like `sure`."""
+        """The explicit LAC with its digest, if any. Raises like `sure`."""
         state = self.sure(ledger_id, "knew of a later LAC")
         lac = state.explicit_lac
         if lac == INVALID_ENTRY_ID:
@@ -288,10 +281,10 @@ class LedgerControl:
         return state.lac_body
 
     async def delete(self, ledger_id: int, now_ms: int = 0) -> None:
-        """Delete a ledger for ever; durable on return. Does nothing for an unknown ledger.
+        """For ever; durable on return. Does nothing for an unknown ledger.
 
-        Raises `ReadOnly` or `BookieIOError` when the deletion could not be made durable. It then
-        holds in memory, and the next call journals it again.
+        Raises `ReadOnly` or `BookieIOError` when it is only in memory; the next call journals it
+        again.
         """
         state = self._states.get(ledger_id)
         if state is None or (state.deleted and ledger_id not in self._unsure_deletions):
@@ -311,11 +304,11 @@ class LedgerControl:
             self._unsure_deletions.pop(ledger_id, None)
 
     def unsure_deletions(self) -> list[int]:
-        """Return ledgers that are deleted in memory, and perhaps not on disk: delete them again."""
+        """Deleted in memory, and perhaps not on disk: delete them again."""
         return list(self._unsure_deletions)
 
     def fate(self, ledger_id: int) -> Fate:
-        """Return what this bookie knows about the ledger's entries."""
+        """Return this bookie's knowledge about the ledger's entries."""
         state = self._states.get(ledger_id)
         if state is None:
             return Fate.UNKNOWN
@@ -333,7 +326,7 @@ class LedgerControl:
     def _write(
         self, ledger_id: int, record: bytes, take: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Journal a meta record. Once it is durable, `take` is called, then the future ends."""
+        """Once the record is durable, `take` is called, then the future ends."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -352,7 +345,7 @@ class LedgerControl:
 
 
 def _note_stored(state: LedgerState, batch: AddBatch) -> bool:
-    """Note last entry and LAC of a durable batch; return whether the LAC went up."""
+    """Return whether the LAC went up."""
     last = batch.first_entry + batch.count - 1
     if last > state.last_entry:
         state.last_entry = last
@@ -366,16 +359,16 @@ def _note_stored(state: LedgerState, batch: AddBatch) -> bool:
 
 
 class LedgerReplay:
-    """Applies journaled records to the states at a start, before any request is served."""
+    """Applies journaled records to the states at a start."""
 
     def __init__(self, states: LedgerStates, on_deleted: Callable[[int], None]) -> None:
         self._states = states
         self._on_deleted = on_deleted
         self.unsure_deletions: dict[int, None] = {}
-        """Ledgers whose deletion was read from a journal: it may be only in the page cache."""
+        """Deletions read from a journal may be only in the page cache."""
 
     def replay(self, record: AddBatch | Meta) -> bool:
-        """Apply a journaled record; repeats do no harm. Return whether a batch must be stored."""
+        """Repeats do no harm. Return whether a batch must be stored."""
         state = self._states.get(record.ledger_id)
         if state is None:
             state = self._states.create(record.ledger_id, record.key)
@@ -394,25 +387,26 @@ class LedgerReplay:
 
 
 class LacWatches:
-    """Futures that wait for LACs. Used on the loop only. The caller bounds their number."""
+    """Futures that wait for LACs. The caller bounds their number."""
 
     def __init__(self) -> None:
         self._parked: dict[int, dict[asyncio.Future[int], int]] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": sum(map(len, self._parked.values()))}
 
     def __len__(self) -> int:
         return sum(map(len, self._parked.values()))
 
     def lowest(self) -> dict[int, int]:
-        """Return for each ledger the lowest `after` of its futures."""
+        """By ledger, the lowest `after` of its futures."""
         return {ledger_id: min(parked.values()) for ledger_id, parked in self._parked.items()}
 
     def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
-        """Return a future that ends once the LAC is above `after`, or at `wake`. Cancel it when it
-        is no longer needed."""
+        """Ends once the LAC is above `after`, or at `wake`.
+
+        Cancel it when it is no longer needed.
+        """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._parked.setdefault(ledger_id, {})[future] = after
         future.add_done_callback(lambda done: self._leave(ledger_id, done))
@@ -425,13 +419,13 @@ class LacWatches:
                 future.set_result(lac)
 
     def wake(self, ledger_id: int, lac: int) -> None:
-        """End all futures of this ledger, whatever LAC they wait for."""
+        """End all futures of this ledger."""
         for future in self._parked.get(ledger_id, {}):
             if not future.done():
                 future.set_result(lac)
 
     def cancel_all(self) -> None:
-        """Cancel all futures: the bookie stops."""
+        """The bookie stops."""
         for parked in list(self._parked.values()):
             for future in parked:
                 future.cancel()

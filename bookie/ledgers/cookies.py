@@ -4,15 +4,12 @@ A bookie denies entries that it does not have, so it must never start on folders
 entries. The rules, as in BookKeeper's `Cookie`:
 
 - Every folder and metadata carry the same cookie: start.
-- None of them has a cookie, and the folders hold nothing else: stamp them, with a new incarnation.
-- Ledger folders were added at the end of the list, and the operator accepts them
-  (`accept_new_folders`, identity.py): stamp them. They must be empty.
-- In all other cases (a folder is empty, foreign or moved; metadata has no record): refuse, and say
-  what was found, what was expected and what to do. Empty folders may be stamped again when the
-  operator accepts the loss (identity.py, limbo.py).
+- None has a cookie, and the folders hold nothing else: stamp them, with a new incarnation.
+- Empty ledger folders were added at the end of the list, and the operator accepts them: stamp them.
+- Otherwise refuse, and say what was found, what was expected and what to do.
 
-Stamping writes the folders first, then metadata. After a crash in between, the folders hold a
-cookie and nothing else: the bookie made no promise from them, so the next start stamps them again.
+Stamping writes the folders first, then metadata. After a crash in between, the next start stamps
+the folders again: no promise was made from them.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ _VERSION_BYTES_MAX = 64 * 1024
 
 
 class FolderUnusable(OctavoError):
-    """A data folder cannot be made, written or locked. The message names it and the reason."""
+    """A data folder cannot be made, written or locked."""
 
     name = "folder-unusable"
     scope = Scope.PROCESS
@@ -62,7 +59,7 @@ class CookieRefused(OctavoError):
 
 
 def lock_folders(disk: Disk, folders: Sequence[str]) -> list[File]:
-    """Create missing folders and lock all of them; blocking. Raises `FolderUnusable`."""
+    """Create missing folders; blocking. Raises `FolderUnusable`."""
     locks: list[File] = []
     for folder in folders:
         try:
@@ -79,10 +76,7 @@ def lock_folders(disk: Disk, folders: Sequence[str]) -> list[File]:
 
 
 def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]:
-    """Return the cookie of each folder, None where there is none; blocking.
-
-    Raises `CookieRefused` for a damaged file.
-    """
+    """None where there is no cookie; blocking. Raises `CookieRefused` for a damaged file."""
     found: dict[str, Cookie | None] = {}
     for folder in folders:
         path = f"{folder}/{VERSION_FILE}"
@@ -104,21 +98,21 @@ def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]
 
 
 def write_cookies(disk: Disk, folders: Sequence[str], cookie: Cookie) -> None:
-    """Write `cookie` into every folder, durably; blocking."""
+    """Durable; blocking."""
     data = encode_cookie(cookie)
     for folder in folders:
         replace_file(disk, f"{folder}/{VERSION_FILE}", data)
 
 
 def folders_with_data(disk: Disk, folders: Sequence[str]) -> list[str]:
-    """Return the folders that hold more than a cookie and a lock; blocking."""
+    """They hold more than a cookie and a lock; blocking."""
     return [folder for folder in folders if set(disk.list_directory(folder)) - _NOT_DATA]
 
 
 def new_cookie(
     config: BookieConfig, bookie_id: str, instance_id: str, rng: random.Random
 ) -> Cookie:
-    """Return the cookie to stamp on a bookie's first start."""
+    """For a bookie's first start."""
     return Cookie(
         bookie_id=bookie_id,
         journal_dir=",".join(config.journal_directories),
@@ -136,8 +130,8 @@ def check_cookies(
 ) -> Cookie | None:
     """Return the cookie to start with, or None when the folders must be stamped. Pure.
 
-    `expected` is what a new cookie would say (its incarnation does not matter), `recorded` is the
-    cookie in metadata, `with_data` lists the folders that hold data. Raises `CookieRefused`.
+    `expected` is what a new cookie would say, `recorded` the cookie in metadata, `with_data` the
+    folders that hold data. Raises `CookieRefused`.
     """
     for folder, cookie in on_disk.items():
         if cookie is not None:
@@ -204,9 +198,9 @@ def lost_folders(
 
 
 def adds_folders(expected: Cookie, recorded: Cookie) -> bool:
-    """Whether ledger folders were added at the end of the list, and nothing else changed. Pure.
+    """Whether ledger folders were added at the end, and nothing else changed. Pure.
 
-    The order of the other folders must stay: the first has the index and the ledger state.
+    The order must stay: the first folder has the index and the ledger state.
     """
     return bool(recorded.incarnation) and _is_shorter(
         recorded, replace(expected, incarnation=recorded.incarnation)
@@ -216,14 +210,14 @@ def adds_folders(expected: Cookie, recorded: Cookie) -> bool:
 def is_earlier_stamp(folder: str, cookie: Cookie, recorded: Cookie) -> bool:
     """Whether this life stamped `folder` before the newest ledger folders were added. Pure.
 
-    A start that ends after it wrote the metadata, but before it wrote this folder, leaves it so.
+    A start that ends after it wrote the metadata leaves a folder so.
     """
     added = recorded.ledger_dirs[len(cookie.ledger_dirs) :]
     return folder not in added and _is_shorter(cookie, recorded)
 
 
 def _is_shorter(cookie: Cookie, longer: Cookie) -> bool:
-    """Whether the cookies differ only in additional ledger folders at the end of `longer`."""
+    """They differ only in more ledger folders at the end of `longer`."""
     count = len(cookie.ledger_dirs)
     return (
         count < len(longer.ledger_dirs)
@@ -238,10 +232,10 @@ def folders_to_stamp(
     with_data: Sequence[str],
     journals: Sequence[str],
 ) -> list[str]:
-    """Return the added folders that need a stamp, when the operator has accepted them. Pure.
+    """Return the accepted new folders that need a stamp. Pure.
 
-    `cookie` is `recorded` with the added folders. Raises `CookieRefused` when an earlier folder has
-    changed, or an added folder is not empty, belongs to something else, or is a journal folder.
+    `cookie` is `recorded` with these folders. Raises `CookieRefused` when an earlier folder has
+    changed, or a new one is not empty or is a journal folder.
     """
     added = cookie.ledger_dirs[len(recorded.ledger_dirs) :]
     found: list[str] = []

@@ -1,18 +1,14 @@
 """Recognise a metadata store that is older than what this bookie has seen: a restored copy.
 
-Such a store does not know the ledgers created since the copy, and would give their ids to new
-ledgers. Acked messages would be lost silently, and new ledgers would meet old ledgers with the same
-id. So a bookie keeps a mark in the metadata (metadata/high_water.py) and the same mark in a small
-file of every ledger folder. The bookie raises both marks, first in the metadata: at each start and
-stop, when ledgers begin here, and at intervals. After a crash in between, the store is ahead, which
-proves nothing. A store that is behind the file is refused, at the start and at any time later.
+Such a store would give the ids of ledgers created since the copy to new ledgers: acked messages
+would be lost silently. So the same mark is in the metadata (metadata/high_water.py) and in every
+ledger folder. The bookie raises it, first in the metadata: at each start and stop, when ledgers
+begin here, and at intervals. A store that is behind the file is refused; a store that is ahead
+proves nothing. The highest readable file counts. Spec: docs/formats/high_water.md.
 
 A copy of the store that was made after the last raise is not recognised as older; but the mark is
 raised within seconds after a ledger has begun here. The highest readable file counts. Without any
 file the store cannot be checked. Spec: docs/formats/high_water.md.
-
-    file := "OctvHigh" version:u32 body_bytes:u32 body crc32c:u32
-    body := msgpack({seen, stretch})
 """
 
 from __future__ import annotations
@@ -42,14 +38,14 @@ _log = structlog.get_logger()
 
 
 class MetadataOlder(OctavoError):
-    """The metadata store is an older copy of the store that this bookie has worked with."""
+    """The store is an older copy of the store that this bookie has worked with."""
 
     name = "metadata-older"
     scope = Scope.PROCESS
 
 
 class HighWaterDamaged(OctavoError):
-    """A file that holds no mark, or a mark of a later version."""
+    """No mark, or a mark of a later version."""
 
     name = "high-water-damaged"
     scope = Scope.PROCESS
@@ -62,7 +58,7 @@ def encode_high_water(mark: HighWater) -> bytes:
 
 
 def decode_high_water(data: bytes) -> HighWater:
-    """Decode the file. Raises `HighWaterDamaged`, also for an unknown version."""
+    """Raises `HighWaterDamaged`, also for an unknown version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise HighWaterDamaged(f"{len(data)} bytes are too few")
     magic, version, size = _HEAD.unpack_from(data)
@@ -84,7 +80,7 @@ def decode_high_water(data: bytes) -> HighWater:
 
 
 def read_high_water(disk: Disk, directories: Sequence[str]) -> HighWater | None:
-    """Return the highest mark of the ledger folders; None when no folder has one; blocking."""
+    """The highest mark of the folders, if any; blocking."""
     found: list[HighWater] = []
     for directory in directories:
         path = f"{directory}/{NAME}"
@@ -104,19 +100,19 @@ def read_high_water(disk: Disk, directories: Sequence[str]) -> HighWater | None:
 
 
 def write_high_water(disk: Disk, directories: Sequence[str], mark: HighWater) -> None:
-    """Write `mark` into every ledger folder, durably; blocking."""
+    """Durable; blocking."""
     data = encode_high_water(mark)
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", data)
 
 
 def is_older(recorded: HighWater | None, held: HighWater | None) -> bool:
-    """Whether the store's mark `recorded` is behind this bookie's mark `held`."""
+    """The store's mark is behind this bookie's."""
     return held is not None and (recorded is None or recorded.seen < held.seen)
 
 
 def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> HighWater:
-    """Return a mark above both marks; new ledgers get ids from `stretch` now."""
+    """Above both marks; new ledgers get ids from `stretch` now."""
     marks = [mark for mark in (recorded, held) if mark is not None]
     return HighWater(
         max((mark.seen for mark in marks), default=0) + 1,
@@ -125,7 +121,7 @@ def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> 
 
 
 class HighWaterMark:
-    """The mark of a bookie. Its calls must not overlap."""
+    """Its calls must not overlap."""
 
     def __init__(
         self,
@@ -147,8 +143,8 @@ class HighWaterMark:
     async def start(self, *, accept_older: bool) -> None:
         """Compare the store with the files, and raise the mark.
 
-        With `accept_older` an older store is accepted, and new ledgers get ids above all ids that
-        were ever given. Raises `MetadataOlder`, `MetadataUnavailable`.
+        With `accept_older`, new ledgers get ids above all that were ever given. Raises
+        `MetadataOlder`, `MetadataUnavailable`.
         """
         self._held = await self._blocking(read_high_water, self._disk, self._directories)
         recorded, _ = await self._records.read(self._bookie_id)
@@ -165,9 +161,9 @@ class HighWaterMark:
         await self.rise(accept_older=accept_older)
 
     async def rise(self, *, accept_older: bool = False) -> None:
-        """Raise the mark in the store above the mark of the disks, then on the disks.
+        """In the store, then on the disks.
 
-        Raises `MetadataOlder`, and the store's errors: the caller then tries again later.
+        Raises `MetadataOlder`, and the store's errors: try again later.
         """
         recorded, version = await self._records.read(self._bookie_id)
         if is_older(recorded, self._held) and not accept_older:

@@ -1,34 +1,27 @@
 """Establish a bookie's identity when it starts, and what it may vouch for: cookies and limbo.
 
-If the folders are as they should be, the bookie starts. If they lost data, it refuses to start,
-unless the operator accepts the loss (`accept_data_loss`). Then, in this order, each step durable:
+If the folders lost data, the bookie refuses to start, unless the operator accepts the loss
+(`accept_data_loss`). Then, in this order, each step durable:
 
 1. Wait until no bookie is registered under this id: the life that made the promises has ended.
-2. Draw the limbo bound: an id at or above every ledger that existed (`LedgerStore.highest_id`).
-3. Write the limbo file into every ledger folder (limbo.py). It names the new incarnation.
+2. Draw the limbo bound: an id at or above every ledger that existed.
+3. Write the limbo file, with the new incarnation, into every ledger folder.
 4. Write a cookie with the new incarnation into every folder.
 5. Write the cookie into metadata, by compare-and-set.
-6. Only now the bookie serves and registers.
 
 After a crash in between, the next start refuses the folders or, if the loss is accepted, continues.
-A cookie that belongs neither to the recorded life nor to the life in the limbo file is refused.
 
-Ledger folders added at the end of the list join the same life when the operator accepts them
-(`accept_new_folders`), in this order, each step durable:
+Accepted new ledger folders (`accept_new_folders`) join the same life:
 
-1. Write a cookie that also names the new folders into each new folder, which must be empty.
+1. Write a cookie that also names the new folders into each new folder.
 2. Write that cookie into metadata, by compare-and-set.
 3. Write that cookie into every other folder.
-4. Only now the bookie serves, and stores entries in the new folders.
 
-Before step 2 the bookie can still start with the old list of folders. After it, the bookie starts
-with the new list, without asking the operator again: a cookie of the same life that lacks only the
-last ledger folders is replaced (`is_earlier_stamp`).
+Before step 2 the old list of folders still works; after it the new list does.
 
-Why the bound holds: every promise that this bookie made concerned a ledger whose record existed
-before the loss, and the loss was before this start. The record of such a ledger is in the list, or
-was deleted; then no client asks for the ledger. So a complete list would be enough. Because an id
-is drawn, the bound also exceeds ledgers that are created while the list is read.
+The bound holds because every promise concerned a ledger whose record existed before the loss. The
+record is in the list of ledgers, or deleted: then no client asks for the ledger. The drawn id also
+exceeds ledgers that are created while the list is read.
 """
 
 from __future__ import annotations
@@ -133,9 +126,9 @@ class Identity:
         return cookie
 
     async def data_lost(self, why: str) -> None:
-        """Put all existing ledgers into limbo, durably: the operator has accepted a loss.
+        """Put all existing ledgers into limbo, durably.
 
-        The first finding of a start draws the bound; further findings use it too.
+        The first finding of a start draws the bound; later findings use it too.
         """
         if self._bound is None:
             self._bound = await self._ledgers.highest_id()
@@ -165,7 +158,7 @@ class Identity:
     async def _begin_again(
         self, recorded: Cookie, version: int, incarnation: str, lost: list[str]
     ) -> Cookie:
-        """Do steps 1 to 5 after an accepted loss."""
+        """Steps 1 to 5 after an accepted loss."""
         await self._registry.wait_until_gone(self._bookie_id)
         self._incarnation = incarnation
         await self.data_lost(f"folders found empty: {', '.join(lost) or 'in an earlier start'}")
@@ -198,7 +191,7 @@ class Identity:
         on_disk: dict[str, Cookie | None],
         with_data: list[str],
     ) -> None:
-        """Do steps 1 and 2 of adding folders."""
+        """Steps 1 and 2 of adding folders."""
         journals = self._config.journal_directories
         new = folders_to_stamp(cookie, recorded, on_disk, with_data, journals)
         await self._blocking(write_cookies, self._disk, new, cookie)
@@ -207,7 +200,7 @@ class Identity:
         log.info("ledger_folders_added", bookie=self._bookie_id, folders=list(added))
 
     async def _stamp_earlier(self, cookie: Cookie, on_disk: dict[str, Cookie | None]) -> None:
-        """Do step 3 of adding folders."""
+        """Step 3 of adding folders."""
         earlier = [
             folder
             for folder, found in on_disk.items()
@@ -216,7 +209,7 @@ class Identity:
         await self._blocking(write_cookies, self._disk, earlier, cookie)
 
     async def _look_at_limbo(self) -> None:
-        """End the limbo if the operator says so; begin limbo again if its file cannot be read."""
+        """End the limbo if the operator says so; begin it again if its file cannot be read."""
         try:
             record = await self._read_limbo()
         except LimboDamaged as error:

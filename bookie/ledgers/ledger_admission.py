@@ -1,10 +1,8 @@
 """Limit new ledgers on a bookie when many ledgers here may have no record in metadata.
 
-A ledger has a record before any bookie hears of it. But any client that reaches the port may write
-under any id, and each id takes memory here until garbage collection proves that it has no record.
-So above a bound, a ledger that is new to this bookie must first appear in a listing of all records.
-Until then the answer is `TooManyRequests`, and the ledger's writer or recovery soon asks again. A
-listing is made only when it is needed. Ledgers that are here or listed are never refused.
+Any client that reaches the port may write under any id, and each id takes memory until garbage
+collection. So above a bound, a new ledger must first appear in a listing of all records; until then
+the answer is `TooManyRequests`. Ledgers that are here or listed are never refused.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ _log = structlog.get_logger()
 _BETWEEN_LISTINGS_S = 0.5
 
 Listing = Callable[[], Awaitable[Sequence[int]]]
-"""Returns all ledgers that have a record. Raises a `MetadataError`."""
+"""All ledgers that have a record. Raises a `MetadataError`."""
 
 
 class LedgerAdmission:
-    """Counts the ledgers of a bookie that may have no record. Used on the loop."""
+    """Counts the ledgers that may have no record."""
 
     def __init__(self, states: LedgerStates, unlisted_max: int) -> None:
         self._states = states
@@ -38,11 +36,11 @@ class LedgerAdmission:
         """Called whenever a ledger begins here."""
 
     def ask(self, listing: Listing) -> None:
-        """Use `listing` from now on; before this call, every ledger may begin."""
+        """Before this call, every ledger may begin."""
         self._list = listing
 
     def may_begin(self, ledger_id: int) -> bool:
-        """Whether a ledger that is new to this bookie may begin. If so, count it."""
+        """If a ledger that is new here may begin, count it."""
         if ledger_id in self._listed:
             self._here_and_listed += 1
             self.on_begin()

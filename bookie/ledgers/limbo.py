@@ -1,24 +1,17 @@
 """Limbo: a bookie that lost data never answers "absent" for its old ledgers again.
 
-A bookie whose disk was wiped, or whose journal lost a range, cannot tell an entry that it never had
-from an entry that it lost, nor an open ledger from a fenced one. `unsure_through` is the highest
-ledger id that existed when the loss was found. For a ledger up to that id (BookKeeper BP-46):
+It cannot tell an entry that it never had from a lost one, nor an open ledger from a fenced one.
+`unsure_through` is the highest ledger id that existed when the loss was found. For a ledger up to
+that id (BookKeeper BP-46):
 
-- What the bookie holds is served. Every denial (no ledger, no entry, not fenced, the LAC, the last
-  entry, the list of entries) becomes `UnknownState`.
+- What the bookie holds is served; every denial becomes `UnknownState`.
 - Ordinary adds are refused with `UNKNOWN_STATE`, because the fence may be lost; the writer then
-  changes its ensemble. Recovery adds are stored. A fence is made durable and holds from then on.
+  changes its ensemble. Recovery adds are stored, and fences are made.
 
-A ledger leaves limbo when re-replication vouches that all its entries are here again. When all
-ledgers that name this bookie have left limbo, the limbo is *over*. Then every request is answered
-as usual, except an ordinary add to an old ledger without a state here: the ledger's fence may be
-lost, so the add is still refused. The operator may end the limbo earlier. The state is a small file
-in every ledger folder, replaced atomically, in all folders before anything relies on it. The copy
-with the highest bound counts, so a crash between two folders never takes a bookie out of limbo. If
-there are copies and none can be read, that is `LimboDamaged`. Spec: docs/formats/limbo.md.
-
-    file := "OctvLimb" version:u32 body_bytes:u32 body crc32c:u32
-    body := msgpack({unsure_through, since_ms, why, incarnation, whole: [ledger id, …], over?})
+A ledger leaves limbo when re-replication vouches that all its entries are here again. When all that
+name this bookie have left, the limbo is *over*; an ordinary add to an old ledger without a state
+here is still refused. The file is in every ledger folder; the copy with the highest bound counts,
+so a crash never takes a bookie out of limbo. Spec: docs/formats/limbo.md.
 
 `LimboFile` changes the file first, then what is in memory: a crash never makes a bookie more
 certain than it may be.
@@ -47,7 +40,7 @@ _NOWHERE = -1
 
 
 class LimboDamaged(OctavoError):
-    """The limbo file cannot be read, so this bookie may not answer for any ledger."""
+    """This bookie may not answer for any ledger."""
 
     name = "limbo-damaged"
     scope = Scope.PROCESS
@@ -58,7 +51,7 @@ class LimboRecord:
     """The contents of the limbo file."""
 
     unsure_through: int
-    """The highest ledger id that existed in metadata when data was lost."""
+    """The highest ledger id that existed when data was lost."""
     since_ms: int
     """Wall clock, when the loss was accepted."""
     why: str
@@ -66,26 +59,26 @@ class LimboRecord:
     incarnation: str
     """The life of the bookie that began after the loss, or in which data was lost."""
     whole: tuple[int, ...] = ()
-    """Ledgers up to the bound whose entries are all here again, ascending."""
+    """Ledgers whose entries are all here again, ascending."""
     over: bool = False
-    """Whether all ledgers that name this bookie are complete here again."""
+    """All ledgers that name this bookie are complete here again."""
 
 
 class Limbo:
-    """The ledgers that this bookie is unsure of. Used on the loop; changed after the file only."""
+    """Changed after the file only."""
 
     def __init__(self, record: LimboRecord | None = None) -> None:
         self.take(record)
 
     def take(self, record: LimboRecord | None) -> None:
-        """Adopt the present content of the file; None when there is no file."""
+        """None when there is no file."""
         self.record = record
         self.unsure_through = record.unsure_through if record is not None else _NOWHERE
         self._whole = frozenset(record.whole) if record is not None else frozenset()
         self._over = record is not None and record.over
 
     def covers(self, ledger_id: int) -> bool:
-        """Whether this bookie may have lost data of the ledger."""
+        """This bookie may have lost data of the ledger."""
         return (
             0 <= ledger_id <= self.unsure_through
             and not self._over
@@ -93,26 +86,26 @@ class Limbo:
         )
 
     def may_have_fenced(self, ledger_id: int, *, known: bool) -> bool:
-        """Whether a fence of this ledger may be lost; `known`: the ledger has a state here."""
+        """A fence may be lost; `known`: the ledger has a state here."""
         if self._over:
             return not known and 0 <= ledger_id <= self.unsure_through
         return self.covers(ledger_id)
 
     @property
     def unknown_through(self) -> int:
-        """The highest ledger of which data may be missing here; −1 for none."""
+        """Data may be missing here up to this ledger; −1 for none."""
         return _NOWHERE if self._over else self.unsure_through
 
     @property
     def is_over(self) -> bool:
-        """Whether this bookie is not, or no longer, in limbo."""
+        """Not, or no longer, in limbo."""
         return self.record is None or self._over
 
 
 def deepened(
     record: LimboRecord | None, unsure_through: int, why: str, now_ms: int, incarnation: str
 ) -> LimboRecord:
-    """Return the record after another loss: ledgers that had left limbo are in limbo again."""
+    """After another loss, ledgers that had left limbo are in it again."""
     if record is None:
         return LimboRecord(unsure_through, now_ms, why, incarnation)
     bound = max(record.unsure_through, unsure_through)
@@ -120,7 +113,7 @@ def deepened(
 
 
 def vouched(record: LimboRecord, ledger_ids: Iterable[int]) -> LimboRecord:
-    """Return the record with these ledgers vouched for, if they are within the bound."""
+    """Only ledgers within the bound count."""
     added = {found for found in ledger_ids if 0 <= found <= record.unsure_through}
     return replace(record, whole=tuple(sorted(added.union(record.whole))))
 
@@ -141,7 +134,7 @@ def encode_limbo(record: LimboRecord) -> bytes:
 
 
 def decode_limbo(data: bytes) -> LimboRecord:
-    """Decode the file. Raises `LimboDamaged`, also for an unknown version."""
+    """Raises `LimboDamaged`, also for an unknown version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise LimboDamaged(f"{len(data)} bytes are too few")
     magic, version, size = _HEAD.unpack_from(data)
@@ -168,7 +161,7 @@ def decode_limbo(data: bytes) -> LimboRecord:
 
 
 def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
-    """Return what the ledger folders say together; None when there is no file; blocking.
+    """Read all folders; None without a file; blocking.
 
     Raises `LimboDamaged` when there are copies and none can be read.
     """
@@ -201,14 +194,14 @@ def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
 
 
 def write_limbo(disk: Disk, directories: Sequence[str], record: LimboRecord) -> None:
-    """Write `record` into every ledger folder, durably; blocking."""
+    """In every folder, durably; blocking."""
     data = encode_limbo(record)
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", data)
 
 
 def remove_limbo(disk: Disk, directories: Sequence[str]) -> None:
-    """Remove the file, durably: the bookie has left limbo; blocking."""
+    """The bookie has left limbo; durable, blocking."""
     for directory in directories:
         path = f"{directory}/{NAME}"
         if disk.exists(path):
@@ -217,7 +210,7 @@ def remove_limbo(disk: Disk, directories: Sequence[str]) -> None:
 
 
 class LimboFile:
-    """The limbo file of a storage."""
+    """Changes the file first, then memory: a crash makes no bookie too certain."""
 
     def __init__(
         self,
@@ -237,15 +230,15 @@ class LimboFile:
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
         """Take these ledgers out of limbo, durably.
 
-        The caller has found them closed, copied back all entries that this bookie must hold, and
-        fenced them here.
+        The caller has found them closed, copied back what this bookie must hold, and fenced them
+        here.
         """
         async with self._lock:
             if self._limbo.record is not None:
                 await finished(self._replace(vouched(self._limbo.record, ledger_ids)))
 
     async def end(self) -> None:
-        """End the limbo, durably: all ledgers that name this bookie are complete here."""
+        """All ledgers that name this bookie are complete here; durable."""
         async with self._lock:
             if self._limbo.record is not None:
                 await finished(self._replace(replace(self._limbo.record, over=True)))

@@ -1,8 +1,8 @@
 """Decide what a bookie may do with a ledger: which adds it takes, when a fence counts. Pure.
 
-`control.py` asks these rules and journals the results; the model check (tests/model) runs the same
-rules. The caller must keep this order: adds admitted before a fence are before it in the journal,
-and a fence is answered only after its record is durable.
+`control.py` journals the results; the model check (tests/model) runs the same rules. Adds admitted
+before a fence must be before it in the journal, and a fence is answered only after its record is
+durable.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _LAC_ALONE_BYTES = range(LAC_ALONE.size, LAC_ALONE.size + _HMAC_BYTES + 1)
 def admission(
     state: LedgerState | None, batch: AddBatch, *, read_only: bool, unsure: bool = False
 ) -> Code:
-    """Return whether a batch of adds may be journaled; `state` is None for an unknown ledger.
+    """`state` is None for an unknown ledger.
 
-    `unsure` says that this bookie may have lost data of the ledger (limbo.py), perhaps the fence.
-    Then only a recovery may add to the ledger.
+    `unsure`: this bookie may have lost the ledger's fence (limbo.py), so only a recovery may add.
     """
     if batch.ledger_id < 0 or batch.first_entry < 0:
         return Code.BAD_REQUEST
@@ -52,15 +51,15 @@ def admission(
 
 
 class Fate(enum.Enum):
-    """A bookie's knowledge about a ledger, as far as its entries are concerned."""
+    """A bookie's knowledge about a ledger's entries."""
 
     LIVE = "live"
     DELETED = "deleted"
-    """Deleted for good: the deletion is durable."""
+    """The deletion is durable."""
     UNSURE = "unsure"
     """Deleted in memory, and perhaps not on the disk."""
     UNKNOWN = "unknown"
-    """The ledger has no state here. Its entries are kept, because the state may be lost."""
+    """It has no state here, which may be lost: keep its entries."""
 
 
 class Likeness(enum.Enum):
@@ -72,11 +71,10 @@ class Likeness(enum.Enum):
 
 
 def likeness(here: bytes, brought: bytes) -> Likeness:
-    """Compare two whole entries of the same ledger and id (protocol/entry.py).
+    """Whether ids, lengths and payloads are equal.
 
-    A recovery or a copier may pack an entry again (Apache's does), with another LAC and so another
-    digest. Two entries are the same if their ids, lengths and payloads are equal. The digest type
-    that matches tells where the payload begins. If none matches, assume HMAC, the longest digest.
+    A recovery or a copier may pack an entry again, with another LAC and digest. The digest type
+    that matches tells where the payload begins; if none does, assume HMAC, the longest.
     """
     if here == brought:
         return Likeness.SAME
@@ -100,7 +98,7 @@ def _digest_bytes(entry: bytes) -> int | None:
 
 
 def _digest_of(entry: bytes) -> Digest | None:
-    """Return the checksum that matches `entry`; None when none does."""
+    """The checksum that matches `entry`, if any."""
     header = entry[:HEADER_BYTES]
     for kind in (DigestType.CRC32C, DigestType.CRC32):
         digest = digest_for(kind, b"")
@@ -111,12 +109,12 @@ def _digest_of(entry: bytes) -> Digest | None:
 
 
 def is_lac_alone(ledger_id: int, lac: int, body: bytes) -> bool:
-    """Whether `body` can be this LAC as its writer signed it, with a digest of any type."""
+    """Whether `body` can be this LAC as its writer signed it."""
     return len(body) in _LAC_ALONE_BYTES and LAC_ALONE.unpack_from(body) == (ledger_id, lac)
 
 
 def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
-    """Return a LAC with a digest of the type that `entry` has; None if that needs a password."""
+    """A LAC with a digest of `entry`'s type; None if that needs a password."""
     digest = _digest_of(entry)
     if digest is None:
         return None
@@ -132,7 +130,7 @@ class FenceStep(enum.Enum):
 
 
 def fence(state: LedgerState, *, sure: bool, under_way: bool) -> FenceStep:
-    """Fence in memory at once; `sure` says that no earlier record of this fence has failed."""
+    """Fence in memory at once; `sure`: no earlier record of this fence has failed."""
     if under_way:
         return FenceStep.UNDER_WAY
     if state.fenced and sure:

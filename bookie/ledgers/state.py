@@ -1,11 +1,9 @@
 """The state of each ledger besides its entries: key, fence, LAC, last entry, deletion.
 
-In memory there is a state for every ledger. On disk there is a log of changed records, one block
-for each checkpoint, rewritten when most records are stale. Changes are durable in the journal
-first; the file only lets the journal mark advance. The mark says how much of the file is valid; the
-rest is left over from a checkpoint that failed. If anything before the mark is missing, that is
-`LedgerStateDamaged`, and the bookie does not start: without fences it could not keep its promises.
-Spec: docs/formats/ledger_state.md.
+On disk it is a log of changed records, one block for each checkpoint, rewritten when most are
+stale. Changes are durable in the journal first; the mark says how much of the file is valid. If
+anything before it is missing, the bookie does not start: without fences it could not keep its
+promises. Spec: docs/formats/ledger_state.md.
 
     file   := "OctvLdSt" version:u32 file_id:u64 crc32c:u32 block*
     block  := "LSTA" count:u32 offset:u64 body_crc32c:u32 header_crc32c:u32 record*
@@ -45,8 +43,6 @@ class LedgerStateDamaged(OctavoError):
 
 
 class LedgerState:
-    """The state of a ledger. Changed on the loop only."""
-
     __slots__ = (
         "deleted",
         "explicit_lac",
@@ -64,7 +60,7 @@ class LedgerState:
         self.deleted = False
         self.explicit_lac = INVALID_ENTRY_ID
         self.lac_body: bytes | None = None
-        """`explicit_lac` as its writer signed it; None if it is not signed. Not on the disk."""
+        """As its writer signed it, if it is signed. Not on the disk."""
         self.lac = INVALID_ENTRY_ID
         self.last_entry = INVALID_ENTRY_ID
         self.reached = INVALID_ENTRY_ID
@@ -79,7 +75,7 @@ class LedgerState:
 
     @property
     def deleted_ms(self) -> int:
-        """When the ledger was deleted; stored in the field of the last entry."""
+        """Stored in the field of the last entry."""
         return self.last_entry if self.deleted else INVALID_ENTRY_ID
 
     @property
@@ -94,7 +90,7 @@ def encode_record(ledger_id: int, state: LedgerState) -> bytes:
 
 
 def decode_record(data: bytes, start: int) -> tuple[int, LedgerState]:
-    """Return (ledger id, state). Unknown flags are ignored, which allows upgrades."""
+    """Return (ledger id, state). Unknown flags are ignored, for upgrades."""
     ledger_id, flags, key, explicit_lac, lac, last_entry = RECORD.unpack_from(data, start)
     state = LedgerState(key)
     state.fenced = bool(flags & _FENCED)
@@ -110,7 +106,7 @@ def encode_file_header(file_id: int) -> bytes:
 
 
 def encode_block(records: list[bytes], offset: int) -> bytes:
-    """Encode a block of `records` that will stand at `offset` of its file."""
+    """The block will stand at `offset` of its file."""
     body = b"".join(records)
     front = BLOCK.pack(BLOCK_MAGIC, len(records), offset, crc32c(body), 0)[: -_CRC.size]
     return front + _CRC.pack(crc32c(front)) + body
@@ -121,13 +117,10 @@ def file_name(file_id: int) -> str:
 
 
 def file_id_of(name: str) -> int | None:
-    """Return the id in a state file's name; None for other files."""
     return number_in(name, SUFFIX)
 
 
 class LedgerStates:
-    """All ledgers in memory, and which of them changed since the last checkpoint."""
-
     def __init__(self) -> None:
         self._all: dict[int, LedgerState] = {}
         self._dirty: set[int] = set()
@@ -136,7 +129,7 @@ class LedgerStates:
         return len(self._all)
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """Return the state, also of a deleted ledger; None for an unknown ledger."""
+        """Also of a deleted ledger."""
         return self._all.get(ledger_id)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerState:
@@ -149,11 +142,10 @@ class LedgerStates:
         self._all[ledger_id] = state
 
     def touch(self, ledger_id: int) -> None:
-        """Mark the ledger as changed."""
         self._dirty.add(ledger_id)
 
     def ids(self) -> list[int]:
-        """Return the ledgers that are not deleted, ascending."""
+        """Not deleted, ascending."""
         return sorted(found for found, state in self._all.items() if not state.deleted)
 
     @property
@@ -164,21 +156,21 @@ class LedgerStates:
         return ledger_id in self._dirty
 
     def take_dirty(self) -> list[int]:
-        """Return the changed ledgers, which count as clean from now on. See `put_back`."""
+        """They count as clean from now on. See `put_back`."""
         found = sorted(self._dirty)
         self._dirty = set()
         return found
 
     def put_back(self, ledger_ids: Iterable[int]) -> None:
-        """Mark these ledgers as changed again: their checkpoint failed."""
+        """Their checkpoint failed."""
         self._dirty.update(ledger_ids)
 
     def encode(self, ledger_ids: Iterable[int]) -> list[bytes]:
-        """Encode the current state of these ledgers."""
+        """Their current state."""
         return [encode_record(found, self._all[found]) for found in ledger_ids]
 
     def deleted_ids(self, before_ms: int) -> list[int]:
-        """Return the ledgers that were deleted before `before_ms`, ascending."""
+        """Ascending."""
         return sorted(
             found
             for found, state in self._all.items()
@@ -188,19 +180,18 @@ class LedgerStates:
     def drop(self, ledger_id: int) -> None:
         """Forget that a ledger was deleted.
 
-        The record leaves the disk with the next rewrite of the file. A restart before that
-        remembers the deletion again, which does no harm.
+        A restart before the file's next rewrite remembers it again, which does no harm.
         """
         assert self._all[ledger_id].deleted
         del self._all[ledger_id]
 
     def all_ids(self) -> list[int]:
-        """Return every ledger that has a state, also the deleted ledgers."""
+        """Also deleted ledgers."""
         return list(self._all)
 
 
 class StateFile:
-    """The state file. Blocking; one caller at a time."""
+    """Blocking; one caller at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -210,10 +201,10 @@ class StateFile:
         self.offset = 0
 
     def load(self, position: tuple[int, int] | None) -> Iterator[tuple[int, LedgerState]]:
-        """Yield every record up to `position` (file id, offset), in order; later records win.
+        """Yield records up to `position` (file id, offset), in order; later records win.
 
-        Without a position it is unknown which file the last checkpoint finished with, so all files
-        are read, each up to its first bad block. Raises `LedgerStateDamaged`.
+        Without a position all files are read, each up to its first bad block. Raises
+        `LedgerStateDamaged`.
         """
         names = self._disk.list_directory(self._directory)
         ids = sorted(found for name in names if (found := file_id_of(name)) is not None)
@@ -253,7 +244,7 @@ class StateFile:
             file.close()
 
     def append(self, records: list[bytes]) -> None:
-        """Add a block; durable on return. Raises `DiskFull`: then nothing was added."""
+        """Durable on return. Raises `DiskFull`: then nothing was added."""
         assert self._file is not None
         block = encode_block(records, self.offset)
         self._file.preallocate(self.offset + len(block))
@@ -262,7 +253,7 @@ class StateFile:
         self.offset += len(block)
 
     def rewrite(self, records: list[bytes]) -> None:
-        """Begin a new file with `records` (of all ledgers); durable on return."""
+        """Begin a new file with all ledgers' records; durable on return."""
         file_id = self.file_id + 1
         path = f"{self._directory}/{file_name(file_id)}"
         if self._disk.exists(path):
@@ -282,12 +273,12 @@ class StateFile:
         self._file, self.file_id, self.offset = file, file_id, end
 
     def wants_rewrite(self, ledgers: int) -> bool:
-        """Whether there is no file yet, or most records in the file are stale."""
+        """There is no file yet, or most records are stale."""
         live = ledgers * RECORD.size
         return self._file is None or self.offset > 2 * live + _REWRITE_ABOVE_BYTES
 
     def remove_old(self) -> None:
-        """Remove the files before the current file: the mark has passed them."""
+        """The mark has passed these files."""
         removed = False
         for name in self._disk.list_directory(self._directory):
             found = file_id_of(name)
@@ -304,13 +295,13 @@ class StateFile:
 
 
 def state_files(disk: Disk, directory: str) -> list[int]:
-    """Return the ids of the state files in `directory`, ascending."""
+    """Ascending ids."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
 
 
 def good_blocks(disk: Disk, directory: str, file_id: int) -> Iterator[tuple[int, LedgerState]]:
-    """Yield the records of every good block of a file, whatever is damaged in between.
+    """Whatever is damaged in between.
 
     Raises `LedgerStateDamaged` for an unknown version.
     """
@@ -349,7 +340,7 @@ def _read_block(file: File, offset: int) -> bytes | None:
 
 
 def _refuse_other_version(path: str, front: bytes) -> None:
-    """Raise for a good header of an unknown version: such a file may hold fences."""
+    """A good header of an unknown version: the file may hold fences."""
     if len(front) < FILE_HEADER_BYTES or front[: len(MAGIC)] != MAGIC:
         return
     _, version, _, crc = FILE_HEADER.unpack(front)

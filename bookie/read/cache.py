@@ -1,12 +1,9 @@
 """The read cache: extents read from entry logs, bounded by bytes, least recently used first out.
 Pure.
 
-An extent is kept as it was read, and the offsets of its entries are computed once. A sequential
-reader thus pays a single disk read and a single pass for hundreds of entries. When all entries have
-the same length, which is what a busy writer leaves, C code checks and splits all of them at once.
-
-An extent that a reader has finished is dropped before extents that no reader has reached yet. So
-when many readers catch up, finished extents do not drive out what was read ahead for others.
+The offsets of an extent's entries are computed once; entries of the same length are split by C
+code. Extents that a reader has finished are dropped before extents that no reader has reached, so
+that catching-up readers leave each other's read-ahead.
 """
 
 from __future__ import annotations
@@ -28,25 +25,24 @@ _RUN_OVERHEAD_BYTES = 400
 
 @functools.lru_cache(maxsize=64)
 def _ids_layout(frame_bytes: int) -> struct.Struct:
-    """Return the layout of length, ledger id and entry id in frames of this length."""
+    """The layout of length, ledger id and entry id."""
     return struct.Struct(f">I24xqq{frame_bytes - ADD_IDS.size}x")
 
 
 @functools.lru_cache(maxsize=64)
 def _entry_layout(frame_bytes: int) -> struct.Struct:
-    """Return the layout of the entry in frames of this length."""
     return struct.Struct(f">{ADD_PREFIX_BYTES}x{frame_bytes - ADD_PREFIX_BYTES}s")
 
 
 def cut_alike(frames: bytes, start: int, count: int, frame_bytes: int) -> list[bytes]:
-    """Cut `count` entries out of frames that all have the same length."""
+    """The frames have the same length."""
     end = start + count * frame_bytes
     stretch = memoryview(frames)[start:end]
     return [entry for (entry,) in _entry_layout(frame_bytes).iter_unpack(stretch)]
 
 
 def _all_alike(frames: bytes, ledger_id: int) -> range | None:
-    """Return the offsets of the frames if all have one length and consecutive ids, else None."""
+    """The frames' offsets if all have one length and consecutive ids."""
     if len(frames) < ADD_IDS.size:
         return None
     length, _, _, its_ledger, first = ADD_IDS.unpack_from(frames, 0)
@@ -60,18 +56,18 @@ def _all_alike(frames: bytes, ledger_id: int) -> range | None:
 
 
 class CachedExtent:
-    """Entries of a ledger, ascending from `first` to `last`, as add frames."""
+    """Ascending from `first` to `last`, as add frames."""
 
     __slots__ = ("bytes", "end", "first", "frames", "is_ahead", "last", "ledger_id", "offsets")
 
     def __init__(self, ledger_id: int, first: int, last: int, frames: bytes) -> None:
-        """Take entries `first … last` of `frames`, which may hold more. Raises `BookieIOError`."""
+        """`frames` may hold more. Raises `BookieIOError`."""
         self.ledger_id = ledger_id
         self.first = first
         self.last = last
         self.frames = frames
         self.is_ahead = False
-        """Whether this extent was read ahead and no reader has asked for it yet."""
+        """It was read ahead and no reader has asked for it yet."""
         self.offsets: Sequence[int]
         alike = _all_alike(frames, ledger_id)
         skipped = first - ADD_IDS.unpack_from(frames, 0)[4] if alike else 0
@@ -120,8 +116,6 @@ class CachedExtent:
 
 
 class ReadCache:
-    """Extents by ledger and first entry. Used on the loop only."""
-
     def __init__(self, bytes_max: int, stats: ReadStats | None = None) -> None:
         assert bytes_max > 0
         self.bytes_max = bytes_max
@@ -131,7 +125,7 @@ class ReadCache:
         self._ahead_bytes = (stats or ReadStats()).ahead_bytes
 
     def find(self, ledger_id: int, entry_id: int) -> CachedExtent | None:
-        """Return the extent that holds an entry; this counts as a use."""
+        """This counts as a use."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return None
@@ -149,13 +143,13 @@ class ReadCache:
         return run
 
     def passed(self, run: CachedExtent) -> None:
-        """Make this extent, which a reader has finished, the first to be dropped."""
+        """A reader has finished it: drop it first."""
         key = (run.ledger_id, run.first)
         if self._runs.get(key) is run:
             self._runs.move_to_end(key, last=False)
 
     def put(self, run: CachedExtent) -> None:
-        """Keep `run`; drop the extents that it overlaps, then the least recently used extents."""
+        """Drop overlapped extents, then the least recently used."""
         self.drop(run.ledger_id, run.first, run.last)
         if run.bytes > self.bytes_max // 2:
             return
@@ -166,7 +160,7 @@ class ReadCache:
             self._remove(*next(iter(self._runs)))
 
     def drop(self, ledger_id: int, first: int = 0, last: int = 2**63) -> None:
-        """Drop the extents that hold any of the entries `first … last`."""
+        """Extents that hold any of these entries."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return

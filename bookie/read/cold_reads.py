@@ -1,19 +1,14 @@
 """Read what is in no cache: index → entry log, with read-ahead into the read cache.
 
-Reads have their own threads, so that they never wait for writes. When all threads are busy, ledgers
-take turns, so a ledger that many clients read does not starve another ledger. An entry that several
-callers want at once is read once: a caller that asks for an entry being read waits for that read.
-When a queued read gets its turn, it first looks in the cache, because another read may have brought
-the entry. read_ahead.py decides how far to read ahead.
+Reads have their own threads, so they never wait for writes. When all are busy, ledgers take turns.
+An entry that several callers want is read once.
 
-During a burst of adds (`AddBurst`), only one thread reads, and it rests `_REST_RATIO` times as long
-as it has read. Readers that catch up share processors, memory and the interpreter with the adds,
-and can wait. A read waits for adds at most half of its time-out; urgent reads (of a recovery, or to
-compare a repeated add) do not wait at all.
+During a burst of adds (`AddBurst`), only one thread reads, and rests: readers that catch up can
+wait. A read waits for adds at most half of its time-out; urgent reads (of a recovery, or to compare
+a repeated add) do not.
 
-Damage found by a read is reported to the bookie's registry (disk/damage.py). If the index names
-another place by then, the read is repeated there instead: compaction has moved the entry and
-removed its old log.
+Damage is reported to the registry (disk/damage.py). If the index names another place by then,
+compaction has moved the entry: read there.
 """
 
 from __future__ import annotations
@@ -34,14 +29,12 @@ from octavo.protocol.codes import BookieIOError, TooManyRequests
 from octavo.protocol.fair_queue import FairQueue
 
 _REST_RATIO = 4
-"""A rest is this many times as long as the read before, so that reads use 20 % of a thread."""
+"""So reads use 20 % of a thread."""
 _REST_S_MAX = 0.1
-"""The longest rest: a read that waited long for the disk did not disturb the adds."""
+"""A read that waited long for the disk did not disturb the adds."""
 
 
 class _Wanted:
-    """A caller that waits for an entry."""
-
     __slots__ = ("bytes_wanted", "entry_id", "future", "since")
 
     def __init__(self, entry_id: int, bytes_wanted: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,7 +45,7 @@ class _Wanted:
 
 
 class _Flight:
-    """A read on a thread, and the callers that wait for the entries it may bring."""
+    """A read on a thread, and the callers that wait for it."""
 
     __slots__ = ("ahead_bytes", "began", "epoch", "first", "last", "ledger_id", "wanted")
 
@@ -106,17 +99,16 @@ class ColdReads:
         self._epoch = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": len(self._queue), "flights": len(self._flights)}
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
+        """Name work that could run; empty when there is none."""
         if not self._queue or len(self._flights) >= self._threads or self._rest is not None:
             return ""
         return "" if self._flights and self._burst.is_there else "reads wait, and a thread is free"
 
     def index_changed(self) -> None:
-        """A flush ended: what an earlier read found may no longer be the newest copy."""
+        """A flush ended: earlier reads may have found older copies."""
         self._epoch += 1
 
     async def run_with(
@@ -124,9 +116,9 @@ class ColdReads:
     ) -> CachedExtent | None:
         """Return the extent that holds the entry, or None when the index has none.
 
-        The extents after it, up to `bytes_wanted`, are put into the cache too if they are next to
-        each other in the log. An urgent read does not yield to adds. Raises `BookieIOError`, and
-        `TooManyRequests` when too many reads wait already or this read gets no turn in time.
+        The next extents, up to `bytes_wanted`, are put into the cache if they are adjacent in the
+        log. Raises `BookieIOError`, and `TooManyRequests` when too many reads wait already or this
+        read gets no turn in time.
         """
         if len(self._queue) >= self._waiting_max:
             raise TooManyRequests(f"{len(self._queue)} reads wait for the disk, that is the limit")
@@ -163,7 +155,7 @@ class ColdReads:
                 self._fly(ledger_id, wanted)
 
     def _makes_room(self, waited_s: float) -> bool:
-        """Whether this read must yield to adds. If so, `_start` runs again later."""
+        """Whether it must yield to adds. If so, `_start` runs again later."""
         if not self._burst.is_there or waited_s > self.wait_s_max / 2:
             return False
         if self._flights:
@@ -200,7 +192,7 @@ class ColdReads:
         self._rest_until = now + min(_REST_RATIO * (now - flight.began), _REST_S_MAX)
         error = None if done.cancelled() else done.exception()
         found = [] if error is not None or done.cancelled() else done.result()
-        # If a flush ended during the read, the index may name newer copies: do not cache these.
+        # A flush ended during the read: the index may name newer copies.
         if flight.epoch == self._epoch:
             for run in found:
                 self._cache.put(run)
@@ -231,10 +223,7 @@ class ColdReads:
         self._start()
 
     def _read(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
-        """Call `_read_once`; after damage look the entry up and read again, without read-ahead.
-
-        Compaction may have moved the entry and removed its old log in between.
-        """
+        """After damage look the entry up and read again, without read-ahead."""
         failed: Damage | None = None
         while True:
             try:
@@ -247,7 +236,7 @@ class ColdReads:
                 failed, ahead = damage, 0
 
     def _read_once(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
-        """Read the extent that holds the entry, and the next extents within `ahead` bytes."""
+        """With the next extents within `ahead` bytes."""
         run = self._index.find(ledger_id, entry_id)
         if run is None:
             return []
@@ -288,7 +277,7 @@ class ColdReads:
             ) from error
 
     async def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return (first, last) of every indexed extent of a ledger."""
+        """(first, last) of every indexed extent."""
         runs = await asyncio.get_running_loop().run_in_executor(
             self._executor, self._index.runs, ledger_id
         )

@@ -1,13 +1,10 @@
 """Find an entry: in the write cache, then the read cache, then the entry log.
 
-Reads never wait for a write. Everything in the write cache is durable, except adds whose writer
-deferred the sync. So readers of other ledgers see only what survives a power failure. Absent
-(`NoSuchEntry`) is kept apart from unknown (`BookieIOError`, `UnknownState`). Used on the loop; only
-cold reads block, on their own threads (cold_reads.py).
+Readers see only what survives a power failure, except adds whose writer deferred the sync. Absent
+(`NoSuchEntry`) is kept apart from unknown (`BookieIOError`, `UnknownState`).
 
-The entries that a read has found count in the budget of answers, so that thousands of reads
-together stay within the budget. While it is spent, no read continues, and a read that has found
-entries returns them.
+Found entries count in the budget of answers. While it is spent, no read continues, and a read that
+has found entries returns them.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from octavo.protocol.entry import INVALID_ENTRY_ID
 from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH
 
 _LISTS_AT_ONCE = 2
-"""How many lists of entries are made at once: a list with many holes takes megabytes."""
+"""A list with many holes takes megabytes."""
 
 
 class _Sought:
@@ -42,7 +39,7 @@ class _Sought:
         self.size = 0
 
     def take(self, source: Piece | CachedExtent, last: int) -> bool:
-        """Take entries of `source` up to `last` and the bounds; return whether a bound was met."""
+        """Up to `last` and the bounds; return whether a bound was met."""
         base, offsets = (
             (source.first, source.offsets)
             if isinstance(source, CachedExtent)
@@ -62,7 +59,7 @@ class _Sought:
         return len(self.entries) >= self.count_max
 
     def _take_alike(self, frames: bytes, offsets: range, base: int, last: int) -> bool:
-        """Like `take`, for frames of the same length: no Python code runs for each entry."""
+        """For frames of the same length: no Python code runs for each entry."""
         cost = offsets.step - ADD_PREFIX_BYTES + LENGTH.size
         fitting = (self.bytes_max - self.size) // cost
         count = min(self.count_max - len(self.entries), max(fitting, 0 if self.entries else 1))
@@ -77,8 +74,6 @@ class _Sought:
 
 
 class ReadPath:
-    """The reads of a storage."""
-
     def __init__(
         self,
         control: LedgerControl,
@@ -99,18 +94,17 @@ class ReadPath:
         answers.when_room(self._room)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"waiting": sum(not one.done() for one in self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
+        """Name work that could run; empty when there is none."""
         waits = not self._answers.is_spent and any(not one.done() for one in self._waiting)
         return "reads wait for room, and there is room" if waits else ""
 
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:
-        """Like `read_many` without waiting; None if it would wait. `first` −1: the last entry."""
+        """Like `read_many`; None if it would wait. `first` −1: the last entry."""
         if first == INVALID_ENTRY_ID:
             first = self._control.last_entry(ledger_id)
         self._control.known(ledger_id)
@@ -121,7 +115,7 @@ class ReadPath:
         return None
 
     async def read(self, ledger_id: int, entry_id: int, *, urgent: bool = False) -> bytes:
-        """Return the whole entry; −1 asks for the last entry.
+        """−1 asks for the last entry.
 
         Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` if it cannot tell.
         """
@@ -132,10 +126,10 @@ class ReadPath:
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
     ) -> list[bytes]:
-        """Return consecutive entries from `first` on: at least one, then while both bounds hold.
+        """Return consecutive entries: at least one, then while both bounds hold.
 
-        Each entry counts four bytes more, as in a batch answer. The result ends before the first
-        entry that is missing or unreadable. If that is entry `first`, raises like `read`.
+        Each counts four bytes more, as in a batch answer. The result ends before the first missing
+        or unreadable entry. If that is `first`, raises like `read`.
         """
         self._control.known(ledger_id)
         sought = _Sought(ledger_id, first, count_max, bytes_max)
@@ -159,9 +153,9 @@ class ReadPath:
             if run is None or (sought.entries and self._answers.is_spent):
                 break
             if self._answers.is_spent:
-                run = None  # free its memory while this read waits: the cache may have dropped it
+                run = None  # the cache may have dropped it: free its memory while this read waits
                 continue
-            # A newer copy may have been added while this read waited for the disk.
+            # A newer copy may have been added meanwhile.
             newer, last = self._write_cache.find(ledger_id, sought.next_entry)
             if newer is not None:
                 continue
@@ -175,7 +169,7 @@ class ReadPath:
         return sought.entries
 
     def _gather(self, sought: _Sought) -> bool:
-        """Take entries from the caches; return whether a bound or the ledger's end was reached."""
+        """From the caches; return whether a bound or the ledger's end was reached."""
         ledger_id = sought.ledger_id
         while sought.next_entry >= 0:
             where = "write_cache"
@@ -192,9 +186,9 @@ class ReadPath:
         return False
 
     def _is_behind(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the entry is surely above the last entry that this bookie has.
+        """Surely above the last entry that this bookie has.
 
-        So a reader that follows the end of a ledger, from memory, never needs the index.
+        So a reader that follows a ledger's end never needs the index.
         """
         try:
             return entry_id > self._control.last_entry(ledger_id)
@@ -208,7 +202,7 @@ class ReadPath:
         return bound_met
 
     async def _wait_for_room(self) -> None:
-        """Wait until an answer may be made. Raises `TooManyRequests` when that takes too long."""
+        """Raises `TooManyRequests` when that takes too long."""
         deadline = asyncio.get_running_loop().time() + self._cold.wait_s_max
         while self._answers.is_spent:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -228,12 +222,10 @@ class ReadPath:
                 room.set_result(None)
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return [(first, last), …] of all entries that this bookie has, ascending, joined.
+        """Return [(first, last), …] of all entries here, ascending, joined.
 
-        A list and its answer may be long. So few lists are made at once, and none while clients
-        leave too many answers untaken. The caller must encode the list before it awaits anything,
-        or lists pile up behind this bound. Raises `NoSuchLedger`, and `TooManyRequests` when the
-        wait is too long.
+        A list may be long, so few are made at once. The caller must encode it before it awaits
+        anything. Raises `NoSuchLedger`, `TooManyRequests`.
         """
         self._control.sure(ledger_id, "had more entries")
         try:
@@ -249,7 +241,6 @@ class ReadPath:
             self._listing.release()
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Like `entries`, also for ledgers that are unknown or in limbo: entries may be missing
-        from the list."""
+        """Also for unknown ledgers and in limbo: entries may be missing."""
         cached = self._write_cache.intervals(ledger_id)
         return joined(cached + await self._cold.intervals(ledger_id))

@@ -1,10 +1,8 @@
 """Decide how far to read ahead for each reader. Pure.
 
-A reader is identified by the place where it will continue: (ledger, entry). So many readers of a
-ledger do not disturb each other. A reader that continues where it stopped gets more each time, up
-to the bound; a reader that jumps gets only what it asked for. All readers together get half of the
-read cache. With more readers each reader gets less, so that no reader drives out entries that
-another has not read yet.
+A reader is known by the place where it will continue: (ledger, entry). A reader that continues gets
+more each time, up to the bound; a reader that jumps gets only what it asked for. All together get
+half of the read cache, so that none drives out another's entries.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from typing import NamedTuple
 _FIRST_BYTES = 128 * 1024
 _READERS_MAX = 4096
 _SILENT_S = 5.0
-"""A reader that was silent for longer has no claim on the cache."""
+"""Then a silent reader has no claim on the cache."""
 
 
 class Reader(NamedTuple):
     window_bytes: int
     entries: int
-    """How many entries the reader's last read brought."""
+    """How many entries its last read brought."""
     seen_s: float
 
 
@@ -32,7 +30,7 @@ class ReadAhead:
         self._readers: OrderedDict[tuple[int, int], Reader] = OrderedDict()
 
     def window(self, ledger_id: int, entry_id: int, now_s: float) -> tuple[int, int]:
-        """Return (bytes to read beyond the extent that holds the entry, entries to expect)."""
+        """Return (bytes to read beyond the extent, entries to expect)."""
         reader = self._readers.get((ledger_id, entry_id))
         if reader is None:
             return 0, 1
@@ -41,7 +39,7 @@ class ReadAhead:
         return min(reader.window_bytes, share), max(1, reader.entries)
 
     def ended(self, ledger_id: int, first: int, last: int, window_bytes: int, now_s: float) -> None:
-        """Note that a read brought `first … last`; expect the reader to continue after `last`."""
+        """Expect the reader to continue after `last`."""
         before = self._readers.pop((ledger_id, first), None)
         grown = _FIRST_BYTES if before is None else 2 * max(before.window_bytes, window_bytes)
         window = min(self._ahead_bytes_max, grown)

@@ -1,18 +1,16 @@
 """Make an index from the entry logs: complete an existing index, or build a new one and swap it in.
 
-Later records win, so the newest copy of an entry is found as before: compaction copies only
-entries that the index still maps to the old place. Records of ledgers that were deleted, or that
-the ledger state does not know, are left out, and so are records after the mark, which the next
-start cuts. If a record before the mark cannot be found, the rebuild is refused: otherwise the
-record's entries would count as absent.
+Later records win, so the newest copy of an entry is found. Records of deleted or unknown ledgers
+are left out, and so are records after the mark. If a record before it cannot be found, the rebuild
+is refused: its entries would count as absent.
 
     1. remove `index.new`, make it, fill it; `covered` is put last; flush; sync its folder
     2. rename `index` to `index.old`; sync
     3. rename `index.new` to `index`; sync
     4. remove `index.old`
 
-Until step 3 the old index is kept. `settle` completes the swap after a crash: an `index.old`
-without an `index` proves that step 1 was durable.
+`settle` completes the swap after a crash: an `index.old` without an `index` proves that step 1 was
+durable.
 """
 
 from __future__ import annotations
@@ -36,27 +34,24 @@ _BATCH = 1000
 
 Position = tuple[int, int]
 Progress = Callable[[int], None]
-"""Called with the bytes of entry logs passed since its last call."""
+"""Called with the bytes passed since its last call."""
 
 _log = structlog.get_logger()
 
 
 class RebuildRefused(OctavoError):
-    """The entry logs cannot vouch for a complete index. The message says what would help."""
+    """The entry logs cannot vouch for a complete index."""
 
     name = "rebuild-refused"
 
 
 class Rebuilt(NamedTuple):
-    """The contents of a new index."""
-
     runs: int
     logs: int
     covered: Position
 
 
-def _quiet(size: int) -> None:
-    """Report no progress."""
+def _quiet(size: int) -> None: ...
 
 
 def fill(
@@ -70,11 +65,9 @@ def fill(
 ) -> Rebuilt:
     """Index every record from `start` to `end`, oldest first; durable on return.
 
-    Before the return, the index says that it is complete up to `start`, so after a crash the next
-    start repeats this. When a record cannot be found, raises `BookieIOError`, or calls `lost` with
-    the log's id if that loss is accepted. The index then says "complete up to `start`" until a
-    checkpoint, which comes after limbo is durable. So a start that ends earlier finds the loss
-    again.
+    Until then the index says "complete up to `start`", so after a crash the next start repeats
+    this. When a record cannot be found, raises `BookieIOError`, or calls `lost` if that loss is
+    accepted; the index then says so until a checkpoint, which comes after limbo is durable.
     """
     _log.info("index_rebuild_started", from_log=start[0], from_offset=start[1])
     runs: list[IndexedExtent] = []
@@ -132,7 +125,7 @@ def make_anew(
     opener: Callable[[str], LedgerIndex] = RocksIndex,
     progress: Progress = _quiet,
 ) -> Rebuilt:
-    """Build a new index in a folder next to the one in `directory`, and swap it in.
+    """Build a new index next to the old one, and swap it in.
 
     The caller holds the folders' locks and has closed the index. Raises `RebuildRefused` and
     `BookieIOError`: then the old index is unchanged.
@@ -173,7 +166,7 @@ def rebuild_index(
     progress: Progress = _quiet,
     opener: Callable[[str], LedgerIndex] = RocksIndex,
 ) -> Rebuilt:
-    """Rebuild the index of a stopped bookie. The caller holds the locks of its folders.
+    """Rebuild a stopped bookie's index. The caller holds the folders' locks.
 
     Raises `RebuildRefused`, `LedgerStateDamaged` and `BookieIOError`: then nothing was changed.
     """

@@ -1,11 +1,10 @@
 """Start a storage: open the files on its disks, replay its journals, begin new journal files.
 
-The order matters. The mark says what the logs, the index and the ledger state vouch for; everything
-after it is in the journal. So the logs are cut there before the index is opened. If the logs hold
-anything after the mark, the journal is read first and must be good. Then the journals are replayed
-one after another; each ledger is in a single journal, so their order does not matter. An index that
-is missing or older than the mark is rebuilt from the entry logs, from where it is known to be
-complete. If acknowledged data is damaged, the start fails; nothing is skipped silently.
+The mark says what the logs, the index and the ledger state vouch for; everything after it is in the
+journal. So the logs are cut there before the index is opened; if they hold anything after it, the
+journal must be good first. Each ledger is in a single journal, so the order of replays does not
+matter. An index that is missing or behind is completed from the logs. If acknowledged data is
+damaged, the start fails.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Opened:
     index: LedgerIndex
     journals: list[JournalReader]
     losses: list[Loss]
-    """Data that this bookie can no longer vouch for; only if the operator accepts losses."""
+    """This bookie can no longer vouch for them; only if losses are accepted."""
 
 
 async def open_files(
@@ -60,10 +59,10 @@ async def open_files(
     blocking: Blocking,
     on_loss: OnLoss | None = None,
 ) -> Opened:
-    """Open all files and fill `states`; cut the entry logs only after the mark.
+    """Fill `states`; cut the entry logs only after the mark.
 
-    With `on_loss` the caller enters limbo for the `losses` before it replays the journals: until
-    the mark moves, the next start finds the losses again.
+    With `on_loss` the caller enters limbo before it replays the journals: until the mark moves, the
+    next start finds the losses again.
     """
     await blocking(make_folders, disk, config.directories)
     losses: list[Loss] = []
@@ -121,11 +120,10 @@ async def replay(
     checkpointer: Checkpointer,
     blocking: Blocking,
 ) -> None:
-    """Apply every good block of the journals; flush whenever the cache is full, and at the end.
+    """Apply every good block; flush whenever the cache is full, and at the end.
 
-    The records may be only in the page cache, because their sync failed or never came. So none of
-    them, least of all a fence, counts as durable before it is written again. If the disk has no
-    room for that, the start ends with `DiskFull`.
+    The records may be only in the page cache, so none counts as durable, least of all a fence,
+    before it is written again. If the disk has no room for that, the start ends with `DiskFull`.
     """
     ends = [reader.begins() for reader in readers]
     count = 0
@@ -156,7 +154,7 @@ class _Flushes:
         self._running: asyncio.Task[Mark] | None = None
 
     async def begin(self, ends: tuple[Position, ...]) -> None:
-        """Begin to flush everything put so far, up to `ends`. Raises the errors of `end`."""
+        """Everything put so far, up to `ends`. Raises the errors of `end`."""
         await self.end()
         run = self._checkpointer.run(lambda: ends, _flushed)
         self._running = asyncio.create_task(run, name="replay flush")
@@ -164,13 +162,13 @@ class _Flushes:
         await asyncio.sleep(0)  # let the flush take its memtable before anything more is put
 
     async def end(self) -> None:
-        """Return once everything is flushed. Raises the disk's errors."""
+        """Everything is flushed on return. Raises the disk's errors."""
         running, self._running = self._running, None
         if running is not None:
             await running
 
     def cancel(self) -> None:
-        """Cancel the flush: the replay failed."""
+        """The replay failed."""
         if self._running is not None:
             self._running.cancel()
 
@@ -178,7 +176,7 @@ class _Flushes:
 async def begin_journals(
     config: BookieConfig, disk: Disk, readers: Sequence[JournalReader], blocking: Blocking
 ) -> list[JournalWriter]:
-    """Seal the replayed files and begin the next file of each journal; on an error close all."""
+    """Seal the replayed files and begin the next; on an error close all."""
     writers: list[JournalWriter] = []
     try:
         for reader in readers:
@@ -200,7 +198,7 @@ async def begin_journals(
 
 
 def _flushed(_: Memtable) -> None:
-    """Do nothing: there are no readers yet."""
+    """There are no readers yet."""
 
 
 def _look(flush: asyncio.Task[Mark]) -> None:
@@ -213,10 +211,9 @@ def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
 
 
 def make_folders(disk: Disk, directories: Sequence[str]) -> None:
-    """Make every folder. The caller holds their locks if another process could use them.
+    """The caller holds the locks, if another process could use the folders.
 
-    The folders are synced: if an earlier process died here, their names may be only in the page
-    cache, and files in them must not disappear in a power failure.
+    Sync them: if an earlier process died here, their names may be only in the page cache.
     """
     for directory in directories:
         disk.make_directory(directory)
@@ -228,10 +225,9 @@ def indexed_up_to(
 ) -> tuple[int, int]:
     """Return the (log id, offset) up to which the index proves that the logs were synced.
 
-    Return (0, 0) when the index proves nothing. The index is written after the mark. When the mark
-    and the first journal files are lost, only this position tells a damaged record from a torn
-    record, which was never acknowledged. Raises `DamagedRead` when the index is damaged as well:
-    logs are not cut on a guess.
+    (0, 0) when it proves nothing. The index is written after the mark: when the mark and the first
+    journal files are lost, only this tells a damaged record from a torn one. Raises `DamagedRead`
+    when the index is damaged as well.
     """
     settle(disk, directory)
     index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
@@ -243,10 +239,7 @@ def indexed_up_to(
 def cut_logs(
     logs: EntryLogs, end: tuple[int, int], losses: list[Loss] | None, *, journaled: bool
 ) -> None:
-    """Cut the logs after `end`; see `EntryLogs.cut_abandoned`.
-
-    Raises `EntryLogMissing`, unless losses are accepted.
-    """
+    """See `EntryLogs.cut_abandoned`. Raises `EntryLogMissing`, unless losses are accepted."""
     try:
         logs.cut_abandoned(end, journaled)
     except EntryLogMissing as error:
@@ -267,9 +260,9 @@ def open_index(
 ) -> LedgerIndex:
     """Open the index and complete it up to the mark. Raises `BookieIOError`.
 
-    An index that RocksDB finds damaged is rebuilt if the logs can vouch for all of it. With
-    `losses`, records after the mark are indexed too, because the journal may have lost them, and
-    ledgers that only the logs know are restored. A damaged log is added to `losses`.
+    A damaged index is rebuilt if the logs can vouch for all of it. With `losses`, records after the
+    mark are indexed too, because the journal may have lost them. A damaged log is added to
+    `losses`.
     """
     settle(disk, directory)
     path = f"{directory}/{INDEX_FOLDER}"
@@ -282,7 +275,7 @@ def open_index(
         _log.error("index_damaged", path=path, reason=str(error))
         make_anew(disk, directory, logs, states, mark, make)
         index = make(path)
-    # Without a mark, the index must cover all good records of the logs that were kept.
+    # Without a mark, the index must cover all good records that were kept.
     wanted = (mark.log_id, mark.log_offset) if mark is not None else logs.position
     covered = index.covered
     lost = partial(_lose_log, logs, losses) if losses is not None else None

@@ -1,10 +1,8 @@
 """Read mark and ledger states at a start, and repair them after data loss. Blocking.
 
-Damaged states end the start, unless the operator accepts the loss. Then everything good is kept and
-served: journal blocks after a damaged block, ledger states after a damaged block, entries in the
-logs whose ledger has no state. Each lost part is a `Loss`, and before anything is written the
-bookie enters limbo for all of them (ledgers/limbo.py). So what is restored here may be incomplete,
-and the bookie still answers truthfully.
+When the loss is accepted, everything good is kept and served: blocks and states after a damaged
+one, entries whose ledger has no state. The bookie enters limbo before anything is written, so it
+still answers truthfully.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ def load_states(
     states: LedgerStates,
     losses: list[Loss] | None = None,
 ) -> tuple[Mark | None, StateFile]:
-    """Read the mark and fill `states`.
-
-    Raises `LedgerStateDamaged`, unless losses are accepted: then the loss is added to `losses`.
-    """
+    """Raises `LedgerStateDamaged`, unless losses are accepted: then it is added to `losses`."""
     mark = read_mark(disk, directories)
     state_file = StateFile(disk, directories[0])
     position = None if mark is None else (mark.state_id, mark.state_offset)
@@ -56,7 +51,7 @@ def load_states(
 def repaired_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerState]]:
     """Yield every good record of every state file, oldest first; later records win.
 
-    A ledger stays fenced or deleted if any record says so: both are for ever.
+    A ledger stays fenced or deleted if any record says so.
     """
     latest: dict[int, LedgerState] = {}
     for file_id in state_files(disk, directory):
@@ -70,10 +65,10 @@ def repaired_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerSta
 
 
 def restore_states(logs: EntryLogs, states: LedgerStates, start: tuple[int, int]) -> int:
-    """Restore ledgers and last entries from the logs, from `start` on; return how many are new.
+    """Restore ledgers and last entries from the logs; return how many are new.
 
-    Each frame in a log carries the ledger's key. The logs do not say whether the ledger was fenced,
-    nor its LAC; a bookie in limbo answers both as unknown.
+    A frame carries the ledger's key. The logs do not know fences and LACs; a bookie in limbo
+    answers both as unknown.
     """
     made = 0
     for log_id in logs.log_ids:

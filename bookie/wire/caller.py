@@ -1,8 +1,7 @@
 """Track the peer of a connection: what it has proved, and what it may do.
 
-The connection is given the peer's rights whenever they change. `None` means all rights, so that a
-node's connection checks one attribute only. A client certificate is checked before
-any request is read. When a token ends or a right is withdrawn, the connection ends.
+The connection is given its rights whenever they change; `None` means all. A certificate is checked
+before any request is read. When a token ends or a right is withdrawn, the connection ends.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FAILED_PROOFS_MAX = 3
-"""Failed attempts to authenticate on one connection; each costs the bookie some work."""
+"""Failed attempts on one connection; each costs the bookie some work."""
 PROOF_S = 10.0
-"""A peer that has proved nothing after this time is disconnected: the number of connections is
-limited, and nodes need some of them."""
+"""Then a peer that has proved nothing is disconnected: nodes need connections too."""
 _CLOCKS_APART_S = 0.01
 HOW = (
     f"authenticate by the plugin {OCTAVO} with a token, or by a certificate that a rule about "
@@ -40,8 +38,6 @@ HOW = (
 
 
 class Caller:
-    """The peer of a connection."""
-
     def __init__(
         self,
         guard: Guard,
@@ -49,7 +45,7 @@ class Caller:
         counted: Counter,
         on_rights: Callable[[Rights | None], None],
     ) -> None:
-        """Call `on_rights` now, and whenever the caller's rights change."""
+        """`on_rights` is called now, and whenever the rights change."""
         self._guard = guard
         self._refusals = refusals
         self._counted = counted
@@ -57,7 +53,7 @@ class Caller:
         self._loop = asyncio.get_running_loop()
         self._proof: Proof | None = None
         self._certificate: Shown | None = None
-        """The certificate that the proof rests on; None when it rests on a token."""
+        """The proof rests on it; None: on a token."""
         self._rights: Rights | None = None
         self._failed = 0
         self._end: asyncio.TimerHandle | None = None
@@ -77,8 +73,8 @@ class Caller:
     ) -> None:
         """Check the peer's certificate, if it has one.
 
-        While that takes time, `hold` stops the reading of requests. `let_go` ends a connection
-        whose peer lost a right.
+        Meanwhile `hold` stops the reading of requests. `let_go` ends a connection that lost a
+        right.
         """
         self.peer = peer
         self._let_go = let_go
@@ -110,11 +106,11 @@ class Caller:
 
     @property
     def is_tiresome(self) -> bool:
-        """Whether the peer has failed to authenticate too often."""
+        """It has failed to authenticate too often."""
         return self._failed >= FAILED_PROOFS_MAX
 
     def judge(self) -> None:
-        """Compute the rights again; end the connection if the caller has lost one."""
+        """End the connection if the caller has lost a right."""
         before = self._rights
         self._set(self._guard.rights(self._proof))
         if self._rights is not None and not self._rights.covers(before):
@@ -122,14 +118,13 @@ class Caller:
             self._let_go()
 
     def doubt(self) -> None:
-        """Check the proof again: a certificate may be revoked, its owner or a reader disabled."""
+        """A certificate may be revoked, its owner or a reader disabled."""
         if self._certificate is None:
             self.judge()
         elif self._looking is None:
             self._looking = self._loop.create_task(self._look(self._certificate, _hold_nothing))
 
     def show(self, message: AuthMessage) -> tuple[Code, AuthMessage]:
-        """Check an AUTH message and return its answer."""
         known = self._rights is None or Need.KNOWN in self._rights.needs
         if message.plugin != OCTAVO and known:
             return Code.OK, AuthMessage(AUTH_DISABLED, b"")
@@ -146,7 +141,7 @@ class Caller:
         return Code.OK, AuthMessage(OCTAVO, b"")
 
     def refused(self) -> str:
-        """Count a request that the caller may not make, and return the reason."""
+        """Count the request, and return the reason."""
         if self._proof is None:
             reason = f"this cluster is secured, and you have not proved who you are: {HOW}"
         else:
@@ -155,7 +150,7 @@ class Caller:
         return reason
 
     def tell(self, reason: str) -> None:
-        """Count a refusal, and log refusals of each host at most once a minute."""
+        """Log refusals of each host at most once a minute."""
         self._counted.inc()
         if times := self._refusals.count(self._loop.time(), host_of(self.peer)):
             log.warning("caller_refused", peer=self.peer, who=self.name, reason=reason, times=times)
@@ -205,8 +200,8 @@ class Caller:
 
 
 def _hold_nothing(_: bool) -> None:
-    """Let the connection read on: it keeps its old rights during a repeated check."""
+    """The connection keeps its old rights during a repeated check."""
 
 
 def _nobody() -> None:
-    """Do nothing: there is no connection yet, or it has ended."""
+    """There is no connection yet, or it has ended."""

@@ -1,18 +1,13 @@
 """Serve one client of a bookie: split its chunks into frames, pass them on, write the answers.
 
 The hot path is `buffer_updated`: one walk over the frames of a chunk, and one call to the storage
-for all its adds. Adds and reads never wait for each other. Answers are gathered and written once in
-a turn of the loop, which for adds is once in a group commit.
+for all its adds. Answers are gathered and written once in a turn of the loop. A batch that asks for
+it (`Flag.RANGE_ACK`) is acked by one frame for each range; others get BookKeeper's 28 bytes for
+each entry, filled in column by column.
 
-The connection stops reading for a while when it has too many requests under way, when its client
-does not take the answers, or when the bookie's disk is behind (back_pressure.py). The bounds in
-`BookieConfig` add up to the memory that all clients together can occupy. A client that breaks the
-protocol is disconnected, with a log line that says how it did.
-
-Answers to adds are gathered while a group commit reports its batches, and encoded once. Batches
-that ask for it (`Flag.RANGE_ACK`) are acknowledged by one extension frame for each unbroken range.
-The others get BookKeeper's 28 bytes for each entry. These are filled in column by column, which
-takes 60 ns for an entry instead of 200 ns.
+The connection stops reading when it has too many requests under way, when its client takes no
+answers, or when the disk is behind (back_pressure.py). A client that breaks the protocol is
+disconnected and logged.
 """
 
 from __future__ import annotations
@@ -70,7 +65,7 @@ _READ = READ_HEADER >> 16
 _BATCH_READ = BATCH_READ_HEADER >> 16
 _AUTH = AUTH_HEADER >> 16
 _V3_FIRST_BYTE = 0x0A
-"""The first byte of each v3 protobuf request: field 1, length-delimited."""
+"""Each v3 request begins with it: field 1, length-delimited."""
 _RANGE_ACK = int(Flag.RANGE_ACK)
 _DEFERRED_SYNC = int(Flag.DEFERRED_SYNC)
 _RECOVERY_ADD = int(Flag.RECOVERY_ADD)
@@ -80,11 +75,10 @@ _LOGGED_REFUSALS_MAX = 3
 _FAREWELL_S = 0.5
 """How long a peer that lost a right may still get answers."""
 _GATHERED_BYTES_MAX = 256 * 1024
-"""Answers are gathered for a turn of the loop, and written earlier above this size."""
+"""Above this size answers are written before the turn ends."""
 
 
 def add_answers(code: Code, ledger_id: int, first_entry: int, count: int) -> bytes:
-    """Encode the v2 answers to `count` consecutive adds."""
     if count == 1:
         return add_answer(code, ledger_id, first_entry)
     answers = bytearray(add_answer(code, ledger_id, 0) * count)
@@ -95,7 +89,7 @@ def add_answers(code: Code, ledger_id: int, first_entry: int, count: int) -> byt
 
 
 class Answers:
-    """The answers to write to one connection at the end of this turn of the loop."""
+    """Written at the end of this turn of the loop."""
 
     __slots__ = ("_first", "_frames", "_last", "_ledger_id")
 
@@ -106,11 +100,10 @@ class Answers:
         self._last = -1
 
     def append(self, frame: bytes) -> None:
-        """Add a whole answer frame."""
         self._frames.append(frame)
 
     def acked_range(self, ledger_id: int, first: int, last: int) -> None:
-        """Acknowledge adds `first … last`; a range that continues the previous one extends it."""
+        """A range that continues the previous one extends it."""
         if ledger_id == self._ledger_id and first == self._last + 1:
             self._last = last
             return
@@ -131,8 +124,6 @@ class Answers:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One accepted socket."""
-
     def __init__(self, server: BookieServer) -> None:
         self._server = server
         self._config = server.config
@@ -161,19 +152,19 @@ class Connection(asyncio.BufferedProtocol):
             server.requests, server.v3_calls, server.reads, self._answer, self._answered
         )
         self._speaks_v3 = True
-        """True until the first frame that is not a v3 request; then the connection speaks v2, as in
-        Apache's bookies."""
+        """Until the first frame that is not a v3 request; then the connection speaks v2, as in
+        Apache's bookies.
+        """
         self._v3_batches: dict[AddBatch, V3Batch] = {}
         """v3 batches that the storage has not answered yet."""
         self._closing = False
         self._rights: Rights | None = None
-        """The peer's rights; None means everything."""
+        """None means everything."""
         self._early: bytearray | None = None
-        """Bytes that arrive while the peer's certificate is checked; None when no check runs."""
+        """Arrives while the peer's certificate is checked; None: no check runs."""
         self._caller = None if server.guard is None else server.caller(self._may_now)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {
             "add_bytes": self._add_bytes,
             "v3_batches": len(self._v3_batches),
@@ -183,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
     # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Join the server, or leave at once when it is full or stopping."""
+        """Leave at once when the server is full or stopping."""
         transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from it
         self._transport = transport
         peername = transport.get_extra_info("peername") or ("?",)
@@ -197,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Stop all work for this client, except its adds: they may be durable already."""
+        """Stop all work except adds: they may be durable already."""
         self._closing = True
         self._transport = None
         self.flow.release()
@@ -207,7 +198,6 @@ class Connection(asyncio.BufferedProtocol):
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return room in the scratch buffer that all connections of this loop share."""
         return self.flow.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -235,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up(error)
 
     def eof_received(self) -> bool:
-        """Stop reading: the peer sends no more, and still gets the answers under way."""
+        """The peer still gets the answers under way."""
         self._closing = True
         self._in_flight.end_waits()
         self.flow.pauses |= Pause.STOPPING
@@ -256,26 +246,26 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._add_bytes) or self._write_scheduled or not self._in_flight.is_empty
 
     def is_too_much(self, level: Pressure) -> bool:
-        """Whether the adds of this client should stop at this level of pressure."""
+        """Whether this client's adds should stop at this level."""
         if level is Pressure.GREEDY:
             return self._add_bytes > MODEST_BYTES
         return self._has_added or self._receiver.is_large
 
     def _hold(self, hold: bool) -> None:
-        """Stop or continue plain reads: the peer takes no answers, or takes them again."""
+        """The peer takes no answers, or takes them again."""
         if hold:
             self._in_flight.hold()
         else:
             self._in_flight.go_on()
 
     def finish(self) -> None:
-        """Read no more; end the connection once every request that was read is answered."""
+        """End the connection once every request that was read is answered."""
         self.flow.pause(Pause.STOPPING)
         self._closing = True
         self._close_if_finished()
 
     def close(self) -> None:
-        """End the connection once the answers written so far are out."""
+        """Once the answers written so far are out."""
         self._closing = True
         self._write()
         if self._transport is not None:
@@ -303,7 +293,6 @@ class Connection(asyncio.BufferedProtocol):
             self._caller.judge()
 
     def doubt(self) -> None:
-        """The peer's proof may no longer be valid: check it again."""
         if self._caller is not None:
             self._caller.doubt()
 
@@ -325,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flow.resume(Pause.IDENTITY)
 
     def _let_go(self) -> None:
-        """End the connection of a peer that lost a right, after the answers to its requests."""
+        """After the answers to its requests."""
         self._in_flight.end_waits()
         self.finish()
         self._loop.call_later(_FAREWELL_S, self.abort)
@@ -339,8 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def _narrowed(self, request: Asked) -> Asked | None:
-        """Limit the request to the peer's rights; if nothing is left, refuse it and return
-        None."""
+        """If nothing is left, refuse it and return None."""
         if self._rights is None:
             return request
         assert self._caller is not None
@@ -349,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         return narrowed
 
     def _refuse_adds(self, adds: Adds) -> None:
-        """Refuse the adds of a peer that may not write."""
+        """The peer may not write."""
         self._tell_writer()
         for _, batch in adds.batches:
             self._refuse_add(batch.ledger_id, batch.first_entry, batch.count)
@@ -380,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
     # Requests
 
     def _take(self, data: memoryview) -> int:
-        """Handle the whole frames of `data`; return where the unfinished one begins."""
+        """Return where the unfinished frame begins."""
         position = 0
         if self._speaks_v3:
             position = self._take_v3(data)
@@ -417,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         return position
 
     def _take_v3(self, data: memoryview) -> int:
-        """Handle whole v3 frames; return where the first frame that is not v3 begins."""
+        """Return where the first frame that is not v3 begins."""
         position, end = 0, len(data)
         adds = Gathering()
         try:
@@ -482,8 +470,9 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.pause(Pause.READS)
 
     def _refuse_unknown(self, head: int, frame: memoryview) -> None:
-        """Answer BAD_VERSION to another version of a known operation; otherwise raise
-        `ProtocolError`."""
+        """Answer BAD_VERSION to another version of a known operation; else raise
+        `ProtocolError`.
+        """
         version, op = head >> 24, head >> 16 & 0xFF
         if version != VERSION and op == Op.ADD and len(frame) >= ADD_IDS.size:
             ledger_id, entry_id = ADD_IDS.unpack_from(frame)[3:]
@@ -502,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
     # Adds
 
     def _add(self, batches: list[tuple[int, AddBatch]], done: Done | None = None) -> None:
-        """Store batches; answer them by `done`, or in the way that each batch's flags ask for."""
+        """Answer by `done`, or in the way that each batch's flags ask for."""
         self._server.turns.took(len(batches))
         self._add_bytes += sum([len(batch.frames) for _, batch in batches])
         storage = self._storage
@@ -536,7 +525,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_excess(
         self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
-        """Refuse batches without room in memory; the adds of recoveries have more room."""
+        """Memory has no room; the adds of recoveries have more."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
                 yield flags, batch
@@ -547,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_read_only(
         self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
-        """Refuse ordinary adds while the bookie is read-only; adds of recoveries pass (P36)."""
+        """Adds of recoveries pass (P36)."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
                 yield flags, batch
@@ -555,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
                 refuse([(batch, Code.READ_ONLY)])
 
     def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """Answer batches with one `Op.ADDED` frame for each stored range of entries."""
+        """One `Op.ADDED` frame for each stored range."""
         refused: list[tuple[AddBatch, Code]] = []
         acked = size = 0
         for batch, code in results:
@@ -570,9 +559,9 @@ class Connection(asyncio.BufferedProtocol):
             self._added(refused, extended=True)
 
     def _added(self, results: Sequence[tuple[AddBatch, Code]], *, extended: bool = False) -> None:
-        """Answer batches with one v2 answer for each entry.
+        """One v2 answer for each entry.
 
-        `extended`: the peer is an Octavo client. Other clients do not know UNKNOWN_STATE.
+        `extended`: the client knows UNKNOWN_STATE.
         """
         acked = size = 0
         for batch, answer in results:
@@ -586,7 +575,7 @@ class Connection(asyncio.BufferedProtocol):
         self._acked(acked, size)
 
     def _added_v3(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """Answer batches that came in v3 frames."""
+        """The batches came in v3 frames."""
         acked = size = 0
         for batch, code in results:
             size += len(batch.frames)
@@ -610,8 +599,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.resume(Pause.ADDS)
 
     def _refuse(self, refused: list[Refused]) -> None:
-        """Answer adds that are damaged or name no entry. They are counted and logged, never
-        stored."""
+        """They are damaged or name no entry: count and log them."""
         self._metrics.adds_refused.labels(Code.BAD_REQUEST.name).inc(len(refused))
         for add in refused:
             self._answer(add_answers(Code.BAD_REQUEST, add.ledger_id, add.entry_id, 1))
@@ -668,16 +656,15 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.written(sum(map(len, frames)))
 
     def _close_if_finished(self) -> None:
-        """Close once everything is answered, even if the peer has closed its side before."""
+        """Even if the peer has closed its side before."""
         if self._closing and not self.busy and self._transport is not None:
             self._transport.close()
 
 
 def _wishes(item: tuple[int, AddBatch]) -> tuple[bool, bool]:
-    """Return whether the sender wants ranges acked, and whether acks may come before the sync.
+    """Whether the sender wants ranges acked, and acks before the sync.
 
-    Recovery's adds are always synced, because an entry counts as confirmed once such an add is
-    answered.
+    Recovery's adds are always synced, because their entries then count as confirmed.
     """
     flags = item[0]
     return bool(flags & _RANGE_ACK), flags & (_DEFERRED_SYNC | _RECOVERY_ADD) == _DEFERRED_SYNC

@@ -1,14 +1,12 @@
 """Decide who a peer of a bookie is, and what it may do, by the cluster's policy.
 
 A node proves itself by a token made from the cluster's secret, a reader by a token from a broker,
-and any other client by its TLS certificate and a rule about `bookies`. In a cluster that is not
-secured every caller may do everything. A caller that proves its identity even then stays connected
-when the cluster is secured later.
+others by a TLS certificate and a rule about `bookies`. In a cluster that is not secured every
+caller may do everything; a caller with a proof stays connected when it is secured later.
 
-Promises: when the policy takes a right away, listeners of `on_change` are called at once. When a
-proof may have become invalid, listeners of `on_doubt` are called: a reader's token, for example, is
-valid only as long as the identity that it was issued for. While the metadata store is away, the
-last known policy holds. Relies on `Authority`.
+When the policy takes a right away, listeners of `on_change` are called at once; listeners of
+`on_doubt` when a proof may have become invalid. While the metadata store is away, the last known
+policy holds.
 """
 
 from __future__ import annotations
@@ -37,17 +35,17 @@ _NOTHING_PROVED = Proof(ANONYMOUS)
 
 
 class KnowsCallers(Authenticates, Protocol):
-    """Identifies callers by what they show, and reports when an identity may have lapsed."""
+    """Identifies callers by what they show."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever an earlier proof may no longer be valid."""
+        """An earlier proof may no longer be valid."""
 
     def lapsed(self, identity: Identity, standing: Standing) -> str:
-        """Return why `standing` no longer proves `identity`; empty when it still does."""
+        """Why `standing` no longer proves `identity`; empty when it does."""
 
 
 class Guard:
-    """The access decisions of a bookie. Call `start` before use, and `close` at the end."""
+    """The access decisions of a bookie."""
 
     def __init__(
         self,
@@ -55,8 +53,10 @@ class Guard:
         clock: Callable[[], int],
         authenticates: KnowsCallers | None = None,
     ) -> None:
-        """`clock` gives milliseconds since 1970. `authenticates` checks certificates and the
-        credentials of admin calls; without it only nodes can prove who they are."""
+        """`clock` gives milliseconds since 1970.
+
+        Without `authenticates` only nodes can prove who they are.
+        """
         self._store = store
         self._clock = clock
         self._authenticates = authenticates
@@ -65,7 +65,7 @@ class Guard:
         self.authority = Authority(store)
 
     async def start(self, bookie_id: str) -> None:
-        """Read the secret and the policy. Nodes' tokens must name `bookie_id`.
+        """Nodes' tokens must name `bookie_id`.
 
         Raises `MetadataUnavailable`, `BadRecord`.
         """
@@ -74,25 +74,25 @@ class Guard:
         await self.authority.start()
 
     async def close(self) -> None:
-        """Stop following the policy. May be called twice."""
+        """May be called twice."""
         await self.authority.close()
 
     @property
     def secured(self) -> bool:
-        """Whether callers must prove who they are."""
+        """Callers must prove who they are."""
         return self.authority.secured
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the rights of any caller may have changed."""
+        """The rights of any caller may have changed."""
         self.authority.on_change(listener)
 
     def on_doubt(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when certificates and readers' tokens must be checked again."""
+        """Certificates and readers' tokens must be checked again."""
         if self._authenticates is not None:
             self._authenticates.on_change(listener)
 
     def check(self, token: bytes) -> Proof:
-        """Return what a token proves. Raises `Unauthenticated`."""
+        """Raises `Unauthenticated`."""
         assert self._tokens is not None, "call `start` first"
         proof = self._tokens.verify(token, self._bookie_id)
         if reason := self._lapsed(proof):
@@ -100,20 +100,20 @@ class Guard:
         return proof
 
     def at_hand(self, shown: Shown) -> Proof | None:
-        """Return what a certificate proves, if that is known without waiting."""
+        """Return a certificate's proof, if known without waiting."""
         if self._authenticates is None:
             return None
         found = self._authenticates.at_hand(shown)
         return None if found is None else Proof(found)
 
     async def look_at(self, shown: Shown) -> Proof | None:
-        """Return what a certificate proves. Raises `Unauthenticated`."""
+        """Raises `Unauthenticated`."""
         if self._authenticates is None:
             return None
         return Proof(await self._authenticates.identify(shown))
 
     async def identify(self, shown: Shown) -> Identity:
-        """Identify a caller of the admin port. Raises `Unauthenticated`."""
+        """For the admin port. Raises `Unauthenticated`."""
         given = shown.authorization or ""
         if given[: len(_BEARER)].lower() == _BEARER:
             try:
@@ -129,12 +129,12 @@ class Guard:
         return await self._authenticates.identify(shown)
 
     def seconds_left(self, proof: Proof) -> float | None:
-        """Return how many seconds a proof is still valid; None when it has no end."""
+        """None when the proof has no end."""
         end_s = proof.identity.expires_at_s
         return None if end_s is None else max(0.0, end_s - self._clock() / 1000)
 
     def rights(self, proof: Proof | None) -> Rights | None:
-        """Return what a caller with this proof may do now; None means everything."""
+        """None means everything."""
         if not self.secured:
             return None
         if proof is None or self.seconds_left(proof) == 0.0:
@@ -155,7 +155,7 @@ class Guard:
         )
 
     def _lapsed(self, proof: Proof) -> str:
-        """Return why the identity behind a reader's token has lapsed; empty if it is valid."""
+        """Say why a reader's token is not valid any more; empty if it is."""
         if proof.standing is None or self._authenticates is None or not self.secured:
             return ""
         return self._authenticates.lapsed(proof.identity, proof.standing)

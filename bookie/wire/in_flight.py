@@ -1,10 +1,8 @@
 """Keep the requests of a connection that are not answered yet, except adds.
 
-Plain reads wait for their turn (read_scheduler.py), one queue for each ledger. They also wait while
-the peer does not take its answers; this bounds the memory for answers. Fencing reads,
-priority reads and extension requests overtake plain reads, up to a bound. Long polls never wait for
-a turn, and the bookie bounds their number. Above that bound, a long poll that would have to wait is
-refused at once, and a long poll that can be answered now is treated like a plain read.
+Plain reads wait for their turn (read_scheduler.py), and while the peer takes no answers. Fencing
+reads, priority reads and extension requests overtake them, up to a bound. The bookie bounds the
+number of long polls; above it, a long poll that would have to wait is refused.
 """
 
 from __future__ import annotations
@@ -28,14 +26,12 @@ if TYPE_CHECKING:
 _RUNNING_MAX = 32
 """Reads of a connection that use the disk at once."""
 _AT_ONCE_MAX = 64
-"""Requests of a connection that may run out of turn; the others wait for their turn."""
+"""Further requests wait for their turn."""
 
 _Request = ReadRequest | BatchReadRequest | Request | v3.Read | v3.Call
 
 
 class InFlight:
-    """The requests of a connection; all of them end with it."""
-
     def __init__(
         self,
         requests: Requests,
@@ -54,14 +50,13 @@ class InFlight:
         self._running = 0
         """Tasks of requests that waited for their turn."""
         self._stuck = False
-        """Whether `_RUNNING_MAX` tasks run and the next request needs one more."""
+        """`_RUNNING_MAX` tasks run and the next request needs one more."""
         self._held = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: set[asyncio.Task[None]] = set()
-        """The tasks among `_tasks` that are long polls."""
+        """Long polls among `_tasks`."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {
             "waiting": len(self._waiting),
             "running": self._running,
@@ -71,7 +66,7 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """Requests not answered yet, without long polls."""
+        """Not answered yet, without long polls."""
         return len(self._tasks) - len(self._waits) + len(self._waiting)
 
     @property
@@ -79,19 +74,18 @@ class InFlight:
         return not self._tasks and not self._waiting
 
     def read(self, request: Read) -> None:
-        """Answer a read in its turn, or at once if its flags say so."""
+        """In its turn, or at once if its flags say so."""
         if isinstance(request, v3.Read) and request.waits:
             self._wait(request)
         else:
             self._take(request, request.ledger_id, at_once=bool(request.flags & AT_ONCE))
 
     def call(self, request: v3.Call) -> None:
-        """Answer a v3 request that is neither a read nor an add."""
+        """A v3 request that is neither a read nor an add."""
         self._take(request, -1, at_once=True)
 
     def extension(self, request: Request) -> None:
-        """Answer an extension request. Raises `ProtocolError` for a frame that is only an
-        answer."""
+        """Raises `ProtocolError` for a frame that is only an answer."""
         if request.op is Op.ADDED:
             raise ProtocolError("ADDED is an answer, never a request")
         if request.op is Op.WAIT_LAC:
@@ -100,7 +94,7 @@ class InFlight:
             self._take(request, -1, at_once=True)
 
     def _wait(self, request: Request | v3.Read) -> None:
-        """Answer a long poll: wait for it, refuse it, or treat it as a plain read."""
+        """Wait for a long poll, refuse it, or treat it as a plain read."""
         if not self._requests.takes_polls:
             if self._requests.would_wait(request):
                 self._answer(self._requests.refusal(request, "long_polls"))
@@ -125,23 +119,23 @@ class InFlight:
                 self._scheduler.join(self)
 
     def hold(self) -> None:
-        """Begin no further plain read, because the peer does not take its answers."""
+        """The peer does not take its answers: begin no plain read."""
         self._held = True
         self._scheduler.leave(self)
 
     def go_on(self) -> None:
-        """Continue: the peer takes its answers again."""
+        """The peer takes its answers again."""
         self._held = False
         if self.wants_turn:
             self._scheduler.join(self)
 
     def end_waits(self) -> None:
-        """Cancel the long polls: the peer sends no more."""
+        """The peer sends no more: cancel the long polls."""
         for wait in self._waits:
             wait.cancel()
 
     def cancel(self) -> None:
-        """Cancel all requests: the connection is gone."""
+        """The connection is gone: cancel all requests."""
         self._scheduler.leave(self)
         self._scheduler.waiting -= len(self._waiting.clear())
         for task in self._tasks:
@@ -151,11 +145,9 @@ class InFlight:
 
     @property
     def wants_turn(self) -> bool:
-        """See `Member`."""
         return bool(self._waiting) and not self._held and not self._stuck
 
     def serve(self) -> int | None:
-        """See `Member`."""
         if not self._waiting:
             return 0
         ledger_id, (request, since) = self._waiting.pop()
@@ -175,7 +167,6 @@ class InFlight:
         return 0
 
     def refuse_waiting(self) -> None:
-        """See `Member`."""
         for request, _ in self._waiting.clear():
             self._scheduler.waiting -= 1
             self._answer(self._requests.refusal(request, "reads_waited"))

@@ -1,8 +1,7 @@
 """Open the port of a bookie, plain or with TLS.
 
-The port is bound before the folders are opened, and served once they are. With certificates, a
-client either begins with TLS or sends BookKeeper's START_TLS. A client that does neither is
-refused, unless `plain_allowed` is set.
+It is bound before the folders are opened, and served once they are. With certificates, a client
+begins with TLS or sends BookKeeper's START_TLS; another is refused, unless `plain_allowed` is set.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _BACKLOG = 1024
 
 
 class ListenFailed(OctavoError):
-    """The bookie cannot listen on its address. The message says why and what to do."""
+    """The message says why and what to do."""
 
     name = "listen-failed"
     scope = Scope.PROCESS
 
 
 class Listener:
-    """A bound port; connections are served after `serve` only."""
+    """Connections are served after `serve` only."""
 
     def __init__(self, host: str, port: int, sockets: asyncio.Server, line: _Line) -> None:
         self._host = host
@@ -37,7 +36,7 @@ class Listener:
 
     @classmethod
     async def bind(cls, host: str, port: int) -> Listener:
-        """Bind the port; 0 means any free port. Raises `ListenFailed`."""
+        """0 means any free port. Raises `ListenFailed`."""
         line = _Line()
         try:
             sockets = await asyncio.get_running_loop().create_server(
@@ -48,11 +47,7 @@ class Listener:
         return cls(host, int(sockets.sockets[0].getsockname()[1]), sockets, line)
 
     async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Serve each connection by a new `protocol`.
-
-        Raises `ListenFailed`: a port that was bound can still turn out to be taken when it begins
-        to listen.
-        """
+        """Raises `ListenFailed`: a bound port can still turn out to be taken."""
         self._line.protocol = protocol
         try:
             await self._sockets.start_serving()
@@ -64,7 +59,7 @@ class Listener:
 
 
 class _Line:
-    """Give each new connection its protocol; before `serve` a protocol that does nothing."""
+    """Before `serve`, connections get a protocol that does nothing."""
 
     def __init__(self) -> None:
         self.protocol: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
@@ -74,8 +69,6 @@ class _Line:
 
 
 class SecureListener:
-    """A bound port with TLS."""
-
     def __init__(self, host: str, port: TlsListener, certificates: Certificates) -> None:
         self._host = host
         self._port = port
@@ -84,7 +77,7 @@ class SecureListener:
 
     @classmethod
     async def bind(cls, host: str, port: int, certificates: Certificates) -> SecureListener:
-        """Bind the port; 0 means any free port. Raises `ListenFailed`."""
+        """0 means any free port. Raises `ListenFailed`."""
         try:
             bound = await TlsListener.bind(host, port, certificates)
         except OSError as error:
@@ -92,7 +85,7 @@ class SecureListener:
         return cls(host, bound, certificates)
 
     async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Serve each connection by a new `protocol`. Raises `ListenFailed`, as `Listener.serve`."""
+        """Raises `ListenFailed`, as `Listener.serve`."""
         try:
             await self._port.serve(protocol, StartTls(self._certificates, protocol).take)
         except OSError as error:
@@ -103,7 +96,7 @@ class SecureListener:
 
 
 def why_not_listening(error: OSError, host: str, port: int) -> str:
-    """Explain why the port cannot be used, and what to do about it."""
+    """And what to do about it."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use by another process: stop it "

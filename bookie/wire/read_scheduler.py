@@ -1,11 +1,8 @@
 """Give the connections of a bookie their turns to read.
 
-A turn of the loop answers a bounded number of reads and bytes, then other work runs: writers do not
-wait for readers. An entry in a cache is answered at once. A read that needs a disk takes one of a
-bounded number of tasks, and does not delay reads from the caches. While the answers that clients
-have not taken exceed their bound (`Budget`), no connection gets a turn. The answer is
-TOO_MANY_REQUESTS when a connection gets no turn within `wait_ms_max`, or when too many requests
-wait already.
+A turn of the loop answers a bounded number of reads and bytes, so that writers do not wait. A read
+that needs a disk takes one of a bounded number of tasks. The answer is TOO_MANY_REQUESTS when a
+connection gets no turn within `wait_ms_max`, or when too many requests wait.
 """
 
 from __future__ import annotations
@@ -24,19 +21,16 @@ class Member(Protocol):
 
     @property
     def wants_turn(self) -> bool:
-        """Whether the connection has a read that could begin."""
+        """It has a read that could begin."""
 
     def serve(self) -> int | None:
-        """Begin one read; return the bytes answered, or None if it needs a task and none is
-        free."""
+        """Return the bytes answered, or None if it needs a task and none is free."""
 
     def refuse_waiting(self) -> None:
-        """Answer all waiting requests of the connection with TOO_MANY_REQUESTS."""
+        """With TOO_MANY_REQUESTS."""
 
 
 class ReadScheduler:
-    """The connections of a bookie that wait for a turn. Used on the loop only."""
-
     def __init__(
         self,
         answers: Budget,
@@ -51,19 +45,18 @@ class ReadScheduler:
         self._wait_s_max = wait_ms_max / 1000
         self._loop = asyncio.get_running_loop()
         self._ready: dict[Member, float] = {}
-        """Connection → since when it waits for a turn, in the order of turns."""
+        """Since when a connection waits for a turn, in the order of turns."""
         self._blocked: dict[Member, float] = {}
-        """Connection → since when it waits; it needs a task, and none is free."""
+        """Since when it waits for a task."""
         self._turn_due = False
         self._expiry: asyncio.TimerHandle | None = None
         self.waiting = 0
-        """Requests that wait, of all connections."""
+        """Waiting requests of all connections."""
         self.tasks = 0
         """Requests that run, without long polls."""
         answers.when_room(self._soon)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {
             "ready": len(self._ready),
             "blocked": len(self._blocked),
@@ -72,7 +65,7 @@ class ReadScheduler:
         }
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
+        """Name work that could run; empty when there is none."""
         if self._turn_due:
             return ""
         if self._ready and not self._answers.is_spent:
@@ -81,7 +74,7 @@ class ReadScheduler:
         return "connections wait for a task, and one is free" if waits else ""
 
     def is_full(self, *, urgent: bool) -> bool:
-        """Whether another request must be refused; urgent requests have twice the room."""
+        """Urgent requests have twice the room."""
         return self.waiting >= (2 * self._waiting_max if urgent else self._waiting_max)
 
     @property
@@ -90,18 +83,16 @@ class ReadScheduler:
         return self.tasks < self._tasks_max
 
     def join(self, member: Member) -> None:
-        """Queue `member` for a turn."""
         if member not in self._ready and member not in self._blocked:
             self._ready[member] = self._loop.time()
         self._soon()
 
     def leave(self, member: Member) -> None:
-        """Take `member` out of the queue."""
         self._ready.pop(member, None)
         self._blocked.pop(member, None)
 
     def task_ended(self) -> None:
-        """A request has ended: let another request run."""
+        """Let another request run."""
         self.tasks -= 1
         self._unblock()
 
@@ -151,7 +142,7 @@ class ReadScheduler:
             self._expiry = self._loop.call_later(self._wait_s_max / 2, self._expire)
 
     def _expire(self) -> None:
-        """Refuse connections that had no turn for too long; clients can ask another bookie."""
+        """Clients of these connections can ask another bookie."""
         self._expiry = None
         limit = self._loop.time() - self._wait_s_max
         for line in (self._ready, self._blocked):

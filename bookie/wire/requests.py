@@ -1,8 +1,7 @@
 """Answer everything except adds: reads, fencing reads, and the extension operations.
 
-Each method takes a decoded request and returns the whole answer frame. Errors become codes here and
-nowhere else. A fencing read is answered only after the fence is durable. The answer "no such entry"
-is given only when the storage vouches for it; every uncertain case is an error.
+Errors become codes here and nowhere else. A fencing read is answered after the fence is durable.
+"No such entry" is answered only when the storage vouches for it.
 """
 
 from __future__ import annotations
@@ -45,20 +44,19 @@ log = structlog.get_logger()
 
 _FENCE = int(Flag.FENCE)
 AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
-"""Reads with one of these flags do not wait for other reads: recovery sends them."""
+"""Recovery's reads do not wait for other reads."""
 _UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
 Read = ReadRequest | BatchReadRequest | v3.Read
-"""Requests that wait for their turn and are answered with entries."""
+"""They wait for their turn and are answered with entries."""
 
 _COMPARED_MAX = 100
-"""The most entries that a single FETCH_COPIES request may have compared."""
+"""Entries that a single FETCH_COPIES may have compared."""
 
 
 def v2_code(code: Code, flags: int = 0) -> Code:
-    """Return the code for a v2 answer.
+    """UNKNOWN_STATE (107) only for clients that know it, by a flag.
 
-    BookKeeper's v2 client does not know UNKNOWN_STATE (107), so it gets IO, which also means that
-    the entry may exist. A client that knows UNKNOWN_STATE says so by a flag.
+    Others get IO, which also means that the entry may exist.
     """
     if code is Code.UNKNOWN_STATE and not flags & _UNKNOWN_STATE:
         return Code.IO
@@ -66,16 +64,16 @@ def v2_code(code: Code, flags: int = 0) -> Code:
 
 
 class Poll(NamedTuple):
-    """A long poll: it ends when the LAC of the ledger is above `after`."""
+    """It ends when the LAC is above `after`."""
 
     ledger_id: int
     after: int
     timeout_ms: int
-    """The longest wait; 0 asks for an answer at once."""
+    """0 asks for an answer at once."""
 
 
 def poll_of(request: Request | v3.Read) -> Poll:
-    """Return what a long poll waits for. Raises `BadRequest` if the body does not say it."""
+    """Raises `BadRequest` if the body does not say it."""
     if isinstance(request, v3.Read):
         after = -1 if request.previous_lac is None else request.previous_lac
         timeout_ms = LONG_POLL_MS_MAX if request.timeout_ms is None else request.timeout_ms
@@ -86,7 +84,7 @@ def poll_of(request: Request | v3.Read) -> Poll:
 
 
 class Requests:
-    """Answers over one storage; shared by all connections of a bookie."""
+    """Shared by all connections of a bookie."""
 
     def __init__(
         self,
@@ -100,25 +98,24 @@ class Requests:
         self._metrics = metrics
         self._node_info = node_info
         self.fetch_copies: Callable[[], None] | None = None
-        """Start to look for copies that are missing here; None when this bookie keeps no copies."""
+        """Look for missing copies; None when this bookie keeps no copies."""
         self.compare_copies: Callable[[int, int, int], None] | None = None
-        """Start to compare these entries with the other copies; None like `fetch_copies`."""
+        """Compare these entries with the other copies."""
         self._reads: dict[Code, Counter] = {}
         self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
         self.polls = 0
-        """Long polls under way, of all connections; `InFlight` counts them up and down."""
+        """`InFlight` counts the long polls of all connections up and down."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"parked": len(self._parked), "long_polls": self.polls}
 
     def stop(self) -> None:
-        """Answer every parked long poll now, with the present LAC."""
+        """Answer every parked long poll with the present LAC."""
         for watch in tuple(self._parked):
             watch.cancel()
 
     def now(self, request: Read | Request | v3.Call, since: float) -> bytes | None:
-        """Return the whole answer if that needs no disk, else None."""
+        """If that needs no disk, else None."""
         if isinstance(request, Request | v3.Call) or request.flags & _FENCE:
             return None
         if isinstance(request, v3.Read) and request.waits:
@@ -139,7 +136,7 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     async def read(self, request: ReadRequest | v3.Read, since: float | None = None) -> bytes:
-        """Answer a read that arrived at `since`; with the fence flag, fence first."""
+        """It arrived at `since`; with the fence flag, fence first."""
         if since is None:
             since = asyncio.get_running_loop().time()
         entries: list[bytes] = []
@@ -154,13 +151,11 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     async def batch_read(self, request: BatchReadRequest, since: float | None = None) -> bytes:
-        """Answer with consecutive entries from the first one, as far as they exist and fit.
+        """Answer with consecutive entries, as far as they exist and fit.
 
-        The bound in bytes counts the whole answer, as in Apache's bookies: its header, and four
-        bytes before each entry. At least a single entry is returned, however small the bound. A
-        count below 1, or none, means as many as fit (BookKeeper BP-62). The answer may hold fewer
-        entries: only the entries in memory if others are on disk, or fewer while clients leave many
-        answers untaken.
+        As in Apache's bookies, the bound counts header and four bytes before each entry, at least
+        one entry is returned, and a count below 1, or none, means as many as fit (BookKeeper
+        BP-62). Entries on disk may be left out.
         """
         if since is None:
             since = asyncio.get_running_loop().time()
@@ -179,12 +174,11 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     def refusal(self, request: Read | Request | v3.Call, cause: str) -> bytes:
-        """Answer that there is no room for the request at present."""
+        """There is no room for the request at present."""
         self._metrics.throttled.labels(cause).inc()
         return self._refused(request, Code.TOO_MANY_REQUESTS)
 
     def unauthorized(self, request: Read | Request | v3.Call, reason: str) -> bytes:
-        """Answer that the caller may not make this request."""
         return self._refused(request, Code.UNAUTHORIZED, reason)
 
     def _refused(self, request: Read | Request | v3.Call, code: Code, reason: str = "") -> bytes:
@@ -224,7 +218,7 @@ class Requests:
         )
 
     def _lac_known(self, ledger_id: int) -> int | None:
-        """Return the LAC to send with a read's answer; None when it is uncertain."""
+        """To send with a read's answer; None when it is uncertain."""
         try:
             return self._storage.control.last_add_confirmed(ledger_id)
         except BookieError:
@@ -251,7 +245,6 @@ class Requests:
         self._metrics.read_seconds.observe(asyncio.get_running_loop().time() - started)
 
     async def extension(self, request: Request) -> bytes:
-        """Answer an operation of Octavo's extension."""
         try:
             body = await self._extension(request)
             return encode_answer(request.op, request.request_id, Code.OK, body)
@@ -297,8 +290,7 @@ class Requests:
                 raise ProtocolError(f"{request.op.name} is not a request")
 
     async def _lac(self, ledger_id: int, within: EntryRange) -> dict[str, Any]:
-        """Return the LAC and the last entry; a caller limited to a range gets only the LAC, at most
-        the range's end."""
+        """A caller limited to a range gets only the LAC, at most the range's end."""
         lac = self._storage.control.last_add_confirmed(ledger_id)
         answer: dict[str, Any] = {"lac": min(lac, within.last)}
         if within == WHOLE:
@@ -335,7 +327,7 @@ class Requests:
         return lac <= poll.after and poll.timeout_ms > 0
 
     async def wait_lac(self, poll: Poll) -> int:
-        """Wait until the LAC is above `poll.after` or the time is over; return the LAC."""
+        """Until the LAC is above `poll.after` or the time is over."""
         control = self._storage.control
         if self._must_wait(poll):
             watch = control.watch_lac(poll.ledger_id, poll.after)
@@ -348,10 +340,7 @@ class Requests:
         return control.last_add_confirmed(poll.ledger_id, poll.after)
 
     async def entry_after(self, ledger_id: int, after: int) -> bytes | None:
-        """Return the entry after `after`, so that a tailing reader needs only a single round trip.
-
-        Return None when that entry is not here.
-        """
+        """So that a tailing reader needs a single round trip; None when it is not here."""
         try:
             return await self._storage.reads.read(ledger_id, after + 1)
         except BookieError as error:

@@ -1,8 +1,7 @@
 """Say which right each operation of a bookie needs, in all families of frames. Pure.
 
-A connection has `Rights`, or None, which means everything. An operation that is missing from these
-tables can be used only with all rights (tests/unit/bookie/test_rights.py checks that none is
-missing).
+An operation that is missing from these tables needs all rights (tests/unit/bookie/test_rights.py
+checks that none is missing).
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 class Need(enum.Enum):
     NOTHING = "nothing"
-    """Strangers may do this too: authentication needs it."""
+    """Strangers may do this: authentication needs it."""
     KNOWN = "known"
-    """Any proved identity may do this: the answer describes the bookie, not its entries."""
+    """Any proved identity: the answer describes the bookie, not its entries."""
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
@@ -60,7 +59,7 @@ _LEDGER_IN = {
     v3.Op.LIST_ENTRIES: "getListOfEntriesOfLedgerRequest",
 }
 _AS_A_WRITER = int(Flag.FENCE | Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
-"""A read with one of these flags stops a writer, or overtakes other reads for a recovery."""
+"""Such a read stops a writer, or overtakes other reads for a recovery."""
 
 Request = ReadRequest | BatchReadRequest | extension.Request | v3.Read | v3.Call
 Asked = TypeVar("Asked", bound=Request)
@@ -71,20 +70,17 @@ class Rights(NamedTuple):
 
     needs: frozenset[Need]
     ledgers: Mapping[int, EntryRange] | None = None
-    """The ledgers that the caller may read, with the range of entries of each; None: all
-    ledgers."""
+    """Ledgers that it may read, with the range of entries; None: all."""
 
     @property
     def may_write(self) -> bool:
-        """Whether the caller may add to any ledger."""
         return Need.WRITE in self.needs and self.ledgers is None
 
     def allow(self, request: Request) -> bool:
-        """Whether the caller may make this request."""
         return self.narrowed(request) is not None
 
     def narrowed(self, request: Asked) -> Asked | None:
-        """Return the request, limited to what the caller may read; None when it is refused."""
+        """Limit the request to what the caller may read; None: refuse it."""
         need, ledger_id = asked(request)
         if need not in self.needs:
             return None
@@ -113,22 +109,19 @@ STRANGER = Rights(frozenset({Need.NOTHING}))
 
 
 def reader_of(ledgers: Mapping[int, EntryRange]) -> Rights:
-    """Return the rights to read these entries of these ledgers."""
+    """To read these entries of these ledgers."""
     return Rights(frozenset({Need.NOTHING, Need.KNOWN, Need.READ}), ledgers)
 
 
 def rights_of(*needs: Need) -> Rights | None:
-    """Return the rights to do `needs` with all ledgers; None when these are all rights."""
+    """To do `needs` with all ledgers; None when these are all rights."""
     if set(needs) >= {Need.READ, Need.WRITE, Need.ADMIN}:
         return None
     return Rights(frozenset({Need.NOTHING, Need.KNOWN}).union(needs)) if needs else STRANGER
 
 
 def _within(request: Request, entries: EntryRange) -> Request | None:
-    """Limit a request to `entries`.
-
-    Return None when the request asks only for other entries, or cannot be answered in part.
-    """
+    """None when it asks only for other entries, or cannot be answered in part."""
     if isinstance(request, BatchReadRequest):
         if not entries.has(request.start_entry):
             return None
@@ -153,7 +146,7 @@ def _within(request: Request, entries: EntryRange) -> Request | None:
 
 
 def asked(request: Request) -> tuple[Need, int | None]:
-    """Return what a request needs and which ledger it names, if any."""
+    """Return the right that it needs, and the ledger that it names."""
     if isinstance(request, extension.Request):
         ledger_id = request.body.get("ledger")
         return EXTENSION_NEEDS[request.op], ledger_id if type(ledger_id) is int else None

@@ -1,8 +1,7 @@
 """Own the connections of a bookie and what they share.
 
-They share the scratch buffer, the storage's pressure signal and the read-only mode. `stop` is
-graceful: it accepts no new connection, reads no further request, answers every request that was
-read, and then closes the sockets.
+`stop` is graceful: it accepts no connection, reads no request, answers every request that was read,
+and closes the sockets.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class BookieServer:
         node_info: Callable[[], dict[str, Any]],
         guard: Guard | None = None,
     ) -> None:
-        """`guard` decides what each caller may do; without it every caller may do everything."""
+        """Without `guard` every caller may do everything."""
         self.config = config
         self.guard = guard
         self.storage = storage
@@ -57,9 +56,9 @@ class BookieServer:
         )
         self.scratch = bytearray(config.scratch_bytes)
         self.read_only = False
-        """Whether ordinary adds are answered with READ_ONLY."""
+        """Ordinary adds are answered with READ_ONLY."""
         self.takes_recovery_adds = True
-        """Whether there is room left for the adds of recoveries."""
+        """There is room left for the adds of recoveries."""
         self._connections: dict[Connection, None] = {}  # a set in order of arrival
         self._empty = asyncio.Event()
         self._empty.set()
@@ -71,20 +70,20 @@ class BookieServer:
             wait_ms_max=config.read_wait_ms_max,
         )
         self.frames = FrameRoom(config.receive_bytes_max)
-        """Room for frames that have arrived in part, of all connections."""
+        """For frames that have arrived in part, of all connections."""
         self.turns = Turns()
         """Requests handled in a turn of the loop, of all connections."""
         self.refusals = LogLimiter()
-        """Counts connections closed for breaking the protocol, by host."""
+        """Connections closed for breaking the protocol, by host."""
         self.strangers = LogLimiter()
-        """Counts requests refused for lack of rights, by host."""
+        """Requests refused for lack of rights, by host."""
         self._lanes = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
         self._listener = listener
 
     async def start(self) -> None:
-        """Serve on the port. Raises `ListenFailed`."""
+        """Raises `ListenFailed`."""
         self.storage.pressure.on_change(self._on_pressure)
         if self.guard is not None:
             self.guard.on_change(self._on_policy)
@@ -93,7 +92,7 @@ class BookieServer:
         self._look_after()
 
     async def stop(self, timeout_s: float) -> None:
-        """Answer the requests that were read, for at most `timeout_s`, then close everything."""
+        """For at most `timeout_s`, answer the requests that were read; then close everything."""
         self._stopping = True
         self._listener.close()
         self.requests.stop()
@@ -117,7 +116,7 @@ class BookieServer:
             connection.abort()
 
     def admit(self, connection: Connection, transport: asyncio.Transport) -> bool:
-        """Register a new connection; false when there are too many or the server stops."""
+        """False when there are too many or the server stops."""
         if self._stopping:
             return False
         if len(self._connections) >= self.config.connections_max:
@@ -130,7 +129,6 @@ class BookieServer:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """Drop a connection that has ended."""
         self._connections.pop(connection, None)
         if not self._connections:
             self._empty.set()
@@ -138,11 +136,11 @@ class BookieServer:
 
     @property
     def pressure(self) -> Pressure:
-        """How far the storage is behind; it decides which writers are not read."""
+        """How far the storage is behind: decides which writers are not read."""
         return self.storage.pressure.level
 
     def memory(self) -> dict[str, tuple[int, int]]:
-        """Return what all connections together occupy, and their peak, in bytes."""
+        """(bytes, peak) of all connections together, by purpose."""
         adds, answers, frames = self.storage.pressure, self.answers, self.frames
         return {
             "adds": (adds.used, adds.peak),
@@ -151,11 +149,10 @@ class BookieServer:
         }
 
     def next_lane(self) -> int:
-        """Return a number for a new connection's queue of adds."""
         return next(self._lanes)
 
     def _on_pressure(self, level: Pressure) -> None:
-        """Pause or resume writers as the storage falls behind or catches up; readers go on."""
+        """Pause or resume writers; readers continue."""
         for connection in tuple(self._connections):
             if not level:
                 connection.flow.resume(Pause.STORAGE)
@@ -163,7 +160,7 @@ class BookieServer:
                 connection.flow.pause(Pause.STORAGE)
 
     def caller(self, on_rights: Callable[[Rights | None], None]) -> Caller:
-        """Return the caller of a new connection, when a guard decides about callers."""
+        """If a guard decides about callers."""
         assert self.guard is not None
         return Caller(self.guard, self.strangers, self.metrics.unauthorized, on_rights)
 
@@ -173,12 +170,12 @@ class BookieServer:
             connection.judge()
 
     def _on_doubt(self) -> None:
-        """Some peer's proof may no longer be valid: check the proofs of all peers."""
+        """Some proof may no longer be valid: check all."""
         for connection in tuple(self._connections):
             connection.doubt()
 
     def _look_after(self) -> None:
-        """While memory is short, regularly cut off clients that hold memory without progress."""
+        """While memory is short, cut off clients that hold it without progress."""
         if self._stopping:
             return
         loop = asyncio.get_running_loop()
@@ -190,7 +187,7 @@ class BookieServer:
 
 
 def _keep_alive(transport: asyncio.Transport, idle_s: int) -> None:
-    """Let TCP detect a peer that vanished; a simulated transport has no socket."""
+    """TCP detects a peer that vanished; a simulated transport has no socket."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

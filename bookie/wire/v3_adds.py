@@ -1,7 +1,7 @@
 """Turn v3 adds into the batches that v2 adds make: consecutive entries of a ledger. Pure.
 
-The journal stores v2 add frames, so each entry gets the header of a v2 frame. The v3 request
-headers, which the answers repeat, are kept with the batch until it is answered.
+Each entry gets the header of a v2 frame, which the journal stores. The requests' headers, which
+answers repeat, are kept with the batch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from octavo.protocol.v3_runs import Heads, take_run
 
 
 class V3Batch(NamedTuple):
-    """A batch, the flags of its adds, and the headers of their requests."""
+    """With the flags of its adds, and their requests' headers."""
 
     flags: int
     batch: AddBatch
     heads: list[Heads | bytes]
 
     def answers(self, code: Code) -> bytes:
-        """Encode an answer for each add."""
+        """An answer for each add."""
         entry_id, ledger_id = self.batch.first_entry, self.batch.ledger_id
         answers: list[bytes] = []
         for heads in self.heads:
@@ -39,7 +39,7 @@ class V3Batch(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An add that must not be stored, whatever the state of its ledger is."""
+    """An add that must not be stored, whatever its ledger's state is."""
 
     add: v3.Add
     code: Code
@@ -47,17 +47,15 @@ class Refusal(NamedTuple):
 
 
 class Gathering:
-    """Gathers the adds of a chunk into batches, in order."""
-
     def __init__(self) -> None:
         self.refused: list[Refusal] = []
         self._batches: list[V3Batch] = []
         self._open: _OpenBatch | None = None
 
     def take(self, data: memoryview, start: int, following: int) -> int:
-        """Take adds, beginning with the whole frame `data[start:following]`; return their end.
+        """From the whole frame `data[start:following]` on; return their end.
 
-        Returns `start` when that frame is not an add, or an add of an unusual form.
+        Returns `start` when that frame is no usual add.
         """
         run = take_run(data, start, following)
         if run is None:
@@ -66,7 +64,7 @@ class Gathering:
         return run.end
 
     def add(self, add: v3.Add) -> None:
-        """Take an add that was parsed, or refuse it."""
+        """It was parsed; it may be refused."""
         refusal = _refusal(add)
         if refusal is not None:
             self.refused.append(refusal)
@@ -74,7 +72,6 @@ class Gathering:
             self._take(add.flags, add.ledger_id, add.entry_id, add.key, [add.entry], add.head)
 
     def batches(self) -> list[V3Batch]:
-        """Return the batches taken so far."""
         if self._open is not None:
             self._batches.append(self._open.closed())
             self._open = None
@@ -104,7 +101,7 @@ class Gathering:
 
 
 def _refusal(add: v3.Add) -> Refusal | None:
-    """Return why `add` must not be stored; None when it may be stored."""
+    """None when it may be stored."""
     if len(add.key) != MASTER_KEY_BYTES:
         what = f"a master key has {MASTER_KEY_BYTES} bytes, not {len(add.key)}"
         return Refusal(add, Code.UNAUTHORIZED, what)
@@ -122,8 +119,6 @@ def _refusal(add: v3.Add) -> Refusal | None:
 
 
 class _OpenBatch:
-    """A batch that the next add may extend."""
-
     __slots__ = (
         "_end",
         "_heads",
@@ -148,7 +143,7 @@ class _OpenBatch:
         self._end = 0
 
     def extend(self, entries: Sequence[Buffer], heads: Heads | bytes) -> None:
-        """Append entries of the same length."""
+        """The entries have the same length."""
         prefix = add_prefix(self.key, len(entries[0]), self.flags)
         if len(entries) == 1:
             self._parts += (prefix, entries[0])
@@ -169,7 +164,7 @@ class _OpenBatch:
         self.next_entry += len(entries)
 
     def closed(self) -> V3Batch:
-        """Return the batch. Its bytes are copied here, once."""
+        """The bytes are copied here, once."""
         batch = AddBatch(
             self.ledger_id,
             self.first,

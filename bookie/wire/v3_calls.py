@@ -1,7 +1,4 @@
-"""Answer v3 requests except adds and plain reads, which are handled like v2 requests.
-
-Each method takes a decoded request and returns the whole answer frame. Errors become codes here.
-"""
+"""Answer v3 requests except adds and plain reads, which are handled like v2 requests."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from octavo.bookie.wire.requests import Requests
 
 _TOTAL, _FREE = 1, 2
-"""The bits of GET_BOOKIE_INFO that ask for the total and the free bytes."""
+"""GET_BOOKIE_INFO's bits for the total and the free bytes."""
 
 _Fields = dict[str, Any]
 
@@ -51,7 +48,7 @@ class V3Calls:
         self._body_bytes_max = frame_bytes_max - FRAME_OVERHEAD_BYTES
 
     async def call(self, call: v3.Call) -> bytes:
-        """Answer an operation; BAD_REQUEST for an unknown operation, as Apache's bookies do."""
+        """BAD_REQUEST for an unknown operation, as Apache's bookies do."""
         if call.op == v3.Op.AUTH and call.version == v3.VERSION:
             return v3.auth_answer(call.head)
         served = _SERVED.get(call.op)
@@ -72,10 +69,9 @@ class V3Calls:
         return v3.answer(call.head, code, f"{served.name}Response", status=status, **ids, **fields)
 
     async def tail(self, read: v3.Read) -> bytes:
-        """Answer a read that waits until the LAC of its ledger is above the caller's.
+        """Answer a read that waits until the LAC is above the caller's.
 
-        The answer holds the next entry if the caller asks for that entry and it is here. Otherwise
-        the caller reads the entry by another request.
+        With the next entry, if the caller asks for it and it is here.
         """
         poll = poll_of(read)
         if read.piggyback and read.entry_id != INVALID_ENTRY_ID:

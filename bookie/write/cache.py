@@ -1,10 +1,9 @@
 """The write cache: what is in the journal and not yet in an entry log. Pure.
 
-There are two memtables. Adds go into the active memtable. When it is full or old, it is swapped for
-an empty memtable and flushed, sorted by (ledger, entry), while the other fills. Batches are kept as
-they came, one object for many entries; a lookup steps through its offsets. The latest write of an
-entry wins: a batch that overlaps older batches cuts them (`IntervalMap`). The cache never drops
-anything: to bound its bytes, the caller asks `is_full` and slows its writers.
+A full or old memtable is swapped for an empty one and flushed, sorted by (ledger, entry). Batches
+are kept as they came. The latest write of an entry wins: a batch cuts older ones that it overlaps
+(`IntervalMap`). Nothing is dropped: to bound its bytes, the caller asks `is_full` and slows its
+writers.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from octavo.protocol.frames import ADD_PREFIX_BYTES
 
 _NEVER = 2**63
 _RUN_OVERHEAD_BYTES = 320
-"""What a batch costs in addition to its frames: batch, piece, list slots."""
+"""In addition to a batch's frames: batch, piece, list slots."""
 _OFFSET_BYTES = {range: 0, array: 4, list: 36}
-"""What an offset costs, by the type that holds it."""
+"""By the type that holds the offset."""
 _SMALL_BYTES = 1024
 _JOIN_RUNS = 64
 
@@ -42,7 +41,6 @@ class Piece(NamedTuple):
         return batch.frames[offsets[index] + ADD_PREFIX_BYTES : end]
 
     def frames(self) -> bytes:
-        """Return the add frames of `first … last`."""
         batch = self.batch
         if self.first == batch.first_entry and self.last == batch.last_entry:
             return batch.frames
@@ -52,7 +50,6 @@ class Piece(NamedTuple):
 
 
 def _cost(batch: AddBatch) -> int:
-    """Return the bytes of memory that a batch takes."""
     listed = _OFFSET_BYTES.get(type(batch.offsets), 36) * batch.count
     return len(batch.frames) + _RUN_OVERHEAD_BYTES + listed
 
@@ -60,8 +57,8 @@ def _cost(batch: AddBatch) -> int:
 class IntervalMap:
     """The pieces of a ledger: ascending, never overlapping.
 
-    Sixty-four small consecutive batches are joined into one. So a stream of single adds does not
-    cost an object for each entry, neither in memory nor in the garbage collector.
+    Sixty-four small consecutive batches are joined, so that a stream of single adds does not cost
+    an object for each entry.
     """
 
     __slots__ = ("_firsts", "_small", "pieces")
@@ -69,11 +66,11 @@ class IntervalMap:
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._small = 0
-        """How many of the last pieces are whole small batches without a gap between them."""
+        """The last pieces that are whole small batches without a gap."""
         self.pieces: list[Piece] = []
 
     def put(self, batch: AddBatch) -> int:
-        """Insert `batch` over older entries of the same ids; return the bytes that this costs."""
+        """Over older entries of the same ids; return the bytes that this costs."""
         first, last = batch.first_entry, batch.first_entry + batch.count - 1
         pieces = self.pieces
         if pieces and first <= pieces[-1].last:
@@ -111,7 +108,7 @@ class IntervalMap:
         return _cost(joined) - sum(map(_cost, batches))
 
     def _overlay(self, first: int, last: int, batch: AddBatch) -> None:
-        """Insert a batch that overlaps or precedes others."""
+        """It overlaps or precedes others."""
         self._small = 0
         pieces = self.pieces
         start = bisect_right(self._firsts, first)
@@ -133,21 +130,19 @@ class IntervalMap:
         self._firsts[start:end] = [piece.first for piece in new]
 
     def find(self, entry_id: int) -> Piece | None:
-        """Return the piece that holds `entry_id`."""
+        """The piece that holds `entry_id`, if any."""
         index = bisect_right(self._firsts, entry_id) - 1
         if index >= 0 and self.pieces[index].last >= entry_id:
             return self.pieces[index]
         return None
 
     def first_after(self, entry_id: int) -> int:
-        """Return the lowest first entry above `entry_id`; a huge number when there is none."""
+        """A huge number when there is no piece above `entry_id`."""
         index = bisect_right(self._firsts, entry_id)
         return self._firsts[index] if index < len(self._firsts) else _NEVER
 
 
 class Memtable:
-    """Batches by ledger, and the memory that they take."""
-
     __slots__ = ("bytes", "ledgers")
 
     def __init__(self) -> None:
@@ -161,7 +156,7 @@ class Memtable:
         self.bytes += found.put(batch)
 
     def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
-        """Yield every (ledger id, piece), by ledger and entry."""
+        """(ledger id, piece), by ledger and entry."""
         for ledger_id in sorted(self.ledgers):
             found = self.ledgers.get(ledger_id)  # a ledger may be deleted meanwhile
             for piece in found.pieces if found is not None else ():
@@ -169,8 +164,7 @@ class Memtable:
 
 
 class WriteCache:
-    """The two memtables. Used on the loop only; a memtable that is being flushed does not
-    change."""
+    """Used on the loop only; a memtable that is being flushed does not change."""
 
     __slots__ = ("active", "flushing", "memtable_bytes_max")
 
@@ -185,21 +179,21 @@ class WriteCache:
         return self.active.bytes >= self.memtable_bytes_max
 
     def swap(self) -> Memtable:
-        """Begin a flush: the active memtable becomes the flushing memtable. One flush at a time."""
+        """Begin a flush. One flush at a time."""
         assert self.flushing is None
         self.flushing = self.active
         self.active = Memtable()
         return self.flushing
 
     def drop_flushed(self) -> None:
-        """End a flush: all of the flushing memtable is in log and index."""
+        """All of the flushing memtable is in log and index."""
         self.flushing = None
 
     def find(self, ledger_id: int, entry_id: int) -> tuple[Piece | None, int]:
         """Return the newest piece that holds the entry, and the last entry for which it is newest.
 
-        If no piece holds the entry, return None and the last entry of the gap: a caller that reads
-        older copies elsewhere looks here again after that entry.
+        Without a piece, None and the last entry of the gap: a caller that reads older copies
+        elsewhere looks here again after it.
         """
         last = _NEVER
         for table in (self.active, self.flushing):
@@ -213,7 +207,7 @@ class WriteCache:
         return None, last
 
     def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return (first, last) of every piece of a ledger, unordered."""
+        """(first, last) of every piece, unordered."""
         tables = (self.active,) if self.flushing is None else (self.active, self.flushing)
         return [
             (piece.first, piece.last)
@@ -223,17 +217,15 @@ class WriteCache:
         ]
 
     def forget(self, ledger_id: int) -> None:
-        """Drop the entries of a deleted ledger."""
         self.active.ledgers.pop(ledger_id, None)
         if self.flushing is not None:
             self.flushing.ledgers.pop(ledger_id, None)
 
 
 def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
-    """Yield all of `memtable` by ledger and entry, in extents of at most `extent_bytes_max` bytes.
+    """By ledger and entry, in extents of at most `extent_bytes_max` bytes.
 
-    Neighbouring pieces are joined and long pieces are cut. An extent is longer only if it holds a
-    single longer entry.
+    Longer only for a single longer entry.
     """
     ledger_id, first, count, length = -1, 0, 0, 0
     frames: list[bytes] = []
@@ -254,7 +246,7 @@ def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
 
 
 def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:
-    """Yield `piece` in parts of at most `bytes_max` bytes, each with at least one entry."""
+    """In parts of at most `bytes_max` bytes, each with at least one entry."""
     batch = piece.batch
     if len(batch.frames) <= bytes_max:
         yield piece

@@ -8,20 +8,16 @@
        the flushed memtable
     6. remove journal files before the mark
 
-The index comes after the mark, because a start cuts the logs after the mark. An index ahead of the
-mark would name records that were cut, or lack a ledger whose deletion was not durable. An index
-behind the mark is completed from the logs, and from the ledger state, which remembers deleted
-ledgers (`forget_deleted`). Steps 3 and 4 run even without entries: a fence alone moves the mark
-too. (BookKeeper PR #4843: with an empty write cache the ledger state was not written, and fences
-were lost.)
-When a step fails, the memtable stays and the states stay changed; the next attempt repeats all
-steps, which does no harm. After a crash, the journal is replayed from the mark on disk.
+The index comes after the mark, because a start cuts the logs after the mark: an index ahead of it
+would name records that were cut, or lack a ledger whose deletion was not durable. An index behind
+it is completed from the logs and the ledger state. Steps 3 and 4 run even without entries: a fence
+alone moves the mark too (BookKeeper PR #4843: fences were lost). A failed step keeps the memtable
+and the changed states, and the next attempt repeats all steps.
 
-Compaction goes through here too, so that index and logs change in one order only. `relocate` copies
-records to the end of the logs: append → sync → mark (the same journal position, the new log
-position) → index. `retire` removes a log: flush of the index, then unlink. A crash in between
-leaves copies that the index does not point to, or an old log whose records have all moved. The next
-round finds both.
+Compaction changes index and logs in the same order. `relocate`: append → sync → mark (the same
+journal position, the new log position) → index. `retire`: flush of the index, then unlink. A crash
+in between leaves copies that the index does not point to, or an old log whose records have all
+moved.
 """
 
 from __future__ import annotations
@@ -49,9 +45,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 EXTENT_BYTES_MAX = 64 * 1024
-"""The length of an extent, and so of an index record: the most that a random read reads."""
+"""An extent is an index record, and the most that a random read reads."""
 _SLICE_RUNS_MAX = 16
-"""Extents written by each executor call, so that the loop gets the interpreter in between."""
+"""In an executor call, so that the loop gets the interpreter in between."""
 _STATE_SLICE = 1000
 
 
@@ -81,36 +77,35 @@ class Checkpointer:
         self._state_file = state_file
         self._lock = asyncio.Lock()
         self._dead: BaseException | None = None
-        """The error that ended all checkpoints: after a failed sync, a repeated sync proves
-        nothing."""
+        """It ended all checkpoints: after a failed sync, a repeated sync proves nothing."""
         self._pending: tuple[Memtable, tuple[Position, ...]] | None = None
         self._removed: list[int] = []
         self._index_behind = False
-        """Whether the index holds changes that are not flushed."""
+        """The index holds changes that are not flushed."""
         self.mark = None if mark is None else replace(mark, folders=self._journals)
         """The mark on disk."""
 
     def vouched(self) -> tuple[int, int]:
-        """Return the (log id, offset) up to which the mark vouches for the entry logs."""
+        """The (log id, offset) up to which the mark vouches for the entry logs."""
         return (0, 0) if self.mark is None else (self.mark.log_id, self.mark.log_offset)
 
     def settled_log_id(self) -> int:
-        """Return the id below which mark and index cover every entry log. Blocking."""
+        """Mark and index cover every log below this id. Blocking."""
         covered = self._index.covered
         return 0 if self.mark is None or covered is None else min(self.mark.log_id, covered[0])
 
     def forget_ledger(self, ledger_id: int) -> None:
-        """Have the next checkpoint remove a deleted ledger from the index."""
+        """The next checkpoint removes the deleted ledger from the index."""
         self._removed.append(ledger_id)
 
     async def forget_deleted(self) -> None:
-        """Remove deleted ledgers from the index at a start: a crash may have come before that."""
+        """At a start: a crash may have come before that."""
         async with self._alone():
             await self._call(self._forget_deleted, self._states.deleted_ids(sys.maxsize))
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Run a single change at a time, and none after a final error."""
+        """A single change at a time, and none after a final error."""
         async with self._lock:
             if self._dead is not None:
                 raise self._dead
@@ -125,15 +120,15 @@ class Checkpointer:
     async def run(
         self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Memtable], None]
     ) -> Mark:
-        """Run a checkpoint. `positions`, called in step 1, returns how far journals are durable.
+        """`positions`, called in step 1, returns how far journals are durable.
 
-        `on_flushed` is called on the loop when a memtable is in log and index. Raises the disk's
-        errors; nothing is lost by them. After `DiskFull`, `run` may be called again.
+        `on_flushed` is called when a memtable is in log and index. Raises the disk's errors;
+        nothing is lost by them. After `DiskFull`, `run` may be called again.
         """
         async with self._alone():
             where = positions()
-            # After a failed attempt, its memtable is flushed first. Later entries are in the active
-            # memtable, so the mark may only move to where the failed attempt's memtable ends.
+            # After a failed attempt, its memtable is flushed first, and the mark may only move to
+            # where that memtable ends.
             memtable, where = self._pending or (self._cache.swap(), where)
             self._pending = (memtable, where)
             dirty = self._states.take_dirty()
@@ -185,9 +180,9 @@ class Checkpointer:
     async def relocate(self, found: Sequence[Stored]) -> int:
         """Copy the entries that the index still maps to these records; return the bytes copied.
 
-        Only entries without a newer indexed copy are copied, to a place after all older copies. So
-        an index rebuilt from the logs is the same. Raises `DiskFull`; the copies appended until
-        then are not in the index. On return the index is not flushed yet: see `retire`.
+        They go to a place after all older copies, so an index rebuilt from the logs is the same.
+        Raises `DiskFull`; copies appended until then are not in the index. The index is not flushed
+        yet: see `retire`.
         """
         async with self._alone():
             self._check_whole()
@@ -205,7 +200,7 @@ class Checkpointer:
             return sum(run.location.length for run in moved)
 
     async def retire(self, log_id: int) -> None:
-        """Remove a log in which the caller has read every record and found no live entry."""
+        """The caller has read every record and found no live entry."""
         async with self._alone():
             assert self.mark is not None
             assert log_id < self.mark.log_id, "the log that the mark names stays"
@@ -214,8 +209,8 @@ class Checkpointer:
     async def drop_markers(self, may_go: Callable[[int], bool], before_ms: int) -> int:
         """Forget ledgers deleted before `before_ms`, where `may_go` allows it; return how many.
 
-        The deletion must be in the ledger state on disk. Otherwise, once the mark has passed the
-        journal's record of the deletion, the next start would find the ledger alive.
+        The deletion must be in the ledger state on disk: the mark may pass the journal's record of
+        it, and a start would find the ledger alive.
         """
         async with self._alone():
             gone = [
@@ -228,7 +223,7 @@ class Checkpointer:
             return len(gone)
 
     async def roll(self) -> None:
-        """Begin a new entry log, so that the current log can be compacted. Raises `DiskFull`."""
+        """So that the current log can be compacted. Raises `DiskFull`."""
         async with self._alone():
             self._check_whole()
             assert self.mark is not None
@@ -238,10 +233,10 @@ class Checkpointer:
             await self._call(self._put, [], self._logs.position)
 
     def _check_whole(self) -> None:
-        """Raise `DiskFull` after a checkpoint that failed.
+        """Raise `DiskFull` after a failed checkpoint.
 
-        That checkpoint may have moved the mark past records that the index lacks, and a replay of
-        the journals no longer brings them. So the index must not be told that it is complete.
+        It may have moved the mark past records that the index lacks, and no replay brings them: the
+        index is incomplete.
         """
         if self.mark is None or self._pending is not None:
             raise DiskFull("the next flush of the write cache must succeed first")

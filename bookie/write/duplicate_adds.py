@@ -1,20 +1,14 @@
 """Handle adds of entries that the bookie may already have: it keeps the entries it has.
 
-Adding the same entry again succeeds and stores nothing. A batch that brings a different entry under
-an existing id is refused whole: no correct writer sends two entries with the same id. An add mends
-an entry that cannot be read back or does not match its own digest (`likeness` in ledgers/rules.py).
+The same entry again succeeds and stores nothing. A batch with a different entry under an existing
+id is refused whole: no correct writer sends it. An add mends an entry that cannot be read back or
+does not match its digest.
 
-The success of a repeated add is reported in the order of the journal too, and never after the
-journal has stopped: after a failed sync no caller gets a success.
-
-Only batches that begin at or below the highest entry their ledger ever had come here
-(`LedgerControl.admit`), so an add of new entries costs only a comparison. The batches of a ledger
-are handled in rounds; no two batches of a round have an entry in common. A round waits once, until
-everything admitted before it is durable, deferred adds included. So a repeated add is answered when
-it is durable, even if the client allowed a deferred sync. After the lookups, the whole round goes
-to the journal together: a writer that sends entries in any order (WriteAdv) pays for one sync in
-each round instead of one for each entry. A fence may come during the lookups, so each batch is
-admitted again at the end. Used on the loop.
+Only batches that begin at or below the highest entry their ledger ever had come here. They are
+handled in rounds, in which no two batches of a ledger share an entry. A round waits until
+everything admitted before it is durable, so a repeated add is answered when it is durable, and
+never after the journal has stopped. The round then goes to the journal together, for one sync. A
+fence may come during the lookups, so each batch is admitted again at the end. Used on the loop.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ Results = list[tuple[AddBatch, Code]]
 Done = Callable[[Sequence[tuple[AddBatch, Code]]], None]
 _READ_BYTES = 1024 * 1024
 _ROUND_MAX = 64
-"""Batches in a round. The first is answered only when all of them are looked up."""
+"""The first batch of a round is answered only when all are looked up."""
 
 
 class Held(Protocol):
@@ -57,10 +51,10 @@ class Held(Protocol):
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
     ) -> list[bytes]:
-        """Return consecutive entries, at least one."""
+        """At least one, consecutive."""
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return (first, last) of each range of entries that the bookie has, ascending."""
+        """(first, last) of each range, ascending."""
 
 
 class _DuplicateAdd(NamedTuple):
@@ -70,8 +64,6 @@ class _DuplicateAdd(NamedTuple):
 
 
 class DuplicateAdds:
-    """The repeated adds of a storage."""
-
     def __init__(
         self,
         reading: Held,
@@ -80,8 +72,10 @@ class DuplicateAdds:
         commit: Callable[[Journal, Results, Done, Hashable], None],
         changed: Callable[[], None],
     ) -> None:
-        """`commit` makes the admitted results durable and reports all of them. `changed` is called
-        when `bytes` changes."""
+        """`commit` makes the admitted results durable and reports all.
+
+        `changed`: `bytes` has changed.
+        """
         self._reading = reading
         self._admission = admission
         self._journals = journals
@@ -91,12 +85,11 @@ class DuplicateAdds:
         self._lines: dict[int, deque[_DuplicateAdd]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.bytes = 0
-        """Bytes of the batches that wait here."""
+        """The bytes of waiting batches."""
         self.count = 0
-        """Batches that wait here."""
+        """The number of waiting batches."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {
             "batches": self.count,
             "bytes": self.bytes,
@@ -105,7 +98,7 @@ class DuplicateAdds:
         }
 
     def take(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
-        """Add or refuse `batch`; `done` gets it with its code."""
+        """`done` gets the batch with its code."""
         self.count += 1
         self.bytes += len(batch.frames)
         self._changed()
@@ -121,8 +114,8 @@ class DuplicateAdds:
     async def replace(self, batch: AddBatch) -> None:
         """Replace the entries that are here under the batch's ids; durable on return.
 
-        Only for a caller that has compared all copies (ledger/rereplication/comparing.py). No frame
-        leads here, so no client can overwrite an entry. Raises the error that refuses the batch.
+        Only for a caller that has compared all copies: no frame leads here. Raises the error that
+        refuses the batch.
         """
         ended: asyncio.Future[Code] = self._loop.create_future()
 
@@ -138,7 +131,7 @@ class DuplicateAdds:
             raise error_for(code, f"replacing the copy of {where}")
 
     async def close(self) -> None:
-        """Cancel the lookups: no client waits for an answer any more."""
+        """No client waits for an answer any more."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -162,7 +155,7 @@ class DuplicateAdds:
                 self._leaves(repeat)
 
     async def _look_up(self, batch: AddBatch) -> bool | Exception:
-        """Return whether all of `batch` is here and good, or the error that refuses it."""
+        """Whether all is here and good, or the error that refuses the batch."""
         try:
             return await self._is_here(batch)
         except Exception as error:
@@ -191,7 +184,7 @@ class DuplicateAdds:
         self._changed()
 
     async def _is_here(self, batch: AddBatch) -> bool:
-        """Whether all of the batch is here and good. Raises `BadRequest` if an entry differs."""
+        """Raises `BadRequest` if an entry differs."""
         held: list[tuple[int, int]] | None = None
         entry_id, last = batch.first_entry, batch.last_entry
         is_here = True
@@ -222,10 +215,9 @@ class DuplicateAdds:
 
 
 def next_round(line: deque[_DuplicateAdd]) -> deque[_DuplicateAdd]:
-    """Take batches from the front of `line` as long as they have no entry in common.
+    """Take batches from the front of `line` that have no entry in common.
 
-    A batch that shares an entry with the round must be compared with what the round stores, so it
-    waits for the next round.
+    A batch that shares an entry must be compared with what the round stores.
     """
     found: deque[_DuplicateAdd] = deque()
     spans: list[tuple[int, int]] = []

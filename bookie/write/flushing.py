@@ -1,7 +1,6 @@
 """Flush the write cache when it is full or old, and again until a full disk has room.
 
-checkpoint.py says how to flush, and in which order. Any error except "disk full" is final:
-`on_fatal` is called, and the storage acks nothing any more.
+Any error except "disk full" is final: `on_fatal` is called.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ _log = structlog.get_logger()
 
 
 class Flushing:
-    """The task that flushes a storage."""
-
     def __init__(
         self,
         checkpointer: Checkpointer,
@@ -46,20 +43,19 @@ class Flushing:
         self._on_fatal = on_fatal
         self._closing = False
         self._written_at: dict[tuple[Position, ...], int] = {}
-        """The journal positions of unfinished flushes, with the bytes written to the journals by
-        then."""
+        """By the positions of unfinished flushes, the bytes in the journals then."""
         self._safe_bytes = 0
-        """Bytes in the journals before the mark."""
+        """Before the mark."""
         self._flushed_bytes = 0
         journals.stats.bytes_by_state = self._bytes_by_state
         self.wanted = asyncio.Event()
-        """Set this event to request a flush."""
+        """Set it to request a flush."""
         self.disk_full = False
-        """While true, ordinary adds get READ_ONLY; it becomes false when space returns."""
+        """Ordinary adds get READ_ONLY until space returns."""
         self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
 
     async def checkpoint(self) -> None:
-        """Flush all that the journals reported, move the mark, remove old journal files."""
+        """All that the journals reported."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -76,7 +72,7 @@ class Flushing:
         await self._journals.remove_below(mark.journals)
 
     def _positions(self) -> tuple[Position, ...]:
-        """Return how far the journals are durable; remember how many bytes that is."""
+        """Remember how many bytes that is."""
         where = self._journals.durable_positions
         self._written_at[where] = self._journals.written_bytes
         return where
@@ -94,16 +90,16 @@ class Flushing:
         }
 
     def note_full(self, why: str) -> None:
-        """Note that the disk is full, and flush again until it has room."""
+        """Flush again until the disk has room."""
         if not self.disk_full:
             self.disk_full = True
             self.wanted.set()
             _log.error("disk_full", error=why)
 
     async def stop(self) -> bool:
-        """End after the current flush; return False if flushing was stopped before.
+        """After the current flush; False if flushing was stopped before.
 
-        The flush is not cancelled: otherwise the next start would have to replay more.
+        Otherwise the next start would have to replay more.
         """
         if self._closing:
             return False

@@ -1,19 +1,12 @@
 """Every bookie that this process talks to: its address, its connection, its health.
 
-Ensembles name bookies by id; the registry maps an id to its current address, and a watch keeps
-that current. A `Bookie` outlives its sockets: its listeners are called when a connection breaks
-(everything under way has failed by then) and when a new connection is ready. While it has
-listeners it reconnects by itself, with growing pauses. A new connection first authenticates, if the
-bookie requires it, then asks for the bookie's id: a port that was taken over by another bookie must
-not pass for the bookie that made the promises (BookKeeper #4812).
+A `Bookie` with listeners reconnects by itself. A new connection authenticates, if needed, then asks
+for the bookie's id: another bookie on the same port must not pass for the bookie that made the
+promises (BookKeeper #4812).
 
-Request classes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds
-must never be confused with a writer's adds or a reader's plain reads of the same entries, so they
-have separate connections. v3 requests too have separate connections: an Apache bookie speaks one
-version per connection.
-
-Bookies are retired over the life of a process. The `Bookie` of an unregistered id is dropped once
-it has neither listener nor connection; a later `get` makes a new object.
+v2 answers name only ledger and entry, so a recovery has separate connections: the answer to a plain
+read must not pass for a fencing read's. An Apache bookie speaks one version per connection, so v3
+has separate ones too.
 """
 
 from __future__ import annotations
@@ -48,75 +41,60 @@ log = structlog.get_logger()
 
 CLOSING = "this client is closing"
 _LOOK_AGAIN_S = 60.0
-"""Seconds between two readings of all registrations. A watch does not tell that a bookie's free
-space changed."""
+"""A watch does not tell that a bookie's free space changed."""
 
 
 class RequestClass(enum.Enum):
-    """The purpose of a connection."""
-
     NORMAL = "normal"
     RECOVERY = "recovery"
     V3 = "v3"
-    """To an Apache bookie: some requests exist only in v3 frames (v3_connection.py)."""
+    """Some requests to Apache bookies exist only in v3."""
 
 
 class BookieListener(Protocol):
-    """Called when a bookie's connection changes."""
+    def bookie_up(self, bookie_id: str) -> None: ...
 
-    def bookie_up(self, bookie_id: str) -> None:
-        """Called when a new connection is ready."""
+    def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None: ...
 
-    def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """Called when the connection broke, or could not be made."""
-
-    def bookie_writable(self, bookie_id: str) -> None:
-        """Called when the connection takes adds again."""
+    def bookie_writable(self, bookie_id: str) -> None: ...
 
 
 class Bookie:
-    """One bookie in one request class."""
-
     def __init__(self, bookie_id: str, pool: Bookies, request_class: RequestClass) -> None:
         self.bookie_id = bookie_id
         self.request_class = request_class
         self.connection: BookieConnection | None = None
         self._pool = pool
         self._options = pool.options
-        self._listeners: dict[BookieListener, None] = {}  # a set in order of arrival
+        self._listeners: dict[BookieListener, None] = {}
         self._connecting: asyncio.Task[BookieConnection] | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._error: BookieUnavailable | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether the bookie is connected."""
         return self.connection is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether the bookie is known to understand our extension; an Apache bookie hangs up."""
+        """It understands our extension; an Apache bookie would hang up."""
         info = self._pool.info(self.bookie_id)
         return info is not None and bool(info.incarnation)
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the bookie is known not to understand our extension."""
         info = self._pool.info(self.bookie_id)
         return info is not None and not info.incarnation
 
     @property
     def is_idle(self) -> bool:
-        """Whether this object has no state, so that a new object could take its place."""
         return not (self.connection or self._listeners or self._connecting or self._reconnecting)
 
     @property
     def is_connecting(self) -> bool:
-        """Whether a connection is being made."""
         return self._connecting is not None
 
     def listen(self, listener: BookieListener) -> None:
-        """Call `listener` from now on; connect if needed."""
         assert self._pool.get(self.bookie_id, self.request_class) is self, (
             "get the bookie from the pool again for each listener"
         )
@@ -128,12 +106,11 @@ class Bookie:
             loop.call_soon(listener.bookie_down, self.bookie_id, self._error)
 
     def unlisten(self, listener: BookieListener) -> None:
-        """Stop calling `listener`."""
         self._listeners.pop(listener, None)
         self._pool.let_go(self)
 
     async def connected(self) -> BookieConnection:
-        """Return the connection, made if needed. Raises `BookieUnavailable`."""
+        """Connect if needed. Raises `BookieUnavailable`."""
         if self.connection is not None:
             return self.connection
         if self._pool.closed:
@@ -146,14 +123,14 @@ class Bookie:
         return await asyncio.shield(self._connecting)
 
     def drop(self, reason: str) -> None:
-        """Close the connection, as if it had broken."""
+        """As if the connection had broken."""
         if self.connection is not None:
             self.connection.close(reason)
 
     def _connect_done(self, task: asyncio.Task[BookieConnection]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # mark as retrieved: the callers that awaited the task have it
+            task.exception()  # mark as retrieved
         self._pool.let_go(self)
 
     async def _connect(self) -> BookieConnection:
@@ -161,7 +138,7 @@ class Bookie:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 connection = await self._open()
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
-            # The last two: the registered host is no host name, or the port is out of range.
+            # The last two: no host name, or a port out of range.
             reason = (
                 why(error)
                 or str(error)
@@ -199,7 +176,6 @@ class Bookie:
             connection = await connect_tls(self._pool.tls, made, host, port)
         info = self._pool.info(self.bookie_id)
         if self._pool.prove is not None and (info is None or info.auth == OCTAVO):
-            # A bookie without a known registration may require authentication too.
             connection.authenticate(self._pool.prove(self.bookie_id))
         try:
             if self.is_ours:
@@ -225,7 +201,7 @@ class Bookie:
             raise BookieUnavailable(self.bookie_id, f"bookie {found} answers at its address")
 
     async def _keep_connected(self) -> None:
-        """Retry until connected, or until there is no listener."""
+        """Until connected, or until there is no listener."""
         pauses = self._pool.pauses()
         told = False
         try:
@@ -254,17 +230,14 @@ class Bookie:
         for listener in tuple(self._listeners):
             listener.bookie_down(self.bookie_id, error)
 
-    # calls of the connection
-
     def connection_writable(self) -> None:
-        """Tell the listeners."""
         for listener in tuple(self._listeners):
             listener.bookie_writable(self.bookie_id)
 
     def connection_lost(self, error: BookieUnavailable) -> None:
         """Tell the listeners, and reconnect if there are any."""
         if self.connection is None:
-            return  # the connection was never handed out
+            return
         self.connection = None
         self._error = error
         log.info(
@@ -280,8 +253,6 @@ class Bookie:
 
 
 class Bookies:
-    """All bookies of the cluster, as this process sees them."""
-
     def __init__(
         self,
         registry: BookieRegistry,
@@ -290,7 +261,7 @@ class Bookies:
         tls: Certificates | None = None,
         prove: Prove | None = None,
     ) -> None:
-        """`prove`: makes the token for bookies that require authentication."""
+        """`prove` makes tokens for bookies that require authentication."""
         self.options = options
         self.prove = prove
         self.tls = tls if tls and tls.config.connects else None
@@ -302,7 +273,7 @@ class Bookies:
         self._infos: dict[str, BookieInfo] = {}
         self._known: dict[str, BookieInfo] = {}
         self._unsure_through: dict[str, int] = {}
-        """The registered bookies in limbo, each with the highest ledger that it is unsure about."""
+        """By bookie in limbo, the highest ledger that it is unsure about."""
         self._watch: Watch | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -311,18 +282,16 @@ class Bookies:
         self._on_change: dict[Callable[[], None], None] = {}
 
     async def start(self) -> None:
-        """Read the registered bookies. Raises `MetadataUnavailable`."""
         if self._watch is None:
             self._watch = self._registry.watch(self.refresh)
             self.spawn(self._look_again())
         self._take(await self._registry.available())
 
     async def close(self) -> None:
-        """Close every connection; waiting callers get `BookieUnavailable`."""
         self.closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for bookie in tuple(self._bookies.values()):  # a listener may `get` another bookie
+        for bookie in tuple(self._bookies.values()):
             bookie.drop(CLOSING)
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -330,19 +299,18 @@ class Bookies:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Start a background task, cancelled when the pool closes."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def pauses(self) -> Backoff:
-        """Return the pauses between attempts to connect, or to read the registrations."""
+        """For connecting, and for reading registrations."""
         options = self.options
         return Backoff(options.reconnect_ms_min / 1000, options.reconnect_ms_max / 1000, self._rng)
 
     def get(self, bookie_id: str, request_class: RequestClass = RequestClass.NORMAL) -> Bookie:
-        """Return the only object for this bookie and request class."""
+        """The only object for this bookie and request class."""
         bookie = self._bookies.get((bookie_id, request_class))
         if bookie is None:
             bookie = self._bookies[bookie_id, request_class] = Bookie(
@@ -351,13 +319,12 @@ class Bookies:
         return bookie
 
     async def in_v3(self, bookie_id: str) -> V3Connection:
-        """Return a connection in v3 frames, made if needed. Raises `BookieUnavailable`."""
+        """Connect in v3 frames if needed. Raises `BookieUnavailable`."""
         connection = await self.get(bookie_id, RequestClass.V3).connected()
         assert isinstance(connection, V3Connection)
         return connection
 
     def let_go(self, bookie: Bookie) -> None:
-        """Drop the object, if the bookie is not registered and the object is idle."""
         key = (bookie.bookie_id, bookie.request_class)
         gone = bookie.bookie_id not in self._infos and bookie.is_idle and not self.closed
         if gone and self._bookies.get(key) is bookie:
@@ -367,20 +334,18 @@ class Bookies:
 
     @property
     def available(self) -> dict[str, BookieInfo]:
-        """The registered bookies, as last seen."""
         return self._infos
 
     def is_unsure(self, ledger_id: int, bookie_ids: Iterable[str]) -> bool:
-        """Whether one of these bookies lost data and may have lost some of this ledger."""
+        """Whether one of them may have lost some of this ledger."""
         unsure = self._unsure_through
         return bool(unsure) and any(unsure.get(one, -1) >= ledger_id for one in bookie_ids)
 
     def info(self, bookie_id: str) -> BookieInfo | None:
-        """Return the bookie's last known registration, even if it is not registered now."""
         return self._known.get(bookie_id)
 
     async def address(self, bookie_id: str) -> tuple[str, int]:
-        """Find the host and port to connect to. Raises `BookieUnavailable`."""
+        """Raises `BookieUnavailable`."""
         info = self._infos.get(bookie_id)
         if info is None:
             try:
@@ -394,20 +359,16 @@ class Bookies:
         if colon and port.isascii() and port.isdigit():
             return host, int(
                 port
-            )  # BookKeeper's ids are addresses; the bookie may only have lost its session
+            )  # BookKeeper's ids are addresses; it may only have lost its session
         raise BookieUnavailable(bookie_id, "is not registered, and its id is not host:port")
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after bookies came or went; return a function that stops it."""
+        """Called after bookies came or went; the result stops it."""
         self._on_change[listener] = None
         return lambda: self._on_change.pop(listener, None)
 
     async def all_known(self, enough: int) -> set[str]:
-        """Return every bookie of the cluster, up or down.
-
-        If at least `enough` are up, return every bookie seen so far without asking the store.
-        A bookie that its operator has removed from the cluster is forgotten here too.
-        """
+        """Up or down; if `enough` are up, as seen so far without asking the store."""
         if len(self._infos) < enough:
             known = await self._registry.known() | self._infos.keys()
             self._known = {one: info for one, info in self._known.items() if one in known}
@@ -415,11 +376,9 @@ class Bookies:
         return set(self._known)
 
     async def reload(self) -> None:
-        """Read the registrations now. Raises `MetadataUnavailable`."""
         self._take(await self._registry.available())
 
     def refresh(self) -> None:
-        """Read the registrations again, soon."""
         self._again = True
         if self._refreshing is None and not self.closed:
             self._refreshing = self.spawn(self._refresh())
@@ -459,31 +418,28 @@ class Bookies:
     # ------------------------------------------------------------------ health
 
     def suspect(self, bookie_id: str) -> None:
-        """Prefer other bookies for a while, because this bookie failed."""
         now = asyncio.get_running_loop().time()
         self._suspects[bookie_id] = now + self.options.suspect_ms / 1000
 
     def clear(self, bookie_id: str) -> None:
-        """Forget the failure: the bookie took a new connection and answered with its id."""
+        """It took a new connection and answered with its id."""
         self._suspects.pop(bookie_id, None)
 
     def probe(self) -> None:
-        """Try to connect to suspects; a bookie that can be reached is no suspect any more."""
+        """A suspect that can be reached is no suspect any more."""
         for bookie_id in sorted(self.suspects() & self._infos.keys()):
             bookie = self.get(bookie_id)
             if not bookie.is_up and not bookie.is_connecting:
                 self.spawn(_ignore_unavailable(bookie))
 
     def suspects(self) -> set[str]:
-        """Return the bookies that failed within the last `suspect_ms`."""
+        """Bookies that failed within the last `suspect_ms`."""
         now = asyncio.get_running_loop().time()
         self._suspects = {b: until for b, until in self._suspects.items() if until > now}
         return set(self._suspects)
 
 
 def settle(future: asyncio.Future[Any]) -> Callable[[OctavoError | None, Any], None]:
-    """Return a completion callback that sets `future`."""
-
     def done(error: OctavoError | None, found: Any) -> None:
         if future.done():
             return

@@ -4,12 +4,9 @@
     reads        matched by (ledger, entry), first in first out: v2 carries no request id
     batch reads  matched by request id, like the extension's operations
 
-All frames of a turn of the event loop leave in one write.
-
-A request without an answer fails with `BookieUnavailable` after its deadline; if the bookie sent
-nothing at all in that time, the connection is closed and every request on it fails.
-Fencing and plain reads need separate connections: v2 does not tell their answers apart, and the
-late answer to a plain read would pass for a fence (see `bookies.py`, request classes).
+If the bookie sent nothing until a request's deadline, the connection is closed. Fencing and plain
+reads need separate connections: v2 does not tell their answers apart, and the late answer to a
+plain read would pass for a fence.
 """
 
 from __future__ import annotations
@@ -34,35 +31,27 @@ from octavo.tls.words import why
 log = structlog.get_logger()
 
 ReadDone = Callable[[OctavoError | None, bytes], None]
-"""(None, the whole entry) or (error, undefined)."""
+"""(None, the entry) or (error, undefined)."""
 BatchDone = Callable[[OctavoError | None, list[bytes]], None]
-"""(None, whole consecutive entries) or (error, undefined)."""
+"""(None, consecutive entries) or (error, undefined)."""
 RequestDone = Callable[[OctavoError | None, dict[str, Any]], None]
 
 
 class AddSink(Protocol):
-    """Gets the answers to one ledger's adds."""
+    def added(self, bookie_id: str, first: int, last: int) -> None: ...
 
-    def added(self, bookie_id: str, first: int, last: int) -> None:
-        """Called when that bookie has acked these entries."""
-
-    def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """Called when that bookie did not store these entries."""
+    def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None: ...
 
 
 class ConnectionOwner(Protocol):
-    """Called when the socket changes."""
-
-    def connection_writable(self) -> None:
-        """Called when the bookie takes bytes again."""
+    def connection_writable(self) -> None: ...
 
     def connection_lost(self, error: BookieUnavailable) -> None:
-        """Called when the socket is gone; all its requests have failed already."""
+        """All its requests have failed already."""
 
 
 class _Waiting:
-    """A request under way. `done` is None once it was answered or has failed; an answer that comes
-    later is still matched, and dropped."""
+    """`done` is None once answered or failed; a late answer is matched and dropped."""
 
     __slots__ = ("answered", "done", "what")
 
@@ -73,8 +62,6 @@ class _Waiting:
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """One connected socket; useless after `connection_lost`."""
-
     def __init__(
         self,
         bookie_id: str,
@@ -106,7 +93,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Why the bookie refused our authentication."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {
             "reads": sum(map(len, self._reads.values())),
             "requests": len(self._by_id),
@@ -117,17 +103,14 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport and bound its write buffer."""
-        # uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._buffer_bytes_max)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return room in the scratch buffer that all connections of this loop share."""
+        """All connections of this loop share the buffer."""
         return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse the received bytes."""
         self._received_at = self._loop.time()
         data = self._receiver.received(nbytes)
         if not data or self._lost is not None:
@@ -143,16 +126,14 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Allow adds again."""
         self._paused = False
         self._owner.connection_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail everything under way."""
         self._fail(why(exc) or str(exc or "") or "the connection was closed")
 
     def close(self, reason: str) -> None:
-        """Close the connection; everything under way fails with `reason`."""
+        """Everything under way fails with `reason`."""
         if self._transport is not None:
             self._transport.abort()
         self._fail(reason)
@@ -177,37 +158,32 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @property
     def writable(self) -> bool:
-        """Whether adds may be handed over now, instead of held back."""
         return not self._paused and self._lost is None and self._out_bytes < self._buffer_bytes_max
 
     @property
     def received_at(self) -> float:
-        """Loop time at which the bookie last sent anything."""
         return self._received_at
 
     def authenticate(self, token: bytes) -> None:
-        """Send our token without waiting for an answer: a bookie refuses requests that the token
-        does not allow, and then `refusal` says why."""
+        """Do not wait: `refusal` says later which requests the token does not allow."""
         frame = auth_frame(OCTAVO, token)
         self._send((frame,), len(frame))
 
     def attach(self, ledger_id: int, sink: AddSink) -> None:
-        """Send answers to adds of this ledger to `sink`."""
         self._sinks[ledger_id] = sink
 
     def detach(self, ledger_id: int, sink: AddSink) -> None:
-        """Send answers to adds of this ledger nowhere."""
         if self._sinks.get(ledger_id) is sink:
             del self._sinks[ledger_id]
 
     def send_adds(self, frames: Sequence[Buffer], size: int) -> None:
-        """Send whole add frames, `size` bytes together; their buffers must not change later."""
+        """`frames` are whole; their buffers must not change later."""
         self._send(frames, size)
 
     def read(
         self, ledger_id: int, entry_id: int, done: ReadDone, *, flags: int = 0, key: bytes = b""
     ) -> None:
-        """Read one entry; −1 is the last entry that the bookie has."""
+        """−1 is the last entry that the bookie has."""
         waiting = _Waiting(f"read of ledger {ledger_id} entry {entry_id}", done)
         if not self._begin(waiting, self._timeout_s):
             return
@@ -218,7 +194,6 @@ class BookieConnection(asyncio.BufferedProtocol):
     def batch_read(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, done: BatchDone
     ) -> None:
-        """Read up to `count_max` consecutive entries; the answer is any prefix of them."""
         waiting = _Waiting(f"batch read of ledger {ledger_id} from entry {first}", done)
         if not self._begin(waiting, self._timeout_s):
             return
@@ -234,7 +209,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send one operation of our extension."""
+        """An operation of our extension."""
         waiting = _Waiting(op.name, done)
         if not self._begin(waiting, self._timeout_s if timeout_s is None else timeout_s):
             return
@@ -281,7 +256,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ deadlines
 
     def _sweep(self) -> None:
-        """Expire requests with the usual deadline. One timer is enough: they expire in order."""
+        """Requests expire in order, so one timer is enough."""
         self._sweeper = None
         now = self._loop.time()
         deadlines = self._deadlines
@@ -307,7 +282,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ answers
 
     def _take(self, data: memoryview) -> int:
-        """Hand on the complete answers in `data`; return where the unfinished answer begins."""
+        """Return where the unfinished answer begins."""
         answers, end = parse_answers(data, FRAME_BYTES_MAX)
         refused: list[AddRefused] = []
         for answer in answers:
@@ -332,7 +307,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return end
 
     def _refuse(self, refused: list[AddRefused]) -> None:
-        """Report refusals of consecutive entries together: an overloaded bookie sends many."""
+        """Together: an overloaded bookie sends many."""
         first = last = refused[0]
         for answer in (*refused[1:], None):
             if answer is not None and answer == (last.code, last.ledger_id, last.entry_id + 1):

@@ -1,14 +1,11 @@
 """Choose the bookies of an ensemble. Pure: candidates and a seeded random generator in, ids out.
 
-Preferences, strongest first: leave out bookies that failed lately; put the Qw neighbours that share
-a write set into different racks, as far as racks are known, then on different hosts; take the
-bookie with the fewest open ledgers of this client for its weight. Among equals the choice is
-random. None of the preferences is a rule: on one machine all bookies share the host, and a ledger
-on suspects is better than no ledger. With too few bookies, raise `NotEnoughBookies`.
+Preferences, strongest first: no bookies that failed lately; different racks, then hosts, in a write
+set; the fewest open ledgers for the bookie's weight. They are not rules: a ledger on suspects is
+better than none.
 
-The weight of a bookie is its free space divided by that of the median bookie, within bounds: a new
-bookie gets a few times as many ledgers as the others and not all of them, and a full bookie still
-gets some, as in BookKeeper (`bookieMaxWeightMultipleForWeightBasedPlacement`).
+The weight is the free space divided by the median's, within bounds, as in BookKeeper
+(`bookieMaxWeightMultipleForWeightBasedPlacement`): neither new nor full bookies get all ledgers.
 """
 
 from __future__ import annotations
@@ -23,9 +20,9 @@ from octavo.metadata.bookies import BookieInfo
 
 RACK = "rack"
 WEIGHT_MAX = 3.0
-"""The highest weight of a bookie; 1 / `WEIGHT_MAX` is the lowest. The median bookie has 1."""
+"""The lowest weight is 1 / `WEIGHT_MAX`; the median bookie has 1."""
 _ALIKE = 1.25
-"""Bookies whose free space differs by less than this factor from the median have weight 1."""
+"""Within this factor of the median the weight is 1."""
 _NAMED_MAX = 10
 _REASON_CHARACTERS_MAX = 300
 
@@ -40,11 +37,9 @@ def choose_ensemble(
     open_ledgers: Mapping[str, int] = MappingProxyType({}),
     weight_max: float = WEIGHT_MAX,
 ) -> tuple[str, ...]:
-    """Choose `ensemble_size` distinct writable bookies; `open_ledgers`: how many each has.
+    """`open_ledgers`: how many each bookie has. `weight_max` 1 ignores free space.
 
-    `weight_max` bounds the weight of free space; with 1 all bookies have the same weight.
-
-    Raises `NotEnoughBookies`, which names usable bookies, and says why the others are not usable.
+    Raises `NotEnoughBookies`, which says why bookies are not usable.
     """
     usable = {b: info for b, info in candidates.items() if not info.read_only}
     if len(usable) < ensemble_size:
@@ -72,7 +67,7 @@ def choose_replacements(
     open_ledgers: Mapping[str, int] = MappingProxyType({}),
     weight_max: float = WEIGHT_MAX,
 ) -> dict[int, str]:
-    """Choose a spare for each of `positions`, as far as there are any; never a suspect."""
+    """As far as there are spares; never a suspect."""
     spares: dict[int, str] = {}
     weighed = weights({b: i for b, i in candidates.items() if not i.read_only}, weight_max)
     filled: list[str | None] = [None if p in positions else b for p, b in enumerate(ensemble)]
@@ -92,10 +87,7 @@ def choose_replacements(
 
 
 def weights(candidates: Mapping[str, BookieInfo], weight_max: float) -> dict[str, float]:
-    """Return the weight of each bookie, between 1 / `weight_max` and `weight_max`.
-
-    A bookie that does not tell its free space, as Apache's, has the weight 1 of the median bookie.
-    """
+    """Without known free space, as of Apache's bookies, 1."""
     free = {b: info.free_bytes for b, info in candidates.items() if info.free_bytes is not None}
     if weight_max <= 1 or not free:
         return dict.fromkeys(candidates, 1.0)
@@ -117,9 +109,9 @@ def no_choice(
     suspects: Collection[str] = (),
     failed: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Say in words how many bookies are registered, and why some of them are not chosen.
+    """Say why registered bookies are not chosen.
 
-    `failed`: the bookies that failed for this ledger, with their errors.
+    `failed`: those that failed for this ledger, with their errors.
     """
     if not candidates and not failed:
         return "no bookie is registered"
@@ -160,11 +152,6 @@ def _best(
     open_ledgers: Mapping[str, int],
     weighed: Mapping[str, float],
 ) -> str:
-    """Choose a free bookie for `position`.
-
-    Prefer, in this order, bookies that did not fail lately, share their rack with few neighbours of
-    the position, share their host with few of them, and have few open ledgers for their weight.
-    """
     size = len(ensemble)
     distances = [d for d in range(-write_quorum + 1, write_quorum) if d % size]
     places: set[int] = {(position + d) % size for d in distances}
@@ -182,5 +169,5 @@ def _best(
             (open_ledgers.get(bookie_id, 0) + rng.random()) / weighed[bookie_id],
         )
 
-    # Sorted first: the choice follows from the seed alone, not from the order of registration.
+    # Sorted, so that the choice follows from the seed alone.
     return min(sorted(free), key=clashes)

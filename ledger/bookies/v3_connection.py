@@ -1,7 +1,6 @@
-"""One socket to an Apache bookie in v3 frames, to write and read explicit LACs, which v2 lacks.
+"""One socket to an Apache bookie in v3 frames, for explicit LACs, which v2 lacks.
 
-In v2 an Apache bookie reports only the LAC inside its last entry. So without v3 a reader at the end
-of an idle ledger would wait for the last entries until the next add.
+Without them a reader of an idle ledger would wait for the last entries until the next add.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from octavo.protocol.v3_questions import (
 
 
 class V3Connection(BookieConnection):
-    """One connected socket; useless after `connection_lost`."""
-
     def write_lac(
         self, ledger_id: int, lac: int, key: bytes, signed: bytes, done: RequestDone
     ) -> None:
-        """Send a LAC; `signed` is the result of `entry.pack_lac`."""
+        """`signed` is the result of `entry.pack_lac`."""
         waiting = _Waiting(f"LAC {lac} of ledger {ledger_id}", done)
         if self._begin(waiting, self._timeout_s):
             request_id = self._number(waiting)
@@ -30,7 +27,7 @@ class V3Connection(BookieConnection):
             self._send((frame,), len(frame))
 
     def read_lac(self, ledger_id: int, done: RequestDone) -> None:
-        """Read the LAC. The answer may have `lac`, signed, and `entry`, the last whole entry."""
+        """The answer may have `lac`, signed, and `entry`, the last one."""
         waiting = _Waiting(f"read of the LAC of ledger {ledger_id}", done)
         if self._begin(waiting, self._timeout_s):
             frame = read_lac_request(self._number(waiting), ledger_id)

@@ -1,12 +1,7 @@
-"""An offloaded ledger as a Parquet object: how it is written, read back and checked.
+"""An offloaded ledger as a Parquet object: written, read back, checked (docs/formats/offload.md).
 
-One row per entry, row groups of a few MiB: docs/formats/offload.md. A row has the payload as it was
-stored, the rest of the entry's header, and its digest; so the same entries are read back, checked
-by the digest that their writer computed. The footer says which row group holds an entry, an offset
-or a time, and gives each row group's position and checksum. All methods block;
-`ledger/offload/offloaded.py` calls them in a thread.
-
-Relies on pyarrow, which only processes that offload or read offloaded ledgers need.
+A row is an entry as it was stored, with its writer's digest. All methods block. Only processes that
+offload, or read offloaded ledgers, need pyarrow.
 """
 
 from __future__ import annotations
@@ -28,17 +23,14 @@ from octavo.protocol.entry import HEADER, Entry
 
 FORMAT = 1
 GROUP_BYTES = 2 * 2**20
-"""Payload bytes in a row group; a reader reads a whole row group."""
+"""A reader reads a whole row group."""
 GROUP_ENTRIES_MAX = 20_000
 ABOUT_KEY = b"octavo.offload"
 _NUMBERS = ("entry", "offset", "count", "first_ms", "max_ms", "lac", "length")
 
 
 class Group(NamedTuple):
-    """A row group: its bytes `start` to `end` (excluded), their CRC32C, and its first entry.
-
-    `first_offset` is relative to the ledger.
-    """
+    """`end` is excluded; `first_offset` is relative to the ledger."""
 
     start: int
     end: int
@@ -50,8 +42,6 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The description in an object's footer, next to the list of row groups."""
-
     ledger_id: int
     uuid: str
     topic: str
@@ -62,7 +52,7 @@ class About:
 
 
 class Written(NamedTuple):
-    """A complete object: its size, the CRC32C of its footer, its entries and their checksum."""
+    """Size, CRC32C of the footer, entries and their checksum."""
 
     bytes: int
     footer_crc: int
@@ -71,14 +61,13 @@ class Written(NamedTuple):
 
 
 class Checksum:
-    """CRC32C over header and payload of all entries in order, as one stream."""
+    """CRC32C over header and payload of all entries in order."""
 
     def __init__(self) -> None:
         self.crc = 0
         self.entries = 0
 
     def add(self, entry: Entry) -> None:
-        """Add the next entry."""
         self.crc = crc32c(entry.payload, crc32c(_header(entry), self.crc))
         self.entries += 1
 
@@ -95,22 +84,20 @@ def _schema() -> Any:
 
 
 class _Sink(io.RawIOBase):
-    """Passes bytes through to `file`, and counts and checksums them."""
+    """Counts and checksums what it passes to `file`."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self.size = 0
         self.crc = 0
-        """The checksum since `begin`."""
         self.start = 0
         self._discards = False
 
     def begin(self) -> None:
-        """Start a new part, with its own checksum."""
         self.start, self.crc = self.size, 0
 
     def discard(self) -> None:
-        """Drop all further bytes: the file may be closed."""
+        """The file may be closed."""
         self._discards = True
 
     def writable(self) -> bool:
@@ -129,10 +116,8 @@ class _Sink(io.RawIOBase):
 
 
 class ObjectWriter:
-    """Writes the entries of a ledger, from the first to the last, into an open file.
-
-    A context manager: if the block ends before `close`, no footer is written, and pyarrow cannot
-    write it later, at garbage collection, into a closed file.
+    """A context manager: if the block ends before `close`, pyarrow writes no footer, not even at
+    garbage collection.
     """
 
     def __init__(self, file: Any, about: About) -> None:
@@ -155,20 +140,18 @@ class ObjectWriter:
         )
 
     def __enter__(self) -> ObjectWriter:
-        """Return the writer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Make sure that pyarrow writes nothing more."""
+        """pyarrow must write nothing more."""
         self._sink.discard()
         try:
             self._file.close()
-        except Exception:  # the block's own error was already raised
-            self._file.is_open = False  # otherwise garbage collection would try to close it again
+        except Exception:
+            self._file.is_open = False  # otherwise garbage collection would try again
 
     def add(self, entries: Iterable[Entry], headers: Sequence[BatchHeader] | None = None) -> None:
-        """Add the next entries; none may be left out. `headers`: the batch headers of encrypted
-        entries, which cannot be read from their payloads."""
+        """None may be left out. `headers`: the batch headers of encrypted entries."""
         entries = list(entries)
         if headers is None:
             headers = [read_header(entry.payload) for entry in entries]
@@ -182,14 +165,14 @@ class ObjectWriter:
                 self._write_group()
 
     def close(self) -> Written:
-        """Write the rest and the footer: an object without a footer is not complete."""
+        """An object without the footer is not complete."""
         assert self.checksum.entries == self._about.entries, "the whole ledger"
         self._write_group()
         about = {**asdict(self._about), "groups": self._groups}
         self._file.add_key_value_metadata({ABOUT_KEY.decode(): json.dumps(about)})
         self._sink.begin()
         self._file.close()
-        # Only the footer was left to write: each row group was written when it was complete.
+        # Only the footer was left to write.
         return Written(self._sink.size, self._sink.crc, self.checksum.entries, self.checksum.crc)
 
     def _write_group(self) -> None:
@@ -231,11 +214,11 @@ class ObjectWriter:
 
 
 class ObjectFile:
-    """An open object. Every method blocks; `what` names the object in errors.
+    """pyarrow may crash the process on damage, so it gets only bytes whose checksum holds: the
+    footer's by the partition's record, row groups' by the footer.
 
-    pyarrow trusts the bytes that it decodes and may crash the process on damage. So it gets
-    only bytes whose checksum holds: the footer by the partition's record, row groups by the footer.
-    Raises `OffloadDamaged`, and errors of the file system.
+    Blocking; `what` names the object in errors. Raises `OffloadDamaged`, and errors of the file
+    system.
     """
 
     def __init__(self, file: Any, what: str, size: int, footer_crc: int) -> None:
@@ -280,20 +263,17 @@ class ObjectFile:
             raise OffloadDamaged(f"{self._what} does not say which ledger it holds") from error
 
     def close(self) -> None:
-        """Close the file."""
         with self._turn, contextlib.suppress(OSError):
             self._raw.close()
 
     def group_of_entry(self, entry_id: int) -> int:
-        """Return the row group that holds an entry."""
         return bisect_right(self.first_entries, entry_id) - 1
 
     def group_of_offset(self, offset: int) -> int:
-        """Return the row group that holds an offset, which is relative to the ledger."""
         return bisect_right([group.first_offset for group in self.groups], offset) - 1
 
     def entries(self, group: int) -> list[Entry]:
-        """Return all entries of a row group, each checked by its digest."""
+        """Each checked by its digest."""
         found = []
         wanted = self.first_entries[group]
         for entry_id, lac, length, digest, payload in self._rows(group):
@@ -330,8 +310,6 @@ class ObjectFile:
 
 
 class _Window(io.RawIOBase):
-    """A part of a file in memory, addressed by its offsets in the file."""
-
     def __init__(self, data: bytes, start: int) -> None:
         self._data = data
         self._start = start
@@ -360,7 +338,7 @@ class _Window(io.RawIOBase):
 
 
 class _reading:  # noqa: N801
-    """Translates pyarrow's errors about damaged bytes into `OffloadDamaged`."""
+    """Turns pyarrow's errors into `OffloadDamaged`."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -1,8 +1,6 @@
 """Open objects by URL or absolute path with pyarrow's file systems. Blocking.
 
-`file:///…` or a path is the local file system (or a mounted one); `s3://`, `gs://`, `abfs://` and
-`hdfs://` work if pyarrow was built with them, with the usual credentials of the environment. Every
-error names the object.
+They need pyarrow built with them, and the environment's credentials.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from octavo.ledger.errors import OffloadUnavailable
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """Find the file system and the path in it. Raises `OffloadUnavailable`."""
+    """With the path in it. Raises `OffloadUnavailable`."""
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -32,13 +30,13 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def joined(folder: str, *names: str) -> str:
-    """Return the URL of an object below a folder. A query (`?region=…`) stays at the end."""
+    """A query (`?region=…`) stays at the end."""
     base, mark, query = folder.partition("?")
     return "/".join((base.rstrip("/"), *names)) + mark + query
 
 
 def open_object(url: str) -> Any:
-    """Open an object for random reads. Raises `OffloadUnavailable`."""
+    """For random reads. Raises `OffloadUnavailable`."""
     files, path = file_system(url)
     try:
         return files.open_input_file(path)

@@ -1,8 +1,7 @@
-"""Read a ledger from its offloaded object, with the interface of a closed `LedgerReader`.
+"""Read a ledger from its offloaded object, like a closed `LedgerReader`.
 
-The same entries are returned, checked by the same digests; damage is an error that names the object
-and the entry, never an absence. Files are read in the loop's executor, one row group at a time; the
-last row group is kept, because readers usually continue in it.
+In the loop's executor, one row group at a time; the last one is kept, because readers usually
+continue in it.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ T = TypeVar("T")
 
 
 class OffloadedReader(EntrySource):
-    """A reader of an offloaded ledger. Made by `open_offloaded`."""
+    """Made by `open_offloaded`."""
 
     is_closed = True
 
     def __init__(
         self, ledger_id: int, url: str, file: ObjectFile, opening: Opening | None = None
     ) -> None:
-        """`opening` decrypts an encrypted ledger; without it entries are returned as stored."""
+        """Without `opening` entries are returned as stored."""
         self._ledger_id = ledger_id
         self._url = url
         self._file = file
@@ -45,29 +44,24 @@ class OffloadedReader(EntrySource):
 
     @property
     def ledger_id(self) -> int:
-        """The id of the ledger."""
         return self._ledger_id
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry of the ledger."""
         return self._file.about.entries - 1
 
     async def refresh(self) -> int:
-        """Return the last entry: an offloaded ledger never changes."""
         return self.last_add_confirmed
 
     async def wait_for(self, after: int, timeout_s: float) -> int:  # noqa: ARG002
-        """Return the last entry at once: an offloaded ledger never grows."""
+        """An offloaded ledger never grows."""
         return self.last_add_confirmed
 
     async def check_key(self) -> None:
-        """See `EntrySource`."""
         if self._opening is not None:
             await self._opening.check()
 
     async def close(self) -> None:
-        """Close the file."""
         async with self._turn:
             self._kept = (-1, [])
             await asyncio.get_running_loop().run_in_executor(None, self._file.close)
@@ -75,11 +69,11 @@ class OffloadedReader(EntrySource):
     # ------------------------------------------------------------------ entries
 
     async def read(self, first: int, last: int) -> list[Entry]:
-        """Return the entries `first` … `last`. Raises `OffloadDamaged`, `OffloadUnavailable`."""
+        """Raises `OffloadDamaged`, `OffloadUnavailable`."""
         return [entry async for entry in self.entries(first, last)]
 
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """Yield the entries `first` … `last` by row group, while the next group is being read."""
+        """By row group, while the next one is being read."""
         self._check_range(first, last)
         if last < first:
             return
@@ -100,7 +94,7 @@ class OffloadedReader(EntrySource):
 
     def _begin(self, group: int) -> asyncio.Task[list[Entry]]:
         task = asyncio.ensure_future(self._group(group))
-        # If the reader stops early, no task awaits this: mark its error as retrieved.
+        # If the reader stops early: mark the error as retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -119,7 +113,7 @@ class OffloadedReader(EntrySource):
     # ------------------------------------------------------------------ searches
 
     async def entry_holding(self, offset: int) -> int:
-        """Find the entry that holds an offset, which is relative to the ledger."""
+        """The offset is relative to the ledger."""
         entries = await self._group(self._file.group_of_offset(offset))
         at = bisect_right(entries, offset, key=lambda entry: read_header(entry.payload).base_offset)
         return entries[at - 1].entry_id
@@ -132,7 +126,7 @@ class OffloadedReader(EntrySource):
         disorder_ms: int,  # noqa: ARG002
         appended: Appended | None = None,
     ) -> Entry | None:
-        """See `EntrySource`. The footer has each row group's newest timestamp: read only one."""
+        """The footer has each row group's newest timestamp: read only one."""
         if start > last:
             return None
         for number in range(self._file.group_of_entry(start), len(self._file.groups)):
@@ -150,10 +144,9 @@ async def open_offloaded(
     offload: OffloadRecord,
     keys: DataKeys | None = None,
 ) -> OffloadedReader:
-    """Open the copy that a partition's record names. `keys`: see `LedgerClient`.
+    """`keys`: see `LedgerClient`.
 
-    Raises `OffloadUnavailable`, and `OffloadDamaged` if the object is incomplete, or belongs to
-    another ledger or another copy.
+    Raises `OffloadUnavailable`, and `OffloadDamaged` if it is incomplete or another copy's.
     """
 
     def opened() -> OffloadedReader:

@@ -1,8 +1,7 @@
 """Check that the offsets of a ledger's batches follow one another without a gap. Pure.
 
-A batch's base offset is relative to its ledger: it starts at 0 and continues where the batch before
-it ended. A reader compares, so that a forged or missing entry raises `LedgerDamaged` and is not
-skipped. A checksum is not enough: any process that may write can compute it.
+They start at 0 in each ledger. A forged or missing entry raises `LedgerDamaged`; a checksum is not
+enough, because any process that may write can compute it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from octavo.protocol.entry import Entry
 
 
 class Continuity:
-    """Follows the entries of a ledger in the order in which they are read."""
-
     def __init__(
         self,
         ledger_id: int,
@@ -26,9 +23,10 @@ class Continuity:
         count: int | None = None,
         last_entry: int | None = None,
     ) -> None:
-        """`base_offset`: the ledger's first offset in its partition, for messages. `expected`: the
-        relative offset of the first entry to come, if known. `count`: the number of messages of a
-        closed ledger, and `last_entry` the entry that holds the last message.
+        """`base_offset`: the ledger's first offset in its partition, for messages.
+
+        `expected`: the relative offset of the first entry, if known. `count`: the messages of a
+        closed ledger, the last in `last_entry`.
         """
         self._ledger_id = ledger_id
         self._base = base_offset
@@ -37,7 +35,7 @@ class Continuity:
         self._last_entry = last_entry
 
     def follow(self, entry: Entry) -> BatchHeader:
-        """Check the next entry and return its stored header. Raises `LedgerDamaged`."""
+        """Raises `LedgerDamaged`."""
         entry_id, header = entry.entry_id, self.checked(entry)
         start, end = header.base_offset, header.base_offset + header.record_count
         expected = 0 if entry_id == 0 else self._expected
@@ -52,8 +50,7 @@ class Continuity:
         return header
 
     def follow_all(self, entries: Iterable[Entry], *, from_or_before: int) -> None:
-        """Check the next entries. The very first must begin at or before `from_or_before`, a
-        relative offset."""
+        """The very first must begin at or before `from_or_before`, a relative offset."""
         for entry in entries:
             begun = self._expected is not None
             header = self.follow(entry)
@@ -61,7 +58,7 @@ class Continuity:
                 raise self._wrong(entry.entry_id, "starts", from_or_before, header.base_offset)
 
     def checked(self, entry: Entry) -> BatchHeader:
-        """Read the header of any entry. Raises `LedgerDamaged` if it is no record batch."""
+        """Raises `LedgerDamaged` for no record batch."""
         try:
             return read_header(entry.payload)
         except InvalidBatch as error:

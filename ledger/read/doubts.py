@@ -1,8 +1,7 @@
 """Ask bookies to compare their copies of a doubtful entry (rereplication/comparing.py).
 
-A reader that finds entries which do not follow one another cannot tell which of the two entries is
-wrong, nor on which bookie. So every bookie that holds them is asked, at most once a minute per
-entry. No caller waits for the result, and nothing depends on it.
+A reader cannot tell which of two entries that do not follow one another is wrong, nor where. So all
+bookies that hold them are asked, at most once a minute per entry.
 """
 
 from __future__ import annotations
@@ -23,14 +22,11 @@ _KEPT_MAX = 1_000
 
 
 class Doubts:
-    """A client's doubts about copies."""
-
     def __init__(self, client: LedgerContext) -> None:
         self._client = client
         self._told: dict[tuple[int, int], float] = {}
 
     def tell(self, metadata: LedgerMetadata, entry_id: int) -> None:
-        """Ask all bookies that hold this entry or the entry before it to compare their copies."""
         now = asyncio.get_running_loop().time()
         doubted = metadata.ledger_id, entry_id
         if now - self._told.get(doubted, now - _AGAIN_S) < _AGAIN_S:

@@ -1,4 +1,4 @@
-"""The base class of all readers of a ledger, for entries on bookies and in object stores."""
+"""The base class of all readers of a ledger, on bookies or in object stores."""
 
 from __future__ import annotations
 
@@ -12,40 +12,35 @@ from octavo.protocol.batch import BatchHeader, read_header
 from octavo.protocol.entry import Entry
 
 DISORDER_UNKNOWN = -1
-"""The disorder of a ledger when not every batch has been looked at."""
+"""Not every batch has been looked at."""
 
 
 class EntrySource(ABC):
-    """A ledger's entries up to the last confirmed entry, in batches."""
-
     @property
     @abstractmethod
-    def ledger_id(self) -> int:
-        """The id of the ledger."""
+    def ledger_id(self) -> int: ...
 
     @property
     @abstractmethod
     def last_add_confirmed(self) -> int:
-        """The last entry that may be read, as far as this reader knows; −1 if there is none."""
+        """As far as this reader knows; −1 if there is none."""
 
     async def check_key(self) -> None:
-        """Check that the key of an encrypted ledger can be used now; otherwise the ledger's content
-        must not be returned. Does nothing for other ledgers.
+        """If the key of an encrypted ledger cannot be used now, return no content.
 
         Raises `KeyMissing`, `KeySourceUnavailable`.
         """
         return
 
     @abstractmethod
-    async def read(self, first: int, last: int) -> list[Entry]:
-        """Return the entries `first` … `last`."""
+    async def read(self, first: int, last: int) -> list[Entry]: ...
 
     @abstractmethod
     def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """Yield the entries `first` … `last` in batches, while the next batch is being fetched."""
+        """While the next batch is being fetched."""
 
     async def entries(self, first: int, last: int) -> AsyncIterator[Entry]:
-        """Yield the entries `first` … `last` one by one, while the next batch is being fetched."""
+        """While the next batch is being fetched."""
         async with contextlib.aclosing(self.batches(first, last)) as batches:
             async for batch in batches:
                 for entry in batch:
@@ -59,19 +54,16 @@ class EntrySource(ABC):
         disorder_ms: int,
         appended: Appended | None = None,
     ) -> Entry | None:
-        """Find the first entry from `start` to `last` whose newest timestamp, by its batch header,
-        is at least `time_ms`; None if all are older.
+        """Find the first entry whose batch's newest timestamp is at least `time_ms`.
 
-        `appended`: the ledger's append times. `disorder_ms` bounds how far timestamps go back: a
-        batch's newest timestamp is lower than that of any earlier batch by at most this
-        (`DISORDER_UNKNOWN`: no bound is known). So a binary search is valid: if a batch is older
-        than `time_ms - disorder_ms`, every earlier batch is older than `time_ms`.
+        `disorder_ms`: a batch's newest timestamp is lower than any earlier batch's by at most this.
+        So if a batch is older than `time_ms - disorder_ms`, every earlier batch is older than
+        `time_ms`, and a binary search is valid.
 
             sought 100, disorder 30:   60 | 75  90  70  85  105  80  120
                                too old    | read from here … ^
 
-        Cost: some single reads, then all batches within the disorder, about a mebibyte at a time;
-        with an unknown disorder all batches.
+        With `DISORDER_UNKNOWN` all batches are read. `appended`: the ledger's append times.
         """
         if disorder_ms != DISORDER_UNKNOWN:
             high = last + 1
@@ -99,12 +91,12 @@ class EntrySource(ABC):
 
 
 def newest_ms(entry: Entry, appended: Appended | None) -> int:
-    """Return the newest timestamp of a batch, or its append time if the topic stores these."""
+    """Or the append time, if the topic stores it."""
     return shown(read_header(entry.payload), appended).max_timestamp
 
 
 async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
-    """Read the batch header of an entry; its base offset is relative to the ledger."""
+    """Its base offset is relative to the ledger."""
     (entry,) = await reader.read(entry_id, entry_id)
     return read_header(entry.payload)
 
@@ -112,8 +104,7 @@ async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
 async def first_entry(
     reader: EntrySource, last: int, fits: Callable[[BatchHeader], bool]
 ) -> int | None:
-    """Find the first entry up to `last` whose batch fits, by binary search: every batch after a
-    fitting batch must fit too."""
+    """By binary search: every batch after a fitting one must fit too."""
     if last < 0 or not fits(await header_of(reader, last)):
         return None
     low, high = 0, last

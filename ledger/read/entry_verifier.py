@@ -1,8 +1,6 @@
-"""Check an entry's bytes and make an `Entry` whose payload is `bytes`, as fast as possible.
+"""Check an entry's bytes and make an `Entry`, as fast as possible.
 
-`octavo.protocol.entry.unpack_entry` serves every digest and every buffer. Most entries that readers
-get are `bytes` under CRC32C: for these the same checks are done here without memory views, at about
-half the cost per entry.
+The usual case costs half of `octavo.protocol.entry.unpack_entry`: `bytes` under CRC32C.
 """
 
 from __future__ import annotations
@@ -16,14 +14,13 @@ from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.entry import HEADER_BYTES, DigestType, Entry, digest_for, unpack_entry
 
 EntryVerifier = Callable[[int, bytes], Entry]
-"""(entry id or −1 for any, the entry's bytes) → the entry. Raises `DigestMismatch`."""
+"""(entry id or −1 for any, bytes) → the entry. Raises `DigestMismatch`."""
 
 _FRONT = struct.Struct(">qqqqI")
 _FRONT_BYTES = _FRONT.size
 
 
 def verifier_for(metadata: LedgerMetadata) -> EntryVerifier:
-    """Return the function that checks this ledger's entries."""
     digest = digest_for(metadata.digest_type, metadata.password)
     ledger_id = metadata.ledger_id
 

@@ -1,13 +1,11 @@
 """Read a ledger: closed, or open and followed. Never above the last confirmed entry.
 
-A closed ledger never changes, so any replica will do. Ranges of entries are read in batches from
-the same replica (the sticky one), to profit from its read-ahead. If it is slow, a second replica is
-asked as well; if it failed or is damaged, the next is asked (`speculative_read.py`). *Absent* is
-the answer only when the whole write set denies the entry; otherwise `ReadFailed` means unknown.
+Any replica will do for a closed ledger. Batches come from the same (sticky) replica, for its
+read-ahead. *Absent* is the answer only when the whole write set denies the entry; otherwise
+`ReadFailed` means unknown.
 
-An open ledger is followed without disturbing its writer: the last confirmed entry (LAC) comes from
-its bookies, by asking (`refresh`) or by long-poll (`wait_for`); ensemble changes and the close come
-by a watch on its record. The LAC of a reader never goes back.
+The last confirmed entry (LAC) of an open ledger comes from its bookies, ensemble changes and the
+close by a watch on its record. A reader's LAC never goes back.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ from octavo.security.keys.errors import KeyMissing
 log = structlog.get_logger()
 
 _SINGLE_READS_MAX = 128
-"""How many single reads run at once where batch reads are impossible (E > Qw)."""
+"""Where batch reads are impossible (E > Qw)."""
 _POLL_PAUSE_S = 0.1
 _BUSY_PAUSE_S = 0.02
 _REWRAP_LOOK_S = 1.0
 
 
 class LedgerReader(EntrySource):
-    """A ledger that is open for reading. Made by `LedgerClient.open`."""
+    """Made by `LedgerClient.open`."""
 
     def __init__(
         self,
@@ -60,7 +58,7 @@ class LedgerReader(EntrySource):
         version: int,
         opening: Opening | None = None,
     ) -> None:
-        """`opening` decrypts an encrypted ledger; without it entries are returned as stored."""
+        """Without `opening` entries are returned as stored."""
         self._opening = opening
         self._rewrap_looked_s = float("-inf")
         self._client = client
@@ -78,7 +76,7 @@ class LedgerReader(EntrySource):
         self._following: asyncio.Task[None] | None = None
         self._stale = False
         self.damaged_replicas = 0
-        """How many copies with a wrong digest this reader has met."""
+        """Copies with a wrong digest."""
         self._watch: Watch | None = None
         if metadata.state is not LedgerState.CLOSED:
             self._watch = client.records.watch(metadata.ledger_id, self.look_again)
@@ -88,31 +86,28 @@ class LedgerReader(EntrySource):
 
     @property
     def ledger_id(self) -> int:
-        """The id of the ledger."""
         return self._metadata.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's record, as last seen."""
         return self._metadata
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger is closed and cannot grow."""
+        """A closed ledger cannot grow."""
         return self._metadata.state is LedgerState.CLOSED
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that may be read, as far as this reader knows; −1 if there is none."""
+        """As far as this reader knows; −1 if there is none."""
         return self._lac
 
     async def read(self, first: int, last: int) -> list[Entry]:
-        """Return the entries `first` … `last`, verified; payloads are `bytes`. `last` may be
-        `first` − 1: the empty list.
+        """Return the entries `first` … `last`, verified; `last` may be `first` − 1.
 
-        Raises `BeyondLastConfirmed`, `NoSuchEntry` when the whole write set denies an entry, and
-        `ReadFailed` when that is unknown. For an encrypted ledger also `KeyMissing`,
-        `KeySourceUnavailable` and `EntryTampered`.
+        Raises `BeyondLastConfirmed`, `NoSuchEntry` when the whole write set denies an entry,
+        `ReadFailed` when that is unknown, and of an encrypted ledger `KeyMissing`,
+        `KeySourceUnavailable`, `EntryTampered`.
         """
         self._check_range(first, last)
         entries: list[Entry] = []
@@ -123,10 +118,10 @@ class LedgerReader(EntrySource):
         return entries
 
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
-        """Return the entries `first` … `last` that exist now, confirmed or not.
+        """Return the entries that exist now, confirmed or not.
 
-        Ends before the first entry that the whole write set denies. Entries above the LAC may be
-        missing from the ledger after a recovery. Raises `ReadFailed` when existence is unknown.
+        Ends before the first entry that the whole write set denies; recovery may drop the others.
+        Raises `ReadFailed`.
         """
         if first < 0 or last < first - 1:
             raise LedgerError(f"entries {first} to {last}: no range; needs 0 <= first <= last + 1")
@@ -141,8 +136,7 @@ class LedgerReader(EntrySource):
         return entries
 
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """Yield the entries `first` … `last` in batches of at most `read_batch_bytes_max`, while
-        the next batch is being fetched."""
+        """Yield batches of at most `read_batch_bytes_max`, while the next is being fetched."""
         self._check_range(first, last)
         if last < first:
             return
@@ -158,7 +152,6 @@ class LedgerReader(EntrySource):
             ahead.cancel()
 
     async def check_key(self) -> None:
-        """See `EntrySource`."""
         if self._opening is None:
             return
         try:
@@ -170,14 +163,13 @@ class LedgerReader(EntrySource):
 
     @property
     def copies(self) -> int:
-        """How many replicas may be asked for an entry."""
+        """Replicas that may be asked for an entry."""
         return self._quorum.write_quorum
 
     def turn_away(self, entry_id: int, damage: OctavoError) -> None:
-        """Report that an entry just read is damaged, although its checksum is right.
+        """An entry is damaged, although its checksum is right.
 
-        Reports the sticky replica and switches to another; asks the bookies that hold the entry to
-        compare and mend their copies.
+        Switch to another sticky replica, and have its bookies compare their copies.
         """
         bookies = self._metadata.fragment_of(entry_id).bookies
         self._report(bookies[self._sticky % len(bookies)], damage)
@@ -186,7 +178,7 @@ class LedgerReader(EntrySource):
         self._tail = None
 
     async def close(self) -> None:
-        """Stop following. The ledger itself does not change."""
+        """The ledger itself does not change."""
         self._stop_watching()
         if self._following is not None:
             self._following.cancel()
@@ -199,7 +191,7 @@ class LedgerReader(EntrySource):
     # ------------------------------------------------------------------ fetching entries
 
     async def _fetch(self, first: int, last: int) -> list[Entry]:
-        """Fetch at least entry `first`, and as many after it as one request returns."""
+        """At least `first`, and as many after it as one request returns."""
         stored = await self._fetch_stored(first, last)
         if self._opening is None:
             return stored
@@ -211,7 +203,7 @@ class LedgerReader(EntrySource):
             return await self._opening.opened(stored, front=True)
 
     async def _is_rewrapped(self) -> bool:
-        """Whether the ledger's data key was wrapped again by another key. Looks once a second."""
+        """Whether the data key was wrapped again. Looks once a second."""
         now_s = self._loop.time()
         if self._opening is None or now_s - self._rewrap_looked_s < _REWRAP_LOOK_S:
             return False
@@ -313,7 +305,6 @@ class LedgerReader(EntrySource):
         return self._options.speculative_read_ms / 1000
 
     def _order(self, bookies: tuple[str, ...]) -> list[str]:
-        """Order the replicas: the sticky one first, suspects last."""
         at = self._sticky % len(bookies)
         suspects = self._client.bookies.suspects()
         return sorted((*bookies[at:], *bookies[:at]), key=suspects.__contains__)
@@ -321,7 +312,7 @@ class LedgerReader(EntrySource):
     def _answer_batch(
         self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[Entry]]
     ) -> None:
-        """Answer with the good entries before the first bad entry; an error if there are none."""
+        """With the good entries before the first bad entry; an error if there are none."""
         entries: list[Entry] = []
         try:
             for entry_id, data in enumerate(found, first):
@@ -377,7 +368,6 @@ class LedgerReader(EntrySource):
             changed.set_result(None)
 
     def look_again(self) -> None:
-        """Read the ledger's record again, because it may have changed."""
         self._stale = True
         if self._following is None:
             self._following = self._client.spawn(self._follow_on())
@@ -407,10 +397,9 @@ class LedgerReader(EntrySource):
             self._wake()
 
     async def refresh(self) -> int:
-        """Ask the ensemble for the LAC; return the highest LAC known. Raises `ReadFailed`.
+        """Ask the ensemble for the LAC. Raises `ReadFailed`.
 
-        Any answer is safe. Waits for so many bookies that no other reader can have learnt of a
-        higher LAC before this call, or until all have answered.
+        Wait until no other reader can have learnt of a higher LAC before this call.
         """
         if self.is_closed:
             return self._lac
@@ -436,7 +425,7 @@ class LedgerReader(EntrySource):
         return self._lac
 
     async def _ask_lac(self, bookie_id: str) -> int:
-        """Ask one bookie for the LAC; −1 if it never heard of the ledger."""
+        """−1 if the bookie never heard of the ledger."""
         bookie = self._client.bookies.get(bookie_id)
         try:
             if bookie.is_ours:
@@ -451,7 +440,7 @@ class LedgerReader(EntrySource):
             return INVALID_ENTRY_ID
 
     async def _ask_lac_in_v3(self, bookie_id: str) -> int:
-        """Return the higher of the explicit LAC and the LAC in the last entry's header."""
+        """The higher of the explicit LAC and the last entry's."""
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         connection = await self._client.bookies.in_v3(bookie_id)
         connection.read_lac(self.ledger_id, settle(answer))
@@ -464,7 +453,7 @@ class LedgerReader(EntrySource):
         return lac
 
     async def _read_lac(self, bookie_id: str) -> int:
-        """Read the LAC from the last entry's header: every bookie supports that."""
+        """From the last entry's header, which every bookie supports."""
         found: asyncio.Future[int] = self._loop.create_future()
 
         def done(error: OctavoError | None, data: bytes) -> None:
@@ -482,8 +471,7 @@ class LedgerReader(EntrySource):
         return await found
 
     async def wait_for(self, after: int, timeout_s: float) -> int:
-        """Wait until the LAC is above `after`, the ledger is closed, or `timeout_s` is over; return
-        the LAC."""
+        """Until the LAC is above `after`, the ledger is closed, or time is over."""
         deadline = self._loop.time() + timeout_s
         while self._lac <= after and not self.is_closed:
             left_s = deadline - self._loop.time()
@@ -493,7 +481,7 @@ class LedgerReader(EntrySource):
         return self._lac
 
     async def _poll(self, after: int, timeout_s: float) -> None:
-        """Do one long-poll at one bookie; a change of the record ends it too."""
+        """A change of the record ends the long-poll too."""
         bookies = self._metadata.fragments[-1].bookies
         bookie_id = bookies[self._polled % len(bookies)]
         poll = asyncio.ensure_future(self._long_poll(bookie_id, after, timeout_s))

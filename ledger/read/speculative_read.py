@@ -1,8 +1,6 @@
-"""Ask replicas one after another, and ask the next early when one is slow.
+"""Ask replicas one after another, and the next early when one is slow.
 
-The first good answer wins. If a replica fails, the next is asked at once; if it is slow, the next
-is asked too after a latency bound (a speculative read), and the slow replica may still win. The
-read fails only when all have failed, with the reason of each.
+The first good answer wins; the slow replica may still win.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ Ask = Callable[[str, Answer[T]], None]
 
 
 class AllFailed(Exception):
-    """Every replica failed; `answers` has the reason of each."""
+    """`answers` has each replica's reason."""
 
     def __init__(self, answers: dict[str, OctavoError]) -> None:
         super().__init__("all replicas failed")
@@ -27,8 +25,6 @@ class AllFailed(Exception):
 
 
 class SpeculativeRead(Generic[T]):
-    """One question to several replicas, in order."""
-
     def __init__(self, replicas: Sequence[str], ask: Ask[T], patience_s: float) -> None:
         assert replicas
         self._replicas = replicas
@@ -41,7 +37,7 @@ class SpeculativeRead(Generic[T]):
         self._result: asyncio.Future[tuple[str, T]] = self._loop.create_future()
 
     async def run(self) -> tuple[str, T]:
-        """Return (the replica that answered, its answer). Raises `AllFailed`."""
+        """Return (replica, answer). Raises `AllFailed`."""
         self._ask_next()
         try:
             return await self._result

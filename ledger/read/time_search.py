@@ -1,8 +1,7 @@
-"""Find the first record of a ledger, by offset, whose timestamp is at or after a given time.
+"""Find a ledger's first record whose timestamp is at or after a given time.
 
-This is Kafka's rule, and it holds when timestamps are out of order too. A record whose timestamp is
-beyond the calendar (microseconds, say) is skipped. A source finds batches by the newest timestamp
-in their headers (`EntrySource.as_new_as`); this module finds the record.
+This is Kafka's rule, also when timestamps are out of order. Timestamps beyond the calendar do not
+count. `EntrySource.as_new_as` finds the batch, this module the record.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ async def offset_as_new_as(
     least: int = 0,
     appended: Appended | None = None,
 ) -> int | None:
-    """Find the first record at least as new as `time_ms`; return its offset in the ledger.
+    """Return the record's offset; None: all are older.
 
-    `last` is the last entry that may be read, `disorder_ms` the ledger's (`PartitionLedger`).
-    `gaps`: for a compacted view, whose records carry their offsets. `first`: the entry that holds
-    offset `least`; records below `least` do not count. `appended`: the ledger's append times. None:
-    all are older. A batch that cannot be unpacked counts with its header's timestamp. Raises the
-    errors of the source.
+    `last`: the last entry that may be read. `gaps`: for a compacted view. `first`: the entry that
+    holds offset `least`; records below do not count. A batch that cannot be unpacked counts with
+    its header's timestamp.
     """
     start = first
     while (
@@ -44,14 +41,14 @@ async def offset_as_new_as(
     ) is not None:
         header = shown(read_header(entry.payload), appended)
         passed = max(0, least - header.base_offset)
-        if header.partition_leader_epoch > 0:  # all records of the batch have its append time
+        if header.partition_leader_epoch > 0:  # of all its records
             return header.base_offset + passed
         delta = await _first_delta(entry.payload, time_ms, opening, gaps, passed)
         if delta is not None:
             return header.base_offset + delta
         start = entry.entry_id + 1
         if not passed:
-            # The header's timestamp was wrong: read on in order, instead of a search per batch.
+            # The header's timestamp was wrong: read on in order, without a search per batch.
             disorder_ms = DISORDER_UNKNOWN
     return None
 

@@ -1,4 +1,4 @@
-"""The steps of a recovery as an observer gets them. The fencing demo prints these.
+"""The steps of a recovery as an observer gets them.
 
 1 the record is read        4 entries are read with fencing reads, to find the end
 2 it is marked IN_RECOVERY  5 the entries found are written back to an ack quorum
@@ -15,7 +15,7 @@ from octavo.metadata.ledgers import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class MetadataSeen:
-    """The ledger's record was read, at the start or after another process changed it."""
+    """At the start, or after another process changed the record."""
 
     step: ClassVar[int] = 1
     metadata: LedgerMetadata
@@ -24,7 +24,7 @@ class MetadataSeen:
 
 @dataclass(frozen=True, slots=True)
 class MarkedInRecovery:
-    """The ledger's record now says IN_RECOVERY: the old writer cannot change it any more."""
+    """The old writer cannot change the record any more."""
 
     step: ClassVar[int] = 2
     metadata: LedgerMetadata
@@ -33,7 +33,7 @@ class MarkedInRecovery:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswered:
-    """A bookie answered the fence: its LAC, or None when it is not known to be fenced."""
+    """Its LAC, or None when it is not known to be fenced."""
 
     step: ClassVar[int] = 3
     bookie_id: str
@@ -43,7 +43,7 @@ class FenceAnswered:
 
 @dataclass(frozen=True, slots=True)
 class FenceHeld:
-    """In every write set enough bookies are fenced: the old writer gets no further ack."""
+    """The old writer gets no further ack."""
 
     step: ClassVar[int] = 3
     last_add_confirmed: int
@@ -51,8 +51,6 @@ class FenceHeld:
 
 @dataclass(frozen=True, slots=True)
 class EntryAnswered:
-    """A bookie answered the recovery read of an entry: found, absent, or why it is unknown."""
-
     step: ClassVar[int] = 4
     entry_id: int
     bookie_id: str
@@ -61,15 +59,13 @@ class EntryAnswered:
 
 @dataclass(frozen=True, slots=True)
 class LastEntryFound:
-    """The ledger ends here: enough bookies deny the next entry."""
-
     step: ClassVar[int] = 4
     last_entry: int
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenBack:
-    """A bookie stored these entries in the write-back."""
+    """A bookie stored these entries."""
 
     step: ClassVar[int] = 5
     bookie_id: str
@@ -79,7 +75,7 @@ class WrittenBack:
 
 @dataclass(frozen=True, slots=True)
 class BookieReplaced:
-    """A bookie did not take the write-back; step 6 publishes the new ensemble."""
+    """It did not take the write-back; step 6 publishes the new ensemble."""
 
     step: ClassVar[int] = 5
     first_entry: int
@@ -89,7 +85,7 @@ class BookieReplaced:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecovered:
-    """The record says CLOSED, by this recovery or (`adopted`) by another process."""
+    """Closed by this recovery or (`adopted`) by another process."""
 
     step: ClassVar[int] = 6
     metadata: LedgerMetadata

@@ -1,9 +1,7 @@
 """Runs a recovery: drives `recovery_state.py` over real bookies and the real record.
 
-Fencing reads and recovery adds use separate connections (`bookies/bookies.py`), with the
-high-priority flag: they pass the fence, read-only mode and full queues (P36). Entries are written
-back byte for byte as they were found, so that every copy of an entry stays the same. A crash at any
-point leaves the ledger IN_RECOVERY, and a later recovery closes it.
+Fencing reads and recovery adds pass the fence, read-only mode and full queues (P36). Entries are
+written back byte for byte, so that all copies stay the same.
 """
 
 from __future__ import annotations
@@ -76,8 +74,6 @@ _BUSY_PAUSE_S = 0.02
 
 
 class Recovery:
-    """A recovery of a ledger, by this process."""
-
     def __init__(
         self,
         client: LedgerContext,
@@ -94,15 +90,14 @@ class Recovery:
         self._core = RecoveryState(ledger_id)
         self._result: asyncio.Future[LedgerMetadata] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections: dict[BookieConnection, None] = {}  # dicts as sets that keep their order
+        self._connections: dict[BookieConnection, None] = {}
         self._writing_to: dict[Bookie, None] = {}
         self._restarts = 0
         self._add_flags = _ADD_FLAGS
         self._ended = False
 
     async def run(self) -> LedgerMetadata:
-        """Return the closed ledger's record. Raises `RecoveryFailed`, `Unauthorized`,
-        `LedgerNotFound`."""
+        """Raises `RecoveryFailed`, `Unauthorized`, `LedgerNotFound`."""
         try:
             metadata, version = await read_record(
                 self._client.records, self._ledger_id, self._options.metadata_timeout_s
@@ -145,7 +140,6 @@ class Recovery:
             self._fail(error)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        """Call `act` after `delay_s`, unless this recovery has ended."""
         self._loop.call_later(delay_s, lambda: None if self._ended else act(*args))
 
     def _fail(self, error: BaseException) -> None:
@@ -155,7 +149,7 @@ class Recovery:
     # ------------------------------------------------------------------ actions
 
     def _perform(self, actions: list[RecoveryAction]) -> None:
-        # After `_stop` a late answer must not `listen` to a bookie: it would never `unlisten`.
+        # After `_stop` a late answer must not `listen`: it would never `unlisten`.
         todo = [] if self._ended else list(reversed(actions))
         while todo:
             action = todo.pop()
@@ -238,10 +232,9 @@ class Recovery:
         self._perform(self._core.fenced(bookie_id, lac))
 
     def _is_squatted(self, bookie_id: str, answer: Any) -> bool:
-        """Whether the bookie has the ledger's id under another key. Our key is right: it comes from
-        the record.
+        """It has the ledger's id under another key; ours comes from the record.
 
-        An Octavo bookie refuses only when the other key is durable; an Apache bookie may not.
+        An Octavo bookie refuses only when its key is durable; Apache's may not.
         """
         ours = self._client.bookies.get(bookie_id, RequestClass.RECOVERY).is_ours
         return ours and isinstance(answer, Unauthorized)
@@ -263,7 +256,6 @@ class Recovery:
             self._perform(self._core.entry_found(entry_id, data, length))
 
     def _ask(self, bookie_id: str, entry_id: int, done: Callable[[Any], None]) -> None:
-        """Send a fencing read; `done` gets an error, or the result of `_opened`."""
         bookie = self._client.bookies.get(bookie_id, RequestClass.RECOVERY)
         until = self._loop.time() + self._options.read_timeout_s
 
@@ -296,7 +288,6 @@ class Recovery:
         use: Callable[[BookieConnection], None],
         failed: Callable[[Any], None],
     ) -> None:
-        """Call `use` with the bookie's connection, now or once it is connected."""
         if bookie.connection is not None:
             use(bookie.connection)
         else:
@@ -352,25 +343,22 @@ class Recovery:
             self._write_failed(bookie_id, BookieUnavailable(bookie_id, reason))
 
     def bookie_up(self, bookie_id: str) -> None:
-        """Do nothing: requests that wait for the connection are sent by `_with`."""
+        """`_with` sends the waiting requests."""
 
-    def bookie_writable(self, bookie_id: str) -> None:
-        """Do nothing: a recovery writes little at once and never holds back."""
+    def bookie_writable(self, bookie_id: str) -> None: ...
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """Fail the bookie: recovery adds without an ack are lost."""
         if not self._result.done():
             self._write_failed(bookie_id, error)
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
-        """Note that a bookie stored entries of the write-back."""
         if self._result.done():
             return
         self._tell(WrittenBack(bookie_id, first, last))
         self._perform(self._core.acked(bookie_id, first, last))
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """Retry if the bookie was busy; else fence it again if it is squatted, or fail it."""
+        """Retry if it was busy; fence again if it is squatted, or fail it."""
         if self._result.done():
             return
         if code == Code.TOO_MANY_REQUESTS:

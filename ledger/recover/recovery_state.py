@@ -9,13 +9,12 @@
     6     CLOSING   CAS to CLOSED with last entry, length, new fragments        written, conflict
           DONE / FAILED
 
-Promises: it never guesses. An entry exists when one replica returns it; it does not exist when
-Qw − Qa + 1 bookies of its write set deny it; otherwise recovery fails and the ledger stays
-IN_RECOVERY (P27, P30).
-It reads from the ensembles of its start, even while its own write-back replaces bookies; only the
-closing CAS publishes these changes (P31): otherwise a concurrent recovery would read from bookies
-that never had the entries. Any number of recoveries end with the same close (P33): the CAS decides,
-and the losers adopt the winner's record.
+It never guesses. An entry exists when one replica returns it; it does not exist when Qw − Qa + 1
+bookies of its write set deny it; otherwise recovery fails and the ledger stays IN_RECOVERY (P27,
+P30). It reads from the ensembles of its start, even while its own write-back replaces bookies, and
+only the closing CAS publishes these changes (P31): otherwise a concurrent recovery would read from
+bookies that never had the entries. Any number of recoveries end with the same close (P33): the CAS
+decides, and the losers adopt the winner's record.
 """
 
 from __future__ import annotations
@@ -50,15 +49,13 @@ from octavo.protocol.codes import OctavoError, Unauthorized
 
 READ_AHEAD_MIN = 2
 READ_AHEAD_MAX = 128
-"""Entries read at once above the last decided entry. Starts low and doubles, because most tails are
-short: a writer that waits for each answer leaves one entry at most. A surviving broker recovers
-thousands of such ledgers."""
+"""Entries read at once above the last decided entry. Starts low and doubles: a writer that waits
+for each answer leaves one entry at most, and a broker recovers thousands of such ledgers.
+"""
 READ_AHEAD_BYTES_MAX = 16 * 1024 * 1024
 
 
 class State(enum.Enum):
-    """See the table above."""
-
     START = "start"
     MARKING = "marking"
     FENCING = "fencing"
@@ -77,12 +74,12 @@ NEXT_STATES: Mapping[State, frozenset[State]] = {
     State.DONE: frozenset(),
     State.FAILED: frozenset(),
 }
-"""After a lost compare-and-set the recovery starts again: from MARKING or CLOSING."""
+"""After a lost compare-and-set the recovery starts again."""
 
 
 @dataclass(slots=True)
 class Found:
-    """An entry as a replica returned it: its whole bytes and its cumulative length."""
+    """`length` is the ledger's, up to this entry."""
 
     data: bytes
     length: int
@@ -90,8 +87,6 @@ class Found:
 
 @dataclass(slots=True)
 class _Poll:
-    """The answers of the write set about an entry."""
-
     asked: tuple[str, ...]
     found: Found | None = None
     denied: set[str] = field(default_factory=set)
@@ -99,8 +94,6 @@ class _Poll:
 
 
 class RecoveryState:
-    """A recovery of a ledger."""
-
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.state = State.START
@@ -109,11 +102,11 @@ class RecoveryState:
     def _reset(self) -> None:
         self._fences: dict[int, int] = {}
         self._fence_failures: dict[int, OctavoError] = {}
-        self._unsure: dict[int, None] = {}  # positions in limbo: a dict as a set with an order
+        self._unsure: dict[int, None] = {}  # positions in limbo, in order
         self._squatted: dict[int, OctavoError] = {}
         self._polls: dict[int, _Poll] = {}
         self.entries: dict[int, Found] = {}
-        """Entries being written back; dropped when confirmed."""
+        """The entries being written back."""
         self._next_read = 0
         self._decided = -1
         self._read_ahead = READ_AHEAD_MIN
@@ -123,17 +116,15 @@ class RecoveryState:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The record that this recovery started from."""
         return self._metadata
 
     def is_held_by(self, bookie_id: str, entry_id: int) -> bool:
-        """Whether that bookie gets the write-back of `entry_id`."""
         if self._writing is None or bookie_id not in self._writing.ensemble:
             return False
         return self._quorum.holds(self._writing.ensemble.index(bookie_id), entry_id)
 
     def is_owing(self, bookie_id: str, last: int) -> bool:
-        """Whether that bookie has not acked all of the write-back up to `last`."""
+        """It has not acked all of the write-back up to `last`."""
         if self._writing is None or bookie_id not in self._writing.ensemble:
             return False
         position = self._writing.ensemble.index(bookie_id)
@@ -143,7 +134,7 @@ class RecoveryState:
     # ------------------------------------------------------------------ steps 1 and 2
 
     def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[RecoveryAction]:
-        """Start, or start again because the record changed during the recovery."""
+        """Also again, because the record changed during the recovery."""
         assert metadata.ledger_id == self.ledger_id
         self._reset()
         self._metadata, self._version = metadata, version
@@ -157,7 +148,6 @@ class RecoveryState:
         return [WriteMetadata(replace(metadata, state=LedgerState.IN_RECOVERY), version)]
 
     def written(self, version: int) -> list[RecoveryAction]:
-        """Continue after the requested compare-and-set took place."""
         if self.state is State.MARKING:
             self._metadata = replace(self._metadata, state=LedgerState.IN_RECOVERY)
             self._version = version
@@ -167,7 +157,7 @@ class RecoveryState:
         return [Done(self._closed_record(), version, adopted=False)]
 
     def conflict(self, current: LedgerMetadata, version: int) -> list[RecoveryAction]:
-        """Continue after a lost compare-and-set; `current` is the record now."""
+        """`current` is the record now."""
         if (
             self.state is State.CLOSING
             and current.state is LedgerState.IN_RECOVERY
@@ -187,10 +177,9 @@ class RecoveryState:
         return [Fence(bookie) for bookie in ensemble]
 
     def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveryAction]:
-        """Note that the bookie is durably fenced; its LAC is −1 if it never heard of the ledger.
+        """The bookie is durably fenced; its LAC is −1 if it never heard of the ledger.
 
-        An answer counts for the bookie that sent it: after a restart of the recovery another bookie
-        may hold the position, and a late answer says nothing about that bookie.
+        After a restart of the recovery another bookie may hold its position.
         """
         ensemble = self._metadata.fragments[-1].bookies
         if self.state is not State.FENCING or bookie_id not in ensemble:
@@ -203,11 +192,10 @@ class RecoveryState:
         return [FenceHolds(start), *self._start_reading(start)]
 
     def squatted(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Note that the bookie durably has the ledger's id under the key of another ledger.
+        """The bookie durably has the ledger's id under another ledger's key.
 
-        It can store no entry of this ledger, so it counts as fenced, and as denying
-        every read. The caller has checked that our key is the key of the record. The bookie takes
-        no write-back.
+        It can store no entry, so it counts as fenced, denies every read, and takes no write-back.
+        The caller has checked that our key is the record's.
         """
         ensemble = self._metadata.fragments[-1].bookies
         if self.state not in (State.FENCING, State.READING) or bookie_id not in ensemble:
@@ -217,14 +205,14 @@ class RecoveryState:
             return self.fenced(bookie_id, -1)
         if not any(map(self._barred, range(self._start + 1, self._decided + 1))):
             return self._takes_nothing(bookie_id, error)
-        # The entries being written back were never acked, and cannot get a quorum: start again.
+        # These entries were never acked, and cannot get a quorum: start again.
         known = self._squatted
         self._reset()
         self._squatted = known
         return self._fence()
 
     def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Note that the bookie is not known to be fenced: no answer, or an error."""
+        """Not known to be fenced: no answer, or an error."""
         down = isinstance(error, BookieUnavailable)  # a bookie that answers may still store entries
         if down and self.state is State.READING:
             return self._takes_nothing(bookie_id, error)
@@ -236,8 +224,7 @@ class RecoveryState:
         return self._not_counted(bookie_id, error)
 
     def _takes_nothing(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Note a bookie that takes no write-back, found after the fence held. Replace it now if
-        entries are being written back; else mark it down for the entries to come."""
+        """The fence held before. Replace the bookie if it is needed now; else mark it down."""
         back = self._writing
         if back is None or bookie_id not in back.ensemble:
             return []
@@ -247,9 +234,9 @@ class RecoveryState:
         return []
 
     def fence_unknown(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Note a fenced bookie that has lost data: its LAC proves nothing (#2612).
+        """Fenced, but it has lost data: its LAC proves nothing (#2612).
 
-        It does not count among the bookies that must answer, but it takes write-backs.
+        It does not count, but takes write-backs.
         """
         ensemble = self._metadata.fragments[-1].bookies
         if self.state is not State.FENCING or bookie_id not in ensemble:
@@ -258,7 +245,7 @@ class RecoveryState:
         return self._not_counted(bookie_id, error)
 
     def _not_counted(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Fail when the bookies that may still answer cannot cover the ensemble."""
+        """Fail when the others cannot cover the ensemble."""
         ensemble = self._metadata.fragments[-1].bookies
         self._fence_failures[ensemble.index(bookie_id)] = error
         reachable = set(range(self._quorum.ensemble_size)) - set(self._fence_failures)
@@ -283,7 +270,7 @@ class RecoveryState:
         for position, error in (self._fence_failures | self._squatted).items():
             if position not in self._unsure:
                 self._writing.down[position] = error
-        # The confirmed entry is read too, for the length of the ledger up to it.
+        # Read too, for the ledger's length up to it.
         self._next_read = max(start, 0)
         return self._read_on()
 
@@ -303,7 +290,7 @@ class RecoveryState:
         return actions
 
     def entry_found(self, entry_id: int, data: bytes, length: int) -> list[RecoveryAction]:
-        """Note that a replica returned the entry, whole and with a good digest: it exists."""
+        """Whole and with a good digest: it exists."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or poll.found is not None:
             return []
@@ -311,7 +298,7 @@ class RecoveryState:
         return self._decide()
 
     def entry_absent(self, entry_id: int, bookie_id: str) -> list[RecoveryAction]:
-        """Note that a replica, fenced and with its disk intact, denies the entry."""
+        """From a replica that is fenced, with its disk intact."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
@@ -319,7 +306,7 @@ class RecoveryState:
         return self._decide()
 
     def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[RecoveryAction]:
-        """Note no answer, a damaged copy or a disk error: never a denial (P29)."""
+        """No answer, a damaged copy or a disk error: never a denial (P29)."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
@@ -327,7 +314,7 @@ class RecoveryState:
         return self._decide()
 
     def _decide(self) -> list[RecoveryAction]:
-        """Decide the polled entries in order, as far as each is certain."""
+        """Decide entries in order, as far as each is certain."""
         actions: list[RecoveryAction] = []
         first = self._decided + 1
         while self._end is None:
@@ -349,8 +336,7 @@ class RecoveryState:
         return actions + self._write_back(first) + self._read_on() + self._close_if_complete()
 
     def _barred(self, entry_id: int) -> bool:
-        """Whether squatted bookies keep this entry from a quorum: it was never acked, and cannot
-        be kept."""
+        """Squatted bookies keep this entry from a quorum: it was never acked."""
         squatted = sum(p in self._squatted for p in self._quorum.write_set(entry_id))
         return squatted >= self._quorum.denials and entry_id > self._start
 
@@ -382,23 +368,21 @@ class RecoveryState:
             WriteBack(p, self._writing.ensemble[p], first, self._decided)
             for p in self._writing.live
         ]
-        # Bookies that did not answer the fence are replaced only now that they are needed.
+        # Bookies that did not answer the fence are replaced only when needed.
         return actions + self._translate(self._writing.spares_changed())
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[RecoveryAction]:
-        """Note that a bookie stored entries of the write-back."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.acked(bookie_id, first, last))
 
     def failed(self, bookie_id: str, reason: OctavoError) -> list[RecoveryAction]:
-        """Note that a bookie did not take the write-back."""
         if self._writing is None or self.state is not State.READING:
             return []
         return self._written_back(self._writing.failed(bookie_id, reason))
 
     def chosen(self, spares: Mapping[int, str]) -> list[RecoveryAction]:
-        """Take the answer to `ChooseReplacements`."""
+        """The answer to `ChooseReplacements`."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.chosen(spares))
@@ -412,7 +396,7 @@ class RecoveryState:
         return actions + self._read_on() + self._close_if_complete()
 
     def _translate(self, done: list[WriterAction]) -> list[RecoveryAction]:
-        """Translate the actions of the write-back's writer state into actions of a recovery."""
+        """Turn actions of the write-back's writer state into a recovery's."""
         assert self._writing is not None
         actions: list[RecoveryAction] = []
         for action in done:

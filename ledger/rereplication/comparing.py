@@ -1,20 +1,15 @@
 """Compare doubtful copies, and replace a copy that was forged with a right checksum.
 
-Any process that may write an entry can compute its checksum, so a scrubber finds no forged copy. A
-reader finds a forged copy by offsets that do not follow one another (read/continuity.py), and tells
-the bookies that hold the entries (read/doubts.py). That is only a hint. Each bookie compares its
-copy with the copies of the whole write set, and changes only its own copy:
+A reader's doubt is only a hint. Each bookie compares its copy with the whole write set's, and
+changes only its own:
 
-    a majority holds the same entry and ours differs: replace ours by theirs;
-    no majority, or only our copy fits between its neighbours' offsets: change nothing, and log
-    that copies disagree, for an operator to decide;
-    too few bookies answered: try again later.
+- A majority holds the same entry and ours differs: replace ours.
+- No majority, or only ours fits between its neighbours' offsets: log it, for an operator.
+- Too few bookies answered: try again later.
 
-Copies are the same if length and payload are equal; the LAC may differ, and the digest with it.
-Only entries that no writer can change any more are compared (`copies.stretches`). Our old copy
-stays until the new one is durable, and the replacement counts once it was read back. Only a single
-entry is in memory at a time. Doubts are kept in memory only: after a restart the next reader finds
-them again.
+Copies are the same if length and payload are equal; the LAC may differ. Only entries that no writer
+can change any more are compared (`copies.stretches`). Our old copy stays until the new one is
+durable.
 """
 
 from __future__ import annotations
@@ -52,9 +47,9 @@ log = structlog.get_logger()
 
 DOUBTED_MAX = 1_000
 _PAUSE_S = 0.5
-"""The pause between two ledgers bounds the work that endless doubts can cause."""
+"""Bounds the work that endless doubts can cause."""
 _NO_COPY = (BookieIOError, DigestMismatch, NoSuchEntry, NoSuchLedger, UnknownState)
-"""Errors that prove there is no good copy. After other errors a busy bookie may still have it."""
+"""These prove that there is no good copy; otherwise a busy bookie may have it."""
 
 
 class OwnCopies(Protocol):
@@ -62,57 +57,49 @@ class OwnCopies(Protocol):
 
     @property
     def bookie_id(self) -> str:
-        """The id by which ensembles name it."""
+        """The name in ensembles."""
 
     async def replace(self, key: bytes, entry: bytes) -> None:
-        """Add an entry over the local copy with its id; durable on return."""
+        """Over the local copy with its id; durable on return."""
 
 
 @dataclass(slots=True)
 class ComparingStatus:
-    """Counts for metrics, and disagreements for operators."""
-
     compared_entries: int = 0
     replaced: int = 0
-    """How many copies of this bookie were replaced after the majority proved them wrong."""
+    """Copies here that the majority proved wrong."""
     disagreeing: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(Ledger, entry) whose copies disagree, with the bookies that hold each version."""
+    """(Ledger, entry), with the bookies that hold each version."""
 
 
 class _Content(NamedTuple):
-    """The parts of an entry that every right copy shares."""
-
     length: int
     payload: bytes
 
 
 class _Vote(NamedTuple):
-    """The copies of an entry at its whole write set."""
-
     entry_id: int
     ours: _Content | None
-    """None: there is no good copy here, or it cannot be read now."""
+    """None: no good copy here, or it cannot be read now."""
     agreed: _Content | None
-    """The content that a majority of the write set holds."""
+    """Held by a majority of the write set."""
     data: bytes
-    """The bytes of a copy with the agreed content."""
     unsure: bool
-    """Whether the bookies that did not answer could change the result."""
+    """The missing answers could change the result."""
     said: str
 
     @property
     def is_one(self) -> bool:
-        """Whether our copy has the agreed content."""
         return self.ours is not None and self.ours == self.agreed
 
 
 class CopyComparer:
-    """Compares a bookie's copies. Idle until a reader reports a doubt."""
+    """Idle until a reader reports a doubt."""
 
     def __init__(
         self, client: LedgerClient, own: OwnCopies, *, retry_s: float, bytes_per_s: float
     ) -> None:
-        """`retry_s`: the pause before undecided entries are compared again."""
+        """`retry_s`: until undecided entries are compared again."""
         self._client = client
         self._own = own
         self._me = own.bookie_id
@@ -124,7 +111,7 @@ class CopyComparer:
         self.status = ComparingStatus()
 
     def doubt(self, ledger_id: int, first: int, last: int) -> None:
-        """Compare these entries soon. Above `DOUBTED_MAX` doubts the oldest are dropped."""
+        """Above `DOUBTED_MAX` doubts the oldest are dropped."""
         self._doubted[ledger_id, (first, last)] = None
         if len(self._doubted) > DOUBTED_MAX:
             del self._doubted[next(iter(self._doubted))]
@@ -144,7 +131,7 @@ class CopyComparer:
             self._task = None
 
     async def compare(self) -> None:
-        """Compare every doubtful entry once. Undecided entries stay in doubt."""
+        """Undecided entries stay in doubt."""
         for doubted in tuple(self._doubted):
             ledger_id, span = doubted
             left: Range | None = span
@@ -165,7 +152,7 @@ class CopyComparer:
             await asyncio.sleep(_PAUSE_S)
 
     async def _ledger(self, metadata: LedgerMetadata, first: int, last: int) -> Range | None:
-        """Compare entries of a ledger; return the range that could not be decided."""
+        """Return the range that could not be decided."""
         if self._me not in names(metadata):
             return None
         quorum, settled = quorum_of(metadata), -1
@@ -188,7 +175,7 @@ class CopyComparer:
     # ------------------------------------------------------------------ one entry
 
     async def _entry(self, metadata: LedgerMetadata, entry_id: int, settled: int) -> bool:
-        """Compare an entry, and replace our copy if it is wrong; return whether it was decided."""
+        """Return whether the entry was decided."""
         vote = await self._vote(metadata, entry_id)
         self.status.compared_entries += 1
         if vote.unsure and not vote.is_one:
@@ -246,7 +233,7 @@ class CopyComparer:
         )
 
     async def _is_right(self, metadata: LedgerMetadata, vote: _Vote, settled: int) -> bool:
-        """Whether the majority's copy may replace ours: not if only ours fits its neighbours."""
+        """The majority's copy may replace ours: not if only ours fits its neighbours."""
         if vote.agreed is None:
             return False
         if vote.ours is None:
@@ -258,7 +245,7 @@ class CopyComparer:
         return theirs or not _follows(entry_id, before, vote.ours, after)
 
     async def _replace(self, metadata: LedgerMetadata, vote: _Vote) -> bool:
-        """Add the majority's copy; return whether it was read back."""
+        """Return whether it was read back."""
         await self._own.replace(master_key(metadata.password), vote.data)
         if not (await self._vote(metadata, vote.entry_id)).is_one:
             return False
@@ -283,10 +270,7 @@ def _said(held: Sequence[Sequence[str]], none: Sequence[str], silent: Sequence[s
 def _follows(
     entry_id: int, before: _Content | None, content: _Content, after: _Content | None
 ) -> bool:
-    """Whether this batch begins where the batch before it ends, and ends where the next begins.
-
-    An unknown neighbour is no objection.
-    """
+    """Whether this batch fits between its neighbours. An unknown neighbour is no objection."""
     span = _span(content)
     if span is None:
         return False
@@ -297,7 +281,7 @@ def _follows(
 
 
 def _span(content: _Content | None) -> Range | None:
-    """Return the offsets of a batch in its ledger, the end excluded; None if it is no batch."""
+    """The end is excluded; None if it is no batch."""
     if content is None:
         return None
     try:

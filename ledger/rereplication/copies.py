@@ -1,10 +1,9 @@
 """Compute which entries a bookie must hold, and which bookies replace a lost bookie. Pure.
 
-A *stretch* is the part of a fragment whose holders no writer will change any more: all of a closed
-ledger, and every fragment of an open ledger but the last. A *hole* is a position of a stretch whose
-bookie is lost. Every process with the same view of the cluster computes the same adopter of a hole,
-so no agreement is needed: with different views two bookies copy the same bytes, and the
-compare-and-set of the record accepts one of them.
+A *stretch* is a part whose holders no writer will change any more: all of a closed ledger, and
+every fragment of an open ledger but the last. Processes with the same view choose the same
+adopters, without agreement; with different views two bookies copy the same bytes, and the record's
+compare-and-set accepts one.
 """
 
 from __future__ import annotations
@@ -19,24 +18,22 @@ from octavo.metadata.bookies import BookieInfo
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 
 Range = tuple[int, int]
-"""(first, last), both included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Entries `first` … `last` of a fragment; `last` = `first` − 1 if there are none."""
+    """`last` = `first` − 1 if there are none."""
 
     fragment: Fragment
     last: int
 
     @property
     def first(self) -> int:
-        """The first entry of the fragment."""
         return self.fragment.first_entry
 
 
 def stretches(metadata: LedgerMetadata) -> list[Stretch]:
-    """Return the stretches of the ledger that can be copied, ascending."""
+    """The stretches are ascending."""
     ends = [fragment.first_entry - 1 for fragment in metadata.fragments[1:]]
     if metadata.state is LedgerState.CLOSED:
         ends = [min(end, metadata.last_entry) for end in (*ends, metadata.last_entry)]
@@ -45,18 +42,17 @@ def stretches(metadata: LedgerMetadata) -> list[Stretch]:
 
 
 def tail_of(metadata: LedgerMetadata) -> tuple[str, ...]:
-    """Return the bookies that get the adds of an open ledger; empty for a closed ledger."""
+    """They get the adds of an open ledger; empty for a closed one."""
     closed = metadata.state is LedgerState.CLOSED
     return () if closed else metadata.fragments[-1].bookies
 
 
 def names(metadata: LedgerMetadata) -> set[str]:
-    """Return every bookie that the record names."""
     return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
 
 
 def missing(quorum: Quorum, position: int, first: int, last: int, held: list[Range]) -> list[Range]:
-    """Return the ranges of `first` … `last` that `position` must hold and that `held` lacks.
+    """Return what `position` must hold, and `held` lacks.
 
     `held` is ascending and joined; the result ascends.
     """
@@ -97,10 +93,10 @@ def adopters(
     lost: Collection[str],
     candidates: Mapping[str, BookieInfo],
 ) -> dict[int, str]:
-    """Choose a bookie for each position whose bookie is lost, as far as there are bookies.
+    """Choose a bookie for each lost position, as far as there are bookies.
 
-    Every process with the same `candidates` gets the same result. `first` tells the ledger's
-    fragments apart, so that the copies of a lost bookie spread over all bookies.
+    The same `candidates` give the same result. `first`, the fragment's, spreads the copies of a
+    lost bookie.
     """
     holes = [position for position, bookie in enumerate(bookies) if bookie in lost]
     rng = random.Random(f"{metadata.ledger_id}/{first}")
@@ -113,7 +109,7 @@ def adopters(
 def moved(
     metadata: LedgerMetadata, fragment: Fragment, position: int, to: str
 ) -> LedgerMetadata | None:
-    """Return the record with `to` at this position; None if the fragment has changed meanwhile."""
+    """Put `to` at this position; None if the fragment has changed."""
     if fragment not in metadata.fragments or to in fragment.bookies:
         return None
     bookies = list(fragment.bookies)

@@ -1,8 +1,7 @@
-"""Copy entries of a ledger from the bookies that hold them to another bookie, byte for byte.
+"""Copy entries of a ledger between bookies, byte for byte.
 
-A copy is read, checked against its digest, and written with the recovery flag. It counts once the
-target bookie acknowledged it, which is after its sync. If a source is slow, silent or damaged, the
-next is asked. An entry without any good copy is never made up: the copying fails there.
+A copy is checked against its digest, and counts once the target acknowledged it, after its sync. An
+entry without a good copy is never made up.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ _SINGLE_READS_MAX = 128
 
 
 class Copying:
-    """Copies entries of a ledger to a bookie."""
-
     def __init__(self, client: LedgerClient, metadata: LedgerMetadata, to: str) -> None:
         self._client = client
         self._options = client.options
@@ -48,7 +45,7 @@ class Copying:
         crc32c = metadata.digest_type is DigestType.CRC32C
         self._flags = int(Flag.RECOVERY_ADD | (Flag.CRC32C if crc32c else Flag.NONE))
         self.entries = 0
-        """How many entries were copied so far, durably."""
+        """Copied so far, durably."""
         self.bytes = 0
 
     @property
@@ -56,7 +53,7 @@ class Copying:
         return self._client.bookies.get(self._to, RequestClass.RECOVERY)
 
     async def copy(self, fragment: Fragment, run: Range, spread: float) -> None:
-        """Copy the entries of `run`, spending at least `spread` seconds per byte.
+        """Spend at least `spread` seconds per byte.
 
         Raises `ReadFailed` when an entry has no good copy, and error answers of the target.
         """
@@ -75,14 +72,14 @@ class Copying:
     # ------------------------------------------------------------------ existing copies
 
     async def copy_at(self, bookie: str, entry_id: int) -> bytes:
-        """Return a bookie's copy of an entry, with a good digest. Raises the bookie's error."""
+        """With a good digest. Raises the bookie's error."""
         try:
             return (await self._read_from([bookie], entry_id, entry_id))[0]
         except AllFailed as failed:
             raise failed.answers[bookie] from failed
 
     async def sound(self, run: Range) -> list[Range]:
-        """Return the parts of `run` that the target bookie can serve with good digests."""
+        """The parts that the target can serve with good digests."""
         first, last = run
         found: list[Range] = []
         while first <= last:
@@ -104,7 +101,6 @@ class Copying:
     # ------------------------------------------------------------------ reading
 
     async def _read(self, fragment: Fragment, first: int, last: int) -> list[bytes]:
-        """Read at least the entry `first`, and more after it if a request returns them."""
         if self._quorum.everywhere:
             return await self._found(self._sources(fragment, first), first, last)
         last = min(last, first + _SINGLE_READS_MAX - 1)
@@ -130,7 +126,6 @@ class Copying:
             raise ReadFailed(self._metadata.ledger_id, first, said) from failed
 
     async def _read_from(self, sources: Sequence[str], first: int, last: int) -> list[bytes]:
-        """Read entries from any of these bookies. Raises `AllFailed`."""
         ledger_id = self._metadata.ledger_id
         count = min(last - first + 1, self._options.read_batch_entries_max)
         bytes_max = self._options.read_batch_bytes_max
@@ -153,7 +148,7 @@ class Copying:
     def _take(
         self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[bytes]]
     ) -> None:
-        """Answer with the good entries before the first bad entry."""
+        """With the good entries before the first bad entry."""
         good = 0
         try:
             for entry_id, data in enumerate(found, first):
@@ -172,7 +167,7 @@ class Copying:
     # ------------------------------------------------------------------ writing
 
     async def _write(self, first: int, entries: list[bytes]) -> None:
-        """Add `entries`; return when all are durable. Raises error answers of the target."""
+        """Durable on return. Raises error answers of the target."""
         connection = await self._target.connected()
         ledger_id = self._metadata.ledger_id
         answers = _Answers(self._to, first, len(entries), self._options.add_timeout_s)
@@ -190,8 +185,6 @@ class Copying:
 
 
 class _Answers:
-    """Collects the answers to the adds of a batch."""
-
     def __init__(self, bookie_id: str, first: int, count: int, timeout_s: float) -> None:
         self._bookie_id = bookie_id
         self.owing = set(range(first, first + count))
@@ -202,13 +195,13 @@ class _Answers:
         self._error: OctavoError | None = None
 
     def to_send(self) -> list[int]:
-        """Return the entries to send now, including refused entries."""
+        """Refused entries are sent again."""
         self.owing |= self.refused
         self.refused = set()
         return sorted(self.owing)
 
     async def settled(self) -> None:
-        """Wait until each entry has an answer; then pause if the bookie was too busy for some."""
+        """Then pause if the bookie was too busy."""
         while self.owing:
             self._changed.clear()
             try:
@@ -223,11 +216,9 @@ class _Answers:
             await asyncio.sleep(self._pauses.next_s())
 
     def added(self, bookie_id: str, first: int, last: int) -> None:  # noqa: ARG002
-        """Note that these copies are durable."""
         self._answered(first, last)
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """Note that these copies were not stored."""
         if code == Code.TOO_MANY_REQUESTS:
             self.refused.update(self.owing.intersection(range(first, last + 1)))
         else:

@@ -1,8 +1,6 @@
-"""Remove a bookie that is gone for good from the cluster, so that no process waits for it.
+"""Remove a bookie that is gone for good, so that no process waits for it.
 
-This is allowed only when the bookie is unregistered and no ledger names it. Re-replication puts
-other bookies into the records of its ledgers; until then the bookie is still needed: a ledger that
-names a forgotten bookie would wait for an id that a different bookie may take.
+No ledger may name it: it would wait for an id that a different bookie may take.
 """
 
 from __future__ import annotations
@@ -19,19 +17,17 @@ _NAMED_MAX = 5
 
 
 class BookieUnknown(LedgerError):
-    """The cluster has no bookie with this id."""
-
     name = "bookie-unknown"
 
 
 class BookieStillNeeded(LedgerError):
-    """The bookie is up, or ledgers still name it."""
+    """It is up, or ledgers still name it."""
 
     name = "bookie-still-needed"
 
 
 async def forget_bookie(registry: BookieRegistry, ledgers: LedgerStore, bookie_id: str) -> None:
-    """Delete the bookie's cookie. Raises `BookieUnknown`, `BookieStillNeeded`, `MetadataError`."""
+    """Raises `BookieUnknown`, `BookieStillNeeded`, `MetadataError`."""
     try:
         cookie, version = await registry.read_cookie(bookie_id)
     except RecordNotFound:
@@ -59,7 +55,7 @@ async def forget_bookie(registry: BookieRegistry, ledgers: LedgerStore, bookie_i
 
 
 async def ledgers_naming(ledgers: LedgerStore, bookie_id: str) -> list[int]:
-    """Return the ledgers with a fragment on that bookie, ascending."""
+    """With a fragment there, ascending."""
     turn = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def names_it(ledger_id: int) -> bool:

@@ -1,26 +1,16 @@
 """Re-replication: keeps a bookie's copies complete. Every bookie runs it for itself.
 
-There is no auditor, work list or lock. Each bookie walks over the ledgers' records and
-fetches from the other bookies
+There is no auditor, work list or lock. Each bookie walks over the ledgers' records and fetches
+entries that it lacks although the records name it, and entries of a lost bookie if
+`copies.adopters` chooses it: then a compare-and-set puts it into the record. A bookie is lost when
+it was not registered for `lost_bookie_s`.
 
-    entries that it lacks although the records name it: it was down, or its disk was lost;
-    entries of a lost bookie, if `copies.adopters` chooses this bookie: then a compare-and-set puts
-    this bookie into the record.
+An open ledger with a lost bookie is first closed by recovery, after `open_ledger_s`. If it names
+this bookie in limbo, its writer may be alive: a broker rolls its own ledgers over; others are
+recovered after ten times `open_ledger_s`. Before a copy of a closed ledger counts, the ledger is
+fenced here: the old writer may still live, and the lost disk may have had the fence.
 
-A bookie is lost when it was not registered for `lost_bookie_s`. Only entries that no writer can
-change any more are copied (`copies.stretches`). If the ensemble of an open ledger has a lost
-bookie for `open_ledger_s` longer, the ledger is closed by recovery first.
-
-An open ledger that names this bookie keeps the bookie in limbo. The ledger's writer may live: then
-the writer continues without this bookie, and a broker rolls the ledger over
-(broker/partition/rollover.py, broker/state/log.py). So a ledger that a broker owns is left to that
-broker; a ledger of another writer is closed by recovery, but only after ten times `open_ledger_s`.
-Before a copy of a closed ledger counts, the ledger is fenced here: the old writer may still live,
-and the lost disk may have had the fence.
-
-Two bookies that copy at once do double work and no harm; a crash at any point leaves copies that
-the next walk finds. Entries without any good copy are logged, never made up, and the record stays
-as it is.
+Two bookies that copy at once do double work and no harm.
 """
 
 from __future__ import annotations
@@ -58,7 +48,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 _ROLL_OVER_FACTOR = 10
-"""The owner of a ledger has this many times `open_ledger_s` to roll it over."""
+"""Times `open_ledger_s`: for an owner to roll its ledger over."""
 
 
 class OwnBookie(Protocol):
@@ -66,63 +56,59 @@ class OwnBookie(Protocol):
 
     @property
     def bookie_id(self) -> str:
-        """The id by which ensembles name it."""
+        """The name in ensembles."""
 
     @property
     def unsure_through(self) -> int:
-        """The highest ledger of which this bookie may have lost entries; −1 if it lost none."""
+        """It may have lost entries up to this ledger; −1 if it lost none."""
 
     def is_unsure(self, ledger_id: int) -> bool:
-        """Whether this bookie may have lost entries of this ledger."""
+        """It may have lost entries of this ledger."""
 
     async def held(self, ledger_id: int) -> list[Range]:
-        """Return the entries that this bookie has, as ascending, joined ranges."""
+        """The ranges are ascending and joined."""
 
     def doubtful(self, ledger_id: int) -> bool:
-        """Whether this bookie's copies of the ledger must be read back before they count."""
+        """Copies must be read back before they count."""
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
-        """Refuse ordinary adds for ever; durable on return."""
+        """For ever; durable on return."""
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """Record that this bookie has all entries of these ledgers that it must hold."""
+        """It has all entries of these ledgers that it must hold."""
 
     async def end_limbo(self) -> None:
-        """Record that this bookie has all entries that it must hold, of every ledger."""
+        """The same for every ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperOptions:
-    """The time limits and the rate of a keeper."""
-
     lost_bookie_s: float = 600.0
-    """After this time without registration a bookie is lost."""
+    """Then an unregistered bookie is lost."""
     open_ledger_s: float = 30.0
-    """How much longer an open ledger's writer has to replace a lost bookie by itself."""
+    """For its writer to replace a lost bookie by itself."""
     interval_s: float = 86_400.0
-    """The pause after a walk that left nothing to do."""
+    """After a walk that left nothing to do."""
     retry_s: float = 60.0
-    """The pause after a walk that left ledgers unfinished."""
+    """After a walk that left ledgers unfinished."""
     bytes_per_s: float = 32 * 1024 * 1024
-    """How fast copies are fetched, for all ledgers together."""
+    """The rate for all ledgers together."""
 
 
 @dataclass(slots=True)
 class KeeperStatus:
-    """Counts for metrics, and unfinished ledgers for operators."""
-
     walks: int = 0
     ledgers_looked_at: int = 0
     copied_entries: int = 0
     copied_bytes: int = 0
     adopted: int = 0
-    """How many positions of lost bookies this bookie took over."""
+    """Positions of lost bookies taken over."""
     unfinished: dict[int, str] = field(default_factory=dict)
-    """Ledgers that the last walk could not complete, and why."""
+    """By ledger: why the last walk could not complete it."""
 
 
 class CopyKeeper:
-    """Keeps a bookie's copies. `run` it for as long as the bookie is registered."""
+    """`run` it for as long as the bookie is registered."""
 
     def __init__(
         self,
@@ -131,8 +117,10 @@ class CopyKeeper:
         options: KeeperOptions | None = None,
         is_owned: Callable[[LedgerMetadata], Awaitable[bool]] | None = None,
     ) -> None:
-        """`is_owned`: whether a live broker owns an open ledger, and so will roll it over; may
-        raise metadata errors. None: no brokers are considered."""
+        """`is_owned`: a live broker will roll the ledger over; may raise metadata errors.
+
+        None: there are no brokers.
+        """
         self._is_owned = is_owned
         self._client = client
         self._own = own
@@ -155,7 +143,6 @@ class CopyKeeper:
         self._woken.set()
 
     async def run(self) -> None:
-        """Walk over all ledgers again and again, until cancelled."""
         stop = self._client.bookies.on_change(self._bookies_changed)
         try:
             while True:
@@ -171,7 +158,7 @@ class CopyKeeper:
             stop()
 
     async def _until_due(self, began: float) -> None:
-        """Wait until a walk is requested, a bookie became lost after `began`, or the pause ends."""
+        """A walk is requested, a bookie became lost, or the pause ends."""
         options = self._options
         pause_s = options.retry_s if self._reasons else options.interval_s
         next_walk = self._loop.time() + pause_s
@@ -186,7 +173,7 @@ class CopyKeeper:
                     await self._woken.wait()
 
     def _bookies_changed(self) -> None:
-        """Walk now if a new bookie may help; a bookie that left is lost some time later."""
+        """A new bookie may help; a bookie that left is lost later."""
         there = set(self._client.bookies.available)
         back = there & self._absent_since.keys()
         self._note_absent(self._there)
@@ -196,7 +183,7 @@ class CopyKeeper:
         self._woken.set()
 
     def _note_absent(self, known: Iterable[str]) -> None:
-        """Note since when these bookies are not registered; keep earlier notes that still hold."""
+        """Since when they are not registered; earlier notes stay."""
         there = self._client.bookies.available
         now = self._loop.time()
         since = self._absent_since
@@ -212,7 +199,7 @@ class CopyKeeper:
     # ------------------------------------------------------------------ a walk over all ledgers
 
     async def walk(self) -> None:
-        """Look at every ledger once. Raises `MetadataUnavailable`, `SessionExpired`."""
+        """Raises `MetadataUnavailable`, `SessionExpired`."""
         await self._client.bookies.reload()
         self._there = set(self._client.bookies.available)
         self._reasons = {}
@@ -261,7 +248,7 @@ class CopyKeeper:
     # ------------------------------------------------------------------ one ledger
 
     async def _look_after(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Copy the entries that should be here; return the ledger's record afterwards."""
+        """Return the record afterwards."""
         metadata = await self._close_if_abandoned(metadata)
         whole = True
         for stretch in stretches(metadata):
@@ -280,7 +267,7 @@ class CopyKeeper:
         return await self._adopt(metadata)
 
     async def _close_if_abandoned(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Recover an open ledger whose writer did not replace a lost bookie; return the record."""
+        """Its writer did not replace a lost bookie."""
         ledger_id, tail = metadata.ledger_id, tail_of(metadata)
         lost = self._lost()
         takes = adopters(metadata, tail, 0, lost, self._candidates(ledger_id))
@@ -290,14 +277,14 @@ class CopyKeeper:
             self._waited_for.pop(ledger_id, None)
             return metadata
         if not mine and min(takes.values()) != self._me:
-            return metadata  # only the lowest of the adopters recovers the ledger
+            return metadata  # only the lowest adopter recovers it
         if not takes and self._is_owned is not None and await self._is_owned(metadata):
             self._waited_for[ledger_id] = self._loop.time()
             self._leave(ledger_id, "it is open: the broker that owns it will roll it over")
             return metadata
         since = self._waited_for.setdefault(ledger_id, self._loop.time())
         patience_s = self._options.open_ledger_s
-        if not takes:  # no bookie is lost, so the writer may be alive: only our limbo waits
+        if not takes:  # no bookie is lost, so the writer may be alive
             patience_s *= _ROLL_OVER_FACTOR
         if self._loop.time() - since < patience_s:
             self._leave(ledger_id, "it is open: its writer may still replace a bookie, or close it")
@@ -306,7 +293,7 @@ class CopyKeeper:
         return await self._client.recover(ledger_id, password=metadata.password)
 
     def _candidates(self, ledger_id: int) -> Mapping[str, BookieInfo]:
-        """Return the Octavo bookies that may take copies of this ledger: not in limbo for it."""
+        """Return the Octavo bookies that are not in limbo for this ledger."""
         return {
             bookie: info
             for bookie, info in self._client.bookies.available.items()
@@ -314,7 +301,7 @@ class CopyKeeper:
         }
 
     async def _fetch(self, metadata: LedgerMetadata, stretch: Stretch, position: int) -> bool:
-        """Copy the entries of `stretch` that `position` lacks; return whether all are here."""
+        """Return whether all are here."""
         ledger_id = metadata.ledger_id
         copying = Copying(self._client, metadata, self._me)
         first, last = stretch.first, stretch.last
@@ -350,7 +337,7 @@ class CopyKeeper:
     # ------------------------------------------------------------------ lost bookies' entries
 
     async def _adopt(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Take over the positions of lost bookies that `adopters` assigns to this bookie."""
+        """As `adopters` assigns them to this bookie."""
         lost = self._lost()
         candidates = self._candidates(metadata.ledger_id)
         for stretch in stretches(metadata):
@@ -371,7 +358,7 @@ class CopyKeeper:
     async def _take_over(
         self, metadata: LedgerMetadata, stretch: Stretch, position: int, lost: str
     ) -> LedgerMetadata:
-        """Put this bookie into the record, now that the copies are here."""
+        """The copies are here: change the record."""
         ledger_id = metadata.ledger_id
         if metadata.state is LedgerState.CLOSED:
             await self._own.fence(ledger_id, master_key(metadata.password))

@@ -1,9 +1,7 @@
-"""One position of a ledger's ensemble: which entries its bookie was sent, and which come next.
+"""One position of a ledger's ensemble: what its bookie was sent, and what comes next.
 
-In the common case a new chunk goes straight to the connection, the same bytes for every bookie.
-A channel falls behind when its connection is missing or full, or its bookie answered
-`TooManyRequests`. Then it sends from `Pending` at its own pace, and slows down instead of failing
-(its window of unacked entries halves, and grows with every ack).
+Behind a missing, full or busy connection it sends from `Pending` at its own pace; its window of
+unacked entries halves after `TooManyRequests`, and grows with every ack.
 """
 
 from __future__ import annotations
@@ -21,12 +19,9 @@ from octavo.protocol.entry import Buffer
 
 _WINDOW_MIN = 16
 _WINDOW_MAX = 65_536
-"""Above this size the window is removed: it no longer bounds anything."""
 
 
 class BookieChannel:
-    """One bookie of a writer's ensemble."""
-
     def __init__(
         self,
         sink: AddSink,
@@ -53,11 +48,10 @@ class BookieChannel:
         self._heard_at = 0.0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"again": len(self._again)}
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
+        """Name work that could run; empty when there is none."""
         connection = self._connection
         if connection is None or not connection.writable or self.down or self._pause is not None:
             return ""
@@ -65,21 +59,19 @@ class BookieChannel:
 
     @property
     def down(self) -> bool:
-        """Whether the writer continues without this bookie; entries it missed may be released.
+        """Entries it missed may be released.
 
-        The core is asked each time, because it learns of failures without telling this channel.
+        Ask the core: it learns of failures without telling this channel.
         """
         return self._position in self._core.down
 
     def attach(self, now: float) -> None:
-        """Use the bookie's connection, if there is one."""
         self._heard_at = now
         self._connection = self.bookie.connection
         if self._connection is not None:
             self._connection.attach(self._core.metadata.ledger_id, self._sink)
 
     def stop(self) -> None:
-        """Stop sending, and detach from the connection."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -88,7 +80,7 @@ class BookieChannel:
             self._connection = None
 
     def restart(self, first_entry: int, now: float) -> None:
-        """Send (or resend) everything from `first_entry` on."""
+        """Also again: everything from `first_entry` on."""
         self._next = first_entry
         self._again.clear()
         self._heard_at = now
@@ -97,9 +89,9 @@ class BookieChannel:
     # ------------------------------------------------------------------ sending
 
     def push(self, chunk: Chunk, frames: tuple[Sequence[Buffer], int] | None, now: float) -> None:
-        """Send a new chunk; `frames` is given if every bookie gets the whole chunk."""
+        """`frames`, if every bookie gets the whole chunk."""
         if self._owed >= chunk.first_entry:
-            self._heard_at = now  # no ack was due before: the time-out starts now
+            self._heard_at = now  # the time-out starts now
         connection = self._connection
         if (
             frames is not None
@@ -117,7 +109,6 @@ class BookieChannel:
             self.pump()
 
     def pump(self) -> None:
-        """Send all due entries that the connection and the window allow."""
         connection = self._connection
         if connection is None or self.down or self._pause is not None:
             return
@@ -137,7 +128,7 @@ class BookieChannel:
                 connection.send_adds(frames, size)
 
     def _due(self) -> tuple[int, int, bool] | None:
-        """Return the next entries to send: (first, last, whether the bookie refused them once)."""
+        """(first, last, whether the bookie refused them once)."""
         owed = self._owed  # entries before it may have been released
         self._next = max(self._next, owed)
         while self._again and self._again[0][1] < owed:
@@ -157,7 +148,7 @@ class BookieChannel:
     # ------------------------------------------------------------------ answers of the bookie
 
     def heard(self, now: float, count: int) -> None:
-        """Widen the window after the bookie acked `count` entries."""
+        """Widen the window after an ack of `count` entries."""
         self._heard_at = now
         if self._window is None:
             return
@@ -168,7 +159,7 @@ class BookieChannel:
         self.pump()
 
     def busy(self, now: float, first: int, last: int) -> None:
-        """Pause, narrow the window and resend these entries: the bookie is overloaded."""
+        """Pause, narrow the window and resend."""
         self._heard_at = now
         self._again.append((first, last))
         self._again = _merged(self._again)
@@ -184,16 +175,15 @@ class BookieChannel:
         self.pump()
 
     def owes(self) -> bool:
-        """Whether the bookie owes acks."""
         return not self.down and self._owed <= self._core.lap
 
     @property
     def _owed(self) -> int:
-        """The first entry that the bookie must hold and has not acked: sent or not."""
+        """Not acked, sent or not."""
         return self._core.quorum.next_held(self._position, self._acked_to[self._position])
 
     def overdue(self, now: float) -> bool:
-        """Whether the bookie owes acks and has sent nothing for `add_timeout_s`."""
+        """It owes acks and has sent nothing for `add_timeout_s`."""
         return self.owes() and now - self._heard_at >= self._options.add_timeout_s
 
 

@@ -1,8 +1,7 @@
 """Keeps one open ledger's entries on its ensemble: drives `writer_state.py` over real bookies.
 
-It stands between `LedgerWriter`, which has callers, and the bookies. Flushed adds go to every live
-position; acks, refusals, broken connections and the clock become events of the pure core; the
-core's actions are carried out here. Results for callers are passed up to the writer.
+Acks, refusals, broken connections and the clock become events of the pure core, whose actions are
+carried out here.
 """
 
 from __future__ import annotations
@@ -43,37 +42,32 @@ from octavo.protocol.entry import digest_for, pack_lac
 from octavo.protocol.extension import Op
 
 _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
-"""One such answer from any bookie ends the writer: fenced, a wrong key, deleted."""
+"""Such an answer from any bookie ends the writer."""
 
 _GIVE_UP_PAUSE_S = 0.02
-"""When the stall time ends while a failed bookie is retried, check again after this pause."""
+"""When the stall time ends while a failed bookie is retried."""
 _TELL_AGAIN_S = 240.0
 """An idle ledger's LAC is sent to Apache bookies again after this time."""
 _ANNOUNCE_PAUSE_S_MAX = 5.0
-"""Longest pause, in seconds, before a bookie that has not confirmed the LAC gets it again."""
 
 WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Forced | Ended | Closed
 
 
 class ReplicationOwner(Protocol):
-    """The callbacks of the writer."""
-
     def confirmed(self, last_entry: int) -> None:
-        """Called when all entries up to `last_entry` are durable."""
+        """All entries up to `last_entry` are durable."""
 
     def written(self, last_entry: int) -> None:
-        """Called when an ack quorum has written all up to `last_entry`, perhaps not durably."""
+        """An ack quorum has written them, perhaps not durably."""
 
     def released(self) -> None:
-        """Called when pending entries may have been released."""
+        """Pending entries may have been released."""
 
     def tell(self, event: WriterEvent) -> None:
-        """Called with events for the log, and with the end of the writer."""
+        """An event for the log, or the end of the writer."""
 
 
 class EnsembleWriter:
-    """The ensemble of an open ledger."""
-
     def __init__(
         self,
         client: LedgerContext,
@@ -99,20 +93,20 @@ class EnsembleWriter:
         self._stall: asyncio.TimerHandle | None = None
         self._stalled_lac = -1
         self._announced_lac = -1
-        """Every live bookie knows this LAC, or an add under way carries it."""
+        """Live bookies know it, or an add under way carries it."""
         self._announcing_lac = -1
         self._announce_at = 0.0
         self._announce_pauses = self._pauses_of_announcing()
         self._telling_again: asyncio.TimerHandle | None = None
         self._told: dict[str, None] = {}
-        """Bookies that have confirmed the LAC that is being announced."""
+        """Bookies that have confirmed the announced LAC."""
         self._flushed_at = self._loop.time()
         self._retry_at = 0.0
         self._stop_watching = client.bookies.on_change(self._spares_changed)
         self._sync_senders()
 
     def push(self, payloads: Sequence[bytes]) -> None:
-        """Encode the adds of a turn of the loop and send them to the ensemble."""
+        """The adds of a turn of the loop."""
         core, pending = self.core, self.pending
         lac, start = core.lac, 0
         now = self._flushed_at = self._loop.time()
@@ -129,12 +123,11 @@ class EnsembleWriter:
     # ------------------------------------------------------------------ answers of bookies
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
-        """Handle a bookie's ack of these entries."""
         channel = self._by_bookie.get(bookie_id)
         if channel is None:
             return
         self.perform(self.core.acked(bookie_id, first, last))
-        # After the core: how many acks the bookie still owes decides how much more it is sent.
+        # How many acks the bookie still owes decides how much more it is sent.
         channel.heard(self._loop.time(), last - first + 1)
         self._release()
         if self.core.deferred:
@@ -143,14 +136,14 @@ class EnsembleWriter:
             self._forces.pump(self._channels)
 
     def _is_half_full(self) -> bool:
-        """Whether unforced entries fill half the bound: force them before callers must wait."""
+        """Unforced entries fill half the bound: force them before callers wait."""
         pending, options = self.pending, self._options
         return 2 * pending.held_bytes > options.pending_bytes_max or (
             2 * (pending.next_entry - pending.held_from) > options.pending_entries_max
         )
 
     def force(self, last_entry: int) -> None:
-        """With deferred syncs, make all entries up to `last_entry` durable; they were acked."""
+        """Make acked entries durable, with deferred syncs."""
         self._forces.wanted = max(self._forces.wanted, last_entry)
         self._forces.pump(self._channels)
         self._client.keep_ticking(self)
@@ -166,7 +159,6 @@ class EnsembleWriter:
         self._release()
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """Handle a bookie's refusal of these entries."""
         channel = self._by_bookie.get(bookie_id)
         if channel is None:
             return
@@ -182,7 +174,7 @@ class EnsembleWriter:
         self._release()
 
     def bookie_up(self, bookie_id: str) -> None:
-        """Use the new connection: the bookie gets its unconfirmed entries again."""
+        """It gets its unconfirmed entries again."""
         channel = self._by_bookie.get(bookie_id)
         if channel is not None:
             channel.attach(self._loop.time())
@@ -192,14 +184,13 @@ class EnsembleWriter:
             self._forces.pump(self._channels)
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """Handle the loss of a connection and of everything under way on it."""
+        """Everything under way is lost."""
         if bookie_id in self._by_bookie:
             self._client.bookies.suspect(bookie_id)
             self.perform(self.core.failed(bookie_id, error))
             self._release()
 
     def bookie_writable(self, bookie_id: str) -> None:
-        """Send more: the connection takes bytes again."""
         channel = self._by_bookie.get(bookie_id)
         if channel is not None:
             channel.pump()
@@ -207,7 +198,6 @@ class EnsembleWriter:
     # ------------------------------------------------------------------ actions
 
     def perform(self, actions: list[WriterAction]) -> None:
-        """Carry out the core's actions, in order."""
         if not actions:
             return
         todo = deque(actions)
@@ -252,18 +242,18 @@ class EnsembleWriter:
         self._release()
 
     def _release(self) -> None:
-        """Release the entries that will not be sent to any bookie again."""
+        """Release entries that will not be sent again."""
         core = self.core
         floor = core.lac
         for position, acked_to in enumerate(core.acks.acked_to):
             if acked_to < floor and position not in core.down:
-                # This bookie needs no entry before the next one in whose write set it is.
+                # The next entry in whose write set it is.
                 floor = min(floor, core.quorum.next_held(position, acked_to) - 1)
         self.pending.release(floor)
         self._owner.released()
 
     def stop(self) -> None:
-        """Send nothing more, and stop listening. May be called twice."""
+        """May be called twice."""
         self._cancel_stall_timer()
         if self._telling_again is not None:
             self._telling_again.cancel()
@@ -276,13 +266,13 @@ class EnsembleWriter:
         self.pending.release(self.pending.next_entry)
 
     def fail(self, error: OctavoError) -> None:
-        """End this writer; its ledger stays open until its recovery."""
+        """The ledger stays open until its recovery."""
         self.perform(self.core.abandon(error))
 
     # ------------------------------------------------------------------ the ensemble
 
     def _sync_senders(self) -> None:
-        """Give each position a channel with the bookie that the ensemble now names."""
+        """Give each position a channel with its present bookie."""
         for position, bookie_id in enumerate(self.core.ensemble):
             if position < len(self._channels):
                 if self._channels[position].bookie.bookie_id == bookie_id:
@@ -331,7 +321,7 @@ class EnsembleWriter:
     # ------------------------------------------------------------------ the clock
 
     def tick(self, now: float) -> bool:
-        """Check deadlines and send the explicit LAC; False when nothing here waits for time."""
+        """Return False when nothing waits for time."""
         core = self.core
         if core.state not in writer_state.ADDABLE:
             return False
@@ -369,10 +359,10 @@ class EnsembleWriter:
         self._release()
 
     def _announce_lac(self, now: float) -> bool:
-        """Send an idle ledger's LAC to its bookies until all have confirmed it.
+        """Tell an idle ledger's bookies its LAC.
 
-        Otherwise a reader at the end would wait for the last entry until the next add. Returns
-        whether some bookie has not confirmed.
+        Otherwise a reader at the end would wait for the last entry until the next add. False when
+        all have confirmed.
         """
         lac = self.core.lac
         if lac <= self._announced_lac:
@@ -403,7 +393,7 @@ class EnsembleWriter:
         return True
 
     async def _tell_in_v3(self, bookie_id: str, lac: int) -> None:
-        """Send the LAC to an Apache bookie, which takes explicit LACs only in v3 frames."""
+        """Apache bookies take explicit LACs only in v3."""
         metadata = self.core.metadata
         signed = pack_lac(digest_for(metadata.digest_type, metadata.password), self._ledger_id, lac)
         done = partial(self._lac_told, bookie_id, lac)
@@ -415,7 +405,7 @@ class EnsembleWriter:
             connection.write_lac(self._ledger_id, lac, self.pending.key, signed, done)
 
     def _tell_again(self) -> None:
-        """Send the LAC again: Apache bookies keep an explicit LAC in memory for ten minutes."""
+        """Apache bookies keep them in memory for ten minutes."""
         self._telling_again = None
         self._announced_lac = self._announcing_lac = -1
         self._client.keep_ticking(self)

@@ -1,8 +1,7 @@
 """Adds with ids that callers choose, in any order: BookKeeper's WriteAdvHandle.
 
-Callers are answered in the order of ids, so an add that comes early is answered late in any case:
-it waits here until all lower ids have come, and is then added as usual. So every ledger is written
-to bookies in order, and an entry's length counts all entries before it.
+An early add waits here until all lower ids have come, because callers are answered in the order of
+ids.
 """
 
 from __future__ import annotations
@@ -25,29 +24,28 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 _BUSY_PAUSE_S = 0.02
 _EARLY_COST_BYTES = 200
-"""A waiting entry's cost in addition to its payload."""
+"""In addition to its payload."""
 
 
 class ExplicitIds:
-    """Takes all adds of `writer`; no other caller may add to it from then on."""
+    """No other caller may add to `writer` from then on."""
 
     def __init__(self, writer: LedgerWriter, early_bytes_max: int = 32 * 1024 * 1024) -> None:
         self._writer = writer
         self._early_bytes_max = early_bytes_max
         self._early: dict[int, tuple[bytes, AddDone]] = {}
         self.early_bytes = 0
-        """The cost of the entries that wait for lower ids."""
+        """The cost of entries that wait for lower ids."""
         writer.on_event.append(self._heard)
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"early_bytes": self.early_bytes, "early": len(self._early)}
 
     def add(self, entry_id: int, payload: Buffer, done: AddDone) -> None:
-        """Add an entry; `done(entry_id, error)` is called in the order of ids.
+        """`done(entry_id, error)` comes in the order of ids.
 
-        Raises `DuplicateEntryId` if this id was added before, `WriterBusy` when too many bytes
-        wait for a missing lower id, and the errors of `LedgerWriter.add`.
+        Raises `DuplicateEntryId`, `WriterBusy` when too many bytes wait for a lower id, and the
+        errors of `LedgerWriter.add`.
         """
         if entry_id < 0:
             raise LedgerError(f"entry {entry_id}: ids begin with 0")
@@ -73,7 +71,7 @@ class ExplicitIds:
         self.early_bytes += cost
 
     async def append(self, entry_id: int, payload: Buffer) -> None:
-        """Add an entry and wait for its answer. Raises the errors of `add` and of the answer."""
+        """Raises its errors."""
         await self._writer.drain()
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -89,14 +87,14 @@ class ExplicitIds:
         await answered
 
     async def close(self) -> LedgerMetadata:
-        """Close the writer; entries behind a gap are not part of the ledger."""
+        """Entries behind a gap are not part of the ledger."""
         missing = self._writer.last_add_pushed + 1
         why = f"was closed before entry {missing} came"
         self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} {why}"))
         return await self._writer.close()
 
     def _go_on(self) -> None:
-        """Add the entries whose turn it is; if the writer is busy, they keep waiting."""
+        """If the writer is busy, they keep waiting."""
         while (found := self._early.get(self._writer.last_add_pushed + 1)) is not None:
             payload, done = found
             entry_id = self._writer.last_add_pushed + 1

@@ -1,12 +1,8 @@
 """Make bookies sync the adds whose sync was deferred.
 
-Every live bookie must make all entries up to `wanted` durable, even if an ack quorum already
-has them: the writer releases them only then. Each bookie is asked to force the entries that it
-has acked and not yet forced, one request at a time; entries acked meanwhile go with the next.
-A bookie that failed has to ack and force all of them again: the writer state knows by its `Force`
-to which request an answer belongs, and `forget` makes room for a new request.
-Apache bookies do not know our operation, but they sync every add before they ack it, whatever our
-flag says: their acks count as forced.
+Every live bookie must make all entries up to `wanted` durable: only then the writer releases them.
+A bookie that failed has to ack and force again; its `Force` tells to which request an answer
+belongs. Apache bookies sync before they ack, so their acks count as forced.
 """
 
 from __future__ import annotations
@@ -22,8 +18,6 @@ from octavo.protocol.extension import Op
 
 
 class Forces:
-    """A writer's force requests."""
-
     def __init__(
         self,
         core: WriterState,
@@ -31,35 +25,35 @@ class Forces:
         on_forced: Callable[[Force], None],
         on_failed: Callable[[str, OctavoError], None],
     ) -> None:
-        """`on_forced(asked)` is called when a bookie has made the asked entries durable;
-        `on_failed(bookie_id, error)` when the bookie failed or gave no answer in `timeout_s`."""
+        """`on_forced(asked)`: they are durable.
+
+        `on_failed(bookie_id, error)`: also after `timeout_s`.
+        """
         self._core = core
         self._timeout_s = timeout_s
         self._on_forced = on_forced
         self._on_failed = on_failed
         self._asked: dict[str, object] = {}
         self._resting: dict[str, None] = {}
-        """Bookies that answered `TooManyRequests`: not asked until the next tick."""
+        """Not asked until the next tick, after `TooManyRequests`."""
         self.wanted = -1
         """The last entry to make durable."""
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"asked": len(self._asked)}
 
     @property
     def are_owed(self) -> bool:
-        """Whether a wanted entry is not confirmed, or a bookie still has to be asked."""
+        """Whether a wanted entry is not confirmed, or a bookie has to be asked."""
         return self.wanted > self._core.lac or bool(self._behind())
 
     def _behind(self) -> list[int]:
-        """Return the positions that have acked entries and not forced them."""
+        """Return the positions with acked entries that are not forced."""
         core, wanted = self._core, self.wanted
         durable, written = core.acks.acked_to, core.received.acked_to
         return [p for p in core.live if durable[p] < min(wanted, written[p])]
 
     def pump(self, channels: Sequence[BookieChannel]) -> None:
-        """Ask every bookie that has entries to force."""
         core = self._core
         if not core.deferred or core.state not in ADDABLE:
             return
@@ -77,11 +71,10 @@ class Forces:
                 connection.request(Op.FORCE, body, done, timeout_s=self._timeout_s)
 
     def rested(self) -> None:
-        """Allow asking the bookies that were too busy."""
         self._resting.clear()
 
     def forget(self, bookie_id: str) -> None:
-        """Ignore the answer to the request that this bookie was sent."""
+        """Ignore the answer to its request."""
         self._asked.pop(bookie_id, None)
 
     def _answered(

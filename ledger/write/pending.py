@@ -1,9 +1,7 @@
 """The adds of a writer that may have to be sent again: encoded once, kept until all bookies ack.
 
-All adds of a turn of the loop become a few `Chunk`s: header and digest are made once per
-entry, in a tight loop, and the frames are joined once for all bookies that get the same entries. A
-chunk is released when every live bookie has acked it. Large payloads are never copied: their frames
-stay in two pieces, and the socket gathers them.
+Header and digest are made once per entry, and frames joined once for all bookies. Large payloads
+are never copied.
 """
 
 from __future__ import annotations
@@ -21,28 +19,26 @@ from octavo.protocol.entry import HEADER, HEADER_BYTES, Buffer, DigestType, dige
 from octavo.protocol.frames import ADD_HEADER, ADD_PREFIX_BYTES, LENGTH, Flag
 
 CHUNK_BYTES_MAX = 128 * 1024
-"""More bytes become several chunks, so that bookies can start before all are encoded."""
+"""So that bookies can start before all are encoded."""
 JOINED_PAYLOAD_BYTES_MAX = 8 * 1024
-"""Above this mean payload size, frames are not joined: a copy costs more than several buffers."""
+"""Above this mean payload size a copy costs more than several buffers."""
 _FRONT_CRC32C = struct.Struct(">II20s32sI")
 _TRIM_AT = 256
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Consecutive entries: for each its front (frame header to digest) and its payload."""
+    """For each entry its front (frame header to digest) and its payload."""
 
     first_entry: int
     last_entry: int
     parts: list[Buffer]
     size: int
     length_before: int
-    """The ledger's payload bytes below `first_entry`."""
+    """In the ledger, below `first_entry`."""
 
 
 class Pending:
-    """The entries of a ledger's writer that may have to be sent, or sent again."""
-
     def __init__(
         self,
         metadata: LedgerMetadata,
@@ -51,7 +47,7 @@ class Pending:
         deferred: bool = False,
         seal: Callable[[int, bytes], bytes] | None = None,
     ) -> None:
-        """`seal` turns an entry's id and payload into the stored payload; called once per entry."""
+        """`seal` makes the stored payload, once per entry."""
         assert metadata.ledger_id >= 0
         self._ledger_id = metadata.ledger_id
         self._quorum = quorum
@@ -68,22 +64,20 @@ class Pending:
         self._released = 0
         self.next_entry = 0
         self.length = 0
-        """The payload bytes of all entries encoded so far."""
+        """Payload bytes of all encoded entries."""
         self.held_bytes = 0
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {"bytes": self.held_bytes}
 
     @property
     def key(self) -> bytes:
-        """The master key that every add carries."""
         return self._key
 
     # ------------------------------------------------------------------ encoding
 
     def encode(self, payloads: Sequence[bytes], start: int, lac: int) -> tuple[Chunk, int]:
-        """Encode a chunk of `payloads[start:]`, as many as fit; return it and the next start."""
+        """As many as fit; return the next start."""
         first, before = self.next_entry, self.length
         parts: list[Buffer] = []
         encode = self._encode_crc32c if self._crc32c else self._encode_any
@@ -98,7 +92,7 @@ class Pending:
     def _encode_crc32c(
         self, payloads: Sequence[bytes], start: int, lac: int, parts: list[Buffer]
     ) -> tuple[int, int]:
-        # The hot loop of a writer: locals only, one object per entry.
+        # The hot loop: locals only, one object per entry.
         pack_header, pack_front, crc, append = HEADER.pack, _FRONT_CRC32C.pack, crc32c, parts.append
         ledger_id, entry_id, length = self._ledger_id, self.next_entry, self.length
         key, add_header = self._key, self._add_header
@@ -160,13 +154,13 @@ class Pending:
     # ------------------------------------------------------------------ sending
 
     def frames(self, chunk: Chunk) -> tuple[Sequence[Buffer], int]:
-        """Return the frames of the whole chunk, for every bookie when E = Qw."""
+        """Every bookie gets the whole chunk when E = Qw."""
         return _gather(chunk.parts, chunk.size), chunk.size
 
     def frames_for(self, position: int, first: int, last: int) -> tuple[Sequence[Buffer], int, int]:
-        """Get the frames that `position` must hold, from `first` to `last` or its chunk's end.
+        """Return frames that `position` must hold, up to `last` or the chunk's end.
 
-        Returns the frames, their size, and the next entry to send.
+        With the size, and the next entry to send.
         """
         chunk = self.chunk_of(first)
         last = min(last, chunk.last_entry)
@@ -188,7 +182,7 @@ class Pending:
         return _gather(chosen, size), size, last + 1
 
     def chunk_of(self, entry_id: int) -> Chunk:
-        """Find the chunk with `entry_id`, which must not have been released."""
+        """The entry must not have been released."""
         index = bisect_right(self._firsts, entry_id) - 1
         assert index >= self._released, f"entry {entry_id} was released"
         chunk = self._chunks[index]
@@ -198,7 +192,6 @@ class Pending:
     # ------------------------------------------------------------------ release
 
     def release(self, up_to: int) -> None:
-        """Release all entries up to `up_to`: they will not be sent again."""
         chunks, at = self._chunks, self._released
         while at < len(chunks) and chunks[at].last_entry <= up_to:
             self.held_bytes -= chunks[at].size
@@ -212,13 +205,12 @@ class Pending:
 
     @property
     def held_from(self) -> int:
-        """The first entry that is still kept."""
         if self._released < len(self._chunks):
             return self._chunks[self._released].first_entry
         return self.next_entry
 
     def length_at(self, entry_id: int) -> int:
-        """Return the payload bytes up to `entry_id`: the last entry, or one before a kept entry."""
+        """`entry_id` is the last entry, or an entry before a kept one."""
         if entry_id == self.next_entry - 1:
             return self.length
         chunk = self.chunk_of(entry_id + 1)
@@ -227,7 +219,7 @@ class Pending:
 
 
 def _gather(parts: list[Buffer], size: int) -> Sequence[Buffer]:
-    """Join small frames into one buffer; leave large frames as they are."""
+    """Large frames stay as they are."""
     if 2 * size > JOINED_PAYLOAD_BYTES_MAX * len(parts):
         return parts
     return (b"".join(parts),) if parts else ()

@@ -1,21 +1,15 @@
 """The writer of a ledger, as its callers see it: add, wait, close.
 
-The path of an add: `add` notes payload and callback → once per turn of the loop `_flush` hands them
-to `ensemble_writer.py`, which encodes them (`pending.py`) and sends the same bytes to every bookie
-of the ensemble → `added` gets a run of acked entries → `WriterState.acked` says which entries are
-confirmed → `confirmed` calls the callbacks, in order.
+`add` notes payload and callback; once per turn of the loop `ensemble_writer.py` sends the same
+bytes to every bookie; `WriterState.acked` says which entries are confirmed; `confirmed` calls the
+callbacks, in order.
 
-With deferred syncs an ack does not mean durable: callers are answered when an ack quorum has
-written the entry, the LAC follows after a force, and `pending_bytes` counts what is not forced.
-When half the bound is reached a force starts by itself, so that writers need not wait.
+With deferred syncs callers are answered when an ack quorum has written the entry, and the LAC
+follows after a force.
 
-Relies on the event loop alone: no locks, and nothing here blocks. If the process crashes, acked
-entries are durable, and a client that recovers the ledger closes it.
-
-Back-pressure. `pending_bytes` counts entries that any live bookie of the ensemble has not acked;
-above its bound `drain` waits. So the slowest live bookie sets the pace in the long run, the bound
-absorbs short delays, and memory stays bounded (pulsar #14861). A bookie that sends nothing for
-`add_timeout_s` is no longer live: it is replaced, or the writer continues without it.
+Above the bound of entries that any live bookie has not acked, `drain` waits: so the slowest live
+bookie sets the pace, and memory stays bounded (pulsar #14861). A bookie that sends nothing for
+`add_timeout_s` is replaced, or the writer continues without it.
 """
 
 from __future__ import annotations
@@ -50,14 +44,13 @@ log = structlog.get_logger()
 __all__ = ["AddDone", "LedgerWriter", "WriterEvent"]
 
 AddDone = Callable[[int, OctavoError | None], None]
-"""Called with (entry id, None) when the entry is durable (with deferred syncs: written), otherwise
-with (entry id, error)."""
+"""(entry id, None) when durable (with deferred syncs: written), else (entry id, error)."""
 _HELD_FACTOR_MAX = 4
-"""`add` refuses at this multiple of the bound: a caller that never drains has a bug."""
+"""A caller that never drains has a bug."""
 
 
 class LedgerWriter:
-    """A ledger that this process writes. Made by `LedgerClient.create`."""
+    """Made by `LedgerClient.create`."""
 
     def __init__(
         self,
@@ -68,7 +61,7 @@ class LedgerWriter:
         deferred: bool = False,
         sealing: Sealing | None = None,
     ) -> None:
-        """`sealing` encrypts the payloads of an encrypted ledger."""
+        """`sealing`: of an encrypted ledger."""
         self._client = client
         self._sealing = sealing
         self._options = client.options
@@ -81,7 +74,7 @@ class LedgerWriter:
         self._flush_scheduled = False
         self._drained: list[asyncio.Future[None]] = []
         self._forced: list[tuple[int, asyncio.Future[None]]] = []
-        """Callers of `force`, each with the entry that must become durable."""
+        """Each with the entry that must become durable."""
         self._all_answered: asyncio.Future[None] | None = None
         self._confirming = False
         self._error: OctavoError | None = None
@@ -89,7 +82,7 @@ class LedgerWriter:
         self._closed: asyncio.Future[LedgerMetadata] | None = None
         self._length_at_end: int | None = None
         self.on_event: list[Callable[[WriterEvent], None]] = []
-        """Called with each `WriterEvent`, on the loop."""
+        """Called on the loop."""
         seal = None if sealing is None else sealing.seal
         self._ensemble_writer = EnsembleWriter(
             client, metadata, version, self, deferred=deferred, seal=seal
@@ -98,7 +91,6 @@ class LedgerWriter:
         self._pending = self._ensemble_writer.pending
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; all counts are 0 at rest."""
         return {
             "payload_bytes": self._payload_bytes,
             "unanswered": len(self._dones),
@@ -107,7 +99,7 @@ class LedgerWriter:
         }
 
     def waits_in_vain(self) -> str:
-        """Name work that waits although it could run; empty when there is none."""
+        """Name work that could run; empty when there is none."""
         if not self._is_full() and any(not one.done() for one in self._drained):
             return "callers wait for room, and there is room"
         return ""
@@ -116,22 +108,20 @@ class LedgerWriter:
 
     @property
     def ledger_id(self) -> int:
-        """The id of the ledger."""
         return self._core.metadata.ledger_id
 
     @property
     def deferred(self) -> bool:
-        """Whether an ack means written only, not durable; see `force`."""
+        """An ack means written only; see `force`."""
         return self._core.deferred
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's record, as this writer last knew it."""
         return self._core.metadata
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last durable entry, with all before it; −1 at first."""
+        """Durable with all before it; −1 at first."""
         return self._core.lac
 
     @property
@@ -146,32 +136,31 @@ class LedgerWriter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of entries that are kept because a live bookie has not acked them."""
+        """A live bookie has not acked them."""
         return self._pending.held_bytes + self._payload_bytes
 
     @property
     def failed_bookies(self) -> tuple[str, ...]:
-        """Members of the ensemble that get no adds at present."""
+        """They get no adds at present."""
         return tuple(self._core.ensemble[position] for position in sorted(self._core.down))
 
     @property
     def sealing(self) -> Sealing | None:
-        """Encrypts the payloads; None if the ledger is not encrypted."""
+        """None if the ledger is not encrypted."""
         return self._sealing
 
     @property
     def error(self) -> OctavoError | None:
-        """The error that adds raise from now on; None while adds are accepted."""
+        """Adds raise it from now on."""
         return self._error
 
     def add(self, payload: Buffer, done: AddDone) -> int:
-        """Append; `done(entry_id, error)` is called later, in entry order. Returns the entry id.
+        """Append; `done(entry_id, error)` is called later, in entry order.
 
-        A `bytes` payload is not copied. Raises `LedgerFenced`, `LedgerClosed` or the error that
-        ended the writer, `PayloadTooLong`, `KeyMissing` if the ledger's key was forgotten, and
-        `WriterBusy` when far more than `drain` allows is pending.
-        `done` gets `OutcomeUnknown` if the entry was sent and may be part of the ledger, and
-        another error if the entry certainly is not part of it.
+        Raises `LedgerFenced`, `LedgerClosed` or the error that ended the writer, `PayloadTooLong`,
+        `KeyMissing`, and `WriterBusy` when far more than `drain` allows is pending. `done` gets
+        `OutcomeUnknown` if the entry may be part of the ledger, another error if it certainly is
+        not.
         """
         if self._error is not None:
             raise self._error
@@ -198,7 +187,7 @@ class LedgerWriter:
         return entry_id
 
     async def append(self, payload: Buffer) -> int:
-        """Append and wait until durable; return the entry id. Raises the errors of `add`."""
+        """Wait until durable. Raises the errors of `add`."""
         await self.drain()
         future: asyncio.Future[int] = self._loop.create_future()
 
@@ -214,19 +203,16 @@ class LedgerWriter:
         return await future
 
     async def drain(self) -> None:
-        """Wait while more than the bound is pending. Returns at once if the writer ended."""
+        """Wait while too much is pending. Returns at once if the writer ended."""
         while self._is_full() and self._error is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._drained.append(waiter)
             await waiter
 
     async def force(self) -> int:
-        """Wait until every entry acked so far is durable; return the last such entry.
+        """Wait until every entry acked so far is durable; return the last one.
 
-        Without deferred syncs every acked entry is durable, and this returns at once. Otherwise all
-        bookies of the ensemble are asked, and an ack quorum of each entry's write set must confirm.
-        A bookie that fails is replaced, as for an add. Raises the error that ended the writer, for
-        example `LedgerFenced`.
+        Raises the error that ended the writer.
         """
         last_entry = self._core.written_to
         if last_entry > self._core.lac:
@@ -241,11 +227,9 @@ class LedgerWriter:
     async def close(self) -> LedgerMetadata:
         """Refuse new adds, wait for pending ones, and close the ledger at the last confirmed entry.
 
-        With deferred syncs it forces first. Entries that cannot be forced in time are not in the
-        ledger.
-
-        Concurrent callers get the same answer. Raises `LedgerFenced` when another client closes the
-        ledger, and `MetadataUnavailable`: then call again, or leave the ledger to its recovery.
+        Entries that cannot be forced in time are not in the ledger. Raises `LedgerFenced` when
+        another client closes it, and `MetadataUnavailable`: call again, or leave it to its
+        recovery.
         """
         if self._closing is None or self._close_may_be_repeated(self._closing):
             if self._error is None:
@@ -259,8 +243,7 @@ class LedgerWriter:
     def abandon(self, error: OctavoError) -> None:
         """Acknowledge nothing more, and leave the ledger open.
 
-        If a callback of `add` calls this, the entries that were confirmed with its entry are
-        answered first.
+        A callback of `add` may call this: entries confirmed with its entry are answered first.
         """
         if self._confirming:
             self._loop.call_soon(self.abandon, error)
@@ -291,7 +274,7 @@ class LedgerWriter:
             self._ensemble_writer.push(payloads)
 
     def confirmed(self, last_entry: int) -> None:
-        """Note that all entries up to `last_entry` are durable."""
+        """All entries up to `last_entry` are durable."""
         if not self._core.deferred:
             self.written(last_entry)
             return
@@ -304,7 +287,7 @@ class LedgerWriter:
         self.tell(Forced(last_entry))
 
     def written(self, last_entry: int) -> None:
-        """Answer the callers up to `last_entry`, in order."""
+        """Answer callers up to `last_entry`, in order."""
         popleft = self._dones.popleft
         self._confirming = True
         while self._answered < last_entry:
@@ -337,7 +320,7 @@ class LedgerWriter:
     # ------------------------------------------------------------------ the end
 
     def tell(self, event: WriterEvent) -> None:
-        """Log an event, pass it on, and end the writer on `Ended` and `Closed`."""
+        """End the writer on `Ended` and `Closed`."""
         ledger_id = self.ledger_id
         match event:
             case EnsembleChanged(first_entry, old, new):
@@ -369,7 +352,7 @@ class LedgerWriter:
             listener(event)
 
     def _end(self, error: OctavoError) -> None:
-        """Acknowledge nothing more: waiting callers get an error, in order."""
+        """Waiting callers get the error, in order."""
         self._error = error
         if self._length_at_end is None:
             self._length_at_end = self._pending.length_at(self._core.lac)
@@ -409,7 +392,7 @@ class LedgerWriter:
                     self._all_answered = self._loop.create_future()
                     await self._all_answered
                 if core.state in writer_state.ADDABLE:
-                    with contextlib.suppress(OctavoError):  # the writer's error is raised below
+                    with contextlib.suppress(OctavoError):
                         await self.force()
         if core.fenced or core.state is State.CLOSED:
             assert self._error is not None

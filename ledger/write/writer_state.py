@@ -1,16 +1,15 @@
 """The writer of a ledger as a pure state machine: pending and confirmed entries, replaced bookies.
 
-Events are method calls; each returns the actions to carry out, in order. No clock, no sockets, no
-asyncio: `ensemble_writer.py` drives it for a ledger's owner, `recover/recovery_state.py` reuses it
-for write-backs (`publish=False`: ensemble changes then stay in memory, P31).
+Events are method calls; each returns the actions to carry out, in order. `ensemble_writer.py`
+drives it for a ledger's owner, `recover/recovery_state.py` for write-backs (`publish=False`:
+ensemble changes then stay in memory, P31).
 
-Promises: entries are confirmed in order (P13), by Qa bookies that the *published* ensemble names
-(P15, BookKeeper #4097), never while an ensemble change is unresolved (P14). A fragment starts
-exactly at the last confirmed entry + 1 (P17). After `Ended` nothing is confirmed (P19).
+Entries are confirmed in order (P13), by Qa bookies that the *published* ensemble names (P15,
+BookKeeper #4097), never while an ensemble change is unresolved (P14). A fragment starts exactly at
+the last confirmed entry + 1 (P17). After `Ended` nothing is confirmed (P19).
 
-With deferred syncs (P21) an ack means that a bookie has the entry, and the answer to a force means
-that the bookie has it durably; only the force confirms. A failed bookie may have lost unforced
-entries, so the bookie or its replacement gets all of these again.
+With deferred syncs (P21) only the answer to a force confirms. A failed bookie may have lost
+unforced entries, so it or its replacement gets all of these again.
 
     state       means                                             leaves by
     OPEN        acks count                                        failed, close, refused
@@ -49,8 +48,6 @@ from octavo.protocol.codes import OctavoError
 
 
 class State(enum.Enum):
-    """See the table above."""
-
     OPEN = "open"
     CHOOSING = "choosing"
     PUBLISHING = "publishing"
@@ -74,27 +71,24 @@ NEXT_STATES: Mapping[State, frozenset[State]] = {
 
 
 ADDABLE = (State.OPEN, State.CHOOSING, State.PUBLISHING, State.STALLED)
-"""Entries may be pushed; they are confirmed once the state is OPEN again."""
+"""Entries may be pushed; they are confirmed once OPEN again."""
 
 
 _NONE: list[WriterAction] = []
-"""Shared and never changed: the hot path answers most acks with nothing to do."""
+"""Most acks of the hot path need no action."""
 
 
 class Force(NamedTuple):
-    """A request to a bookie to make durable all that it has acked so far."""
+    """To make durable all that a bookie has acked."""
 
     bookie_id: str
     last_entry: int
-    """The bookie has acked all its entries up to this entry."""
+    """The bookie has acked all its entries up to it."""
     term: int
-    """The term of the bookie's position when the request was made. The term changes when a bookie
-    fails, is replaced or returns."""
+    """Changes when the bookie fails, is replaced or returns."""
 
 
 class WriterState:
-    """A ledger's pending adds and its ensemble. Not thread-safe."""
-
     def __init__(
         self,
         metadata: LedgerMetadata,
@@ -112,42 +106,42 @@ class WriterState:
         self.lap = last_add_confirmed
         self.ensemble = list(metadata.fragments[-1].bookies)
         self.acks = Acks(self.quorum, last_add_confirmed)
-        """The entries that each bookie has durably."""
+        """What bookies have durably."""
         self.received = Acks(self.quorum, last_add_confirmed) if deferred else self.acks
-        """The entries that each bookie has acked; if not forced, a power failure may lose them."""
+        """What bookies have acked; if it is not forced, a power failure may lose it."""
         self._written_to = last_add_confirmed
         self._terms = [0] * self.quorum.ensemble_size
-        """Changes whenever the acks of a position are forgotten: see `Force`."""
+        """Changes whenever a position's acks are forgotten: see `Force`."""
         self._newest_term = 0
         self.down: dict[int, OctavoError] = {}
-        """Positions whose bookie failed and has not been replaced, with the reason."""
+        """Failed and not replaced, with the reason."""
         self._publish = publish
         self._planned: dict[int, str] = {}
         self._asked: tuple[int, ...] = ()
         self._fenced = False
         self._close_length: int | None = None
         self._lost: Fragment | None = None
-        """The fragment of a compare-and-set without an answer: the record may have it."""
+        """The record may have it: its compare-and-set got no answer."""
 
     # ------------------------------------------------------------------ adds and their answers
 
     def push(self, count: int) -> None:
-        """Add `count` pending entries. The driver sends them to the positions in `live`."""
+        """The driver sends them to the positions in `live`."""
         assert self.state in ADDABLE, self.state
         self.lap += count
 
     @property
     def fenced(self) -> bool:
-        """Whether the writer ended because another process fenced or closed the ledger."""
+        """By another process, which may also have closed it."""
         return self._fenced
 
     @property
     def live(self) -> list[int]:
-        """The positions to send adds to."""
+        """Positions to send adds to."""
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[WriterAction]:
-        """Note that `bookie_id` acked `first` … `last`. Only ensemble members count (P15)."""
+        """Only ensemble members' acks count (P15)."""
         try:
             position = self.ensemble.index(bookie_id)
         except ValueError:
@@ -161,24 +155,24 @@ class WriterState:
 
     @property
     def deferred(self) -> bool:
-        """Whether an ack does not include a sync."""
+        """An ack does not include a sync."""
         return self.received is not self.acks
 
     @property
     def written_to(self) -> int:
-        """The last entry whose caller may have been answered, with all entries before it."""
+        """Its caller may have been answered."""
         return self._written_to if self.deferred else self.lac
 
     def to_force(self, position: int) -> Force:
-        """Make the force request for the bookie at `position`; its answer goes to `forced`."""
+        """The answer goes to `forced`."""
         last_entry = self.received.acked_to[position]
         return Force(self.ensemble[position], last_entry, self._terms[position])
 
     def forced(self, asked: Force) -> list[WriterAction]:
-        """Note that the bookie made durable all that it had acked when it was asked.
+        """The bookie made durable all that it had acked when asked.
 
-        Ignored if the bookie failed, was replaced or returned since then: it must ack all unforced
-        entries again.
+        Ignored if it failed, was replaced or returned since: it must ack all unforced entries
+        again.
         """
         if asked.bookie_id not in self.ensemble:
             return _NONE
@@ -207,9 +201,9 @@ class WriterState:
         return [Written(written)]
 
     def refused(self, bookie_id: str, error: OctavoError) -> list[WriterAction]:
-        """End, because `bookie_id` answered that it takes no adds: fenced, or a wrong key.
+        """Fenced, or a wrong key: end.
 
-        A single such answer suffices, from any bookie of the ensemble: its fence is durable.
+        One such answer suffices: that bookie's fence is durable.
         """
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
@@ -219,7 +213,7 @@ class WriterState:
     # ------------------------------------------------------------------ failures and spares
 
     def failed(self, bookie_id: str, reason: OctavoError) -> list[WriterAction]:
-        """Note that `bookie_id` failed, even for an add that was confirmed long ago (P18)."""
+        """Even for an add that was confirmed long ago (P18)."""
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
         position = self.ensemble.index(bookie_id)
@@ -232,7 +226,7 @@ class WriterState:
         return []
 
     def returned(self, bookie_id: str) -> list[WriterAction]:
-        """Send a failed bookie that answers again its unconfirmed entries, if still a member."""
+        """A failed bookie gets its unconfirmed entries again, if still a member."""
         if self.state not in (State.OPEN, State.STALLED) or bookie_id not in self.ensemble:
             return []
         position = self.ensemble.index(bookie_id)
@@ -241,7 +235,7 @@ class WriterState:
         del self.down[position]
         reached = self.acks.acked_to[position]
         if reached < self.lac:
-            # Other bookies have confirmed the entries that it missed; its acks count from here on.
+            # Others have confirmed what it missed; its acks count from here on.
             self.acks.join(position, self.lac)
             reached = self.lac
         self._forget_written(position)
@@ -249,24 +243,23 @@ class WriterState:
         return actions + self._go_on()
 
     def _forget_written(self, position: int) -> None:
-        """Forget acks of entries that were not forced: a failed bookie may have lost these."""
+        """A failed bookie may have lost entries that were not forced."""
         self._newest_term += 1
         self._terms[position] = self._newest_term
         if self.deferred:
             self.received.join(position, self.acks.acked_to[position])
 
     def spares_changed(self) -> list[WriterAction]:
-        """Retry a delayed ensemble change, because other bookies are available now."""
+        """Retry a delayed ensemble change: other bookies are available."""
         if self.down and self.state in (State.OPEN, State.STALLED):
             return self._choose()
         return []
 
     def abandon(self, error: OctavoError) -> list[WriterAction]:
-        """End without closing the ledger."""
         return self._end(error) if self.state in (*ADDABLE, State.CLOSING) else []
 
     def give_up(self, why: str = "") -> list[WriterAction]:
-        """End after the time allowed by `Stalled`; `why` says why bookies cannot be chosen."""
+        """After the time allowed by `Stalled`; `why`: no bookies can be chosen."""
         if self.state is not State.STALLED:
             return []
         up = [self.ensemble[p] for p in self.live]
@@ -288,7 +281,7 @@ class WriterState:
         return [ChooseReplacements(self._asked, tuple(self.ensemble))]
 
     def chosen(self, spares: Mapping[int, str]) -> list[WriterAction]:
-        """Take the answer to `ChooseReplacements`: spares for the positions that can have one."""
+        """Spares for the positions that can have one."""
         if self.state is not State.CHOOSING:
             return []
         if set(self.down) - set(self._asked):
@@ -320,7 +313,7 @@ class WriterState:
     # ------------------------------------------------------------------ the metadata record
 
     def _changed(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Return `metadata` with the planned bookies from the first unconfirmed entry on."""
+        """Put the planned bookies from the first unconfirmed entry on."""
         bookies = list(self.ensemble)
         for position, spare in self._planned.items():
             bookies[position] = spare
@@ -332,7 +325,7 @@ class WriterState:
         return replace(metadata, fragments=(*kept, newest))
 
     def _apply(self, metadata: LedgerMetadata, version: int) -> list[WriterAction]:
-        """Use the published change: forget the acks of replaced bookies, send again, recount."""
+        """Forget the acks of replaced bookies, send again, recount."""
         self.metadata, self.version = metadata, version
         old, first = tuple(self.ensemble), self.lac + 1
         actions: list[WriterAction] = []
@@ -354,7 +347,6 @@ class WriterState:
         return actions + self._confirm()
 
     def written(self, version: int) -> list[WriterAction]:
-        """Continue after the requested compare-and-set took place."""
         if self.state is State.CLOSING:
             return self._closed(self._closed_record(self.metadata))
         if self.state is not State.PUBLISHING:
@@ -362,7 +354,7 @@ class WriterState:
         return self._apply(self._changed(self.metadata), version)
 
     def conflict(self, current: LedgerMetadata, version: int) -> list[WriterAction]:
-        """Continue after a lost compare-and-set, or a lost answer; `current` is the record now."""
+        """The compare-and-set or its answer was lost; `current` is the record now."""
         if self.state is State.CLOSING:
             return self._close_conflict(current, version)
         if self.state is not State.PUBLISHING:
@@ -380,7 +372,7 @@ class WriterState:
         return [WriteMetadata(self._changed(current), version)]
 
     def metadata_lost(self, error: OctavoError) -> list[WriterAction]:
-        """End, because the metadata store cannot be reached or the record is gone."""
+        """The store cannot be reached, or the record is gone: end."""
         if self.state is State.PUBLISHING:
             self._lost = self._changed(self.metadata).fragments[-1]
         elif self.state is not State.CLOSING:
@@ -390,7 +382,7 @@ class WriterState:
     # ------------------------------------------------------------------ the end
 
     def close(self, length: int) -> list[WriterAction]:
-        """Stop, and close at the last confirmed entry; `length` is the payload bytes up to it."""
+        """Close at the last confirmed entry; `length` is the payload bytes up to it."""
         assert self.state is not State.CLOSED
         if self._fenced or self._close_length is not None:
             return []

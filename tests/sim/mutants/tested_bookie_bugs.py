@@ -317,7 +317,7 @@ BUGS = (
             Edit(
                 "octavo.bookie.journal.journal:JournalWriter.write",
                 "            if self._next_has_its_name:\n"
-                "                raise  # the next file may exist, so a replay needs the old "
+                "                raise  # a replay would need the old "
                 "file's END block\n",
                 "",
             ),

@@ -256,7 +256,7 @@ BUGS = (
             Edit(
                 "octavo.ledger.write.bookie_channel:BookieChannel.push",
                 "    if self._owed >= chunk.first_entry:\n"
-                "        self._heard_at = now  # no ack was due before: the time-out starts now\n",
+                "        self._heard_at = now  # the time-out starts now\n",
                 "",
             ),
         ),
