@@ -212,7 +212,7 @@ class InvalidTimestamp(BrokerError):
 
 
 class MessageTooLong(BrokerError):
-    """Longer than its topic or this broker allows."""
+    """The message is longer than its topic or this broker allows."""
 
     name = "message-too-long"
     http_status = 413
@@ -228,7 +228,7 @@ class MessageTooLong(BrokerError):
 
 
 class QuotaExceeded(BrokerError):
-    """The caller has to wait."""
+    """A quota or rate is used up: the caller has to wait."""
 
     name = "quota-exceeded"
     http_status = 429
@@ -277,7 +277,7 @@ class PartitionMoving(BrokerError):
 
 
 class OwnerUnreachable(BrokerError):
-    """Nothing was sent."""
+    """The owner accepts no connection: nothing was sent."""
 
     name = "owner-unreachable"
     http_status = 503
@@ -423,7 +423,7 @@ class LargeNotTaken(BrokerError):
 
 
 NOT_ENCRYPTED = ErrorCode("not-encrypted", 422)
-"""A copy would be stored in clear text."""
+"""A copy of an encrypted message would be stored in clear text."""
 
 
 class DueAfterExpiry(BrokerError):

@@ -31,9 +31,9 @@ class Duties(NamedTuple):
     ledger_ids_taken: int = 0
     """New ledgers whose ids another process had taken."""
     messages_expired: int = 0
-    """Acked by their topic's time to live."""
+    """Messages acked by their topic's time to live."""
     messages_evicted: int = 0
-    """Acked by a backlog quota."""
+    """Messages acked by a backlog quota."""
 
 
 class Described(Protocol):
@@ -127,7 +127,7 @@ class Metrics:
         )
 
     async def text(self) -> bytes:
-        """In turns: there may be millions of rows."""
+        """Return Prometheus text, made in turns: there may be millions of rows."""
         parts: list[bytes] = []
         for family in self.registry.collect():
             parts.append(_text_of(family))
@@ -202,7 +202,7 @@ class _PartitionFigures:
         self._rows = 0
 
     def add(self, stats: PartitionStats) -> Iterator[None]:
-        """Other tasks run between the iterator's steps."""
+        """Add a partition's figures; other tasks run between the iterator's steps."""
         where = (str(stats.name.topic_name), str(stats.name.partition))
         self._following.add_metric(where, stats.next_offset)
         self._earliest.add_metric(where, stats.earliest_offset)

@@ -119,7 +119,7 @@ class Mark(NamedTuple):
 
 
 class Ages:
-    """Ascending in offset and time."""
+    """The marks of a partition, ascending in offset and time."""
 
     __slots__ = ("_marks",)
 

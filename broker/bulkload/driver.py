@@ -277,7 +277,7 @@ class BulkLoads:
         self._list_watch: Watch | None = None
         self._list_stale = True
         self._reads = asyncio.Semaphore(_AT_ONCE)
-        """After a reconnect all records may have changed."""
+        """Bounds reads: after a reconnect all records may have changed."""
         self._cluster = ""
 
     async def cluster(self) -> str:

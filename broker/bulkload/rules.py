@@ -62,11 +62,11 @@ KIND_KEY, PARTITION_KEY = "octavo.kind", "octavo.partition"
 BULK_LOAD_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
 
 MARKS_MAX = 64
-"""Beyond it, marks of complete batches are pruned."""
+"""Beyond this many, marks of complete batches are pruned."""
 LEDGERS_MAX = 4_000
 """Bounds a bulk load, and a partition that gets some: a record is limited to 1 MB."""
 REFUSED_MAX = 10_000
-"""A commit removes its own batch's ledgers."""
+"""Bounds the refused ledgers; a commit removes its own batch's."""
 
 
 class Standing(enum.Enum):
@@ -244,7 +244,7 @@ def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int
 
 
 def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """No schema applies to copies."""
+    """Check that a partition takes a large copy, to which no schema applies."""
     topic = name.topic_name
     if settings.compaction_after_bytes is not None:
         raise LargeNotTaken(
@@ -259,7 +259,7 @@ def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int)
 
 
 def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:
-    """Ids have no `@`."""
+    """Return the bulk load's key in a partition's record; ids have no `@`."""
     return f"{bulk_load}@{record.since_ms}"
 
 

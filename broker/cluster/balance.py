@@ -2,8 +2,7 @@
 
 When another broker should have a partition (`membership.py`), this broker closes it, releases it
 and asks that broker to claim it; publishers wait some tens of milliseconds. Partitions move one at
-a time, with pauses. A partition does not
-move:
+a time, with pauses. A partition does not move:
 - to or from a broker that has been up for less than `balance_after_ms`;
 - if it was opened here less than `balance_after_ms` ago: its giver may have seen other live
   brokers;

@@ -44,7 +44,7 @@ PassLetterOn = Callable[[Owner, PartitionName, bytes], Awaitable[None]]
 
 class LargeLetter(NamedTuple):
     upload: str
-    """No client can use this name."""
+    """A name that no client can use."""
     copy: Record
     body: LargeSource
 

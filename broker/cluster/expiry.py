@@ -193,7 +193,7 @@ class ExpiredStreams:
             )
 
     async def has_forks(self, partition: Partition) -> bool:
-        """Forks of forks count, too."""
+        """Return whether the topic has forks; forks of forks count, too."""
         name, incarnation = partition.name.topic_name, partition.incarnation
         seen: dict[TopicName, bool] = {name: False}
         for ledger_id in partition.ledger_ids:

@@ -256,10 +256,10 @@ class _Holding:
         self.state = State.AWAY
         self.tenure: Tenure | None = None
         self.prepared: PartitionOpening | None = None
-        """In `PREPARED`, until `expiry`."""
+        """Set in `PREPARED`, until `expiry`."""
         self.expiry: asyncio.TimerHandle | None = None
         self.successor: BrokerInfo | None = None
-        """In `HANDED` and `FREED`, if the successor knows how the partition ends."""
+        """Set in `HANDED` and `FREED`, if the successor knows how the partition ends."""
         self.release: asyncio.Task[None] | None = None
 
 
@@ -498,7 +498,7 @@ class OwnershipManager:
                 self._abandon(one, why)
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
-        """Return the partitions that were served."""
+        """Stop serving this incarnation; return the partitions that were served."""
         held = [
             one
             for one in self.tenures()

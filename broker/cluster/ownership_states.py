@@ -22,22 +22,22 @@ from collections.abc import Callable, Mapping
 class State(enum.Enum):
     AWAY = "away"
     PREPARED = "prepared"
-    """The owner is about to hand it to this broker, which has made ledgers."""
+    """The owner is about to hand the partition to this broker, which has made ledgers."""
     CLAIMING = "claiming"
     """This broker tries to claim and open the partition."""
     SERVING = "serving"
     OFFERED = "offered"
-    """Open here while its successor prepares."""
+    """The partition is open here while its successor prepares."""
     YIELDING = "yielding"
-    """Being closed for its successor."""
+    """The partition is being closed for its successor."""
     CLOSING = "closing"
-    """Being closed for an unload, or because this broker stops."""
+    """The partition is being closed for an unload, or because this broker stops."""
     HANDED = "handed"
-    """Closed; its record is being released for the successor."""
+    """The partition is closed; its record is being released for the successor."""
     FREED = "freed"
-    """Closed; its record is released for the successor."""
+    """The partition is closed; its record is released for the successor."""
     RELEASING = "releasing"
-    """Closed; its record is being released for the preferred broker."""
+    """The partition is closed; its record is being released for the preferred broker."""
 
 
 class Event(enum.Enum):
@@ -89,9 +89,9 @@ TABLE: Mapping[tuple[State, Event], State] = {
 }
 
 HERE = frozenset((S.CLAIMING, S.SERVING, S.OFFERED, S.YIELDING, S.CLOSING))
-"""Open here or being opened."""
+"""The partition is open here or being opened."""
 ON_ITS_WAY = frozenset((S.OFFERED, S.YIELDING, S.HANDED, S.FREED))
-"""Being handed over."""
+"""The partition is being handed over."""
 _RELEASES = frozenset((S.HANDED, S.RELEASING))
 
 

@@ -297,7 +297,7 @@ class Topics:
         return await self._found(name, newest=True)
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
-        """The namespace's policies fill gaps."""
+        """Return the newest known settings; the namespace's policies fill gaps."""
         known = self._known.get(name)
         last = None if known is None else known.info.last
         settings = fallback if last is None else last.settings
@@ -339,7 +339,7 @@ class Topics:
         await self.policies_of(namespace)
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """Partitions may only grow."""
+        """Change a topic's settings; partitions may only grow."""
         try:
             async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
                 await self._update(name, settings, check)

@@ -123,7 +123,7 @@ class Call:
         """The principal whose share counts the held bytes."""
         self._came_bytes = 0
         self._waited_s = 0.0
-        """Restarts every `PACE_OVER_S`."""
+        """Waiting time; restarts every `PACE_OVER_S`."""
 
     @property
     def topic(self) -> TopicName:
@@ -238,7 +238,7 @@ class Call:
         return self._body is not None
 
     async def read_body(self, bytes_max: int | None = None) -> bytes:
-        """Raise a 413 for a long body, a 408 for a slow body."""
+        """Read the whole body, once; raise a 413 for a long body, a 408 for a slow body."""
         if self._body is not None:
             return self._body
         config = self.services.config
@@ -334,9 +334,7 @@ class Call:
         return self.request.remote or "unknown"
 
     async def _arrived(self, patience_ms: int) -> bytes:
-        """Raises `TimeoutError` when nothing comes for `patience_ms`, or the body loses its
-        place.
-        """
+        """Return new bytes; raise `TimeoutError` when none come or the body loses its place."""
         content = self.request.content
         waited_s, patience_s = 0.0, patience_ms / 1000
         clock = asyncio.get_running_loop().time
@@ -367,7 +365,7 @@ class Call:
             raise TimeoutError
 
     async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
-        """With `idle_ms`: yields an empty piece, once, when nothing came for that time."""
+        """Yield the body in pieces; with `idle_ms`, an empty piece after that time without data."""
         if self._body is not None:  # the body was read for an unreachable owner
             yield self._body
             return
@@ -411,7 +409,7 @@ class Call:
     async def read_json(
         self, kind: type[Body], *, required: bool = True, bytes_max: int = JSON_BYTES_MAX
     ) -> Body:
-        """`bytes_max`: for calls with longer bodies than usual."""
+        """Decode the body as JSON; `bytes_max` is for calls with longer bodies than usual."""
         body = await self.read_body(bytes_max)
         if not body.strip():
             if required:

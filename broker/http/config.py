@@ -64,7 +64,7 @@ class HttpConfig:
     stall_timeout_ms: int = 30_000
     """A stream or answer that moves no byte for this long is cut off."""
     keepalive_timeout_ms: int = 75_000
-    """Closes an idle connection, also while a request is incomplete."""
+    """How long a connection may be idle, or its request incomplete."""
     moving_wait_ms: int = 8_000
     """How long a request waits for a reachable owner before it gets a 503."""
     peer_connect_timeout_ms: int = 2_000

@@ -70,7 +70,7 @@ class Masks:
 
 
 def _head_bytes(data: bytes, at: int) -> int:
-    """−1 when the head has no mask."""
+    """Return the length of the head; −1 when it has no mask."""
     if len(data) - at < 2:
         return 2
     second = data[at + 1]
@@ -115,7 +115,7 @@ class RequestEdges:
 
 
 def _body_bytes_of(head: bytes) -> int:
-    """−1 if the head is unclear."""
+    """Return the body's length; −1 if the head is unclear."""
     lower = head.lower()
     lengths = _LENGTH.findall(lower)
     if len(lengths) > 1 or _OTHER_FRAMING.search(lower):

@@ -105,7 +105,7 @@ def joined(values: Sequence[bytes], *, is_json: bool) -> bytes:
 
 
 def is_text(content_type: str) -> bool:
-    """Events carry other charsets than UTF-8 in base64."""
+    """Return whether events carry text; other charsets than UTF-8 go in base64."""
     kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
     charsets = [part.partition("=")[2].strip() for part in parameters if part[:7] == "charset"]
     if any(one.strip('"') not in ("utf-8", "utf8", "us-ascii") for one in charsets):

@@ -61,7 +61,7 @@ class HeldBytes:
         return pace_least(self._held, self._bytes_max)
 
     async def take(self, peer: str, size: int, *subjects: str) -> None:
-        """`subjects`: principal and namespace, in whose shares they count."""
+        """Count more bytes, in the shares of `subjects`: principal and namespace."""
         if not self.try_take(peer, size, *subjects):
             await self._wait_for_room(peer, size, subjects)
             self._count(peer, size, subjects)
@@ -95,7 +95,7 @@ class HeldBytes:
             self.give_back(peer, -size)
 
     def check_answer(self, peer: str, size: int) -> None:
-        """One answer at a time may always be sent."""
+        """Check that an answer may be sent now; one answer at a time always may."""
         peer_max = self._bytes_max // 2 - self._bytes_max // 8
         if self._going_out and not (
             self.has_room_to_send(size) and self._by_peer[peer] + size <= peer_max

@@ -72,7 +72,7 @@ def of_subscription(operation: Operation) -> Needs:
 
 
 def of_bulk_load(operation: Operation, *, in_body: bool = False) -> Needs:
-    """With `in_body`, also needs `produce` on the topics."""
+    """Need the operation on the bulk load; with `in_body`, also `produce` on the topics."""
     return Needs((Right(operation, Kind.TRANSACTION, ("bulk_load",)),), in_body=in_body)
 
 
@@ -82,7 +82,7 @@ UNLOAD = Needs(
 
 
 def of_schemas(operation: Operation) -> Needs:
-    """The topic that has the subject's name."""
+    """Need the operation on the topic that has the subject's name."""
     return Needs((Right(operation, Kind.TOPIC, ("namespace", "schema_subject")),))
 
 

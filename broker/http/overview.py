@@ -38,7 +38,7 @@ class Down(NamedTuple):
     bookie_id: str
     info: BookieInfo | None
     since_ms: int
-    """When this broker first missed it, by the wall clock."""
+    """When this broker first missed the bookie, by the wall clock."""
 
 
 class _Bookies(NamedTuple):
@@ -119,7 +119,7 @@ class Overview:
         return await self._registry.known()
 
     async def prompt(self, asked: Awaitable[Value]) -> Value:
-        """Raise `MetadataUnavailable` soon when the store is unreachable."""
+        """Await the store; raise `MetadataUnavailable` soon when it is unreachable."""
         since_ms = self.out_of_reach_since_ms
         if not since_ms:
             return await asked

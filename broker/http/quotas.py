@@ -82,7 +82,7 @@ class HttpQuotas(OperationQuotas):
     def at_hand(
         self, connection: Counted, principal: str, topic: TopicName, size: int, *, owned: bool
     ) -> Wait | None:
-        """Return the wait; None: use the normal path."""
+        """Charge a message of the fast publish path; return its wait; None: use the normal path."""
         now_s = self.now_s()
         if self.on and any(
             self._limits.bounds(one, "processor_ms", now_s)
@@ -115,7 +115,7 @@ class HttpQuotas(OperationQuotas):
             )
 
     def gave_piece(self, call: Call, size: int) -> None:
-        """A client that breaks off pays for its part."""
+        """Charge a piece of an answer: a client that breaks off pays for its part."""
         if self.on and not call.is_streaming and call.route.charge is Charge.TAKES:
             self._limits.charge(call.identity.name, bytes_out=size, now_s=self.now_s())
 

@@ -16,7 +16,7 @@ from octavo.broker.http.problems import Problem
 
 ENCODINGS = frozenset(("gzip", "x-gzip", "deflate"))
 PIECE_BYTES = 256 * 1024
-"""In one step: a millisecond or less."""
+"""Bytes decompressed in one step: a millisecond or less."""
 GROWTH_MAX = 100
 """Growth of a body; logs and JSON grow by 10 to 40. Short bodies may grow by 1,000 …"""
 GROWTH_FREE_BYTES = 1024 * 1024

@@ -214,7 +214,7 @@ class BrokerServer:
         return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """May be called twice."""
+        """Stop in order; may be called twice."""
         if self._http is None or self._services.leaving:
             return
         self._services.leaving = True
@@ -304,7 +304,7 @@ class BrokerServer:
         return response
 
     async def _send_watched(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Cut off a client that takes nothing for `stall_timeout_ms`."""
+        """Send an answer; cut off a client that takes nothing for `stall_timeout_ms`."""
 
         async def send() -> None:
             await response.prepare(request)
@@ -347,7 +347,9 @@ class BrokerServer:
         return await self._run_while_wanted(call, connection)
 
     async def _run_while_wanted(self, call: Call, connection: Connection) -> web.StreamResponse:
-        """When its client goes, this broker stops, or its caller loses the right."""
+        """Run a call; end it when its client goes, this broker stops, or its caller loses the
+        right.
+        """
         services = self._services
         task = asyncio.ensure_future(services.quotas.measured(call))
         try:

@@ -71,7 +71,7 @@ class Page:
 
     @property
     def placed(self) -> bytes:
-        """Made once for all readers."""
+        """The batches, each after its ledger and entry; made once for all readers."""
         if not self._placed:
             parts: list[bytes] = []
             start = 0
@@ -83,7 +83,7 @@ class Page:
         return self._placed
 
     def written(self, kind: str) -> bytes:
-        """Made once for all readers."""
+        """Return the page in this format; made once for all readers."""
         if self.batches:
             return self.batches
         found = self._written.get(kind)
@@ -154,7 +154,7 @@ class StreamPlaces:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Raise a 503 when all places are taken."""
+        """Take a place for the block; raise a 503 when all are taken."""
         if self.taken >= self._most:
             raise Problem(
                 503,
@@ -263,7 +263,7 @@ class Holding:
         self._bytes = 0
 
     async def more(self, size: int) -> int:
-        """Return how many bytes were counted; there may be less room."""
+        """Count up to `size` more bytes; return how many there was room for."""
         size = self._held.part(size)
         await self._held.room_to_send(size)
         self.add(size)

@@ -151,7 +151,7 @@ class NewestOffsets:
 
     @property
     def is_full(self) -> bool:
-        """Checked between batches, where a horizon must lie."""
+        """Whether a run must end; checked between batches, where a horizon must lie."""
         return len(self._newest) >= self._keys_max or len(self._stays) >= self._messages_max
 
     def note(self, first: int, keys: Sequence[bytes | None]) -> None:
@@ -195,7 +195,7 @@ class Choice:
         self._gone_before_ms = None if now_ms is None else now_ms - tombstones_ms
 
     def keeps(self, record: Record) -> bool:
-        """The old view has each key once."""
+        """Decide on a message of the old view, which has each key once."""
         if record.key is None:
             return True
         if self._newest.has(record.key):

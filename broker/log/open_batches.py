@@ -59,7 +59,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def opened(self, batch: StoredBatch) -> AsyncGenerator[BatchWindows]:
-        """The block should await only `turns`."""
+        """Unpack the batch for the block, which should await only `turns`."""
         key = (batch.ledger_id, batch.entry_id, batch.header.crc)
         if not is_large(batch.header):
             yield await self._open(key, batch)
@@ -77,7 +77,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def readable(self, batch: StoredBatch) -> AsyncGenerator[ReadableBatch]:
-        """A subscription must get past damaged batches."""
+        """Unpack the batch for a subscription, which must get past damaged batches."""
         async with AsyncExitStack() as stack:
             windows: BatchWindows | _Damaged
             try:

@@ -428,7 +428,7 @@ class LogReader:
             self._hints.popitem(last=False)
 
     async def _one_header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """Reading the entries checks continuity."""
+        """Return an unchecked header: reading the entries checks continuity."""
         (entry,) = await self._read(segment, entry_id, entry_id)
         return Continuity(segment.ledger_id).checked(entry)
 

@@ -23,7 +23,7 @@ from octavo.broker.operations.large_kinds import (
 
 BODIES_MAX = 512
 BODIES_OF_BROKER_MAX = 128
-"""A slow broker leaves places for others."""
+"""Lower than `BODIES_MAX`, so that a slow broker leaves places for others."""
 IDLE_S = 30.0
 
 Work = Callable[[Pieces], Awaitable[LargeStored | None]]

@@ -58,7 +58,7 @@ class Windows(NamedTuple):
 DEFAULT_WINDOWS = Windows()
 
 Unwanted = Callable[[bytes], object]
-"""Gets an answer that came too late."""
+"""Called with an answer that came too late."""
 Undelivered = Callable[[], object]
 
 

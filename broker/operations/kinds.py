@@ -501,7 +501,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForkPlace(msgspec.Struct, frozen=True, array_like=True):
-    """Valid while the partition's record has this epoch."""
+    """A place to fork, valid while the partition's record has this epoch."""
 
     epoch: int
     offset: int

@@ -19,7 +19,7 @@ class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="upload"):
     name: PartitionName
     body: str
     upload: str
-    """Makes a repeat safe; or empty."""
+    """The client's name for the message, which makes a repeat safe; or empty."""
     head: bytes
     access: int | None = None
 
@@ -67,7 +67,7 @@ class LargeStored(msgspec.Struct, frozen=True, array_like=True):
     published: Published
     size: int
     large: LargeBody | None
-    """None: stored as the message's value."""
+    """None: the body is stored as the message's value."""
 
 
 class BodyStored(msgspec.Struct, frozen=True, array_like=True):

@@ -96,7 +96,7 @@ class Serving:
         self._bodies.close()
 
     async def answer(self, payload: bytes, deadline_s: float, asker: Asker) -> Reply:
-        """Raise only when cancelled."""
+        """Answer a request; raise only when cancelled."""
         self._enter()
         try:
             request = decode_request(payload)

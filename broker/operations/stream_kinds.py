@@ -125,10 +125,10 @@ class ReadStream(msgspec.Struct, frozen=True, array_like=True, tag="read_stream"
 
     name: PartitionName
     at: int | None
-    """None: the end; −1: the beginning."""
+    """None: the end of the stream; −1: its beginning."""
     bytes_max: int
     count_max: int
-    """0: no messages."""
+    """0: return no messages."""
     wait_ms: int = 0
     look_back: int = 0
 
@@ -153,7 +153,7 @@ class AwaitStream(msgspec.Struct, frozen=True, array_like=True, tag="await_strea
 
 
 class DescribeStream(msgspec.Struct, frozen=True, array_like=True, tag="describe_stream"):
-    """Does not count as use."""
+    """A description does not count as use of the stream."""
 
     name: PartitionName
     least: int = 0

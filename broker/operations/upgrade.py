@@ -52,7 +52,7 @@ class Upgrade(NamedTuple):
 class Accepted(NamedTuple):
     status: int
     nonce: str
-    """Empty if refused."""
+    """Empty if the upgrade was refused."""
     protocol: str
 
 

@@ -320,7 +320,7 @@ class Compactor:
         return lambda: self._context.ledgers.spawn(make())
 
     async def _change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
-        """Raise `CompactionLost` if the topic is gone."""
+        """Compare-and-set the record; raise `CompactionLost` if the topic is gone."""
 
         def checked(record: PartitionRecord) -> PartitionRecord:
             if record.deleted or record.incarnation != self._incarnation:

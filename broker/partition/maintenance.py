@@ -158,7 +158,7 @@ class Maintenance:
             self._measuring = None
 
     def retention(self, time: DeletionTime | None) -> RetentionPolicy:
-        """Without `time`, nothing goes by age."""
+        """Return what may be trimmed now; without `time`, nothing goes by age."""
         settings = self._settings()
         age_ms = None if time is None else settings.retention_ms
         # The newest messages may be in no view yet.

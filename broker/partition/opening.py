@@ -282,7 +282,7 @@ class PartitionOpener:
             self._spawn(delete_quietly(self._ledgers, state_ledger))
 
     async def _close_last(self) -> LedgerMetadata | None:
-        """Do step 2."""
+        """Do step 2: recover the newest ledger."""
         last = self._record.ledgers.last
         if last is None or last.count is not None:
             return None

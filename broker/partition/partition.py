@@ -264,7 +264,7 @@ class Partition:
 
     @property
     def lease_epoch(self) -> int:
-        """Differs between incarnations of the topic."""
+        """The epoch in ack ids; it differs between incarnations of the topic."""
         return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
 
     @property
@@ -273,7 +273,7 @@ class Partition:
 
     @property
     def kept_from(self) -> int:
-        """Already without messages that a trim is removing."""
+        """The earliest offset, already without messages that a trim is removing."""
         return self._log.kept_from
 
     @property

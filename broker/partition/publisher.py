@@ -66,7 +66,7 @@ class OpenSegment:
         appended_ms: int | None = None,
     ) -> None:
         self.writer = writer
-        """None until first needed."""
+        """None until the ledger is first needed."""
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.appended_ms = appended_ms

@@ -195,7 +195,7 @@ class PartitionStream:
         return self._appended(append, end)
 
     async def close(self, append: Append) -> Appended:
-        """A repeat is harmless."""
+        """End the stream without a message; a repeat is harmless."""
         self.standing()
         async with self._changing:
             publisher = self._publisher()

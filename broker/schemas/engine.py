@@ -45,7 +45,7 @@ class Text(msgspec.Struct, tag="text", frozen=True):
 
 
 class Problems(msgspec.Struct, tag="problems", frozen=True):
-    """Empty if the schema may follow."""
+    """The answer to `Compare`; empty if the schema may follow."""
 
     problems: list[str]
 

@@ -63,7 +63,7 @@ class CursorState:
 
 @dataclass(slots=True)
 class State:
-    """Without batches from `producers_upto` on."""
+    """The content of a state ledger, without batches from `producers_upto` on."""
 
     cursors: dict[str, CursorState] = field(default_factory=dict)
     producers: dict[int, ProducerState] = field(default_factory=dict)

@@ -19,7 +19,7 @@ LEASES_BYTES_MAX = 512 * 1024
 """If a subscription's leases do not fit, it passes none on."""
 _OF_ONE_OP = 10_000
 _MESSAGES_MAX = 1_000_000
-"""A few bytes could encode any number of offsets."""
+"""Bounds the messages read: a few bytes could encode any number of offsets."""
 
 OUT, ASLEEP, BACK, SPENT = range(4)
 """OUT: leased for `time_ms`. ASLEEP: waits for `time_ms`. BACK: ready. SPENT: copied to another
@@ -31,7 +31,7 @@ class LeftMessages(NamedTuple):
     kind: int
     time_ms: int
     number: int
-    """0 if not leased."""
+    """The lease number; 0 if the messages are not leased."""
     consumer: str
     offsets: list[int]
     attempts: list[int]

@@ -64,7 +64,7 @@ def next_sequence(sequence: int, count: int) -> int:
 
 
 class ProducerTable:
-    """Least recently active first."""
+    """The producers of a partition, least recently active first."""
 
     __slots__ = ("_changed", "_producers", "_producers_max")
 

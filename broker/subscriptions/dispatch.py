@@ -135,7 +135,7 @@ class Dispatcher:
 
     @property
     def limits(self) -> tuple[int, int | None]:
-        """In all, and per consumer (None: no limit)."""
+        """The most leased messages in all, and per consumer (None: no limit)."""
         return self._leased_max, self._of_one_max
 
     @property

@@ -55,7 +55,7 @@ class LastUsed:
             )
 
     def left(self, name: str) -> None:
-        """A waiting caller used the subscription until now."""
+        """Note that a caller stopped waiting: it used the subscription until now."""
         self._used_s[name] = self._now_s()
 
     def is_unused(

@@ -455,13 +455,13 @@ class Subscription:
         return [one._replace(ack_id="", delivery_count=times(one.offset)) for one in delivered]
 
     async def skip(self, count: int) -> int:
-        """Return how many there were, leased or not."""
+        """Ack the first `count` unacked messages, leased or not; return how many there were."""
         self._skip_trimmed()
         end = self._log.next_offset
         return await self.ack_before(self._cursor.after_unacked(count, end))
 
     async def ack_before(self, offset: int) -> int:
-        """Return how many there were, leased or not."""
+        """Ack all messages before `offset`, leased or not; return how many there were."""
         if self._closed is not None:
             raise self._closed
         self.use()

@@ -141,7 +141,7 @@ class SubscriptionSet:
             return found
 
     async def follow(self, names: Collection[str]) -> None:
-        """Forget the cursors of all other subscriptions."""
+        """Make the missing cursors of these subscriptions, and forget all other cursors."""
         self.is_followed = True
         for name in [name for name in (*self._cursors, *self._volatile) if name not in names]:
             await self._forget(name)

@@ -42,7 +42,7 @@ CLUSTER_HEADER = "Bulk-Load-Cluster"
 TOKEN_BYTES_MAX = 200
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
-"""ZooKeeper limits records to 1 MB."""
+"""Bounds a record, which ZooKeeper limits to 1 MB."""
 ABORTED_LEDGERS_MAX = 10_000
 """A writer with more ledgers calls again."""
 LEDGERS_MAX = 4_000

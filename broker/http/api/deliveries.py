@@ -43,7 +43,7 @@ from octavo.protocol.numbers import whole
 
 ACK_IDS_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
-"""100,000 nacks, each with its delay."""
+"""Room for 100,000 nacks, each with its delay."""
 ACK_PARTS_MAX = 3 * ACK_IDS_MAX + 100
 """Commas, brackets and braces in a body: a nack with its delay has three."""
 _RECORDS_OF_A_PROBLEM = 3
@@ -248,7 +248,7 @@ RECEIVE_PARTITIONS_MAX = 128
 GRACE_S = 0.005
 """After the first messages, the other partitions get this long."""
 GIVE_BACK_S = 2.0
-"""Leases also end by themselves."""
+"""How long a call gives leases back at its end; leases also end by themselves."""
 ASK_AGAIN_S = 1.0
 """How long a receive waits for leases that its cancelled waits may have made."""
 

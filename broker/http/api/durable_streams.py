@@ -69,7 +69,7 @@ from octavo.security.rules import Kind, Operation, Resource
 
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 WORD_BYTES_MAX = 1024
-"""A producer's name or `Stream-Seq`: both are stored."""
+"""Bounds a producer's name and a `Stream-Seq`, which are stored."""
 
 
 async def append(call: Call) -> web.StreamResponse:

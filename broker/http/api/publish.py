@@ -314,7 +314,7 @@ def _bad_header(name: str, text: str, expected: str) -> Problem:
 
 
 def _refuse_producer_headers(call: Call) -> None:
-    """The batch itself names its producer."""
+    """Refuse producer headers with a record batch, which names its producer."""
     headers = call.headers
     if any(name in headers for name in _PRODUCER_HEADERS):
         raise Problem(

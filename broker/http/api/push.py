@@ -369,7 +369,7 @@ class _Out:
         """Partition → offset → end of its ack id, in the order sent."""
 
     def add(self, found: Handout) -> None:
-        """Forget the oldest messages, whose leases have ended."""
+        """Note sent messages; forget the oldest, whose leases have ended."""
         known = self._of.setdefault(found.partition, {})
         for ack_id in found.ack_ids:
             of = AckRange.parse(ack_id)

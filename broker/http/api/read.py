@@ -376,7 +376,7 @@ def _entries(batches: list[StoredBatch]) -> list[tuple[int, int]]:
 
 
 def append_times(batches: list[StoredBatch]) -> str:
-    """Empty without append times."""
+    """Return the header value; empty without append times."""
     return Times().tell(batch.header for batch in batches)
 
 
@@ -410,7 +410,7 @@ def _as_text(call: Call, kind: str, messages: list[Raw], following: int) -> web.
 
 LAST_EVENT_HEADER = "Last-Event-ID"
 PAGE_BYTES = 64 * 1024
-"""As stored; a slow reader holds a single page."""
+"""Size as stored; a slow reader holds a single page."""
 PAGE_MESSAGES = 1_000
 
 
@@ -449,7 +449,7 @@ class _Following:
         self._times = Times()
 
     async def run(self, start: str) -> web.StreamResponse:
-        """Raise only before anything was sent."""
+        """Send from `start` on; raise only before anything was sent."""
         page = await self._fetch(start, 0.0)
         owner_url = page.owner_url
         if self._as_stored:
