@@ -19,6 +19,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 61
 _OFFSET_AND_EPOCH = struct.Struct(">qii")
+_CRC = struct.Struct(">I")
 _LENGTH_FROM = 12
 """`batch_length` counts the bytes after itself."""
 _CRC_FROM = 21
@@ -150,6 +151,14 @@ def whole_batches(data: Buffer, *, before: int = 0) -> int:
             break
         start += size
     return start
+
+
+def resealed(header: BatchHeader, batch: bytearray) -> bytes:
+    """Return the batch with this header, but with its own length, and a matching checksum."""
+    base, _, epoch, magic, _, *others = header
+    HEADER.pack_into(batch, 0, base, len(batch) - _LENGTH_FROM, epoch, magic, 0, *others)
+    _CRC.pack_into(batch, _CRC_FROM - _CRC.size, crc32c(memoryview(batch)[_CRC_FROM:]))
+    return bytes(batch)
 
 
 def sealed(header: BatchHeader, records: Buffer) -> bytes:

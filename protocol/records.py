@@ -23,6 +23,7 @@ from octavo.protocol.batch import (
     BatchHeader,
     InvalidBatch,
     read_header,
+    resealed,
     sealed,
     with_base_offset,
 )
@@ -125,7 +126,8 @@ def build_gapped_batch(
     builder = _codec().DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)
     last, later_ms = -1, 0
     for key, value, headers, timestamp_ms, delta in records:
-        assert delta > last
+        if delta <= last:
+            raise InvalidBatch(f"offset delta {delta} follows {last}; they must ascend")
         if last < 0 and timestamp_ms == NO_TIME_MS:
             later_ms = _LATER_MS  # else the first record would get the second's time
         last = delta
@@ -135,6 +137,29 @@ def build_gapped_batch(
         raise InvalidBatch("a record batch has at least one record, got none")
     batch = bytes(builder.build())
     return with_base_offset(_earlier(batch, later_ms) if later_ms else batch, base_offset)
+
+
+def rebuilt_batch(header: BatchHeader, records: Iterable[Record]) -> bytes:
+    """Build the uncompressed batch that has this header, except for length and checksum, and these
+    records. Raises `InvalidBatch` when there are no records, or their offset deltas do not ascend.
+    """
+    builder = _codec().DefaultRecordBatchBuilder(
+        MAGIC, Compression.NONE, 0, NO_PRODUCER, -1, -1, _UNLIMITED
+    )
+    append = builder.append
+    last, later_ms = -1, 0
+    for key, value, headers, timestamp_ms, delta in records:
+        if delta <= last:
+            raise InvalidBatch(f"offset delta {delta} follows {last}; they must ascend")
+        if last < 0 and timestamp_ms == NO_TIME_MS:
+            later_ms = _LATER_MS  # else the builder gives the first record the second's time
+        last = delta
+        append(
+            delta, timestamp_ms + later_ms, key, value, list(headers) if headers else _NO_HEADERS
+        )
+    if last < 0:
+        raise InvalidBatch("a record batch has at least one record, got none")
+    return resealed(header, bytearray(builder.build()))
 
 
 def _marked(batch: bytes, attribute: int) -> bytes:

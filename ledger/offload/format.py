@@ -1,7 +1,8 @@
-"""An offloaded ledger as a Parquet object: written, read back, checked (docs/formats/offload.md).
+"""Writes, reads and checks an offloaded ledger as a Parquet object (docs/formats/offload.md).
 
-A row is an entry as it was stored, with its writer's digest. All methods block. Only processes that
-offload, or read offloaded ledgers, need pyarrow.
+It has a row for each message (message_rows.py) or each entry (entry_rows.py). The entries come back
+as they were, checked by the digest of their writer. All methods block. Only processes that offload,
+or read offloaded ledgers, need pyarrow.
 """
 
 from __future__ import annotations
@@ -13,24 +14,32 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
 from octavo.ledger.errors import OffloadDamaged
-from octavo.protocol.batch import BatchHeader, read_header
-from octavo.protocol.entry import HEADER, Entry
+from octavo.ledger.offload import entry_rows, message_rows
+from octavo.ledger.offload.entry_rows import EntryRows, digest_of, entry_head
+from octavo.ledger.offload.message_rows import MessageRows
+from octavo.protocol.batch import BatchHeader, InvalidBatch, read_header
+from octavo.protocol.entry import Entry
 
-FORMAT = 1
+BY_ENTRY, BY_MESSAGE = 1, 2
+"""The formats of the rows."""
 GROUP_BYTES = 2 * 2**20
-"""A reader reads a whole row group."""
+"""Bytes of messages in a row group; a reader reads a whole row group."""
 GROUP_ENTRIES_MAX = 20_000
 ABOUT_KEY = b"octavo.offload"
-_NUMBERS = ("entry", "offset", "count", "first_ms", "max_ms", "lac", "length")
 
 
 class Group(NamedTuple):
-    """`end` is excluded; `first_offset` is relative to the ledger."""
+    """A row group: its bytes `start` to `end` (excluded), their CRC32C, and its first entry.
+
+    `first_offset` is relative to the ledger. Rows end, and an entry table begins, at `rows_end`. A
+    group without rows (pieces of a large message) is none to Parquet.
+    """
 
     start: int
     end: int
@@ -38,6 +47,8 @@ class Group(NamedTuple):
     first_entry: int
     first_offset: int
     newest_ms: int
+    rows_end: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,9 @@ class About:
     partition: int
     base_offset: int
     entries: int
-    format: int = FORMAT
+    format: int = BY_MESSAGE
+    pieces: int = 0
+    """The first entries, if they are pieces of a large message."""
 
 
 class Written(NamedTuple):
@@ -68,19 +81,8 @@ class Checksum:
         self.entries = 0
 
     def add(self, entry: Entry) -> None:
-        self.crc = crc32c(entry.payload, crc32c(_header(entry), self.crc))
+        self.crc = crc32c(entry.payload, crc32c(entry_head(entry), self.crc))
         self.entries += 1
-
-
-def _header(entry: Entry) -> bytes:
-    return HEADER.pack(entry.ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length)
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    fields = [(name, pa.int64()) for name in _NUMBERS]
-    return pa.schema([*fields, ("digest", pa.uint32()), ("payload", pa.binary())])
 
 
 class _Sink(io.RawIOBase):
@@ -121,22 +123,25 @@ class ObjectWriter:
     """
 
     def __init__(self, file: Any, about: About) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._schema = _schema()
         self._about = about
-        self._rows: list[Entry] = []
-        self._headers: list[BatchHeader] = []
-        self._rows_bytes = 0
+        self._rows: EntryRows | MessageRows = (
+            EntryRows()
+            if about.format == BY_ENTRY
+            else MessageRows(about.partition, about.base_offset, about.pieces)
+        )
+        self._first: tuple[Entry, BatchHeader] | None = None
+        """The first entry of the row group."""
+        self._newest_ms = 0
         self._groups: list[Group] = []
         self.checksum = Checksum()
         self._sink = _Sink(file)
+        # Arrow counts the bytes that pass through this, so row groups and entry tables both must.
+        self._out = pa.PythonFile(self._sink, mode="w")
         self._file = pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression="zstd",
-            use_dictionary=False,
-            write_statistics=False,
+            self._out, self._rows.schema, compression="zstd", **self._rows.options
         )
 
     def __enter__(self) -> ObjectWriter:
@@ -158,10 +163,13 @@ class ObjectWriter:
         for entry, header in zip(entries, headers, strict=True):
             assert entry.entry_id == self.checksum.entries, "entries come in order, none left out"
             self.checksum.add(entry)
-            self._rows.append(entry)
-            self._headers.append(header)
-            self._rows_bytes += len(entry.payload)
-            if self._rows_bytes >= GROUP_BYTES or len(self._rows) >= GROUP_ENTRIES_MAX:
+            if self._first is None:
+                self._first = entry, header
+                self._newest_ms = header.max_timestamp
+            self._newest_ms = max(self._newest_ms, header.max_timestamp)
+            self._rows.add(entry, header)
+            count = self.checksum.entries - self._first[0].entry_id
+            if self._rows.bytes >= GROUP_BYTES or count >= GROUP_ENTRIES_MAX:
                 self._write_group()
 
     def close(self) -> Written:
@@ -176,41 +184,28 @@ class ObjectWriter:
         return Written(self._sink.size, self._sink.crc, self.checksum.entries, self.checksum.crc)
 
     def _write_group(self) -> None:
-        import pyarrow as pa
-
-        if not self._rows:
+        if self._first is None:
             return
-        headers = self._headers
-        columns = (
-            [entry.entry_id for entry in self._rows],
-            [header.base_offset for header in headers],
-            [header.record_count for header in headers],
-            [header.first_timestamp for header in headers],
-            [header.max_timestamp for header in headers],
-            [entry.last_add_confirmed for entry in self._rows],
-            [entry.length for entry in self._rows],
-            [crc32c(entry.payload, crc32c(_header(entry))) for entry in self._rows],
-            [entry.payload for entry in self._rows],
-        )
-        arrays = [
-            pa.array(values, field.type)
-            for values, field in zip(columns, self._schema, strict=True)
-        ]
+        entry, header = self._first
+        table, rest = self._rows.take()
         self._sink.begin()
-        self._file.write_table(
-            pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=len(self._rows)
-        )
+        if table.num_rows:
+            self._file.write_table(table, row_group_size=table.num_rows)
+        rows_end = self._sink.size
+        self._out.write(rest)
         self._groups.append(
             Group(
                 self._sink.start,
                 self._sink.size,
                 self._sink.crc,
-                self._rows[0].entry_id,
-                headers[0].base_offset,
-                max(header.max_timestamp for header in headers),
+                entry.entry_id,
+                header.base_offset,
+                self._newest_ms,
+                rows_end,
+                table.num_rows,
             )
         )
-        self._rows, self._headers, self._rows_bytes = [], [], 0
+        self._first = None
 
 
 class ObjectFile:
@@ -233,9 +228,22 @@ class ObjectFile:
             self._metadata = pq.read_metadata(io.BytesIO(footer))
         self.about, self.groups = self._read_about()
         self.first_entries = [group.first_entry for group in self.groups]
-        rows = self._metadata.num_rows
-        if rows != self.about.entries:
-            raise OffloadDamaged(f"{what} has {rows} entries, its footer says {self.about.entries}")
+        # Groups without rows are none to Parquet.
+        has_rows = [self.about.format == BY_ENTRY or group.rows > 0 for group in self.groups]
+        self._row_groups = [*accumulate(has_rows, initial=0)]
+        self._check_count()
+
+    def _check_count(self) -> None:
+        rows, about = self._metadata.num_rows, self.about
+        if about.format not in (BY_ENTRY, BY_MESSAGE):
+            raise OffloadDamaged(
+                f"{self._what} has format {about.format}, of a newer version; known are 1 and 2"
+            )
+        said = about.entries
+        if about.format == BY_MESSAGE:
+            said = sum(group.rows for group in self.groups)
+        if rows != said:
+            raise OffloadDamaged(f"{self._what} has {rows} rows, its footer says {said}")
 
     def _footer(self, size: int, footer_crc: int) -> bytes:
         self._raw.seek(0, 2)
@@ -273,40 +281,46 @@ class ObjectFile:
         return bisect_right([group.first_offset for group in self.groups], offset) - 1
 
     def entries(self, group: int) -> list[Entry]:
-        """Each checked by its digest."""
-        found = []
+        """Return all entries of a row group, each checked by its digest."""
         wanted = self.first_entries[group]
-        for entry_id, lac, length, digest, payload in self._rows(group):
-            entry = Entry(self.about.ledger_id, entry_id, lac, length, payload)
-            if entry_id != wanted or crc32c(payload, crc32c(_header(entry))) != digest:
-                raise OffloadDamaged(
-                    f"{self._what}: the digest of ledger {self.about.ledger_id} entry {wanted} "
-                    "does not match"
-                )
-            wanted += 1
-            found.append(entry)
+        end = [*self.first_entries, self.about.entries][group + 1]
+        found = []
+        with _reading(self._what):
+            for entry, digest in self._stored(group):
+                if entry.entry_id != wanted or digest_of(entry) != digest:
+                    raise OffloadDamaged(
+                        f"{self._what}: the digest of ledger {self.about.ledger_id} entry {wanted} "
+                        "does not match"
+                    )
+                wanted += 1
+                found.append(entry)
+        if wanted != end:
+            raise OffloadDamaged(f"{self._what} has no entry {wanted} of {self.about.entries}")
         return found
 
-    def _rows(self, group: int) -> Iterable[tuple[int, int, int, int, bytes]]:
+    def _stored(self, number: int) -> Iterable[tuple[Entry, int]]:
+        """Return the entries of a row group with their digests, neither of them checked."""
         import pyarrow.parquet as pq
 
-        place = self.groups[group]
-        with self._turn, _reading(self._what):
-            data = self._bytes(place.start, place.end)
-        if crc32c(data) != place.crc:
+        group, about = self.groups[number], self.about
+        with self._turn:
+            data = self._bytes(group.start, group.end)
+        if crc32c(data) != group.crc:
             raise OffloadDamaged(
-                f"{self._what}: the checksum of bytes {place.start} to {place.end} does not match "
-                f"(ledger {self.about.ledger_id} from entry {place.first_entry} on)"
+                f"{self._what}: the checksum of bytes {group.start} to {group.end} does not match "
+                f"(ledger {about.ledger_id} from entry {group.first_entry} on)"
             )
-        with _reading(self._what):
-            file = pq.ParquetFile(
-                _Window(data, place.start), metadata=self._metadata, pre_buffer=False
-            )
-            table = file.read_row_group(
-                group, columns=["entry", "lac", "length", "digest", "payload"], use_threads=False
-            )
-        columns = [table.column(number).to_pylist() for number in range(table.num_columns)]
-        return zip(*columns, strict=True)
+
+        def read(columns: list[str]) -> Any:
+            window = _Window(data, group.start)
+            file = pq.ParquetFile(window, metadata=self._metadata, pre_buffer=False)
+            return file.read_row_group(self._row_groups[number], columns, use_threads=False)
+
+        if about.format == BY_ENTRY:
+            return entry_rows.entries_of(read, about.ledger_id)
+        of = about.ledger_id, about.base_offset
+        rest = data[group.rows_end - group.start :]
+        return message_rows.entries_of(read, rest, of, group.first_entry)
 
 
 class _Window(io.RawIOBase):
@@ -348,5 +362,5 @@ class _reading:  # noqa: N801
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         # An OSError of the file system passes unchanged.
-        if isinstance(error, ValueError):
+        if isinstance(error, (ValueError, TypeError, InvalidBatch)):
             raise OffloadDamaged(f"{self._what} is damaged: {error}") from error

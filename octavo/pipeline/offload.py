@@ -252,7 +252,7 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
         await _remove_copy(cluster.topics, job.before)
     about = About(
         ledger_id, uuid, f"{namespace}/{topic}", partition, job.link.base_offset,
-        metadata.last_entry + 1,
+        metadata.last_entry + 1, pieces=job.link.pieces or 0,
     )  # fmt: skip
     records = await cluster.records_for([ledger_id])
     appended = job.link.appended

@@ -13,11 +13,12 @@ import contextlib
 import os
 import secrets
 from collections.abc import Container
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from octavo.ledger.encryption import opening_of
 from octavo.ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
-from octavo.ledger.offload.format import About, Checksum, ObjectWriter, Written
+from octavo.ledger.offload.format import BY_ENTRY, About, Checksum, ObjectWriter, Written
 from octavo.ledger.offload.object_store import file_system, joined
 from octavo.ledger.offload.offloaded import open_offloaded
 from octavo.metadata.offloads import OFFLOADED
@@ -90,8 +91,11 @@ async def _copy(task: CopyTask, url: str) -> tuple[Written, str]:
 
 
 async def _write(cluster: Cluster, task: CopyTask, url: str) -> tuple[Written, str]:
-    """Write the object. Encrypted payloads are copied as they are; they are opened only to fill the
-    columns with offsets and times."""
+    """Write the object.
+
+    Engines could not read encrypted messages, so the object of an encrypted ledger has the entries
+    as they are stored. They are opened only to fill the columns with offsets and times.
+    """
     reader = await cluster.ledgers.open(task.about.ledger_id, as_stored=True)
     opening = opening_of(reader.metadata, cluster.ledgers.keys)
     if not reader.is_closed or reader.last_add_confirmed + 1 != task.about.entries:
@@ -99,7 +103,8 @@ async def _write(cluster: Cluster, task: CopyTask, url: str) -> tuple[Written, s
     files, path = file_system(url)
     now_s = asyncio.get_running_loop().time
     started_s, done = now_s(), 0
-    with writing(url, files, path) as file, ObjectWriter(file, task.about) as writer:
+    about = task.about if opening is None else replace(task.about, format=BY_ENTRY)
+    with writing(url, files, path) as file, ObjectWriter(file, about) as writer:
         async with contextlib.aclosing(reader.batches(0, task.about.entries - 1)) as batches:
             async for batch in batches:
                 plain = batch if opening is None else await opening.opened(batch)

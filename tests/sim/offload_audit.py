@@ -6,7 +6,7 @@
     X8  a ledger that a partition names is deleted only when its record says dropped
     S8  in the end there are no objects and no intents but those that records name
 
-It reads the Parquet with its own code, not with the code that serves readers.
+It reads the entries as brokers do, and the rows with Parquet's own reader, as engines do.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterable
 import pyarrow.parquet as pq
 
 from octavo.broker.types import PartitionName
+from octavo.ledger.errors import OffloadDamaged
+from octavo.ledger.offload.format import BY_MESSAGE, ObjectFile
 from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED, is_only_copy, is_readable
 from octavo.metadata.topic_records import OffloadRecord, PartitionLedger
 from octavo.metadata.topics import OFFLOADS_ROOT
+from octavo.protocol.windows import all_records
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
 from tests.sim.object_store import SimObjects
@@ -104,11 +107,22 @@ class OffloadAudit:
             size = None if data is None else len(data)
             self._fail(f"X7 the object has {size} bytes, not {offload.bytes}: {told}")
             return
-        rows = pq.read_table(io.BytesIO(data), columns=["entry", "payload"], use_threads=False)
-        found = list(zip(*(rows.column(n).to_pylist() for n in range(2)), strict=True))
-        sent = list(enumerate(history.sent[: history.record.last_entry + 1]))
-        if found != sent:
+        sent = history.sent[: history.record.last_entry + 1]
+        try:
+            file = ObjectFile(io.BytesIO(data), offload.url, offload.bytes, offload.footer_crc)
+            every = [one for group in range(len(file.groups)) for one in file.entries(group)]
+        except OffloadDamaged as error:
+            self._fail(f"X7 {error}: {told}")
+            return
+        found = [(one.entry_id, bytes(one.payload)) for one in every]
+        if found != [*enumerate(sent)]:
             self._fail(f"X7 {len(found)} entries, not the {len(sent)} that were sent: {told}")
+        table = pq.read_table(io.BytesIO(data), use_threads=False)
+        if file.about.format == BY_MESSAGE:
+            rows = [(row["key"], row["value"]) for row in table.to_pylist()]
+            messages = [one for batch in sent[file.about.pieces :] for one in all_records(batch)]
+            if rows != [(one.key, one.value) for one in messages]:
+                self._fail(f"X7 {len(rows)} rows of {len(messages)} messages: {told}")
 
     def _removed(self, path: str) -> None:
         if path in self.named:
