@@ -254,16 +254,14 @@ class _Rows:
         self._headers: Any = None if headers.null_count == len(headers) else headers.to_pylist()
 
     def next(self, count: int, base: int, sent: list[int] | None) -> Iterator[Record]:
-        """Return the next messages, as records of a batch with this base offset in the ledger."""
+        """Take the next messages, as records of a batch with this base offset in the ledger."""
         part = slice(self._at, self._at + count)
         self._at += count
+        first = self._base + base
+        deltas = [offset - first for offset in self._offsets[part]]
         times = self._times[part] if sent is None else sent
         headers = repeat(()) if self._headers is None else map(_pairs, self._headers[part])
-        first = self._base + base
-        for offset, time, key, value, pairs in zip(
-            self._offsets[part], times, self._keys[part], self._values[part], headers, strict=False
-        ):
-            yield Record(key, value, pairs, time, offset - first)
+        return map(Record, self._keys[part], self._values[part], headers, times, deltas)
 
 
 def _pairs(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:

@@ -39,7 +39,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.subscriptions.key_shared:_POINT_BYTES
         octavo.broker.subscriptions.key_shared:_NAMES_REMEMBERED
         octavo.ledger.read.entry_source:DISORDER_UNKNOWN
-        octavo.ledger.offload.format:FORMAT octavo.ledger.options:KIB octavo.ledger.options:MIB
+        octavo.ledger.offload.message_rows:_ROW_BYTES
+        octavo.ledger.options:KIB octavo.ledger.options:MIB
         octavo.ledger.options:_DAY_S
         octavo.metadata.cookie:LAYOUT_VERSION octavo.metadata.cookie:_OLDEST_TEXT_VERSION
         octavo.metadata.ledger_codec:_V1_IN_RECOVERY octavo.metadata.ledger_codec:_VARINT_BYTES_MAX

@@ -86,7 +86,9 @@ def test_messages_are_rows_and_entries_come_back_byte_for_byte(
     names = [[(h["key"], h["value"]) for h in row["headers"] or ()] for row in found]
     assert names == [list(one.headers) for one in expected]
     times = [
-        row["timestamp_ms"] if row["timestamp"] is None else row["timestamp"].timestamp() * 1000
+        row["timestamp_ms"]
+        if row["timestamp"] is None
+        else round(row["timestamp"].timestamp() * 1000)
         for row in found
     ]
     assert times == [one.timestamp for one in expected]
@@ -146,7 +148,7 @@ def test_rows_have_the_append_time_and_entries_the_producers(together: bool) -> 
     data, file = object_of([entry], appended=appended)
     assert all_of(file) == [entry]
     time_ms = appended.shown(read_header(payload)).max_timestamp
-    assert [row["timestamp"].timestamp() * 1000 for row in rows(data)] == [time_ms] * 2
+    assert [round(row["timestamp"].timestamp() * 1000) for row in rows(data)] == [time_ms] * 2
     assert file.groups[0].newest_ms == time_ms
 
 
