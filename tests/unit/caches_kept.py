@@ -51,7 +51,8 @@ HELD: Mapping[str, str] = {
 KEPT: Mapping[str, str] = {
     "a pure function of what is the key, all of it": """
         bookie.adds:_layout bookie.journal.reader:_rows_of bookie.node:_version
-        bookie.read.cache:_entry_layout bookie.read.cache:_ids_layout cli.main:_command ledger.offload.message_rows:rows_schema
+        bookie.read.cache:_entry_layout bookie.read.cache:_ids_layout cli.main:_command
+        ledger.offload.message_rows:rows_schema
         ledger.offload.message_rows:_entries_schema
         broker.cluster.registry:_preferred broker.http.connection_bytes:body_bytes_of
         broker.subscriptions.key_shared:_points metadata.bookies:decode_service_info
